@@ -1,0 +1,1 @@
+"""The rollout engine: one asyncio program that turns tasks into trajectories."""

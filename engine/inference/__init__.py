@@ -1,0 +1,1 @@
+"""Inference behind one protocol (`base.Inference`): the embedded engine now, servers later."""

@@ -1,0 +1,98 @@
+"""The inference protocol (contract 3). Who waits: `generate` until its tokens exist, `publish` until
+the new weights serve every later token.
+
+All log-probs are fp32 `log_softmax(logits / T)[token]` (contract 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+class StopReason(StrEnum):
+    """Why a completion ended."""
+
+    stop = "stop"
+    length = "length"
+    aborted = "aborted"
+
+
+class InferenceError(Exception):
+    """A failure of the engine, never of the policy. The trajectory becomes Failed(kind)."""
+
+    def __init__(self, kind: str, detail: str, *, retryable: bool) -> None:
+        super().__init__(f"{kind}: {detail}")
+        self.kind, self.detail, self.retryable = kind, detail, retryable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How tokens are drawn. Training uses the plain softmax: no top_p, no top_k."""
+
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0.0:
+            raise ValueError(f"temperature must be >= 0 (0 = greedy), got {self.temperature}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """One completion: `ids` with the stop token included, one log-prob per id.
+
+    `version_spans`: (start, end, version) over `ids`. `cached_tokens`: prompt tokens whose KV was reused.
+    """
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    version_spans: tuple[tuple[int, int, int], ...]
+    finish: StopReason
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvLoad:
+    """KV capacity in tokens and requests now on the engine."""
+
+    total: int
+    used: int
+    running: int
+    waiting: int
+
+
+class Inference(Protocol):
+    """Anything that continues token ids."""
+
+    async def generate(
+        self,
+        ids: list[int],
+        *,
+        max_new_tokens: int,
+        stop_ids: frozenset[int],
+        sampling: Sampling,
+        seed: int,
+        request_id: str,
+        deadline: float | None,
+    ) -> Generation:
+        """Continue `ids`. `deadline` is on the running loop's clock; past it TimeoutError is raised.
+
+        `seed` names the noise stream of the trajectory; the noise of a token depends on (seed, position).
+        `request_id` names the trajectory: its KV may be kept for the next turn until `release`.
+        """
+        ...
+
+    def load(self) -> KvLoad: ...
+
+    async def publish(self, version: int, source: object) -> None:
+        """Make `source` (weights or where they lie) serve every token from now on, as `version`."""
+        ...
+
+    async def abort(self, request_id: str) -> None:
+        """Stop the request if it runs; it answers with what it has, finish = aborted."""
+        ...
+
+    def release(self, request_id: str) -> None:
+        """The trajectory is over: its KV may go."""
+        ...

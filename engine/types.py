@@ -1,0 +1,201 @@
+"""The nouns of the engine. Token ids are the only truth; text is a view of them.
+
+Shapes: a trajectory's `ids` and `logprobs` have one entry per token, prompt first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Origin(StrEnum):
+    """Who wrote a token. Only `policy` tokens carry loss."""
+
+    prompt = "prompt"
+    policy = "policy"
+    tool = "tool"
+
+
+class FinishReason(StrEnum):
+    """Why a trajectory ended (not to be confused with a tool status)."""
+
+    answered = "answered"
+    max_turns = "max_turns"
+    max_tokens = "max_tokens"
+    tool_budget = "tool_budget"
+    timeout = "timeout"
+    aborted = "aborted"
+
+
+TRUNCATED = frozenset(
+    {FinishReason.max_tokens, FinishReason.max_turns, FinishReason.tool_budget, FinishReason.timeout}
+)
+"""A trajectory that ended for one of these did not finish its answer: scored 0, kept in its group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One dataset row: a question, its ground truth, where it came from.
+
+    `meta` goes to the scorer untouched (a reasoning-gym entry, for example) and never to the policy.
+    """
+
+    id: str
+    source: str
+    question: str
+    answer: str
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """One parsed request of the policy. `malformed` says why it could not be decoded, else None."""
+
+    name: str | None
+    arguments: Mapping[str, Any] | None
+    malformed: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What answered a tool call: a status and the text the policy reads.
+
+    `is_error` = the status is not ok, or the call was undecodable, of an unknown tool, or had bad
+    arguments (contract 6). `status` is a sandbox status, or `malformed_call`, `unknown_tool`,
+    `bad_arguments`.
+    """
+
+    status: str
+    is_error: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Tokens [start, end) of a trajectory and who wrote them."""
+
+    start: int
+    end: int
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One completion of the policy and the tool results that answer it."""
+
+    start: int
+    end: int
+    text: str
+    stopped: bool
+    """The policy ended the turn itself (a stop token), as against being cut by a limit."""
+    calls: tuple[ToolCall, ...] = ()
+    results: tuple[ToolResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionSpan:
+    """Tokens [start, end) were sampled from policy version `version`."""
+
+    start: int
+    end: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """A trajectory whose answer was judged. `reward` is 0.0 or 1.0 (contract 7)."""
+
+    reward: float
+    method: str
+
+    def __post_init__(self) -> None:
+        if self.reward not in (0.0, 1.0):
+            raise ValueError(f"reward must be 0.0 or 1.0, got {self.reward!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A trajectory lost to a failure of ours. It has no reward and cannot reach an advantage."""
+
+    kind: str
+    retryable: bool
+    detail: str
+
+
+Outcome = Scored | Failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryKey:
+    """Names one attempt. Sampling noise is a function of it and the token position (contract 4)."""
+
+    seed: int
+    step: int
+    task_id: str
+    sibling: int
+
+    def __str__(self) -> str:
+        return f"s{self.step}/{self.task_id}/{self.sibling}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """All turns of one attempt at a task.
+
+    Invariants: segments tile [0, len(ids)) in order, the first is the prompt; logprobs[i] is None
+    unless token i was written by the policy; every policy token lies in exactly one version span.
+    """
+
+    key: TrajectoryKey
+    task: Task
+    ids: tuple[int, ...]
+    logprobs: tuple[float | None, ...]
+    segments: tuple[Segment, ...]
+    version_spans: tuple[VersionSpan, ...]
+    turns: tuple[Turn, ...]
+    finish_reason: FinishReason
+    outcome: Outcome
+
+    @property
+    def is_truncated(self) -> bool:
+        return self.finish_reason in TRUNCATED
+
+    @property
+    def prompt_length(self) -> int:
+        return self.segments[0].end
+
+    @property
+    def response_length(self) -> int:
+        return len(self.ids) - self.prompt_length
+
+    @property
+    def num_policy_tokens(self) -> int:
+        return sum(s.end - s.start for s in self.segments if s.origin is Origin.policy)
+
+    @property
+    def results(self) -> tuple[ToolResult, ...]:
+        return tuple(result for turn in self.turns for result in turn.results)
+
+    def loss_mask(self) -> list[int]:
+        """1 on tokens the policy wrote, 0 on prompt and tool output; one entry per token."""
+        mask = [0] * len(self.ids)
+        for segment in self.segments:
+            if segment.origin is Origin.policy:
+                mask[segment.start : segment.end] = [1] * (segment.end - segment.start)
+        return mask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Sibling trajectories of one task, generated together."""
+
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+
+    @property
+    def scored(self) -> tuple[Trajectory, ...]:
+        """The siblings that may enter the baseline: those with a reward."""
+        return tuple(t for t in self.trajectories if isinstance(t.outcome, Scored))

@@ -1,0 +1,1 @@
+"""The learner's side: recipe, algorithm, update, evaluation and the command line."""
