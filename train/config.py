@@ -1,0 +1,320 @@
+"""The recipe: TOML over typed sections, validated before anything is built. Imports no torch.
+
+A recipe is read once, overridden by dotted options (`--rl.lr=1e-3`, `--stages.0.steps=2`), checked, and
+written back resolved beside the run. Every field is listed in tests/config_surface.txt.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+
+class ConfigError(Exception):
+    """A mistake in a recipe, an option or a path: value, reason and fix in one message. Exit code 2."""
+
+
+class Section(BaseModel):
+    """A table of the recipe: an unknown key is an error, values do not change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RunConfig(Section):
+    name: str = "run"
+    seed: int = 0
+    output_dir: str = Field("", description="run directory; empty = runs/NAME")
+    threads: int = Field(0, ge=0, description="torch threads of this process; 0 = torch's default")
+    trackers: list[str] = Field([], description="any of tensorboard, wandb, trackio")
+
+
+class ScratchConfig(Section):
+    """Architecture of a Qwen3 initialised from nothing, with a tokenizer trained on the SFT data."""
+
+    vocab_size: int = Field(900, ge=300)
+    hidden_size: int = 96
+    num_layers: int = 3
+    num_heads: int = 6
+    num_kv_heads: int = 3
+    intermediate_size: int = 192
+
+
+class ModelConfig(Section):
+    path: str = Field("scratch", description="'scratch', a local Hugging Face directory, or a hub name")
+    template: str = Field("model", description="'model', 'rstar2', 'compact', or a .jinja file")
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    scratch: ScratchConfig = ScratchConfig()
+
+
+class ToolConfig(Section):
+    text: Literal["brief", "plain", "rstar2"] = Field("plain", description="how results are put in words")
+    flavour: str = Field("stdlib", description="zygote: stdlib, or numeric (numpy and sympy)")
+    wall_s: float = Field(4.0, gt=0)
+    memory_mb: int = Field(512, ge=64)
+    max_output_tokens: int = Field(256, ge=8, description="longer results are cut in the middle")
+    max_parallel_calls: int = Field(4, ge=1, description="calls executed per turn; more are an error")
+
+
+class DataConfig(Section):
+    """Where tasks come from: reasoning-gym families, a JSONL or Parquet file, or a hub data set."""
+
+    source: str = Field(description="'reasoning_gym', a path, or 'hub:NAME'")
+    families: dict[str, dict[str, Any]] = Field({}, description="reasoning-gym family -> its options")
+    size: int = Field(0, ge=0, description="tasks per family, or rows to take; 0 = all rows")
+    seed: int = 0
+    split: str = "train"
+    question: str = Field("question", description="field of the row that holds the question")
+    answer: str = Field("answer", description="field of the row that holds the answer")
+
+    @model_validator(mode="after")
+    def _families_belong_to_reasoning_gym(self) -> DataConfig:
+        if self.source == "reasoning_gym" and (not self.families or not self.size):
+            raise ValueError("source = 'reasoning_gym' needs families (at least one) and size (tasks per family)")
+        if self.source != "reasoning_gym" and self.families:
+            raise ValueError("families belong to source = 'reasoning_gym' only")
+        return self
+
+
+class SftConfig(Section):
+    """Cold start: next-token loss on assistant tokens. steps = 0 skips it."""
+
+    steps: int = Field(0, ge=0)
+    data: str = Field("demonstrations", description="'demonstrations', or a chat JSONL file")
+    num_demonstrations: int = Field(12_000, ge=1)
+    demonstration_tasks: DataConfig | None = None
+    batch_size: int = Field(32, ge=1)
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    lr: float = Field(5e-6, gt=0)
+    warmup_steps: int = Field(30, ge=0)
+    decay_fraction: float = Field(0.4, ge=0, le=1, description="last part of the steps, linear to 2%")
+    digit_weight: float = Field(0.0, ge=0, description="extra weight of the mean loss over digit tokens")
+    max_tokens: int = Field(2048, ge=8, description="longer conversations are skipped and counted")
+
+
+class RlConfig(Section):
+    tasks_per_step: int = Field(8, ge=1)
+    rollouts_per_task: int = Field(32, description="N, generated")
+    group_size: int = Field(16, description="G, kept")
+    roc_mode: Literal["paper", "sort", "uniform", "none"] = "paper"
+    roc_eps: float = Field(0.1, gt=0)
+    roc_min_each: int = Field(2, ge=1, description="at least so many of each sign, where they exist")
+    temperature: float = Field(1.0, gt=0)
+    lr: float = Field(1e-6, gt=0)
+    warmup_steps: int = Field(20, ge=0)
+    weight_decay: float = Field(0.0, ge=0)
+    grad_clip: float = Field(1.0, gt=0)
+    num_updates_per_batch: int = Field(1, ge=1, description="with 1 the ratio is 1 and the clip cannot act")
+    clip_low: float = Field(0.2, gt=0, lt=1)
+    clip_high: float = Field(0.28, gt=0)
+    tokens_per_microbatch: int = Field(8192, ge=16)
+
+    @model_validator(mode="after")
+    def _groups_make_sense(self) -> RlConfig:
+        if self.group_size < 2:
+            raise ValueError(
+                f"group_size = {self.group_size}: an advantage compares siblings; set it to 2 or more"
+            )
+        if self.group_size > self.rollouts_per_task:
+            raise ValueError(
+                f"group_size = {self.group_size} keeps more than rollouts_per_task = "
+                f"{self.rollouts_per_task} generates; lower group_size or raise rollouts_per_task"
+            )
+        if self.roc_mode == "none" and self.group_size != self.rollouts_per_task:
+            raise ValueError("roc_mode = 'none' keeps all it generates: set rollouts_per_task = group_size")
+        return self
+
+
+class StageConfig(Section):
+    """One RL stage: its own limits, data and steps."""
+
+    name: str = "stage1"
+    steps: int = Field(ge=0)
+    max_response_tokens: int = Field(ge=1, description="all turns and tool results of a trajectory")
+    max_turns: int = Field(ge=1)
+    data: DataConfig | None = Field(None, description="None = the tasks of the stage before")
+    filter_rollouts: int = Field(0, ge=0, description="k > 0: drop tasks solved k times out of k first")
+    reset_optimizer: bool = False
+
+
+class EvalConfig(Section):
+    data: DataConfig | None = None
+    samples_per_task: int = Field(4, ge=1)
+    temperature: float = Field(1.0, ge=0)
+    max_response_tokens: int = Field(0, ge=0, description="0 = as the last stage")
+    max_turns: int = Field(0, ge=0, description="0 = as the last stage")
+    every: int = Field(0, ge=0, description="also every so many RL steps; 0 = only before and after")
+
+
+class EngineConfig(Section):
+    max_running: int = Field(256, ge=1, description="rows decoded together by the embedded engine")
+    sandbox_children: int = Field(0, ge=0, description="live children at most; 0 = twice the cores")
+    turn_timeout_s: float = Field(600.0, gt=0)
+
+
+class CheckpointConfig(Section):
+    every: int = Field(0, ge=0, description="RL steps; 0 = only at the end of a stage")
+    keep_last: int = Field(2, ge=1)
+
+
+class Recipe(Section):
+    run: RunConfig = RunConfig()
+    model: ModelConfig = ModelConfig()
+    tool: ToolConfig = ToolConfig()
+    sft: SftConfig = SftConfig()
+    rl: RlConfig = RlConfig()
+    stages: list[StageConfig] = []
+    eval: EvalConfig = EvalConfig()
+    engine: EngineConfig = EngineConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @model_validator(mode="after")
+    def _first_stage_has_tasks(self) -> Recipe:
+        if self.stages and self.stages[0].data is None:
+            raise ValueError("stages.0.data is missing: the first stage must say where its tasks come from")
+        if self.sft.steps and self.sft.data == "demonstrations" and self.sft.demonstration_tasks is None:
+            raise ValueError("sft.demonstration_tasks is missing: demonstrations need tasks to solve")
+        return self
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read, override, validate. Raises ConfigError with the value, the reason and the fix."""
+    path = Path(path)
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"recipe {str(path)!r} does not exist; the shipped ones are in recipes/") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"recipe {str(path)!r} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"recipe {str(path)!r} is not valid TOML: {error}") from None
+    for option in overrides:
+        apply_override(raw, option)
+    return parse_recipe(raw, where=str(path))
+
+
+def parse_recipe(raw: Mapping[str, Any], *, where: str) -> Recipe:
+    try:
+        return Recipe.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: " + "; ".join(_explain(e) for e in error.errors())) from None
+
+
+def apply_override(raw: dict[str, Any], option: str) -> None:
+    """`--a.b=c` sets raw['a']['b'] to c, read as a TOML value, or as a string where that fails."""
+    body = option.removeprefix("--")
+    key, sign, text = body.partition("=")
+    if not sign or not key or not option.startswith("--"):
+        raise ConfigError(f"option {option!r} is not of the form --section.field=value")
+    try:
+        value: Any = tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    node: Any = raw
+    *parents, last = key.split(".")
+    for part in parents:
+        node = _descend(node, part, option)
+    if isinstance(node, list):
+        node[_index(node, last, option)] = value
+    elif isinstance(node, dict):
+        node[last] = value
+    else:
+        raise ConfigError(f"option {option!r}: {'.'.join(parents)!r} is a value, not a section")
+
+
+def _descend(node: Any, part: str, option: str) -> Any:
+    if isinstance(node, list):
+        return node[_index(node, part, option)]
+    if isinstance(node, dict):
+        return node.setdefault(part, {})
+    raise ConfigError(f"option {option!r}: {part!r} lies below a value, not a section")
+
+
+def _index(node: list[Any], part: str, option: str) -> int:
+    if not part.isdigit() or int(part) >= len(node):
+        raise ConfigError(f"option {option!r}: {part!r} is not one of the {len(node)} entries 0..{len(node) - 1}")
+    return int(part)
+
+
+def _explain(error: Any) -> str:
+    """One pydantic error as: field, value, reason, and for an unknown key its nearest neighbour."""
+    location = ".".join(str(part) for part in error["loc"]) or "recipe"
+    if error["type"] == "extra_forbidden":
+        known = _fields_at(error["loc"][:-1])
+        near = difflib.get_close_matches(str(error["loc"][-1]), known, n=1, cutoff=0.0)
+        hint = f"did you mean {near[0]!r}?" if near else "remove it"
+        return f"unknown key {location!r}; {hint}"
+    if error["type"] == "missing":
+        return f"{location} is missing"
+    reason = error["msg"].removeprefix("Value error, ")
+    value = error.get("input")
+    shown = "" if isinstance(value, dict | list) or error["type"] == "value_error" else f" = {value!r}"
+    return f"{location}{shown}: {reason}"
+
+
+def _fields_at(location: Sequence[Any]) -> list[str]:
+    """Names of the fields of the section at `location`."""
+    model: Any = Recipe
+    for part in location:
+        if isinstance(part, int):
+            continue
+        annotation = model.model_fields[part].annotation
+        options = [annotation, *getattr(annotation, "__args__", ())]
+        sections = [o for o in options if isinstance(o, type) and issubclass(o, BaseModel)]
+        if not sections:
+            return []
+        model = sections[0]
+    return list(model.model_fields)
+
+
+def surface() -> list[str]:
+    """Every field of the recipe as a dotted name, a data source once; frozen by tests/config_surface.txt."""
+
+    def walk(model: type[BaseModel], prefix: str) -> list[str]:
+        names: list[str] = []
+        for name, field in model.model_fields.items():
+            options = [field.annotation, *getattr(field.annotation, "__args__", ())]
+            nested = [o for o in options if isinstance(o, type) and issubclass(o, BaseModel)]
+            if nested and nested[0] is DataConfig:
+                names.append(f"{prefix}{name} = DATA")
+            elif nested:
+                names += walk(nested[0], f"{prefix}{name}.")
+            else:
+                names.append(f"{prefix}{name}")
+        return names
+
+    return walk(Recipe, "") + walk(DataConfig, "DATA.")
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The resolved recipe as TOML that loads back to the same object."""
+    return "\n".join(_toml_table(recipe.model_dump(exclude_none=True), "")) + "\n"
+
+
+def _toml_table(table: Mapping[str, Any], prefix: str) -> list[str]:
+    lines = [f"{key} = {_toml_value(value)}" for key, value in table.items() if not _is_table(value)]
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and _is_table(value):
+            lines += ["", f"[{name}]", *_toml_table(value, name + ".")]
+        elif _is_table(value):
+            for item in value:
+                lines += ["", f"[[{name}]]", *_toml_table(item, name + ".")]
+    return lines
+
+
+def _is_table(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return True
+    return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False)
