@@ -1,0 +1,230 @@
+"""Resample-on-Correct: roll out N siblings, keep G, prefer correct ones with clean traces.
+
+Source: arXiv 2508.20722, section 2.2, Eq. 4 and 5. A correct answer reached through failing tool calls or
+a malformed trace earns full reward under an outcome-only reward. RoC does not touch the reward: it makes
+such trajectories rarer among the positives the learner sees, and keeps the negatives as they come.
+
+Legend: `_N` all scored siblings of one task.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rocstar.train.algorithm.advantage import has_no_signal
+
+NO_TOOL_CALL_PENALTY = 0.5  # Eq. 4, "to encourage tool usage"
+
+
+class RocMode(StrEnum):
+    """How the positives that stay are chosen."""
+
+    paper = "paper"  # random draw without replacement, weight 1 / (eps + penalty)
+    sort = "sort"  # the lowest penalties, ties in rollout order: what the released code does
+    uniform = "uniform"  # random draw that ignores the penalty: the ablation with the same N and G
+    none = "none"  # no resampling: everything given is kept, so the caller rolls out only G
+
+
+class DropReason(StrEnum):
+    """The bucket of the ledger in which a scored trajectory ends."""
+
+    kept = "kept"
+    dropped_positive = "dropped_positive"
+    dropped_negative = "dropped_negative"
+    no_signal = "no_signal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryStats:
+    """The counts that the penalty is made of.
+
+    Invariant: 0 <= num_tool_errors <= num_tool_calls, num_answers >= 0 and num_turns >= 1.
+    """
+
+    num_tool_calls: int
+    """Every call the policy wrote, also undecodable ones."""
+    num_tool_errors: int
+    """Calls whose result is an error by its status, not by the word "error" in its text."""
+    num_answers: int
+    """Closed `<answer>...</answer>` blocks in the text the policy wrote."""
+    num_turns: int
+    """Completions of the policy; the last one counts too."""
+
+    def __post_init__(self) -> None:
+        counts_are_sane = 0 <= self.num_tool_errors <= self.num_tool_calls and self.num_answers >= 0
+        if not counts_are_sane or self.num_turns < 1:
+            raise ValueError(f"need 0 <= errors <= calls, answers >= 0 and turns >= 1, got {self}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Penalty:
+    """The two terms of the penalty, each in [0, 1].
+
+    Invariant: 0 <= total <= 2.
+    """
+
+    error: float
+    format: float
+
+    def __post_init__(self) -> None:
+        if not (0.0 <= self.error <= 1.0 and 0.0 <= self.format <= 1.0):
+            raise ValueError(f"penalty terms must lie in [0, 1], got {self}")
+
+    @property
+    def total(self) -> float:
+        """p_total = p_err + p_format, in [0, 2]."""
+        return self.error + self.format
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What became of one trajectory, for the learner and for the ledger."""
+
+    reason: DropReason
+    inclusion_weight: float | None
+    """Its weight in the random draw it took part in; None if no draw decided about it."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether the learner sees this trajectory."""
+        return self.reason is DropReason.kept
+
+
+def roc_penalty(stats: TrajectoryStats) -> Penalty:
+    """Return the penalty of one trajectory.
+
+    p_err    = 0.5 if there is no tool call, else errors / calls            (arXiv 2508.20722, Eq. 4)
+    p_format = 1 if there is no answer, else min(1, (answers - 1) / turns)  (Eq. 5)
+
+    Assumes that the counts are structured. The released code looks for the word "error" in the tool text
+    and counts only the turns that begin inside the response; a single-turn answer costs 1.0 there and 0
+    here, as in the paper.
+    """
+    error = stats.num_tool_errors / stats.num_tool_calls if stats.num_tool_calls else NO_TOOL_CALL_PENALTY
+    format_ = min(1.0, (stats.num_answers - 1) / stats.num_turns) if stats.num_answers else 1.0
+    return Penalty(error=error, format=format_)
+
+
+def keep_for(num_scored: int, num_generated: int, keep: int) -> int:
+    """Return how many siblings to keep when only `num_scored` of `num_generated` have a reward.
+
+    min(keep, num_scored): a failed sibling is made up for by the spare ones. "In proportion" is then the
+    work of the quotas, which follow the shares of positives and negatives among the scored siblings.
+
+    Raises:
+        ValueError: not 0 <= num_scored <= num_generated, or not 1 <= keep <= num_generated.
+    """
+    if not (0 <= num_scored <= num_generated and 1 <= keep <= num_generated):
+        raise ValueError(
+            f"need 0 <= scored <= generated and 1 <= keep <= generated, "
+            f"got scored={num_scored}, generated={num_generated}, keep={keep}"
+        )
+    return min(keep, num_scored)
+
+
+def resample_on_correct(
+    rewards_N: Sequence[float],
+    penalties_N: Sequence[Penalty],
+    *,
+    keep: int,
+    mode: RocMode,
+    rng: random.Random,
+    eps: float = 0.1,
+    min_positive: int = 2,
+    min_negative: int = 2,
+) -> list[Decision]:
+    """Decide for every sibling whether it is kept; one decision per input, in the same order.
+
+    Quotas keep the shares of positives and negatives (section 2.2), see `quotas`. Negatives are drawn
+    uniformly in every mode, before the positives, so that one rng state keeps the same negatives in every
+    mode. Positives: see `RocMode`. The paper's weight 1 / p_total is undefined at p_total = 0; `eps` makes
+    it 1 / (eps + p_total), so a clean trajectory is at most (eps + 2) / eps times likelier per draw.
+
+    Invariant: equal rewards keep nobody (`no_signal`); else N <= keep or mode `none` keeps everybody;
+    else exactly `keep` are kept and both signs are among them.
+
+    Raises:
+        ValueError: a reward is not 0 or 1, the lengths differ, `eps` is not positive, or `keep` is below 2
+            where something must be dropped (one kept sibling cannot hold both signs).
+    """
+    num_given = len(rewards_N)
+    if any(reward not in (0, 1) for reward in rewards_N):
+        raise ValueError(f"rewards must be 0 or 1, got {list(rewards_N)}; a failed trajectory has no reward")
+    if len(penalties_N) != num_given:
+        raise ValueError(f"need one penalty per reward, got {len(penalties_N)} for {num_given}")
+    if eps <= 0:
+        raise ValueError(
+            f"eps must be positive, got {eps}; at 0 the weight of a clean trajectory is infinite"
+        )
+    if keep < 2 and keep < num_given:
+        raise ValueError(f"keep must be at least 2 to hold a positive and a negative, got {keep}")
+    if has_no_signal(rewards_N):
+        return [Decision(reason=DropReason.no_signal, inclusion_weight=None)] * num_given
+    if num_given <= keep or mode is RocMode.none:
+        return [Decision(reason=DropReason.kept, inclusion_weight=None)] * num_given
+
+    positives = [i for i, reward in enumerate(rewards_N) if reward == 1]
+    negatives = [i for i, reward in enumerate(rewards_N) if reward == 0]
+    num_positive, num_negative = quotas(
+        len(positives), len(negatives), keep=keep, min_positive=min_positive, min_negative=min_negative
+    )
+    kept = set(rng.sample(negatives, num_negative))
+    weights: dict[int, float] = dict.fromkeys(negatives, 1.0)
+    match mode:
+        case RocMode.sort:
+            kept.update(sorted(positives, key=lambda i: penalties_N[i].total)[:num_positive])
+        case RocMode.uniform:
+            kept.update(rng.sample(positives, num_positive))
+            weights.update(dict.fromkeys(positives, 1.0))
+        case RocMode.paper:
+            weights.update({i: 1.0 / (eps + penalties_N[i].total) for i in positives})
+            kept.update(weighted_draw(positives, [weights[i] for i in positives], num_positive, rng=rng))
+    return [
+        Decision(reason=_reason(i in kept, reward), inclusion_weight=weights.get(i))
+        for i, reward in enumerate(rewards_N)
+    ]
+
+
+def quotas(
+    num_positives: int, num_negatives: int, *, keep: int, min_positive: int, min_negative: int
+) -> tuple[int, int]:
+    """Return how many positives and negatives to keep: their shares, within the minimum counts.
+
+    negatives = round(num_negatives * keep / N), positives = keep - negatives; then each side gets at least
+    its minimum (never under 1), or all it has if that is less. Where both minimums do not fit in `keep`,
+    the one of the positives goes first and the negatives keep at least one.
+
+    Source: section 2.2 keeps half of each; the minimum counts are those of the released code, with equal
+    results for N = 32, keep = 16 and minimums of 2 (1 positive -> 1 + 15; 2 to 5 -> 2 + 14; 6 -> 3 + 13).
+    Halves round to even, as there. Unlike there, a small `keep` never keeps the whole group.
+
+    Assumes 2 <= keep < num_positives + num_negatives, and one of each at least.
+    """
+    floor_positive = max(1, min(min_positive, keep - 1))
+    floor_negative = max(1, min(min_negative, keep - floor_positive))
+    lowest = max(min(floor_negative, num_negatives), keep - num_positives)
+    highest = min(num_negatives, keep - min(floor_positive, num_positives))
+    share = round(num_negatives * keep / (num_positives + num_negatives))
+    negative = min(max(share, lowest), highest)
+    return keep - negative, negative
+
+
+def weighted_draw(
+    items: Sequence[int], weights: Sequence[float], num_draws: int, *, rng: random.Random
+) -> list[int]:
+    """Draw without replacement: each draw picks one of the items left with probability ~ its weight.
+
+    Each item gets an arrival time from an exponential clock whose rate is its weight; the first
+    `num_draws` arrivals are the draw. Clocks are memoryless, so the next arrival among those left is item i
+    with probability w_i / sum of the weights left: exactly the sequential draw (Efraimidis and Spirakis
+    2006, in logarithms), in one pass and with one random number per item.
+    """
+    arrivals = sorted((rng.expovariate(weight), item) for item, weight in zip(items, weights, strict=True))
+    return [item for _, item in arrivals[:num_draws]]
+
+
+def _reason(is_kept: bool, reward: float) -> DropReason:
+    if is_kept:
+        return DropReason.kept
+    return DropReason.dropped_positive if reward == 1 else DropReason.dropped_negative
