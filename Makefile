@@ -1,0 +1,95 @@
+# Everything a user or a CI machine runs. `make` alone lists the targets.
+#   make setup TORCH_INDEX_URL=...   takes torch from another package index (a CPU-only or a ROCm one)
+#   make setup PYTHON=/path/python   uses another interpreter (3.11 or newer)
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+TORCH_INDEX_URL ?=
+RECIPE ?= recipes/quickstart.toml
+BENCH ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip
+# The machine's own cmake comes first, the one of the virtual environment is the fallback.
+export PATH := $(PATH):$(CURDIR)/$(BIN)
+
+BUILD_INPUTS := pyproject.toml setup.py CMakeLists.txt $(shell find csrc -type f 2>/dev/null)
+CXX_FILES := $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
+# A folder without Python files is no package for mypy.
+PACKAGES := $(foreach p,engine kernels sandbox train,$(if $(shell find $(p) -name '*.py' 2>/dev/null),rocstar.$(p)))
+
+.PHONY: help setup quickstart test lint format ctest sanitize bench coverage clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | awk -F'\t' '{printf "  make %-11s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.rocstar-dev  ## build rocstar into .venv, with what tests and linters need
+
+quickstart: $(VENV)/.rocstar-runtime  ## build, then train a tiny model from nothing to a rising reward
+	$(BIN)/rocstar train $(RECIPE)
+
+test: setup  ## run the tests
+	$(BIN)/python -m pytest
+
+lint: setup  ## ruff, mypy and clang-format, without changing a file
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
+	$(if $(CXX_FILES),$(BIN)/clang-format --dry-run -Werror $(CXX_FILES))
+
+format: setup  ## let ruff and clang-format rewrite the files
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(if $(CXX_FILES),$(BIN)/clang-format -i $(CXX_FILES))
+
+ctest: setup  ## the C++ tests
+	cmake -S . -B build/ctest -DCMAKE_BUILD_TYPE=Release -DROCSTAR_BUILD_TESTS=ON -DROCSTAR_BUILD_PYTHON=OFF
+	cmake --build build/ctest -j2
+	ctest --test-dir build/ctest --output-on-failure
+
+sanitize: setup  ## the C++ tests under the address and undefined-behaviour sanitizers
+	cmake -S . -B build/sanitize -DCMAKE_BUILD_TYPE=Debug -DROCSTAR_SANITIZE=ON -DROCSTAR_BUILD_TESTS=ON \
+	    -DROCSTAR_BUILD_PYTHON=OFF
+	cmake --build build/sanitize -j2
+	ctest --test-dir build/sanitize --output-on-failure
+
+bench: setup  ## list the benchmarks; BENCH=name runs one
+ifeq ($(BENCH),)
+	@ls benchmarks/*.py | sed 's|benchmarks/\(.*\)\.py|  make bench BENCH=\1|'
+else
+	$(BIN)/python benchmarks/$(BENCH).py
+endif
+
+coverage: setup  ## branch coverage; fails under 90% in engine, sandbox or train/algorithm
+	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage report
+	$(BIN)/coverage report --include='engine/*' --fail-under=90 >/dev/null
+	$(BIN)/coverage report --include='sandbox/*' --fail-under=90 >/dev/null
+	$(BIN)/coverage report --include='train/algorithm/*' --fail-under=90 >/dev/null
+
+clean:  ## remove what builds and tests left; .venv and runs/ stay
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -f $(VENV)/.rocstar-runtime $(VENV)/.rocstar-dev
+	find engine kernels sandbox train tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- how .venv comes to be -------------------------------------------------------------------------------
+# Build tools live in .venv and the build is not isolated: a rebuild downloads nothing.
+
+$(BIN)/python:
+	@bash .ci/preflight $(PYTHON)
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.rocstar-torch: | $(BIN)/python
+	$(PIP) install 'setuptools>=77' 'pybind11>=3.0,<4' ninja $(if $(shell command -v cmake),,'cmake>=3.25')
+	$(PIP) install $(if $(TORCH_INDEX_URL),--index-url '$(TORCH_INDEX_URL)') $(TORCH)
+	@touch $@
+
+$(VENV)/.rocstar-runtime: $(VENV)/.rocstar-torch $(BUILD_INPUTS)
+	$(PIP) install --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.rocstar-dev: $(VENV)/.rocstar-torch $(BUILD_INPUTS)
+	$(PIP) install --no-build-isolation -e '.[dev]'
+	@touch $(VENV)/.rocstar-runtime $@
