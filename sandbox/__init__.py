@@ -1,0 +1,1 @@
+"""Isolated execution of Python programs. Knows nothing of the engine, the learner or the kernels."""

@@ -1,0 +1,150 @@
+"""What crosses the sandbox's door: a request, a result, and the one exception.
+
+A program that ends in any way at all gives an `ExecResult`; its `status` says how it ended.
+`SandboxError` is our failure, never the program's: no result exists, so none can be scored.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+MAX_TEXT_BYTES = 16 << 20
+"""Largest code or stdin in one request: a frame must stay far below the zygote's own memory."""
+
+MAX_OUTPUT_BYTES = 64 << 20
+"""Largest `output_bytes`: what one call may make the zygote hold per stream."""
+
+
+class Status(StrEnum):
+    """How a program ended.
+
+    ok: exit code 0. error: any other exit code. signaled: killed by a signal that is none of the below.
+    timeout: over `wall_s` or `cpu_s`. memory_limit: an uncaught MemoryError. output_limit: a stream grew
+    past the hard multiple of `output_bytes`. denied: killed by the system call filter (SIGSYS).
+    """
+
+    OK = "ok"
+    ERROR = "error"
+    SIGNALED = "signaled"
+    TIMEOUT = "timeout"
+    MEMORY_LIMIT = "memory_limit"
+    OUTPUT_LIMIT = "output_limit"
+    DENIED = "denied"
+
+
+def _check_number(name: str, value: float, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} is {value!r}; give a number")
+    if not (math.isfinite(value) and low <= value <= high):
+        raise ValueError(f"{name} is {value}; it must lie in [{low}, {high}]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one program may use.
+
+    wall_s: wall clock from the start of the child, kept by its parent. cpu_s: RLIMIT_CPU, whole seconds.
+    memory_bytes: address space above the zygote's own. output_bytes: kept per stream; more is cut and
+    marked, and 4 times as much ends the program with output_limit. file_bytes: RLIMIT_FSIZE.
+    """
+
+    wall_s: float = 4.0
+    cpu_s: int = 5
+    memory_bytes: int = 1 << 30
+    output_bytes: int = 1 << 20
+    file_bytes: int = 16 << 20
+
+    def __post_init__(self) -> None:
+        _check_number("wall_s", self.wall_s, 0.001, 86_400.0)
+        for name, low, high in (
+            ("cpu_s", 1, 86_400),
+            ("memory_bytes", 1 << 20, 1 << 46),
+            ("output_bytes", 0, MAX_OUTPUT_BYTES),
+            ("file_bytes", 0, 1 << 46),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int):
+                raise TypeError(f"{name} is {value!r}; give a whole number")
+            _check_number(name, value, low, high)
+
+
+DEFAULT_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecRequest:
+    """One program. `seed` fixes the random modules' state; None draws fresh entropy for every call."""
+
+    code: str
+    stdin: str = ""
+    limits: Limits = field(default=DEFAULT_LIMITS)
+    flavour: str = "stdlib"
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.seed is not None and not 0 <= self.seed < 1 << 64:
+            raise ValueError(f"seed is {self.seed}; it must lie in [0, 2**64)")
+        for name in ("code", "stdin"):
+            length = len(getattr(self, name))
+            if length > MAX_TEXT_BYTES:
+                raise ValueError(f"{name} has {length} characters; at most {MAX_TEXT_BYTES} bytes are sent")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecResult:
+    """How a program ended, what it wrote and what it used.
+
+    exit_code is set iff the program exited by itself, signal iff a signal ended it: exactly one is not None.
+    value: repr of a trailing expression that is not None, as in IPython. peak_memory_bytes: largest resident
+    set above the zygote's own. isolation: the layers that held this program, joined by "+".
+    """
+
+    status: Status
+    exit_code: int | None
+    signal: int | None
+    stdout: str
+    stderr: str
+    stdout_truncated: bool
+    stderr_truncated: bool
+    value: str | None
+    wall_s: float
+    cpu_s: float
+    peak_memory_bytes: int
+    isolation: str
+
+    def __post_init__(self) -> None:
+        if (self.exit_code is None) == (self.signal is None):
+            raise ValueError(f"exit_code={self.exit_code} and signal={self.signal}: exactly one must be set")
+        if (self.status is Status.OK) != (self.exit_code == 0):
+            raise ValueError(f"status {self.status} contradicts exit_code={self.exit_code}")
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of plain JSON values, with the field names above."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "ExecResult":
+        """The inverse of `to_json`."""
+        return cls(**{**fields, "status": Status(fields["status"])})
+
+
+class SandboxError(Exception):
+    """The sandbox itself failed; nothing is known about the program.
+
+    kind: a short stable word for counting (`deadline`, `zygote_died`, `zygote_start`, `missing_import`,
+    `no_isolation`, `unknown_flavour`, `closed`, `child_start`). retryable: the same call may succeed later.
+    """
+
+    def __init__(self, message: str, *, kind: str, retryable: bool) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.retryable = retryable
+
+
+class Sandbox(Protocol):
+    """Runs programs. `deadline` is an absolute `loop.time()`; past it the program is killed and a
+    `SandboxError` of kind `deadline` raised."""
+
+    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult: ...
