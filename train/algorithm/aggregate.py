@@ -36,9 +36,7 @@ def token_weights(lengths: Sequence[int], mode: Aggregation) -> list[float]:
     if any(length < 0 for length in lengths):
         raise ValueError(f"token counts cannot be negative, got {list(lengths)}")
     num_tokens = sum(lengths)
+    if mode == Aggregation.token_mean:
+        return [1.0 / num_tokens if length else 0.0 for length in lengths]
     num_trajectories = sum(length > 0 for length in lengths)
-    match mode:
-        case Aggregation.token_mean:
-            return [1.0 / num_tokens if length else 0.0 for length in lengths]
-        case Aggregation.sequence_mean:
-            return [1.0 / (num_trajectories * length) if length else 0.0 for length in lengths]
+    return [1.0 / (num_trajectories * length) if length else 0.0 for length in lengths]

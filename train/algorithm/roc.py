@@ -161,7 +161,7 @@ def resample_on_correct(
         raise ValueError(f"keep must be at least 2 to hold a positive and a negative, got {keep}")
     if has_no_signal(rewards_N):
         return [Decision(reason=DropReason.no_signal, inclusion_weight=None)] * num_given
-    if num_given <= keep or mode is RocMode.none:
+    if num_given <= keep or mode == RocMode.none:
         return [Decision(reason=DropReason.kept, inclusion_weight=None)] * num_given
 
     positives = [i for i, reward in enumerate(rewards_N) if reward == 1]
@@ -171,15 +171,14 @@ def resample_on_correct(
     )
     kept = set(rng.sample(negatives, num_negative))
     weights: dict[int, float] = dict.fromkeys(negatives, 1.0)
-    match mode:
-        case RocMode.sort:
-            kept.update(sorted(positives, key=lambda i: penalties_N[i].total)[:num_positive])
-        case RocMode.uniform:
-            kept.update(rng.sample(positives, num_positive))
-            weights.update(dict.fromkeys(positives, 1.0))
-        case RocMode.paper:
-            weights.update({i: 1.0 / (eps + penalties_N[i].total) for i in positives})
-            kept.update(weighted_draw(positives, [weights[i] for i in positives], num_positive, rng=rng))
+    if mode == RocMode.sort:
+        kept.update(sorted(positives, key=lambda i: penalties_N[i].total)[:num_positive])
+    elif mode == RocMode.uniform:
+        kept.update(rng.sample(positives, num_positive))
+        weights.update(dict.fromkeys(positives, 1.0))
+    else:
+        weights.update({i: 1.0 / (eps + penalties_N[i].total) for i in positives})
+        kept.update(weighted_draw(positives, [weights[i] for i in positives], num_positive, rng=rng))
     return [
         Decision(reason=_reason(i in kept, reward), inclusion_weight=weights.get(i))
         for i, reward in enumerate(rewards_N)

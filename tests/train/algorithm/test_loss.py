@@ -1,0 +1,335 @@
+"""The clipped loss against its formula, its gradient, and its edges.
+
+Legend: `_T` tokens, `_V` vocabulary.
+"""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rocstar.train.algorithm.aggregate import Aggregation, token_weights
+from rocstar.train.algorithm.loss import (
+    CLIP_DUAL,
+    CLIP_HIGH,
+    CLIP_LOW,
+    CLIP_NONE,
+    MAX_LOG_RATIO,
+    logprobs_and_entropy,
+    policy_loss,
+    token_entropy,
+    token_logprobs,
+    truncated_importance_weights,
+)
+
+
+def random_tokens(num_tokens: int = 40, seed: int = 0) -> dict[str, Any]:
+    """Tokens in float64 with ratios on both sides of both bounds, and weights that are not constant."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal_T() -> Tensor:
+        return torch.randn(num_tokens, generator=generator, dtype=torch.float64)
+
+    old_T = -normal_T().abs()
+    return {
+        "logprobs_T": old_T + 0.5 * normal_T(),
+        "old_logprobs_T": old_T,
+        "advantages_T": normal_T(),
+        "weights_T": normal_T().abs() / num_tokens,
+        "tis_T": normal_T().abs(),
+    }
+
+
+def equation_6(tokens: dict[str, Any], low: float, high: float, dual: float | None) -> Tensor:
+    """Eq. 6 as it is printed, with min and clip, one token at a time."""
+    total = torch.zeros((), dtype=torch.float64)
+    for logprob, old, advantage, weight, tis in zip(*tokens.values(), strict=True):
+        ratio = torch.exp(logprob - old)
+        term = torch.min(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
+        if dual is not None and advantage < 0:
+            term = torch.max(term, dual * advantage)
+        total = total - weight * tis * term
+    return total
+
+
+@pytest.mark.parametrize("dual_clip", [None, 1.5])
+@pytest.mark.parametrize(("low", "high"), [(0.2, 0.28), (0.0, 0.0), (0.1, 3.0)])
+def test_loss_and_gradient_are_those_of_equation_6(low: float, high: float, dual_clip: float | None) -> None:
+    tokens = random_tokens()
+    ours_T, theirs_T = (tokens["logprobs_T"].clone().requires_grad_() for _ in range(2))
+    ours = policy_loss(**(tokens | {"logprobs_T": ours_T}), clip_low=low, clip_high=high, dual_clip=dual_clip)
+    theirs = equation_6(tokens | {"logprobs_T": theirs_T}, low, high, dual_clip)
+    torch.testing.assert_close(ours.loss, theirs, rtol=1e-12, atol=1e-14)
+    ours.loss.backward()
+    theirs.backward()
+    torch.testing.assert_close(ours_T.grad, theirs_T.grad, rtol=1e-12, atol=1e-14)
+    assert ours_T.grad is not None
+    assert not ours_T.grad[ours.clip_code_T != CLIP_NONE].any()
+
+
+def test_gradient_agrees_with_finite_differences() -> None:
+    tokens = random_tokens()
+    logprobs_T = tokens.pop("logprobs_T").requires_grad_()
+
+    def loss_of(values_T: Tensor) -> Tensor:
+        return policy_loss(values_T, **tokens, dual_clip=1.5).loss
+
+    assert torch.autograd.gradcheck(loss_of, (logprobs_T,), eps=1e-7, atol=1e-6)
+
+
+def test_only_the_current_logprobs_get_gradient() -> None:
+    tokens = {name: value.requires_grad_() for name, value in random_tokens().items()}
+    result = policy_loss(**tokens)
+    result.loss.backward()
+    assert tokens["logprobs_T"].grad is not None
+    assert tokens["old_logprobs_T"].grad is None
+    assert tokens["tis_T"].grad is None
+    assert not result.ratio_T.requires_grad
+    assert not result.clip_code_T.requires_grad
+
+
+def one_token(log_ratio: float, advantage: float, **clip: Any) -> int:
+    """The clip code of a single float64 token whose old log-prob is 0."""
+    result = policy_loss(
+        torch.tensor([log_ratio], dtype=torch.float64),
+        old_logprobs_T=torch.zeros(1, dtype=torch.float64),
+        advantages_T=torch.tensor([advantage], dtype=torch.float64),
+        weights_T=torch.ones(1, dtype=torch.float64),
+        **clip,
+    )
+    return int(result.clip_code_T)
+
+
+def test_a_ratio_exactly_on_a_bound_is_not_clipped_and_one_ulp_beyond_is() -> None:
+    above = float(torch.tensor(0.2, dtype=torch.float64).exp())  # 1 + (above - 1) == above exactly
+    below = float(torch.tensor(-0.2, dtype=torch.float64).exp())
+    high, low = above - 1, 1 - below
+    assert one_token(0.2, 1.0, clip_high=high) == CLIP_NONE
+    assert one_token(0.2, 1.0, clip_high=high - 2.0**-52) == CLIP_HIGH
+    assert one_token(-0.2, -1.0, clip_low=low) == CLIP_NONE
+    assert one_token(-0.2, -1.0, clip_low=low - 2.0**-53) == CLIP_LOW
+    assert one_token(0.2, -1.0, dual_clip=above) == CLIP_NONE
+    assert one_token(0.2, -1.0, dual_clip=above - 2.0**-52) == CLIP_DUAL
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "advantage", "code"),
+    [
+        (1.0, 1.0, CLIP_HIGH),
+        (1.0, -1.0, CLIP_NONE),  # made likelier although bad: the gradient must undo it
+        (2.0, -1.0, CLIP_DUAL),
+        (-1.0, 1.0, CLIP_NONE),
+        (-1.0, -1.0, CLIP_LOW),
+        (1.0, 0.0, CLIP_NONE),
+        (-1.0, 0.0, CLIP_NONE),
+        (0.0, 1.0, CLIP_NONE),
+    ],
+)
+def test_the_sign_of_the_advantage_decides_which_bound_acts(
+    log_ratio: float, advantage: float, code: int
+) -> None:
+    assert one_token(log_ratio, advantage, dual_clip=3.0) == code
+
+
+def test_without_dual_clip_a_bad_token_made_likelier_is_never_clipped() -> None:
+    assert one_token(2.0, -1.0) == CLIP_NONE
+
+
+def test_without_old_logprobs_the_ratio_is_exactly_1_and_gradient_flows() -> None:
+    tokens = random_tokens()
+    logprobs_T = tokens["logprobs_T"].float().requires_grad_()
+    advantages_T, weights_T = tokens["advantages_T"].float(), tokens["weights_T"].float()
+    result = policy_loss(logprobs_T, old_logprobs_T=None, advantages_T=advantages_T, weights_T=weights_T)
+    assert torch.equal(result.ratio_T, torch.ones(40))
+    assert not result.clip_code_T.any()
+    result.loss.backward()
+    torch.testing.assert_close(logprobs_T.grad, -weights_T * advantages_T)
+
+
+@pytest.mark.parametrize("mode", Aggregation)
+def test_four_microbatches_equal_one(mode: Aggregation) -> None:
+    lengths = [3, 17, 1, 19]
+    tokens = random_tokens(sum(lengths))
+    weights = token_weights(lengths, mode)
+    tokens["weights_T"] = torch.tensor(weights, dtype=torch.float64).repeat_interleave(torch.tensor(lengths))
+    whole_T, parts_T = (tokens["logprobs_T"].clone().requires_grad_() for _ in range(2))
+
+    whole = policy_loss(**(tokens | {"logprobs_T": whole_T})).loss
+    whole.backward()
+    pieces = {name: value.split(lengths) for name, value in (tokens | {"logprobs_T": parts_T}).items()}
+    total = 0.0
+    for i in range(4):
+        part = policy_loss(**{name: piece[i] for name, piece in pieces.items()}).loss
+        part.backward()
+        total += part.item()
+    assert total == pytest.approx(whole.item(), rel=1e-12)
+    torch.testing.assert_close(parts_T.grad, whole_T.grad, rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("with_old", [True, False])
+def test_zero_tokens_give_loss_0_that_reaches_the_parameters(with_old: bool) -> None:
+    parameter_V = torch.ones(5, requires_grad=True)
+    logits_TV = parameter_V.expand(7, 5)[:0]
+    logprobs_T = token_logprobs(logits_TV, torch.zeros(0, dtype=torch.int64), 1.0)
+    empty_T = torch.zeros(0)
+    result = policy_loss(
+        logprobs_T,
+        old_logprobs_T=empty_T if with_old else None,
+        advantages_T=empty_T,
+        weights_T=empty_T,
+        dual_clip=3.0,
+        tis_T=empty_T,
+    )
+    assert result.loss.item() == 0.0
+    result.loss.backward()
+    assert parameter_V.grad is not None
+    assert torch.equal(parameter_V.grad, torch.zeros(5))
+
+
+def test_a_token_of_weight_0_adds_nothing() -> None:
+    tokens = random_tokens()
+    masked = torch.arange(40) % 3 == 0
+    tokens["weights_T"][masked] = 0.0
+    logprobs_T = tokens["logprobs_T"].clone().requires_grad_()
+    with_masked = policy_loss(**(tokens | {"logprobs_T": logprobs_T})).loss
+    with_masked.backward()
+    without = policy_loss(**{name: value[~masked] for name, value in tokens.items()}).loss
+    torch.testing.assert_close(with_masked, without, rtol=1e-12, atol=0.0)
+    assert logprobs_T.grad is not None
+    assert not logprobs_T.grad[masked].any()
+    assert logprobs_T.grad[~masked].any()
+
+
+def test_tis_multiplies_the_term_of_its_token() -> None:
+    tokens = random_tokens()
+    tis_T = tokens.pop("tis_T")
+    scaled = policy_loss(**(tokens | {"weights_T": tokens["weights_T"] * tis_T})).loss
+    torch.testing.assert_close(policy_loss(**tokens, tis_T=tis_T).loss, scaled, rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("log_ratio", [100.0, -100.0])
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_an_extreme_ratio_leaves_loss_and_gradient_finite(log_ratio: float, advantage: float) -> None:
+    logprobs_T = torch.tensor([log_ratio], requires_grad=True)
+    result = policy_loss(
+        logprobs_T,
+        old_logprobs_T=torch.zeros(1),
+        advantages_T=torch.tensor([advantage]),
+        weights_T=torch.ones(1),
+    )
+    result.loss.backward()
+    expected = math.exp(math.copysign(MAX_LOG_RATIO, log_ratio))
+    assert result.ratio_T.item() == pytest.approx(expected, rel=1e-5)
+    assert logprobs_T.grad is not None
+    assert result.loss.isfinite()
+    assert logprobs_T.grad.item() == 0.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["logprobs_T", "old_logprobs_T", "advantages_T", "weights_T", "tis_T"])
+def test_an_input_that_is_not_finite_is_rejected_by_name(name: str, bad: float) -> None:
+    tokens = random_tokens()
+    tokens[name][3] = bad
+    with pytest.raises(ValueError, match=f"NaN or infinity in {name}$"):
+        policy_loss(**tokens)
+
+
+def test_tensors_that_would_broadcast_are_rejected() -> None:
+    tokens = random_tokens()
+    with pytest.raises(ValueError, match="one length"):
+        policy_loss(**(tokens | {"advantages_T": tokens["advantages_T"][:1]}))
+    with pytest.raises(ValueError, match="1-D"):
+        policy_loss(**{name: value.unsqueeze(0) for name, value in tokens.items()})
+
+
+def test_half_precision_is_rejected() -> None:
+    tokens = random_tokens()
+    with pytest.raises(ValueError, match="got logprobs_T in torch"):
+        policy_loss(**(tokens | {"logprobs_T": tokens["logprobs_T"].bfloat16()}))
+
+
+@pytest.mark.parametrize(
+    "clip", [{"clip_low": -0.1}, {"clip_low": 1.0}, {"clip_high": -0.1}, {"dual_clip": 1.0}]
+)
+def test_clip_bounds_without_an_interval_around_1_are_rejected(clip: dict[str, Any]) -> None:
+    (name, value) = next(iter(clip.items()))
+    with pytest.raises(ValueError, match=f"{name}={value}"):
+        policy_loss(**random_tokens(), **clip)
+
+
+# --- Truncated importance sampling -----------------------------------------------------------------------
+
+
+def test_tis_is_the_capped_probability_ratio() -> None:
+    rollout_T = torch.zeros(5)
+    old_T = torch.tensor([0.0, 0.5, -0.5, 1.0, 200.0], requires_grad=True)
+    tis_T = truncated_importance_weights(old_T, rollout_T, cap=2.0)
+    torch.testing.assert_close(tis_T, torch.tensor([1.0, math.exp(0.5), math.exp(-0.5), 2.0, 2.0]))
+    assert not tis_T.requires_grad
+
+
+def test_tis_rejects_bad_input() -> None:
+    zeros_T = torch.zeros(3)
+    with pytest.raises(ValueError, match="cap must be positive, got 0"):
+        truncated_importance_weights(zeros_T, zeros_T, cap=0.0)
+    with pytest.raises(ValueError, match="cap must be positive, got nan"):
+        truncated_importance_weights(zeros_T, zeros_T, cap=math.nan)
+    with pytest.raises(ValueError, match="NaN or infinity in rollout_logprobs_T"):
+        truncated_importance_weights(zeros_T, torch.full((3,), math.nan), cap=2.0)
+    with pytest.raises(ValueError, match="one length"):
+        truncated_importance_weights(zeros_T, zeros_T[:1], cap=2.0)
+
+
+# --- Log-probs and entropy -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_and_entropy_follow_their_definitions(temperature: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits_TV = 3 * torch.randn(6, 11, generator=generator)
+    ids_T = torch.randint(11, (6,), generator=generator)
+    probabilities_TV = torch.softmax(logits_TV.double() / temperature, dim=-1)
+    logprobs_T = probabilities_TV.log()[torch.arange(6), ids_T].float()
+    entropy_T = -(probabilities_TV * probabilities_TV.log()).sum(-1).float()
+
+    torch.testing.assert_close(token_logprobs(logits_TV, ids_T, temperature), logprobs_T)
+    torch.testing.assert_close(token_entropy(logits_TV, temperature), entropy_T)
+    both = logprobs_and_entropy(logits_TV, ids_T, temperature)
+    assert torch.equal(both[0], token_logprobs(logits_TV, ids_T, temperature))
+    assert torch.equal(both[1], token_entropy(logits_TV, temperature))
+
+
+def test_gradient_flows_to_logprobs_and_not_to_entropy() -> None:
+    logits_TV = torch.randn(4, 9, dtype=torch.float64, requires_grad=True)
+    ids_T = torch.tensor([0, 8, 3, 3])
+    logprobs_T, entropy_T = logprobs_and_entropy(logits_TV, ids_T, 0.7)
+    assert logprobs_T.requires_grad
+    assert not entropy_T.requires_grad
+    assert not token_entropy(logits_TV, 0.7).requires_grad
+    assert torch.autograd.gradcheck(lambda x_TV: token_logprobs(x_TV, ids_T, 0.7), (logits_TV,))
+    assert torch.autograd.gradcheck(lambda x_TV: logprobs_and_entropy(x_TV, ids_T, 0.7)[0], (logits_TV,))
+
+
+def test_bfloat16_logits_are_widened_before_the_softmax() -> None:
+    logits_TV = torch.randn(3, 50, generator=torch.Generator().manual_seed(0)).bfloat16()
+    ids_T = torch.tensor([1, 2, 3])
+    logprobs_T = token_logprobs(logits_TV, ids_T, 0.9)
+    assert logprobs_T.dtype == torch.float32
+    torch.testing.assert_close(logprobs_T, token_logprobs(logits_TV.float(), ids_T, 0.9), rtol=0.0, atol=0.0)
+
+
+def test_a_forbidden_token_adds_no_entropy() -> None:
+    logits_TV = torch.tensor([[0.0, 0.0, -math.inf]])
+    torch.testing.assert_close(token_entropy(logits_TV, 1.0), torch.tensor([math.log(2.0)]))
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
+def test_a_temperature_that_is_not_positive_is_rejected(temperature: float) -> None:
+    logits_TV, ids_T = torch.zeros(1, 3), torch.zeros(1, dtype=torch.int64)
+    for call in (token_logprobs, logprobs_and_entropy):
+        with pytest.raises(ValueError, match="temperature must be positive"):
+            call(logits_TV, ids_T, temperature)
+    with pytest.raises(ValueError, match="temperature must be positive"):
+        token_entropy(logits_TV, temperature)

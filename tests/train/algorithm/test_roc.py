@@ -1,0 +1,391 @@
+"""Resample-on-Correct: penalties, quotas, and the law of each draw."""
+
+import itertools
+import math
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocstar.train.algorithm.roc import (
+    Decision,
+    DropReason,
+    Penalty,
+    RocMode,
+    TrajectoryStats,
+    keep_for,
+    quotas,
+    resample_on_correct,
+    roc_penalty,
+    weighted_draw,
+)
+
+DRAWING_MODES = [RocMode.paper, RocMode.sort, RocMode.uniform]
+CLEAN = Penalty(error=0.0, format=0.0)
+
+
+def stats(calls: int, errors: int, answers: int, turns: int) -> TrajectoryStats:
+    return TrajectoryStats(num_tool_calls=calls, num_tool_errors=errors, num_answers=answers, num_turns=turns)
+
+
+def decide(
+    rewards: list[int], penalties: list[Penalty] | None = None, *, keep: int, mode: RocMode, seed: int = 0
+) -> list[Decision]:
+    penalties = penalties if penalties is not None else [CLEAN] * len(rewards)
+    return resample_on_correct(rewards, penalties, keep=keep, mode=mode, rng=random.Random(seed))
+
+
+def kept_indices(decisions: list[Decision]) -> list[int]:
+    return [i for i, decision in enumerate(decisions) if decision.kept]
+
+
+# --- Penalty (Eq. 4 and 5) ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("calls", "errors", "answers", "turns", "error", "format_"),
+    [
+        (0, 0, 1, 1, 0.5, 0.0),  # no tool call costs one half; one answer in one turn is clean
+        (1, 0, 1, 2, 0.0, 0.0),
+        (1, 1, 1, 2, 1.0, 0.0),
+        (4, 1, 1, 5, 0.25, 0.0),
+        (3, 2, 0, 4, 2 / 3, 1.0),  # no answer
+        (1, 0, 2, 2, 0.0, 0.5),
+        (1, 0, 2, 3, 0.0, 1 / 3),
+        (1, 0, 3, 2, 0.0, 1.0),
+        (1, 0, 9, 2, 0.0, 1.0),  # capped at 1
+        (0, 0, 0, 1, 0.5, 1.0),
+    ],
+)
+def test_penalty_follows_equations_4_and_5(
+    calls: int, errors: int, answers: int, turns: int, error: float, format_: float
+) -> None:
+    penalty = roc_penalty(stats(calls, errors, answers, turns))
+    assert penalty == Penalty(error=error, format=format_)
+    assert penalty.total == pytest.approx(error + format_)
+
+
+@given(st.data())
+def test_penalty_total_lies_between_0_and_2(data: st.DataObject) -> None:
+    calls = data.draw(st.integers(0, 20))
+    errors = data.draw(st.integers(0, calls))
+    penalty = roc_penalty(stats(calls, errors, data.draw(st.integers(0, 40)), data.draw(st.integers(1, 20))))
+    assert 0.0 <= penalty.total <= 2.0
+
+
+@pytest.mark.parametrize(
+    ("calls", "errors", "answers", "turns"),
+    [(1, 2, 1, 1), (1, -1, 1, 1), (-1, -1, 1, 1), (0, 0, -1, 1), (0, 0, 1, 0)],
+)
+def test_impossible_counts_are_rejected(calls: int, errors: int, answers: int, turns: int) -> None:
+    with pytest.raises(ValueError, match="turns >= 1"):
+        stats(calls, errors, answers, turns)
+
+
+@pytest.mark.parametrize(("error", "format_"), [(-0.1, 0.0), (1.1, 0.0), (0.0, 1.1), (math.nan, 0.0)])
+def test_penalty_terms_outside_0_to_1_are_rejected(error: float, format_: float) -> None:
+    with pytest.raises(ValueError, match=r"\[0, 1\]"):
+        Penalty(error=error, format=format_)
+
+
+# --- Quotas ------------------------------------------------------------------------------------------
+
+
+def released_quotas(positives: int, negatives: int, keep: int, minimum: int) -> tuple[int, int]:
+    """The rule of the released code, where it keeps exactly `keep` (it keeps everything if both are few)."""
+    total = positives + negatives
+    z, p = round(negatives * keep / total), round(positives * keep / total)
+    assert not (z < minimum and p < minimum)
+    if z <= min(minimum, negatives):
+        z = min(minimum, negatives)
+        p = keep - z
+    if p <= min(minimum, positives):
+        p = min(minimum, positives)
+        z = keep - p
+    return p, z
+
+
+@pytest.mark.parametrize(
+    ("positives", "kept_positives", "kept_negatives"),
+    [
+        (1, 1, 15),
+        (2, 2, 14),
+        (3, 2, 14),
+        (5, 2, 14),
+        (6, 3, 13),
+        (16, 8, 8),
+        (26, 13, 3),
+        (27, 14, 2),
+        (30, 14, 2),
+        (31, 15, 1),
+    ],
+)
+def test_quotas_of_the_paper_setting(positives: int, kept_positives: int, kept_negatives: int) -> None:
+    rewards = [1] * positives + [0] * (32 - positives)
+    for mode in DRAWING_MODES:
+        kept = kept_indices(decide(rewards, keep=16, mode=mode))
+        assert sum(rewards[i] for i in kept) == kept_positives
+        assert len(kept) == kept_positives + kept_negatives
+
+
+@pytest.mark.parametrize("positives", range(1, 32))
+def test_quotas_agree_with_the_released_rule(positives: int) -> None:
+    ours = quotas(positives, 32 - positives, keep=16, min_positive=2, min_negative=2)
+    assert ours == released_quotas(positives, 32 - positives, 16, 2)
+
+
+@pytest.mark.parametrize(
+    ("keep", "expected"),
+    [(2, (1, 1)), (3, (2, 1)), (4, (2, 2))],  # both minimums of 2 fit only from 4 on
+)
+def test_a_keep_too_small_for_both_minimums_still_has_both_signs(
+    keep: int, expected: tuple[int, int]
+) -> None:
+    assert quotas(5, 5, keep=keep, min_positive=2, min_negative=2) == expected
+    assert quotas(2, 8, keep=keep, min_positive=2, min_negative=2) == expected
+
+
+def test_minimum_counts_of_zero_still_keep_one_of_each() -> None:
+    assert quotas(1, 31, keep=4, min_positive=0, min_negative=0) == (1, 3)
+    assert quotas(31, 1, keep=4, min_positive=0, min_negative=0) == (3, 1)
+
+
+def test_minimum_counts_of_each_side_are_its_own() -> None:
+    assert quotas(10, 90, keep=10, min_positive=4, min_negative=1) == (4, 6)
+    assert quotas(90, 10, keep=10, min_positive=1, min_negative=4) == (6, 4)
+
+
+# --- The invariant of resample_on_correct --------------------------------------------------------------
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> tuple[list[int], list[Penalty]]:
+    rewards = draw(st.lists(st.integers(0, 1), min_size=0, max_size=40))
+    units = st.sampled_from([0.0, 0.25, 1 / 3, 0.5, 1.0])
+    penalties = [Penalty(error=draw(units), format=draw(units)) for _ in rewards]
+    return rewards, penalties
+
+
+@given(
+    group=groups(),
+    keep=st.integers(2, 20),
+    mode=st.sampled_from(RocMode),
+    minimums=st.tuples(st.integers(0, 5), st.integers(0, 5)),
+    seed=st.integers(0, 2**32),
+)
+def test_exactly_keep_are_kept_with_both_signs(
+    group: tuple[list[int], list[Penalty]], keep: int, mode: RocMode, minimums: tuple[int, int], seed: int
+) -> None:
+    rewards, penalties = group
+    decisions = resample_on_correct(
+        rewards,
+        penalties,
+        keep=keep,
+        mode=mode,
+        rng=random.Random(seed),
+        min_positive=minimums[0],
+        min_negative=minimums[1],
+    )
+    assert len(decisions) == len(rewards)
+    kept = kept_indices(decisions)
+    if len(set(rewards)) < 2:
+        assert all(decision.reason is DropReason.no_signal for decision in decisions)
+        assert kept == []
+        return
+    assert len(kept) == (len(rewards) if mode is RocMode.none else min(keep, len(rewards)))
+    assert {rewards[i] for i in kept} == {0, 1}
+    for reward, decision in zip(rewards, decisions, strict=True):
+        dropped = DropReason.dropped_positive if reward else DropReason.dropped_negative
+        assert decision.reason is (DropReason.kept if decision.kept else dropped)
+
+
+@given(group=groups(), keep=st.integers(2, 20), seed=st.integers(0, 2**32), data=st.data())
+def test_permuting_a_group_changes_neither_the_quotas_nor_what_sort_keeps(
+    group: tuple[list[int], list[Penalty]], keep: int, seed: int, data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(range(len(group[0]))))
+
+    def kept_of(indices: list[int], mode: RocMode) -> tuple[int, list[float]]:
+        rewards, penalties = [group[0][i] for i in indices], [group[1][i] for i in indices]
+        kept = kept_indices(decide(rewards, penalties, keep=keep, mode=mode, seed=seed))
+        totals = sorted(penalties[i].total for i in kept if rewards[i])
+        return len(kept) - len(totals), totals
+
+    for mode in RocMode:
+        before, after = kept_of(list(range(len(order))), mode), kept_of(order, mode)
+        assert before[0] == after[0]
+        assert len(before[1]) == len(after[1])
+        if mode is RocMode.sort:
+            assert before[1] == after[1]
+
+
+def test_a_group_of_one_has_no_signal() -> None:
+    assert [d.reason for d in decide([1], keep=4, mode=RocMode.paper)] == [DropReason.no_signal]
+
+
+# --- The law of each mode ------------------------------------------------------------------------------
+
+REWARDS = [1, 0, 1, 1, 0, 0, 1, 0]
+POSITIVES = [0, 2, 3, 6]
+NEGATIVES = [1, 4, 5, 7]
+PENALTIES = [Penalty(error=0.0, format=0.0)] * 8
+PENALTIES[2] = Penalty(error=0.5, format=0.0)
+PENALTIES[3] = Penalty(error=1.0, format=0.5)
+PENALTIES[6] = Penalty(error=0.25, format=0.0)
+PENALTIES[4] = Penalty(error=1.0, format=1.0)  # the penalty of a negative must not matter
+
+
+def sequential_set_probabilities(weights: dict[int, float], num_draws: int) -> dict[frozenset[int], float]:
+    """Enumerate every order of `num_draws` successive weighted picks and add up per resulting set."""
+    probabilities: dict[frozenset[int], float] = {}
+    for order in itertools.permutations(weights, num_draws):
+        left, probability = sum(weights.values()), 1.0
+        for item in order:
+            probability *= weights[item] / left
+            left -= weights[item]
+        probabilities[frozenset(order)] = probabilities.get(frozenset(order), 0.0) + probability
+    assert sum(probabilities.values()) == pytest.approx(1.0)
+    return probabilities
+
+
+def chi_square(counts: Counter[frozenset[int]], expected: dict[frozenset[int], float]) -> float:
+    total = sum(counts.values())
+    assert set(counts) <= set(expected)
+    return sum((counts[key] - total * p) ** 2 / (total * p) for key, p in expected.items())
+
+
+def kept_sets(mode: RocMode, among: list[int], num_groups: int = 12_000) -> Counter[frozenset[int]]:
+    rng = random.Random(20250828)
+    counts: Counter[frozenset[int]] = Counter()
+    for _ in range(num_groups):
+        kept = kept_indices(resample_on_correct(REWARDS, PENALTIES, keep=4, mode=mode, rng=rng))
+        counts[frozenset(kept) & frozenset(among)] += 1
+    return counts
+
+
+CHI_SQUARE_5_DOF_AT_0_999 = 20.52  # six possible sets of two out of four
+
+
+def test_paper_mode_draws_positives_as_successive_weighted_picks() -> None:
+    expected = sequential_set_probabilities({i: 1 / (0.1 + PENALTIES[i].total) for i in POSITIVES}, 2)
+    assert chi_square(kept_sets(RocMode.paper, POSITIVES), expected) < CHI_SQUARE_5_DOF_AT_0_999
+
+
+def test_uniform_mode_draws_positives_uniformly() -> None:
+    expected = sequential_set_probabilities(dict.fromkeys(POSITIVES, 1.0), 2)
+    assert chi_square(kept_sets(RocMode.uniform, POSITIVES), expected) < CHI_SQUARE_5_DOF_AT_0_999
+
+
+@pytest.mark.parametrize("mode", DRAWING_MODES)
+def test_negatives_are_drawn_uniformly(mode: RocMode) -> None:
+    expected = sequential_set_probabilities(dict.fromkeys(NEGATIVES, 1.0), 2)
+    assert chi_square(kept_sets(mode, NEGATIVES), expected) < CHI_SQUARE_5_DOF_AT_0_999
+
+
+@pytest.mark.parametrize("num_draws", [1, 2, 3])
+def test_weighted_draw_is_the_sequential_draw(num_draws: int) -> None:
+    weights = {10: 10.0, 11: 5.0, 12: 1.0, 13: 0.5}
+    expected = sequential_set_probabilities(weights, num_draws)
+    rng = random.Random(7)
+    draws = (weighted_draw(list(weights), list(weights.values()), num_draws, rng=rng) for _ in range(12_000))
+    assert chi_square(Counter(map(frozenset, draws)), expected) < CHI_SQUARE_5_DOF_AT_0_999
+
+
+def test_weighted_draw_comes_in_the_order_of_the_picks() -> None:
+    rng = random.Random(3)
+    first = Counter(weighted_draw([0, 1], [3.0, 1.0], 2, rng=rng)[0] for _ in range(12_000))
+    assert first[0] / 12_000 == pytest.approx(0.75, abs=0.015)  # 3.8 standard errors
+
+
+def test_sort_mode_keeps_the_lowest_penalties_and_ties_in_rollout_order() -> None:
+    totals = [0.5, 0.0, 1.0, 0.5, 0.5, 0.0]
+    penalties = [Penalty(error=total, format=0.0) for total in totals] + [CLEAN] * 6
+    kept = kept_indices(decide([1] * 6 + [0] * 6, penalties, keep=6, mode=RocMode.sort))
+    assert [i for i in kept if i < 6] == [0, 1, 5]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_uniform_mode_does_not_see_the_penalties(seed: int) -> None:
+    rewards = [1, 0] * 8
+    bad_first = [Penalty(error=1.0 - i / 16, format=0.0) for i in range(16)]
+    kept = [
+        decide(rewards, penalties, keep=8, mode=RocMode.uniform, seed=seed) for penalties in (None, bad_first)
+    ]
+    assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_rng_state_keeps_the_same_negatives_in_every_mode(seed: int) -> None:
+    kept = {
+        tuple(set(kept_indices(decide(REWARDS, PENALTIES, keep=4, mode=mode, seed=seed))) & set(NEGATIVES))
+        for mode in DRAWING_MODES
+    }
+    assert len(kept) == 1
+
+
+def test_the_rng_alone_decides() -> None:
+    once, again, other = (decide([1, 0] * 16, keep=16, mode=RocMode.paper, seed=s) for s in (1, 1, 2))
+    assert once == again
+    assert once != other
+
+
+def test_mode_none_keeps_everything_with_signal() -> None:
+    decisions = decide([1, 0] * 8, keep=4, mode=RocMode.none)
+    assert decisions == [Decision(reason=DropReason.kept, inclusion_weight=None)] * 16
+
+
+def test_inclusion_weight_tells_the_draw() -> None:
+    def weights(mode: RocMode) -> list[float | None]:
+        return [d.inclusion_weight for d in decide(REWARDS, PENALTIES, keep=4, mode=mode)]
+
+    paper = [1 / (0.1 + PENALTIES[i].total) if REWARDS[i] else 1.0 for i in range(8)]
+    assert weights(RocMode.paper) == paper
+    assert weights(RocMode.uniform) == [1.0] * 8
+    assert weights(RocMode.sort) == [None if reward else 1.0 for reward in REWARDS]
+    assert [d.inclusion_weight for d in decide([1, 0], keep=2, mode=RocMode.paper)] == [None, None]
+
+
+# --- Failed siblings and bad input ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scored", "generated", "keep", "expected"),
+    [(32, 32, 16, 16), (20, 32, 16, 16), (16, 32, 16, 16), (9, 32, 16, 9), (0, 32, 16, 0), (8, 8, 8, 8)],
+)
+def test_keep_for_is_the_smaller_of_keep_and_scored(
+    scored: int, generated: int, keep: int, expected: int
+) -> None:
+    assert keep_for(scored, generated, keep) == expected
+
+
+@pytest.mark.parametrize(("scored", "generated", "keep"), [(9, 8, 4), (-1, 8, 4), (8, 8, 0), (8, 8, 9)])
+def test_keep_for_rejects_impossible_counts(scored: int, generated: int, keep: int) -> None:
+    with pytest.raises(ValueError, match=f"generated={generated}"):
+        keep_for(scored, generated, keep)
+
+
+@pytest.mark.parametrize("num_scored", [0, 1])
+def test_keep_for_of_a_nearly_failed_group_can_be_resampled(num_scored: int) -> None:
+    decisions = decide([1] * num_scored, keep=keep_for(num_scored, 32, 16), mode=RocMode.paper)
+    assert [d.reason for d in decisions] == [DropReason.no_signal] * num_scored
+
+
+@pytest.mark.parametrize(
+    ("rewards", "num_penalties", "keep", "eps", "message"),
+    [
+        ([1, 0, 0.5], 3, 2, 0.1, "0 or 1"),
+        ([1, 0, math.nan], 3, 2, 0.1, "0 or 1"),
+        ([1, 0, 0], 2, 2, 0.1, "one penalty per reward"),
+        ([1, 0, 0], 3, 2, 0.0, "eps must be positive"),
+        ([1, 0, 0], 3, 1, 0.1, "at least 2"),
+        ([1, 1, 1], 3, 1, 0.1, "at least 2"),  # also when this group would not need a draw
+    ],
+)
+def test_bad_input_is_rejected(
+    rewards: list[float], num_penalties: int, keep: int, eps: float, message: str
+) -> None:
+    penalties = [CLEAN] * num_penalties
+    with pytest.raises(ValueError, match=message):
+        resample_on_correct(rewards, penalties, keep=keep, mode=RocMode.paper, rng=random.Random(0), eps=eps)
