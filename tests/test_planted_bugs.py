@@ -1,0 +1,109 @@
+"""The tests can fail: each planted bug below must be caught by the tests named beside it.
+
+    row -> source text with the bug -> child pytest that imports it in place of the real module -> must fail
+
+No file of the repository is touched. The child finds a `sitecustomize.py` first on its path; that puts a
+finder in front of all others which compiles the mutated text for one module and leaves the rest alone, so
+it works for editable installs, wheels and plain checkouts, and for processes that the tests start.
+
+A row proves something only if its tests pass without the bug, if the module was really imported, and if
+the old text is still there; each of these is checked too. Text that a module reads from its own file
+(Triton kernels do) is not mutated.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DEADLINE_S = 120.0
+
+# (file, text that occurs in it exactly once, text with the bug, tests that must catch it)
+BUGS: list[tuple[str, str, str, str]] = [
+    (
+        "train/algorithm/roc.py",
+        "i: 1.0 / (eps + penalties_N[i].total)",
+        "i: eps + penalties_N[i].total",
+        "tests/train/algorithm/test_roc.py::test_paper_mode_draws_positives_as_successive_weighted_picks",
+    ),
+    (
+        "train/algorithm/roc.py",
+        "rng.sample(negatives, num_negative)",
+        "negatives[:num_negative]",
+        "tests/train/algorithm/test_roc.py::test_negatives_are_drawn_uniformly",
+    ),
+    (
+        "train/algorithm/advantage.py",
+        "/ (len(rewards_G) - 1)",
+        "/ len(rewards_G)",
+        "tests/train/algorithm/test_advantage.py",
+    ),
+    (
+        "train/algorithm/advantage.py",
+        "(reward - mean) / (",
+        "reward / (",
+        "tests/train/algorithm/test_advantage.py",
+    ),
+]
+
+SITECUSTOMIZE = """
+import importlib.machinery
+import importlib.util
+import pathlib
+import sys
+
+NAME, FILE, HERE = {name!r}, {file!r}, pathlib.Path(__file__).parent
+
+
+class MutatedLoader(importlib.machinery.SourceFileLoader):
+    def get_code(self, fullname):  # never the cached bytecode of the real text
+        (HERE / "imported").touch()
+        return compile((HERE / "mutated.txt").read_text(encoding="utf-8"), FILE, "exec")
+
+
+class MutatedFinder:
+    @staticmethod
+    def find_spec(fullname, path=None, target=None):
+        if fullname == NAME:
+            return importlib.util.spec_from_file_location(NAME, FILE, loader=MutatedLoader(NAME, FILE))
+
+
+sys.meta_path.insert(0, MutatedFinder)
+"""
+
+
+def run_with_source(file: str, text: str, selection: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """Run the selected tests in a child process in which `text` stands in for the source of `file`."""
+    name = "rocstar." + file.removesuffix(".py").replace("/", ".")
+    (tmp_path / "mutated.txt").write_text(text, encoding="utf-8")
+    site = SITECUSTOMIZE.format(name=name, file=str(ROOT / file))
+    (tmp_path / "sitecustomize.py").write_text(site, encoding="utf-8")
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "COV"))}
+    env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *filter(None, [env.get("PYTHONPATH")])])
+    # -P: the repository root must not come first on the path, where `train` or `kernels` would shadow others.
+    command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", selection]
+    result = subprocess.run(
+        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert (tmp_path / "imported").exists(), f"{selection} never imported {name}:\n{result.stdout}"
+    return result
+
+
+@pytest.mark.parametrize(("file", "old", "new", "selection"), BUGS)
+def test_planted_bug_is_caught(file: str, old: str, new: str, selection: str, tmp_path: Path) -> None:
+    text = (ROOT / file).read_text(encoding="utf-8")
+    assert text.count(old) == 1, f"{file} has {text.count(old)} times {old!r}, not once: update this row"
+    result = run_with_source(file, text.replace(old, new), selection, tmp_path)
+    assert result.returncode == pytest.ExitCode.TESTS_FAILED, (
+        f"{selection} did not fail on {new!r} but ended with {result.returncode}:\n"
+        f"{result.stdout[-3000:]}{result.stderr[-1000:]}"
+    )
+
+
+@pytest.mark.parametrize(("file", "selection"), sorted({(file, selection) for file, _, _, selection in BUGS}))
+def test_selection_passes_without_a_bug(file: str, selection: str, tmp_path: Path) -> None:
+    result = run_with_source(file, (ROOT / file).read_text(encoding="utf-8"), selection, tmp_path)
+    assert result.returncode == pytest.ExitCode.OK, result.stdout[-3000:] + result.stderr[-1000:]
