@@ -1,0 +1,202 @@
+"""What a person watching a run sees: one live panel on a terminal, one plain line per step elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from rich.console import Console as RichConsole
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from rocstar.train.console_text import (
+    apportion,
+    duration,
+    evaluation_lines,
+    number,
+    progress_bar,
+    sparkline,
+    time_percents,
+)
+from rocstar.train.time_budget import PHASES
+
+PHASE_STYLES = dict(
+    zip(PHASES, ("blue", "cyan", "yellow", "magenta", "green", "white", "red", "bright_black"), strict=True)
+)
+CURVES: tuple[tuple[str, str, str, float | None], ...] = (
+    ("reward", "reward/mean", "{:.2f}", 1.0),
+    ("tool errors in correct", "tool/error_share_in_correct", "{:.0%}", None),
+    ("tokens", "seq_len/mean", "{:.0f}", None),
+    ("truncated", "is_truncated/mean", "{:.0%}", 1.0),
+)
+"""Label, metric, format and fixed top of the scale (None: the largest value) of each curve of the panel."""
+
+PLAIN = (
+    ("reward", "reward/mean", "{:.2f}"),
+    ("tool errors", "tool/error_share", "{:.0%}"),
+    ("in correct", "tool/error_share_in_correct", "{:.0%}"),
+    ("tokens", "seq_len/mean", "{:.0f}"),
+    ("turns", "num_turns/mean", "{:.1f}"),
+    ("truncated", "is_truncated/mean", "{:.0%}"),
+)
+"""Label, metric and format of each part of the plain line."""
+
+MAX_WIDTH = 80
+CURVE_WIDTH = 32
+
+
+class Console:
+    """Live status of a run. Missing metrics are left out, never an error.
+
+    `step` and `sft_progress` only remember and draw; nothing here waits for anything.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        stage_names: Sequence[str],
+        *,
+        file: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`total_steps` counts the RL steps of all stages; `file` defaults to stderr."""
+        self.total_steps = total_steps
+        self._stage_names = tuple(stage_names)
+        self._clock = clock
+        self._started = clock()
+        self._rich = RichConsole(file=file or sys.stderr, highlight=False)
+        self._live: Live | None = None
+        self._history: dict[str, list[float]] = {}
+        self._step_times_s: list[float] = []
+        self._last: Mapping[str, Any] = {}
+        self._step = 0
+        self._sft: tuple[int, int, float | None] | None = None
+
+    def __enter__(self) -> Self:
+        if self._rich.is_terminal:
+            self._live = Live(get_renderable=self.panel, console=self._rich, refresh_per_second=2)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def note(self, text: str) -> None:
+        """Print one line that stays: an evaluation, a checkpoint, the start of a stage."""
+        self._rich.print(Text(text), soft_wrap=True)
+
+    def sft_progress(self, step: int, total: int, loss: float | None) -> None:
+        """SFT has done `step` of `total` updates; `loss` is its last loss."""
+        self._sft = (step, total, loss)
+        if self._live is None and (step == total or step % max(1, total // 10) == 0):
+            self.note(self._progress_text())
+
+    def step(self, row: Mapping[str, Any]) -> None:
+        """Show a row of metrics.jsonl, or bare metrics. A row of phase `eval` is a line of its own."""
+        if row.get("phase") == "eval":
+            for line in evaluation_lines(row):
+                self.note(line)
+            return
+        self._sft = None
+        self._step = int(row.get("step", self._step + 1))
+        self._last = row
+        for _, name, _, _ in CURVES:
+            value = number(row, name)
+            if value is not None:
+                self._history.setdefault(name, []).append(value)
+        seconds = number(row, "time/step")
+        if seconds is not None:
+            self._step_times_s.append(seconds)
+        if self._live is None:
+            self.note(self.plain_line())
+
+    def plain_line(self) -> str:
+        """The last step as one line, for logs."""
+        parts = [self._progress_text()]
+        for label, name, template in PLAIN:
+            value = number(self._last, name)
+            if value is not None:
+                parts.append(f"{label} {template.format(value)}")
+        seconds = number(self._last, "time/step")
+        if seconds is not None:
+            budget = " ".join(f"{name} {percent}%" for name, percent in time_percents(self._last).items())
+            parts.append(f"{seconds:.1f}s" + (f" ({budget})" if budget else ""))
+        return "  ".join(parts)
+
+    def panel(self) -> Panel:
+        """The live panel, at most 80 columns wide."""
+        width = min(MAX_WIDTH, self._rich.width)
+        curves = Table.grid(padding=(0, 2))
+        curves.add_column(style="dim", no_wrap=True)
+        curves.add_column(style="cyan", no_wrap=True)
+        curves.add_column(no_wrap=True)
+        for label, name, template, top in CURVES:
+            if values := self._history.get(name):
+                first, last = template.format(values[0]), template.format(values[-1])
+                ends = f"{first} → {last}" if len(values) > 1 else last
+                curves.add_row(label, sparkline(values, CURVE_WIDTH, top), ends)
+        rows: list[RenderableType] = [self._progress_line()]
+        if curves.row_count:
+            rows.append(curves)
+        rows += self._budget_lines(width - 4)
+        if counts := self._ledger():
+            rows.append(Text(counts, style="dim"))
+        return Panel(Group(*rows), title="rocstar", title_align="left", border_style="dim", width=width)
+
+    def _progress_text(self) -> str:
+        if self._sft is not None:
+            step, total, loss = self._sft
+            return f"sft {step}/{total}" + ("" if loss is None else f"  loss {loss:.3f}")
+        text = f"step {self._step}/{self.total_steps}"
+        stage = self._last.get("stage")
+        if len(self._stage_names) > 1 and stage in self._stage_names:
+            text += f"  {stage} ({self._stage_names.index(stage) + 1} of {len(self._stage_names)})"
+        return text
+
+    def _progress_line(self) -> Text:
+        done, total = self._sft[:2] if self._sft is not None else (self._step, self.total_steps)
+        line = Text(progress_bar(done, total, 20), style="green")
+        text = f"  {self._progress_text()}  {duration(self._clock() - self._started)}"
+        if self._sft is None and self._step_times_s and done < total:
+            mean_s = sum(self._step_times_s) / len(self._step_times_s)
+            text += f", about {duration(mean_s * (total - done))} left"
+        return line.append(text, style="default")
+
+    def _budget_lines(self, width: int) -> list[RenderableType]:
+        percents = time_percents(self._last)
+        seconds = number(self._last, "time/step")
+        if not percents or seconds is None:
+            return []
+        bar = Text()
+        for name, cells in apportion(percents, width - 12).items():
+            bar.append("█" * cells, style=PHASE_STYLES[name])
+        lines: list[RenderableType] = [bar.append(f" {duration_s(seconds)}/step", style="default")]
+        legend = Text()
+        for name, percent in percents.items():
+            item = f"{name.replace('_', ' ')} {percent}%  "
+            if legend and len(legend) + len(item) + 2 > width:
+                lines.append(legend)
+                legend = Text()
+            legend.append("■ ", style=PHASE_STYLES[name]).append(item)
+        return [*lines, legend]
+
+    def _ledger(self) -> str:
+        counts = {
+            n.removeprefix("ledger/"): number(self._last, n) for n in self._last if n.startswith("ledger/")
+        }
+        return ", ".join(f"{count:.0f} {name.replace('_', ' ')}" for name, count in counts.items() if count)
+
+
+def duration_s(seconds: float) -> str:
+    """A step's time: `0.42s`, `3.1s`, `42s`, then minutes."""
+    if seconds >= 20:
+        return duration(seconds)
+    return f"{seconds:.2g}s"

@@ -1,0 +1,258 @@
+"""The only list of metric names, and the file they are written to.
+
+A name that is not in `METRICS` cannot be logged (`check_names`), so a dashboard never has to guess what a
+name means or whether two spellings are one. `{...}` in a name stands for a word without a slash: an
+evaluation set, a status, a number.
+
+`reward/mean` and all of `tool/*`, `seq_len/*`, `num_turns/*`, `is_truncated/*` and `finish/*` are taken over
+every trajectory that was generated and scored in the step, before RoC drops any.
+"""
+
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TextIO
+
+Phase = Literal["sft", "rl", "eval"]
+Row = dict[str, Any]
+"""One line of metrics.jsonl: `step`, `stage`, `phase`, `time_s`, then metrics (a float, or None for NaN)."""
+
+ROW_KEYS = ("step", "stage", "phase", "time_s")
+
+
+class UnknownMetricError(ValueError):
+    """A metric that `METRICS` does not list: add it there, with its unit and its meaning."""
+
+
+class MetricsFileError(ValueError):
+    """metrics.jsonl holds a line, not the last, that is no row: the file was edited or is another's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """What a name stands for."""
+
+    name: str
+    unit: str
+    meaning: str
+
+
+def _listed(unit_and_meaning_by_name: Mapping[str, tuple[str, str]]) -> tuple[Metric, ...]:
+    return tuple(Metric(name=n, unit=u, meaning=m) for n, (u, m) in unit_and_meaning_by_name.items())
+
+
+METRICS = _listed({
+    "reward/mean": ("reward", "mean reward of the generated trajectories: the share judged correct"),
+    "reward/mean_kept": ("reward", "mean reward of the trajectories that the learner saw"),
+    "eval/{set}/avg@{k}": ("reward", "mean reward over k attempts per task of this evaluation set"),
+    "eval/{set}/pass@{k}": ("share", "tasks with a correct attempt among k"),
+    "eval/{set}/ci_low": ("reward", "lower end of the 95% bootstrap interval of avg@k"),
+    "eval/{set}/ci_high": ("reward", "upper end of the 95% bootstrap interval of avg@k"),
+    "eval/{set}/num_tasks": ("tasks", "tasks in this evaluation set"),
+    "eval/{set}/failed": ("trajectories", "attempts lost to a failure of ours; they count neither way"),
+    "eval/{set}/tool_error_share": ("share", "tool calls of the attempts whose result is an error"),
+    "eval/{set}/is_truncated": ("share", "attempts cut by a limit"),
+    "tool/error_share": ("share", "tool calls whose result is an error"),
+    "tool/error_share_in_correct": ("share", "tool calls of correct trajectories whose result is an error"),
+    "tool/calls_mean": ("calls", "tool calls per trajectory, also undecodable ones"),
+    "tool/executed_share": ("share", "trajectories with a well-formed call that the sandbox ran"),
+    "tool/status/{status}": ("calls", "tool calls that ended with this status"),
+    "seq_len/mean": ("tokens", "tokens per trajectory: prompt, policy and tool"),
+    "seq_len/max": ("tokens", "tokens of the longest trajectory"),
+    "is_truncated/mean": ("share", "trajectories cut by a limit before they answered"),
+    "num_turns/mean": ("turns", "completions of the policy per trajectory"),
+    "finish/{reason}": ("share", "trajectories that ended for this reason"),
+    "penalty/error_mean": ("penalty", "p_err of the correct trajectories (paper, Eq. 4)"),
+    "penalty/format_mean": ("penalty", "p_format of the correct trajectories (paper, Eq. 5)"),
+    "ledger/generated": ("trajectories", "generated in this step: the sum of the other buckets"),
+    "ledger/kept": ("trajectories", "kept by RoC: the learner saw them"),
+    "ledger/dropped_positive": ("trajectories", "correct, not drawn by RoC"),
+    "ledger/dropped_negative": ("trajectories", "wrong, not drawn by RoC"),
+    "ledger/no_signal": ("trajectories", "of a group whose rewards are all equal"),
+    "ledger/failed": ("trajectories", "lost to a failure of ours; they have no reward"),
+    "failed/{kind}": ("trajectories", "lost to this kind of failure"),
+    "groups/used": ("groups", "groups that gave an advantage"),
+    "groups/no_signal": ("groups", "groups whose rewards are all equal"),
+    "reject_equal_reward/solve_equal_total_ratio": ("share", "groups whose rewards are all equal"),
+    "reject_equal_reward/solve_equal_zeros": ("groups", "groups without a correct trajectory"),
+    "reject_equal_reward/solve_equal_non_all_zeros": ("groups", "groups of correct trajectories only"),
+    "roc_error_ratio/global_err_ratio": ("penalty", "mean p_err of all scored trajectories"),
+    "roc_answer_format/answer_per_rollout_mean": ("answers", "closed answer blocks per trajectory"),
+    "roc_answer_format/zero_answer_count": ("trajectories", "trajectories without an answer block"),
+    "roc_answer_format/gt_one_answer_count": ("trajectories", "trajectories with several answer blocks"),
+    "difficulty/tasks_seen": ("tasks", "tasks that the difficulty filter tried before this stage"),
+    "difficulty/tasks_dropped": ("tasks", "of these, dropped because every attempt was correct"),
+    "loss/policy": ("loss", "clipped token-level policy loss of the step"),
+    "loss/sft": ("nats", "mean cross-entropy per assistant token"),
+    "clip/low_fraction": ("share", "loss tokens clipped at 1 - clip_low"),
+    "clip/high_fraction": ("share", "loss tokens clipped at 1 + clip_high"),
+    "entropy/mean": ("nats", "mean entropy of the policy at the loss tokens"),
+    "ratio/max": ("ratio", "largest current / old probability ratio of a loss token"),
+    "mismatch_kl/mean": ("nats", "mean rollout minus learner log-prob at the batch start, per loss token"),
+    "tis/capped_fraction": ("share", "loss tokens whose importance weight reached its cap"),
+    "optim/grad_norm": ("norm", "gradient norm before clipping"),
+    "optim/lr": ("per step", "learning rate of the update"),
+    "policy/version": ("version", "policy version after the update"),
+    "policy/staleness_max": ("versions", "learner version minus the oldest version in the batch"),
+    "tokens/generated": ("tokens", "tokens that the policy wrote in this step"),
+    "tokens/loss": ("tokens", "tokens that carried loss in this step"),
+    "time/step": ("s", "wall time of the step: the sum of the other times"),
+    "time/generate": ("s", "the policy was decoding"),
+    "time/tool_wait": ("s", "nothing was decoding: every trajectory in flight waited for its tool"),
+    "time/reward": ("s", "only answers were being judged"),
+    "time/learn": ("s", "forward, backward and optimizer"),
+    "time/publish": ("s", "new weights on their way to the policy"),
+    "time/checkpoint": ("s", "writing a checkpoint"),
+    "time/eval": ("s", "evaluation"),
+    "time/other": ("s", "what is left: scheduling, packing, logging"),
+    "metrics/nonfinite": ("metrics", "metrics of this row that were NaN or infinite; written as null"),
+})  # fmt: skip
+
+_BY_NAME = {metric.name: metric for metric in METRICS}
+_PATTERNS = [
+    (re.compile(re.sub(r"\\{\w+\\}", "[^/{}]+", re.escape(metric.name))), metric)
+    for metric in METRICS
+    if "{" in metric.name
+]
+
+
+@cache
+def metric_of(name: str) -> Metric:
+    """The entry of `METRICS` that lists `name`.
+
+    Raises:
+        UnknownMetricError: none does.
+    """
+    if name in _BY_NAME and "{" not in name:
+        return _BY_NAME[name]
+    for pattern, metric in _PATTERNS:
+        if pattern.fullmatch(name):
+            return metric
+    raise UnknownMetricError(f"metric {name!r} is not listed; add it to METRICS in train/metrics.py")
+
+
+def check_names(metrics: Iterable[str]) -> None:
+    """Raise `UnknownMetricError` for a name that `METRICS` does not list."""
+    for name in metrics:
+        metric_of(name)
+
+
+def read_metrics(path: Path) -> list[Row]:
+    """The rows of a metrics.jsonl; a torn last line (a writer died, or is writing now) is left out.
+
+    Raises:
+        MetricsFileError: another line is no JSON object with the keys of a row.
+        OSError: the file cannot be read.
+    """
+    return [row for row, _ in _parse(path, path.read_bytes())]
+
+
+def _parse(path: Path, data: bytes) -> list[tuple[Row, int]]:
+    """Each row with the offset behind it."""
+    rows: list[tuple[Row, int]] = []
+    end = 0
+    for number, line in enumerate(data.splitlines(keepends=True), start=1):
+        end += len(line)
+        if not line.endswith(b"\n"):
+            break
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or not all(key in row for key in ROW_KEYS):
+            raise MetricsFileError(f"{path}, line {number}: not a row of metrics: {line[:80]!r}")
+        rows.append((row, end))
+    return rows
+
+
+class MetricsWriter:
+    """Appends one JSON object per step to metrics.jsonl.
+
+    Invariant: after every `write` the file is a sequence of whole lines, one per written row, in order.
+    A line torn by a crash is cut off when the file is opened again, and `time_s` goes on from the last row.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Open `path` for appending, mending its last line.
+
+        Raises:
+            MetricsFileError: the file holds something else.
+            OSError: it cannot be opened.
+        """
+        self.path = path
+        self.num_nonfinite = 0
+        """Values written as null so far."""
+        self._clock = clock
+        self._rows_s = 0.0
+        rows = _parse(path, path.read_bytes()) if path.exists() else []
+        if path.exists():
+            os.truncate(path, rows[-1][1] if rows else 0)
+        self._continue_after([row for row, _ in rows])
+
+    def _continue_after(self, rows: list[Row]) -> None:
+        self._started = self._clock()
+        self._rows_s = max((float(row["time_s"]) for row in rows), default=0.0)
+        self._file: TextIO = self.path.open("a", encoding="utf-8")
+
+    def write(self, metrics: Mapping[str, float], *, step: int, stage: str, phase: Phase) -> Row:
+        """Append one row and flush it; return it as written. NaN and infinity become null and are counted.
+
+        Raises:
+            UnknownMetricError: a name is not listed; nothing is written.
+            OSError: the line could not be written; reopening the file mends it.
+        """
+        check_names(metrics)
+        row: Row = {
+            "step": step,
+            "stage": stage,
+            "phase": phase,
+            "time_s": round(self._rows_s + self._clock() - self._started, 3),
+        }
+        row |= {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
+        num_nonfinite = sum(not math.isfinite(value) for value in metrics.values())
+        if num_nonfinite:
+            self.num_nonfinite += num_nonfinite
+            row["metrics/nonfinite"] = float(num_nonfinite)
+        self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._file.flush()
+        return row
+
+    def truncate_after(self, step: int, *, phase: Literal["sft", "rl"] = "rl") -> int:
+        """Forget what a resumed run will do again; return the number of rows that went.
+
+        With phase `rl`: the RL and evaluation rows of later steps (SFT came before them and stays). With
+        phase `sft`: every row but those of SFT up to `step`. RL steps count on through the stages.
+        """
+        rows = read_metrics(self.path)
+        kept = [row for row in rows if _is_before(row, step, phase)]
+        if len(kept) < len(rows):
+            temporary = self.path.with_name(self.path.name + ".tmp")
+            temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+            self._file.close()
+            temporary.replace(self.path)
+            self._continue_after(kept)
+        return len(rows) - len(kept)
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _is_before(row: Row, step: int, phase: Literal["sft", "rl"]) -> bool:
+    is_sft, is_early = row["phase"] == "sft", int(row["step"]) <= step
+    return is_sft and is_early if phase == "sft" else is_sft or is_early
