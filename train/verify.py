@@ -113,7 +113,6 @@ def _canonical_integer(digits: str) -> str:
 
 def plain_numbers_equal(prediction: str, truth: str) -> bool | None:
     """Whether two plain decimal numbers are equal, exactly (42.0 is 42); None if one is no plain number."""
-    left, right = normalise(prediction), normalise(truth)
-    if not (_PLAIN_NUMBER.fullmatch(left) and _PLAIN_NUMBER.fullmatch(right)):
+    if not (_PLAIN_NUMBER.fullmatch(prediction) and _PLAIN_NUMBER.fullmatch(truth)):
         return None
-    return Decimal(left) == Decimal(right)
+    return Decimal(prediction) == Decimal(truth)
