@@ -12,7 +12,7 @@ def has_no_signal(rewards: Sequence[float]) -> bool:
 
     Such a group has advantage 0 everywhere (arXiv 2508.20722, Eq. 2), so its gradient is exactly zero.
     """
-    return len(rewards) < 2 or all(reward == rewards[0] for reward in rewards)
+    return all(reward == rewards[0] for reward in rewards)
 
 
 def group_advantages(rewards_G: Sequence[float], *, std_eps: float = 1e-6) -> list[float]:

@@ -133,7 +133,7 @@ def logprobs_and_entropy(logits_TV: Tensor, ids_T: Tensor, temperature: float) -
     log_softmax_TV = _log_softmax(logits_TV, temperature)
     logprobs_T = log_softmax_TV.gather(-1, ids_T.unsqueeze(-1)).squeeze(-1)
     with torch.no_grad():
-        return logprobs_T, _entropy(log_softmax_TV.detach())
+        return logprobs_T, _entropy(log_softmax_TV)
 
 
 def _log_softmax(logits_TV: Tensor, temperature: float) -> Tensor:

@@ -198,14 +198,15 @@ def quotas(
     results for N = 32, keep = 16 and minimums of 2 (1 positive -> 1 + 15; 2 to 5 -> 2 + 14; 6 -> 3 + 13).
     Halves round to even, as there. Unlike there, a small `keep` never keeps the whole group.
 
-    Assumes 2 <= keep < num_positives + num_negatives, and one of each at least.
+    Assumes 2 <= keep < num_positives + num_negatives, and one of each at least. A share is then never more
+    than there is: something must be dropped, so the share of a side rounds to at most the side.
     """
     floor_positive = max(1, min(min_positive, keep - 1))
     floor_negative = max(1, min(min_negative, keep - floor_positive))
-    lowest = max(min(floor_negative, num_negatives), keep - num_positives)
-    highest = min(num_negatives, keep - min(floor_positive, num_positives))
     share = round(num_negatives * keep / (num_positives + num_negatives))
-    negative = min(max(share, lowest), highest)
+    at_least = min(floor_negative, num_negatives)
+    at_most = keep - min(floor_positive, num_positives)
+    negative = min(max(share, at_least), at_most)
     return keep - negative, negative
 
 
