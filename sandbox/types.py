@@ -22,7 +22,7 @@ class Status(StrEnum):
 
     ok: exit code 0. error: any other exit code. signaled: killed by a signal that is none of the below.
     timeout: over `wall_s` or `cpu_s`. memory_limit: an uncaught MemoryError. output_limit: a stream grew
-    past the hard multiple of `output_bytes`. denied: killed by the system call filter (SIGSYS).
+    past 4 times `output_bytes`, however the program ended. denied: killed by the system call filter (SIGSYS).
     """
 
     OK = "ok"
@@ -117,7 +117,8 @@ class ExecResult:
     def __post_init__(self) -> None:
         if (self.exit_code is None) == (self.signal is None):
             raise ValueError(f"exit_code={self.exit_code} and signal={self.signal}: exactly one must be set")
-        if (self.status is Status.OK) != (self.exit_code == 0):
+        clean = self.exit_code == 0 and self.status is not Status.OUTPUT_LIMIT
+        if (self.status is Status.OK) != clean:
             raise ValueError(f"status {self.status} contradicts exit_code={self.exit_code}")
 
     def to_json(self) -> dict[str, Any]:

@@ -1,0 +1,22 @@
+// Read-only access to a list of paths and to nothing else (Landlock, Linux >= 5.13, no privilege needed).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "unique_fd.h"
+
+namespace rocstar {
+
+// The kernel's Landlock version; 0 when it has none.
+int landlock_abi();
+
+// A ruleset that lets its subjects read below `paths`; missing paths are skipped. From ABI 4 it also forbids
+// TCP bind and connect, from ABI 6 signals to and abstract sockets of processes outside the child.
+// Throws std::system_error.
+UniqueFd make_landlock_ruleset(const std::vector<std::string>& paths);
+
+// Confines the calling thread for ever. Needs no_new_privs. Returns 0 or errno.
+int enter_landlock(int ruleset);
+
+}  // namespace rocstar

@@ -1,0 +1,146 @@
+// Which system calls a child may make. Three answers: allowed (perhaps for some arguments only); refused with the
+// error that a well-behaved program expects; killed, for calls that no honest program makes by accident.
+//
+// There is no writable place: a path cannot be opened for writing, so nothing needs to be cleaned up and no
+// Landlock is needed for it. There are no descendants: only threads can be created, so one SIGKILL ends a call.
+
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#include <cerrno>
+
+#include "seccomp.h"
+
+// Numbers from 424 on are the same on every architecture; older headers lack the last ones.
+#ifndef __NR_memfd_secret
+#define __NR_memfd_secret 447
+#endif
+#ifndef __NR_process_mrelease
+#define __NR_process_mrelease 448
+#endif
+#ifndef __NR_futex_waitv
+#define __NR_futex_waitv 449
+#endif
+#ifndef MAP_HUGETLB
+#define MAP_HUGETLB 0x40000
+#endif
+
+namespace rocstar {
+namespace {
+
+constexpr uint32_t kNewest = 462;  // mseal, Linux 6.10
+
+constexpr uint32_t kAllowed[] = {
+    // memory
+    __NR_brk, __NR_munmap, __NR_mremap, __NR_mprotect, __NR_madvise, __NR_msync,
+    // open files
+    __NR_read, __NR_readv, __NR_pread64, __NR_preadv, __NR_write, __NR_writev, __NR_pwrite64, __NR_lseek,
+    __NR_close, __NR_close_range, __NR_dup, __NR_dup3, __NR_fstat, __NR_fadvise64, __NR_ftruncate, __NR_pipe2,
+    __NR_eventfd2, __NR_epoll_create1, __NR_epoll_ctl, __NR_epoll_pwait, __NR_ppoll, __NR_pselect6,
+    // looking at the file system
+    __NR_newfstatat, __NR_statx, __NR_readlinkat, __NR_faccessat, __NR_faccessat2, __NR_getdents64,
+    __NR_statfs, __NR_fstatfs, __NR_getcwd, __NR_chdir, __NR_fchdir, __NR_umask,
+    // socketpairs, which asyncio wakes itself with
+    __NR_recvfrom, __NR_getsockname, __NR_getpeername, __NR_getsockopt, __NR_shutdown,
+    // time
+    __NR_clock_gettime, __NR_clock_getres, __NR_clock_nanosleep, __NR_nanosleep, __NR_gettimeofday, __NR_times,
+    __NR_setitimer, __NR_getitimer,
+    // threads and signals of one's own
+    __NR_futex, __NR_futex_waitv, __NR_set_robust_list, __NR_set_tid_address, __NR_rseq, __NR_sched_yield,
+    __NR_sched_getaffinity, __NR_rt_sigaction, __NR_rt_sigprocmask, __NR_rt_sigreturn, __NR_rt_sigpending,
+    __NR_rt_sigsuspend, __NR_rt_sigtimedwait, __NR_sigaltstack, __NR_restart_syscall, __NR_exit,
+    __NR_exit_group, __NR_wait4, __NR_waitid,
+    // facts
+    __NR_getpid, __NR_getppid, __NR_gettid, __NR_getuid, __NR_geteuid, __NR_getgid, __NR_getegid,
+    __NR_getresuid, __NR_getresgid, __NR_getgroups, __NR_getpgid, __NR_getsid, __NR_capget, __NR_uname,
+    __NR_sysinfo, __NR_getrusage, __NR_getrlimit, __NR_getcpu, __NR_getpriority, __NR_getrandom,
+#if defined(__x86_64__)
+    __NR_dup2, __NR_pipe, __NR_poll, __NR_select, __NR_epoll_wait, __NR_stat, __NR_lstat, __NR_access,
+    __NR_readlink, __NR_getdents, __NR_time, __NR_alarm, __NR_pause, __NR_getpgrp, __NR_epoll_create,
+#endif
+};
+
+constexpr uint32_t kKilled[] = {
+    __NR_ptrace, __NR_process_vm_readv, __NR_process_vm_writev, __NR_process_madvise, __NR_process_mrelease,
+    __NR_kcmp, __NR_pidfd_getfd, __NR_unshare, __NR_setns, __NR_mount, __NR_umount2, __NR_pivot_root,
+    __NR_move_mount, __NR_open_tree, __NR_fsopen, __NR_fsconfig, __NR_fsmount, __NR_fspick, __NR_mount_setattr,
+    __NR_io_uring_setup, __NR_io_uring_enter, __NR_io_uring_register, __NR_add_key, __NR_request_key, __NR_keyctl,
+    __NR_bpf, __NR_userfaultfd, __NR_perf_event_open, __NR_memfd_secret, __NR_open_by_handle_at,
+    __NR_fanotify_init, __NR_kexec_load, __NR_init_module, __NR_finit_module, __NR_delete_module, __NR_reboot,
+    __NR_swapon, __NR_swapoff, __NR_acct, __NR_quotactl, __NR_clock_settime, __NR_settimeofday, __NR_sethostname,
+    __NR_setdomainname, __NR_vhangup,
+#if defined(__x86_64__)
+    __NR_iopl, __NR_ioperm, __NR_modify_ldt, __NR_kexec_file_load,
+#endif
+};
+
+// What open(..., "w"), mkdir, unlink and their kin get: there is nothing to write to.
+constexpr uint32_t kReadOnlyFileSystem[] = {
+    __NR_mkdirat, __NR_unlinkat, __NR_renameat2, __NR_linkat, __NR_symlinkat, __NR_mknodat, __NR_fchmodat,
+    __NR_fchownat, __NR_truncate, __NR_utimensat, __NR_setxattr, __NR_lsetxattr, __NR_removexattr,
+    __NR_lremovexattr, __NR_fchmod, __NR_fchown, __NR_fallocate,
+#if defined(__x86_64__)
+    __NR_mkdir, __NR_rmdir, __NR_unlink, __NR_rename, __NR_renameat, __NR_link, __NR_symlink, __NR_mknod,
+    __NR_chmod, __NR_chown, __NR_lchown, __NR_creat, __NR_utime, __NR_utimes, __NR_futimesat,
+#endif
+};
+
+// Not there: glibc then falls back to a call whose arguments can be checked.
+constexpr uint32_t kMissing[] = {__NR_clone3, __NR_openat2};
+
+constexpr uint32_t kWriting = O_ACCMODE | O_CREAT | O_TRUNC | (O_TMPFILE & ~O_DIRECTORY);
+constexpr uint32_t kNewNamespaces = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER |
+                                    CLONE_NEWPID | CLONE_NEWNET;
+constexpr uint32_t kNoThread = kNewNamespaces | CLONE_VFORK | CLONE_PTRACE | CLONE_PARENT;
+
+std::vector<Rule> checked() {
+  constexpr auto kAllow = Rule::Action::kAllow;
+  const ArgCheck own_pid{.index = 0, .own_pid = true};
+  return {
+      {__NR_openat, kAllow, EROFS, {{.index = 2, .mask = kWriting, .values = {O_RDONLY}}}},
+#if defined(__x86_64__)
+      {__NR_open, kAllow, EROFS, {{.index = 1, .mask = kWriting, .values = {O_RDONLY}}}},
+#endif
+      {__NR_mmap, kAllow, EPERM, {{.index = 3, .mask = MAP_HUGETLB, .values = {0}}}},
+      {__NR_clone, kAllow, EPERM, {{.index = 0, .mask = CLONE_THREAD | kNoThread, .values = {CLONE_THREAD}}}},
+      {__NR_kill, kAllow, EPERM, {own_pid}},
+      {__NR_tgkill, kAllow, EPERM, {own_pid}},
+      // F_SETOWN with F_SETSIG would send any signal to any process of the same user.
+      {__NR_fcntl,
+       kAllow,
+       EPERM,
+       {{.index = 1, .values = {F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_GETPIPE_SZ}}}},
+      {__NR_ioctl,
+       kAllow,
+       ENOTTY,
+       {{.index = 1, .values = {TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX, FIONCLEX}}}},
+      // A datagram socket could be sent to any path; a stream is bound to its peer.
+      {__NR_socketpair,
+       kAllow,
+       EPERM,
+       {{.index = 0, .values = {AF_UNIX}}, {.index = 1, .mask = 0xF, .values = {SOCK_STREAM}}}},
+      {__NR_sendto, kAllow, EPERM, {{.index = 4, .values = {0}}, {.index = 4, .values = {0}, .high = true}}},
+      {__NR_prlimit64, kAllow, EPERM, {{.index = 2, .values = {0}}, {.index = 2, .values = {0}, .high = true}}},
+      {__NR_prctl, kAllow, EPERM, {{.index = 0, .values = {PR_SET_NAME, PR_GET_NAME, PR_GET_DUMPABLE}}}},
+  };
+}
+
+}  // namespace
+
+std::vector<Rule> child_policy() {
+  std::vector<Rule> rules = checked();
+  for (const uint32_t number : kAllowed) rules.push_back({number, Rule::Action::kAllow});
+  for (const uint32_t number : kKilled) rules.push_back({number, Rule::Action::kKill});
+  for (const uint32_t number : kReadOnlyFileSystem) rules.push_back({number, Rule::Action::kErrno, EROFS});
+  for (const uint32_t number : kMissing) rules.push_back({number, Rule::Action::kErrno, ENOSYS});
+  return rules;
+}
+
+uint32_t newest_known_syscall() { return kNewest; }
+
+}  // namespace rocstar

@@ -1,0 +1,23 @@
+// Resource limits of one child (setrlimit), and what the zygote itself already uses.
+#pragma once
+
+#include <cstdint>
+
+namespace rocstar {
+
+struct Rlimits {
+  uint64_t address_space_bytes;
+  uint64_t cpu_s;
+  uint64_t file_bytes;
+  uint64_t open_files = 256;
+  uint64_t processes = 0;  // 0: unlimited. It counts every process of the uid, so it needs a uid of one's own
+};
+
+// Sets hard and soft limits alike, except for CPU time: SIGXCPU comes at cpu_s, SIGKILL a second later.
+// Returns 0 or errno.
+int apply_rlimits(const Rlimits& limits);
+
+// Size of this process's address space (VmSize), which RLIMIT_AS counts from.
+uint64_t address_space_bytes();
+
+}  // namespace rocstar

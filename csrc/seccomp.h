@@ -1,0 +1,51 @@
+// A seccomp filter: rules per system call, compiled to raw BPF as a binary tree over the numbers.
+#pragma once
+
+#include <linux/filter.h>
+
+#include <stddef.h>
+#include <cstdint>
+#include <vector>
+
+namespace rocstar {
+
+// A check of one 32-bit half of an argument: (half & mask) must be one of `values`.
+struct ArgCheck {
+  unsigned index;
+  uint32_t mask = 0xFFFFFFFF;
+  std::vector<uint32_t> values{};
+  bool high = false;
+  bool own_pid = false;  // `values` is the pid of the process that installs the filter
+};
+
+struct Rule {
+  enum class Action { kAllow, kErrno, kKill };
+  uint32_t number;
+  Action action;
+  int error = 0;                   // for kErrno, and for kAllow when a check fails
+  std::vector<ArgCheck> checks{};  // all must hold
+};
+
+// Invariant: a system call without a rule is never allowed. Up to `newest` it gets EPERM, beyond it ENOSYS, which
+// is what a program expects of a kernel older than itself. Another architecture's call, x32's included, kills.
+class SeccompFilter {
+ public:
+  SeccompFilter(std::vector<Rule> rules, uint32_t newest);
+
+  // Confines the calling thread for ever. Needs no_new_privs. Returns 0 or errno. Allocates nothing.
+  int install(uint32_t own_pid);
+
+  const std::vector<sock_filter>& program() const { return program_; }
+
+ private:
+  std::vector<sock_filter> program_;
+  std::vector<size_t> pid_places_;  // instructions whose constant is the pid
+};
+
+bool seccomp_available();
+
+// The rules of rocstar's children: see policy.cpp.
+std::vector<Rule> child_policy();
+uint32_t newest_known_syscall();
+
+}  // namespace rocstar

@@ -1,0 +1,91 @@
+#include "utf8.h"
+
+#include <cstdint>
+#include <cstring>
+
+namespace rocstar {
+namespace {
+
+struct Lead {
+  size_t length;          // bytes of the whole code point; 0 when this byte cannot lead
+  unsigned char low = 0x80;   // bounds of the second byte: they exclude overlong forms, surrogates and
+  unsigned char high = 0xBF;  // everything above U+10FFFF
+};
+
+Lead lead_of(unsigned char byte) {
+  if (byte < 0x80) return {1};
+  if (byte < 0xC2) return {0};
+  if (byte < 0xE0) return {2};
+  if (byte == 0xE0) return {3, 0xA0, 0xBF};
+  if (byte == 0xED) return {3, 0x80, 0x9F};
+  if (byte < 0xF0) return {3};
+  if (byte == 0xF0) return {4, 0x90, 0xBF};
+  if (byte < 0xF4) return {4};
+  if (byte == 0xF4) return {4, 0x80, 0x8F};
+  return {0};
+}
+
+struct Step {
+  size_t length;  // bytes consumed
+  bool valid;
+};
+
+Step step_at(std::string_view bytes, size_t at) {
+  const Lead lead = lead_of(static_cast<unsigned char>(bytes[at]));
+  if (lead.length == 0) return {1, false};
+  size_t have = 1;
+  while (have < lead.length && at + have < bytes.size()) {
+    const auto byte = static_cast<unsigned char>(bytes[at + have]);
+    const unsigned char low = have == 1 ? lead.low : 0x80;
+    const unsigned char high = have == 1 ? lead.high : 0xBF;
+    if (byte < low || byte > high) break;
+    ++have;
+  }
+  return {have, have == lead.length};
+}
+
+// Length of the leading run of ASCII, eight bytes at a time: almost all output is nothing else.
+size_t ascii_run(std::string_view bytes, size_t at) {
+  size_t end = at;
+  while (end + 8 <= bytes.size()) {
+    uint64_t word;
+    std::memcpy(&word, bytes.data() + end, 8);
+    if (word & 0x8080808080808080ULL) break;
+    end += 8;
+  }
+  while (end < bytes.size() && static_cast<unsigned char>(bytes[end]) < 0x80) ++end;
+  return end - at;
+}
+
+}  // namespace
+
+std::string repair_utf8(std::string_view bytes) {
+  std::string repaired;
+  repaired.reserve(bytes.size());
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t run = ascii_run(bytes, at);
+    repaired.append(bytes.substr(at, run));
+    at += run;
+    if (at == bytes.size()) break;
+    const Step step = step_at(bytes, at);
+    if (step.valid) {
+      repaired.append(bytes.substr(at, step.length));
+    } else {
+      repaired.append("\xEF\xBF\xBD");
+    }
+    at += step.length;
+  }
+  return repaired;
+}
+
+std::string_view cut_utf8(std::string_view bytes, size_t limit) {
+  if (bytes.size() <= limit) return bytes;
+  for (size_t back = 1; back <= 3 && back <= limit; ++back) {
+    const Step step = step_at(bytes, limit - back);
+    if (step.valid && step.length > back) return bytes.substr(0, limit - back);
+    if (step.valid) break;
+  }
+  return bytes.substr(0, limit);
+}
+
+}  // namespace rocstar

@@ -1,0 +1,137 @@
+"""What a confined child does: run one program the way an IPython cell is run, and say how it ended.
+
+Everything here happens after the fork. Standard output and error are the interpreter's own streams, opened by
+the zygote and never written to by it; the value of a trailing expression leaves through its own pipe.
+"""
+
+import ast
+import atexit
+import builtins
+import linecache
+import os
+import random
+import sys
+import threading
+import traceback
+import types
+from typing import Any
+
+CELL = "<cell>"
+VALUE_FD = 3
+MEMORY_EXIT = 86
+"""Exit code for an uncaught MemoryError. A program that forges it is still counted as failed."""
+
+MAIN = types.ModuleType("__main__")
+MAIN.__dict__["__builtins__"] = builtins
+
+
+def run_cell(code: bytes, seed: int | None) -> int:
+    """Runs a program from its UTF-8 source and returns the exit code for this process."""
+    reseed(seed)
+    exit_code = run_source(code)
+    return finish(exit_code)
+
+
+def reseed(seed: int | None) -> None:
+    """Gives this child its own random state: forked siblings share what the zygote had."""
+    random.seed(seed)
+    if numpy_random := sys.modules.get("numpy.random"):
+        numpy_random.seed(None if seed is None else seed & 0xFFFFFFFF)
+    if sympy_random := sys.modules.get("sympy.core.random"):
+        sympy_random.seed(seed)
+
+
+def run_source(code: bytes) -> int:
+    """The program's exit code, with its traceback written to standard error if it has one."""
+    try:
+        source = code.decode("utf-8", "surrogatepass")
+        linecache.cache[CELL] = (len(source), None, source.splitlines(keepends=True), CELL)
+        value = evaluate(source, MAIN.__dict__)
+        if value is not None:
+            write_value(repr(value))
+    except SystemExit as stop:
+        return exit_code_of(stop)
+    except BaseException as error:  # whatever a program raises is its result
+        report(error)
+        return MEMORY_EXIT if isinstance(error, MemoryError) else 1
+    return 0
+
+
+def evaluate(source: str, namespace: dict[str, Any]) -> object:
+    """Runs the statements; the value of a trailing expression, None when there is none or a ';' hides it."""
+    tree = ast.parse(source, CELL)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    if tree.body:
+        exec(compile(tree, CELL, "exec", dont_inherit=True), namespace)
+    if last is None:
+        return None
+    value: object = eval(compile(ast.Expression(last.value), CELL, "eval", dont_inherit=True), namespace)
+    return None if is_hidden(source, last) else value
+
+
+def is_hidden(source: str, last: ast.Expr) -> bool:
+    """True when a semicolon follows the last expression."""
+    if ";" not in source or last.end_lineno is None:
+        return False
+    line = source.splitlines()[last.end_lineno - 1].encode()
+    return line[last.end_col_offset :].lstrip().startswith(b";")
+
+
+def write_value(text: str) -> None:
+    left = memoryview(text.encode("utf-8", "replace"))
+    while left:
+        left = left[os.write(VALUE_FD, left) :]
+
+
+def exit_code_of(stop: SystemExit) -> int:
+    """As the interpreter itself does: None is 0, a number is itself modulo 256, anything else is a message."""
+    if stop.code is None:
+        return 0
+    if isinstance(stop.code, int):
+        return stop.code & 0xFF
+    STDERR.write(f"{stop.code}\n")
+    return 1
+
+
+def report(error: BaseException) -> None:
+    """Writes the traceback without the frames of libraries: their source is not the program's business."""
+    try:
+        summary = traceback.TracebackException.from_exception(error, lookup_lines=False, compact=True)
+        keep_cell_frames(summary, set())
+        text = "".join(summary.format())
+    except MemoryError:
+        traceback.clear_frames(error.__traceback__)
+        text = f"{type(error).__name__}\n"
+    STDERR.write(text)
+
+
+def keep_cell_frames(summary: traceback.TracebackException | None, seen: set[int]) -> None:
+    if summary is None or id(summary) in seen:
+        return
+    seen.add(id(summary))
+    frames = [frame for frame in summary.stack if frame.filename == CELL]
+    if frames:
+        summary.stack[:] = frames
+    else:
+        del summary.stack[:]
+    keep_cell_frames(summary.__cause__, seen)
+    keep_cell_frames(summary.__context__, seen)
+    for member in getattr(summary, "exceptions", None) or ():
+        keep_cell_frames(member, seen)
+
+
+def finish(exit_code: int) -> int:
+    """What the interpreter does on its way out: joins threads, runs exit handlers, flushes."""
+    if threading.active_count() > 1:
+        threading._shutdown()  # type: ignore[attr-defined]
+    if atexit._ncallbacks():
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, STDOUT, sys.stderr, STDERR):
+        try:
+            stream.flush()
+        except (AttributeError, ValueError):  # replaced by something else, or closed
+            continue
+    return exit_code
+
+
+STDOUT, STDERR = sys.stdout, sys.stderr

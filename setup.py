@@ -1,0 +1,59 @@
+"""Builds rocstar: Python from engine/ kernels/ sandbox/ train/, the sandbox's native module from csrc/ with CMake."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, find_namespace_packages, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).parent.resolve()
+FOLDERS = ("engine", "kernels", "sandbox", "train")
+
+
+class CMakeBuild(build_ext):
+    """Builds the one extension with CMake; the build tree under build/ makes a second run a matter of a second."""
+
+    def build_extension(self, ext: Extension) -> None:
+        import pybind11
+
+        target = Path(self.get_ext_fullpath(ext.name)).resolve()
+        tag = f"{sys.implementation.cache_tag}-{self.plat_name}"
+        build = ROOT / "build" / f"cmake-{tag}"
+        configure = [
+            *(cmake(), "--fresh"),  # an earlier isolated build may have cached tools that are gone
+            *("-S", str(ROOT), "-B", str(build)),
+            "-DCMAKE_BUILD_TYPE=Release",
+            "-DROCSTAR_BUILD_PYTHON=ON",
+            "-DROCSTAR_BUILD_TESTS=OFF",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+        ]
+        if shutil.which("ninja"):
+            configure += ["-G", "Ninja"]
+        subprocess.run(configure, check=True)
+        subprocess.run([cmake(), "--build", str(build), "--parallel", "2"], check=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(next(build.glob("_native*.so")), target)
+
+
+def cmake() -> str:
+    found = shutil.which("cmake")
+    if found is None:
+        raise SystemExit("cmake is not on PATH; install it with `apt-get install cmake` or `pip install cmake`")
+    return found
+
+
+setup(
+    packages=[
+        f"rocstar.{name}"
+        for folder in FOLDERS
+        for name in (folder, *(f"{folder}.{sub}" for sub in find_namespace_packages(folder)))
+        if list((ROOT / name.replace(".", "/")).glob("*.py"))
+    ],
+    package_dir={f"rocstar.{folder}": folder for folder in FOLDERS},
+    package_data={"rocstar.sandbox": ["*.pyi"], "rocstar.train": ["recipes/*.toml"]},
+    ext_modules=[Extension("rocstar.sandbox._native", sources=[])],
+    cmdclass={"build_ext": CMakeBuild},
+)
