@@ -1,0 +1,339 @@
+"""Tasks from every kind of source, the mistakes a user makes with them, and the order they are drawn in."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocstar.engine.types import Task
+from rocstar.train.config import ConfigError, DataConfig
+from rocstar.train.data import (
+    DATA_DIR_VARIABLE,
+    TaskCursor,
+    interleave_by_source,
+    load_tasks,
+    overlap,
+    reasoning_gym_tasks,
+    without_overlap,
+)
+
+ROWS = [{"question": "1 + 1?", "answer": "2"}, {"question": "2 + 2?", "answer": "4"}]
+
+
+def write_jsonl(path: Path, rows: Sequence[object]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def load(tmp_path: Path, rows: Sequence[object] = ROWS, **fields: Any) -> list[Task]:
+    write_jsonl(tmp_path / "rows.jsonl", rows)
+    return load_tasks(DataConfig(source="rows.jsonl", **fields), base=tmp_path)
+
+
+def message_of(tmp_path: Path, rows: Sequence[object], **fields: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, rows, **fields)
+    return str(caught.value)
+
+
+def make_tasks(sizes: dict[str, int]) -> list[Task]:
+    return [
+        Task(id=f"{source}{i}", source=source, question=f"{source} {i}", answer="1")
+        for source, size in sizes.items()
+        for i in range(size)
+    ]
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_rows_become_tasks_in_order(tmp_path: Path) -> None:
+    tasks = load(tmp_path)
+    assert [(task.question, task.answer, task.source) for task in tasks] == [
+        ("1 + 1?", "2", "rows.jsonl"),
+        ("2 + 2?", "4", "rows.jsonl"),
+    ]
+
+
+def test_ids_follow_content_not_position_and_equal_rows_stay_apart(tmp_path: Path) -> None:
+    forward = {task.question: task.id for task in load(tmp_path)}
+    assert {task.question: task.id for task in load(tmp_path, ROWS[::-1])} == forward
+    doubled = load(tmp_path, [*ROWS, *ROWS])
+    assert len({task.id for task in doubled}) == 4
+
+
+def test_size_takes_the_first_rows(tmp_path: Path) -> None:
+    assert [task.answer for task in load(tmp_path, size=1)] == ["2"]
+
+
+def test_a_gzipped_file_and_blank_lines_are_read(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "rows.jsonl.gz", "wt", encoding="utf-8") as out:
+        out.write(json.dumps(ROWS[0]) + "\n\n" + json.dumps(ROWS[1]))
+    assert len(load_tasks(DataConfig(source="rows.jsonl.gz"), base=tmp_path)) == 2
+
+
+def test_verl_rows_in_parquet_are_understood(tmp_path: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    row = {
+        "data_source": "dapo",
+        "prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "How many?"}],
+        "reward_model": {"style": "rule", "ground_truth": "34"},
+    }
+    parquet.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")
+    config = DataConfig(source="rows.parquet", question="prompt", answer="reward_model.ground_truth")
+    (task,) = load_tasks(config, base=tmp_path)
+    assert (task.source, task.question, task.answer) == ("dapo", "How many?", "34")
+
+
+@pytest.mark.parametrize(
+    ("value", "answer"),
+    [
+        ("He pays 3 * 24 = 72.\n#### 72", "72"),
+        ("#### 1,234", "1234"),
+        (72, "72"),
+        (72.0, "72"),
+        (0.5, "0.5"),
+        (["72"], "72"),
+        (" x ", "x"),
+    ],
+)
+def test_answers_come_in_several_forms(tmp_path: Path, value: object, answer: str) -> None:
+    assert load(tmp_path, [{"question": "q", "answer": value}])[0].answer == answer
+
+
+def test_fields_are_mapped_and_nested_ones_reached(tmp_path: Path) -> None:
+    row = {"a": {"b": [{"c": "the question"}]}, "x.y": "5", "data_source": 3}
+    (task,) = load(tmp_path, [row], question="a.b.0.c", answer="x.y")
+    assert (task.question, task.answer, task.source) == ("the question", "5", "rows.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("rows", "fields", "parts"),
+    [
+        ([], {}, ["rows.jsonl", "empty", "at least one row"]),
+        ([[1]], {}, ["line 1", "[1]", "not an object"]),
+        (ROWS, {"question": "questoin"}, ["'questoin'", "did you mean 'question'?"]),
+        ([{"a": {"bc": 1}}], {"question": "a.bd"}, ["'a.bd'", "'a.bc'"]),
+        ([{}], {}, ["no fields"]),
+        ([{"question": " ", "answer": "1"}], {}, ["line 1", "'question' holds no question", "' '"]),
+        ([{"question": [{"role": "system"}], "answer": "1"}], {}, ["no question", "user message"]),
+        ([{"question": "q", "answer": True}], {}, ["'answer' holds no answer", "True"]),
+        ([{"question": "q", "answer": "#### "}], {}, ["holds no answer"]),
+        ([{"question": "q", "answer": ["x" * 100] * 2}], {}, ["holds no answer", "..."]),
+    ],
+)
+def test_a_bad_row_is_named_with_reason_and_fix(
+    tmp_path: Path, rows: list[object], fields: dict[str, Any], parts: list[str]
+) -> None:
+    message = message_of(tmp_path, rows, **fields)
+    assert all(part in message for part in parts), message
+
+
+def test_unreadable_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "broken.jsonl").write_text('{"question":', encoding="utf-8")
+    (tmp_path / "bytes.jsonl").write_bytes(b"\xff\xfe")
+    (tmp_path / "not.jsonl.gz").write_bytes(b"plain")
+    (tmp_path / "not.parquet").write_bytes(b"plain")
+    (tmp_path / "rows.csv").write_text("a", encoding="utf-8")
+    (tmp_path / "folder").mkdir()
+    for source, part in [
+        ("missing.jsonl", "does not exist"),
+        ("broken.jsonl", "line 1 is not JSON"),
+        ("bytes.jsonl", "cannot be read"),
+        ("not.jsonl.gz", "cannot be read"),
+        ("not.parquet", "not a Parquet file"),
+        ("rows.csv", "unknown ending"),
+        ("folder", "no 'train' split"),
+    ]:
+        with pytest.raises(ConfigError, match=part):
+            load_tasks(DataConfig(source=source), base=tmp_path)
+
+
+def test_a_directory_is_read_by_split(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "set" / "data" / "test-00000-of-00002.jsonl", ROWS[:1])
+    write_jsonl(tmp_path / "set" / "data" / "test-00001-of-00002.jsonl", ROWS[1:])
+    write_jsonl(tmp_path / "set" / "train.jsonl", ROWS[:1])
+    config = DataConfig(source="set", split="test")
+    assert len(load_tasks(config, base=tmp_path)) == 2
+    assert len(load_tasks(DataConfig(source="set"), base=tmp_path)) == 1
+
+
+# ---------------------------------------------------------------- hub
+
+
+def test_the_local_override_stands_in_for_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_jsonl(tmp_path / "openai" / "gsm8k" / "main" / "train.jsonl", ROWS)
+    monkeypatch.setenv(DATA_DIR_VARIABLE, str(tmp_path))
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    tasks = load_tasks(DataConfig(source="hub:openai/gsm8k:main"), base=tmp_path)
+    assert [task.source for task in tasks] == ["openai/gsm8k:main"] * 2
+    write_jsonl(tmp_path / "o" / "flat" / "train.jsonl", ROWS)
+    assert len(load_tasks(DataConfig(source="hub:o/flat"), base=tmp_path)) == 2
+
+
+def test_the_hub_is_asked_for_name_configuration_and_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def load_dataset(name: str, configuration: str | None, *, split: str) -> list[dict[str, str]]:
+        asked.append((name, configuration, split))
+        if name == "no/net":
+            raise ConnectionError("offline")
+        return ROWS
+
+    exceptions = SimpleNamespace(DatasetsError=type("DatasetsError", (Exception,), {}))
+    monkeypatch.setitem(
+        sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset, exceptions=exceptions)
+    )
+    monkeypatch.delenv(DATA_DIR_VARIABLE, raising=False)
+    assert len(load_tasks(DataConfig(source="hub:a/b:main", split="test"), base=Path())) == 2
+    assert len(load_tasks(DataConfig(source="hub:a/b"), base=Path())) == 2
+    assert asked == [("a/b", "main", "test"), ("a/b", None, "train")]
+    with pytest.raises(ConfigError, match=r"'hub:no/net', split 'train', cannot be loaded: offline"):
+        load_tasks(DataConfig(source="hub:no/net"), base=Path())
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(DATA_DIR_VARIABLE, raising=False)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ConfigError, match=r"pip install 'rocstar\[data\]'"):
+        load_tasks(DataConfig(source="hub:a/b"), base=tmp_path)
+    (tmp_path / "rows.parquet").touch()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigError, match=r"pip install 'rocstar\[data\]'"):
+        load_tasks(DataConfig(source="rows.parquet"), base=tmp_path)
+
+
+# ---------------------------------------------------------------- reasoning-gym
+
+
+def test_families_are_mixed_distinct_and_reproducible() -> None:
+    families = {"gcd": {"max_value": 99}, "count_bits": {"max_n": 999}}
+    config = DataConfig(source="reasoning_gym", families=families, size=20, seed=1)
+    tasks = load_tasks(config, base=Path())
+    assert [task.source for task in tasks] == ["gcd", "count_bits"] * 20
+    assert len({task.id for task in tasks}) == 40
+    assert load_tasks(config, base=Path()) == tasks
+    assert all(task.meta["family"] == task.source for task in tasks)
+    assert all(task.meta["entry"]["answer"] == task.answer for task in tasks)
+
+
+def test_neighbouring_seeds_share_no_run_of_items() -> None:
+    """reasoning-gym's own item i of seed s is item i - 1 of seed s + 1."""
+    options = {"min_value": 100, "max_value": 99_999}
+    one = reasoning_gym_tasks("gcd", options, size=100, seed=1)
+    two = reasoning_gym_tasks("gcd", options, size=100, seed=2)
+    assert overlap(one, two) == 0.0
+
+
+def test_excluded_answers_are_dropped_and_replaced() -> None:
+    plain = reasoning_gym_tasks("gcd", {}, size=60, seed=0)
+    asked = reasoning_gym_tasks("gcd", {"exclude_answers": ["1"]}, size=60, seed=0)
+    assert "1" in {task.answer for task in plain}
+    assert "1" not in {task.answer for task in asked}
+    assert len(asked) == 60
+
+
+def test_a_family_without_one_oracle_answer_is_loaded() -> None:
+    (task,) = reasoning_gym_tasks("graph_color", {}, size=1, seed=0)
+    assert task.answer == "" and task.meta["entry"]["answer"] is None
+
+
+@pytest.mark.parametrize(
+    ("families", "parts"),
+    [
+        ({"count_primse": {}}, ["'count_primse'", "did you mean 'count_primes'?"]),
+        ({"gcd": {"max_valeu": 5}}, ["'max_valeu'", "did you mean 'max_value'?"]),
+        ({"gcd": {"seed": 5}}, ["no option 'seed'"]),
+        ({"gcd": {"min_value": 9, "max_value": 5}}, ["'gcd' refuses min_value = 9", "families.gcd"]),
+        ({"gcd": {"min_value": 2, "max_value": 3}}, ["gave only 4 distinct tasks", "size = 20"]),
+    ],
+)
+def test_a_bad_family_is_named_with_reason_and_fix(families: dict[str, Any], parts: list[str]) -> None:
+    config = DataConfig(source="reasoning_gym", families=families, size=20)
+    with pytest.raises(ConfigError) as caught:
+        load_tasks(config, base=Path())
+    assert all(part in str(caught.value) for part in parts), str(caught.value)
+
+
+# ---------------------------------------------------------------- order and overlap
+
+
+def test_equal_sources_alternate_and_keep_their_order() -> None:
+    mixed = interleave_by_source(make_tasks({"a": 3, "b": 3}))
+    assert [task.id for task in mixed] == ["a0", "b0", "a1", "b1", "a2", "b2"]
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.integers(1, 30), min_size=1), st.integers(1, 20))
+def test_every_stretch_has_about_the_mix_of_the_whole(sizes: dict[str, int], length: int) -> None:
+    mixed = interleave_by_source(make_tasks(sizes))
+    total = len(mixed)
+    assert Counter(task.source for task in mixed) == sizes
+    for start in range(total - length + 1):
+        counts = Counter(task.source for task in mixed[start : start + length])
+        for source, size in sizes.items():
+            assert abs(counts[source] - length * size / total) <= len(sizes) + 1
+
+
+def test_overlap_is_measured_and_removed() -> None:
+    tasks = make_tasks({"a": 4})
+    against = [Task(id="x", source="y", question=" A  1 ", answer="other")]
+    assert overlap(tasks, against) == 0.25
+    rest = without_overlap(tasks, against)
+    assert [task.id for task in rest] == ["a0", "a2", "a3"]
+    assert overlap(rest, against) == 0.0
+    assert overlap([], against) == 0.0
+
+
+SIZES = st.dictionaries(st.sampled_from("abc"), st.integers(1, 7), min_size=1)
+
+
+@given(SIZES, st.integers(0, 3), st.lists(st.integers(0, 12), max_size=6), st.integers(1, 30))
+def test_a_restored_cursor_continues_exactly(
+    sizes: dict[str, int], seed: int, before: list[int], after: int
+) -> None:
+    tasks = make_tasks(sizes)
+    first = TaskCursor(tasks, seed=seed)
+    for count in before:
+        first.take(count)
+    state = json.loads(json.dumps(first.state()))
+    second = TaskCursor(tasks[::-1], seed=seed)
+    second.restore(state)
+    assert second.take(after) == first.take(after)
+    assert second.state() == first.state()
+
+
+@given(SIZES, st.integers(0, 3))
+def test_an_epoch_shows_each_task_once_and_epochs_differ(sizes: dict[str, int], seed: int) -> None:
+    tasks = make_tasks(sizes)
+    cursor = TaskCursor(tasks, seed=seed)
+    epochs = [tuple(task.id for task in cursor.take(len(tasks))) for _ in range(8)]
+    assert all(sorted(epoch) == sorted(task.id for task in tasks) for epoch in epochs)
+    if len(tasks) > 4:
+        assert len(set(epochs)) > 1
+
+
+def test_batches_of_one_cursor_have_one_mix() -> None:
+    cursor = TaskCursor(make_tasks({"a": 8, "b": 8, "c": 8}), seed=0)
+    for _ in range(10):
+        assert Counter(task.source for task in cursor.take(6)) == {"a": 2, "b": 2, "c": 2}
+
+
+def test_a_cursor_refuses_no_tasks_and_a_state_of_other_tasks() -> None:
+    with pytest.raises(ConfigError, match="no tasks"):
+        TaskCursor([], seed=0)
+    state = TaskCursor(make_tasks({"a": 3}), seed=0).state()
+    with pytest.raises(ConfigError, match="other tasks or another seed"):
+        TaskCursor(make_tasks({"a": 4}), seed=0).restore(state)
+    with pytest.raises(ConfigError, match="other tasks or another seed"):
+        TaskCursor(make_tasks({"a": 3}), seed=1).restore(state)
