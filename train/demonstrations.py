@@ -19,7 +19,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from rocstar.engine.types import Task
-from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, ExecResult, Limits, Sandbox, Status
+from rocstar.sandbox.types import (
+    DEFAULT_LIMITS,
+    ExecRequest,
+    ExecResult,
+    Limits,
+    Sandbox,
+    SandboxError,
+    Status,
+)
 from rocstar.train.config import ConfigError
 
 _IMPORT = "import math\n"
@@ -218,9 +226,15 @@ async def make_demonstrations(
             if tools is not None:
                 rows[index]["tools"] = list(tools)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(num_workers, count)):
-            group.create_task(work())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(num_workers, count)):
+                group.create_task(work())
+    except ExceptionGroup as failures:
+        ours, others = failures.split(SandboxError)
+        if ours is None or others is not None:
+            raise
+        raise ours.exceptions[0] from None
     return rows
 
 
