@@ -1,0 +1,246 @@
+"""A run as one page: report.html, self-contained, from config.toml, metrics.jsonl and trajectories/.
+
+    python -m rocstar.train.report RUN                     writes RUN/report.html
+    python -m rocstar.train.report RUN --svg PICTURE.svg   writes the rising curve as a picture
+
+Reads only the run directory, so it can be made again at any time, also while the run goes on.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rocstar.train.console_text import duration, number, time_percents
+from rocstar.train.metrics import MetricsFileError, Row, UnknownMetricError, metric_of, read_metrics
+from rocstar.train.report_curves import (
+    Evaluation,
+    curves_section,
+    evaluations,
+    main_set_of,
+    picture_svg,
+    rows_of,
+)
+from rocstar.train.report_page import figure, page, tile
+from rocstar.train.report_scales import format_value
+from rocstar.train.report_svg import escape, share_bar, stacked_bars
+from rocstar.train.report_trajectories import sample, trajectory_html
+from rocstar.train.time_budget import PHASES
+
+PHASE_COLORS = dict(zip(PHASES, (0, 5, 4, 3, 2, 6, 1, 7), strict=True))
+LEDGER_COLORS = {"kept": 0, "dropped positive": 4, "dropped negative": 5, "no signal": 7, "failed": 1}
+
+
+class ReportError(ValueError):
+    """A run directory that no report can be made of; the message says what is missing."""
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write `run_dir/report.html` and return its path; the file appears whole or not at all.
+
+    Raises:
+        ReportError: the directory holds no metrics.jsonl, or one without rows.
+        MetricsFileError: metrics.jsonl is damaged before its last line.
+    """
+    rows = _rows(run_dir)
+    title = f"rocstar: {run_dir.resolve().name}"
+    sections = [
+        _headline(run_dir, rows),
+        curves_section(rows),
+        _time(rows),
+        _ledger(rows),
+        _trajectories(run_dir),
+        _numbers(rows),
+        _config(run_dir),
+        "<footer>Made from config.toml, metrics.jsonl and trajectories/ of this run.</footer>",
+    ]
+    path, partial = run_dir / "report.html", run_dir / "report.html.partial"
+    partial.write_text(page(title, [section for section in sections if section]), encoding="utf-8")
+    partial.replace(path)
+    return path
+
+
+def _rows(run_dir: Path) -> list[Row]:
+    path = run_dir / "metrics.jsonl"
+    if not path.is_file():
+        raise ReportError(f"{path} does not exist; give the directory of a run, as `rocstar train` prints it")
+    rows = read_metrics(path)
+    if not rows:
+        raise ReportError(f"{path} has no rows yet; wait for the first step")
+    return rows
+
+
+def _headline(run_dir: Path, rows: Sequence[Row]) -> str:
+    steps, found = rows_of(rows, "rl"), evaluations(rows)
+    main_set = main_set_of(found)
+    tiles = [_evaluation_tile(found, set_name) for set_name in _sets(found, main_set)]
+    for name, key in (("reward", "reward/mean"), ("tool errors in correct", "tool/error_share_in_correct")):
+        first, last = _quarters(steps, key)
+        if first is not None and last is not None:
+            unit = metric_of(key).unit
+            value = f"{format_value(first, unit)} → {format_value(last, unit)}"
+            tiles.append(tile(name, value, "mean of the first and of the last quarter of the steps"))
+    generated = [count for row in steps if (count := number(row, "ledger/generated")) is not None]
+    if generated:
+        tokens = math.fsum(number(row, "tokens/generated") or 0.0 for row in steps)
+        detail = f"{tokens:,.0f} tokens written" if tokens else ""
+        tiles.append(tile("trajectories generated", f"{math.fsum(generated):,.0f}", detail))
+    wall_s = max(float(row["time_s"]) for row in rows)
+    tiles.append(tile("wall time", duration(wall_s), f"{len(steps)} RL steps, {_stages(rows)}"))
+    name = escape(run_dir.resolve().name)
+    return f'<h1>{name}</h1><p class="soft">A rocstar run</p><div class="tiles">{"".join(tiles)}</div>'
+
+
+def _stages(rows: Sequence[Row]) -> str:
+    names = list(dict.fromkeys(str(row["stage"]) for row in rows if row["phase"] == "rl"))
+    return f"stage {names[0]}" if len(names) == 1 else f"{len(names)} stages"
+
+
+def _sets(found: Sequence[Evaluation], main_set: str | None) -> list[str]:
+    names = list(dict.fromkeys(e.set_name for e in found))
+    return sorted(names, key=lambda name: name != main_set)
+
+
+def _evaluation_tile(found: Sequence[Evaluation], set_name: str) -> str:
+    """Before and after, each with its interval."""
+    mine = [e for e in found if e.set_name == set_name]
+    first, last = mine[0], mine[-1]
+    tasks = f" on {last.num_tasks} tasks" if last.num_tasks else ""
+    name = f"{set_name} avg@{last.k}{tasks}"
+    if first is last:
+        return tile(name, f"{last.value:.2f}", f"{_interval(last)} at step {last.step}", is_hero=True)
+    detail = f"{_interval(first)} → {_interval(last)}, 95% bootstrap" if last.low is not None else ""
+    return tile(name, f"{first.value:.2f} → {last.value:.2f}", detail, is_hero=True)
+
+
+def _interval(e: Evaluation) -> str:
+    return f"[{e.low:.2f}, {e.high:.2f}]" if e.low is not None and e.high is not None else ""
+
+
+def _quarters(steps: Sequence[Row], key: str) -> tuple[float | None, float | None]:
+    """Mean over the first and over the last quarter of the steps that have the metric."""
+    values = [value for row in steps if (value := number(row, key)) is not None]
+    size = math.ceil(len(values) / 4)
+    if len(values) < 2:
+        return None, None
+    return math.fsum(values[:size]) / size, math.fsum(values[-size:]) / size
+
+
+def _time(rows: Sequence[Row]) -> str:
+    steps = [row for row in rows_of(rows, "rl") if number(row, "time/step") is not None]
+    if not steps:
+        return ""
+    sums = {f"time/{p}": math.fsum(number(row, f"time/{p}") or 0.0 for row in steps) for p in PHASES}
+    percents = {_words(name): percent for name, percent in time_percents(sums).items()}
+    colors = {_words(name): color for name, color in PHASE_COLORS.items()}
+    parts = {
+        _words(p): [number(row, f"time/{p}") or 0.0 for row in steps] for p in PHASES if _words(p) in percents
+    }
+    svg = stacked_bars(
+        "Time of each step", "s", [row["step"] for row in steps], parts, colors=colors, width=1060, height=260
+    )
+    caption = "Each step's wall time by what it was spent on; the parts are exclusive."
+    return (
+        f"<h2>Where the time went</h2>{share_bar(percents, colors=colors)}"
+        f'<div class="charts">{figure(svg, caption, is_wide=True)}</div>'
+    )
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _ledger(rows: Sequence[Row]) -> str:
+    steps = [row for row in rows_of(rows, "rl") if number(row, "ledger/generated") is not None]
+    if not steps:
+        return ""
+    parts = {
+        name: [number(row, f"ledger/{name.replace(' ', '_')}") or 0.0 for row in steps]
+        for name in LEDGER_COLORS
+    }
+    parts = {name: counts for name, counts in parts.items() if any(counts)}
+    svg = stacked_bars(
+        "Ledger",
+        "trajectories",
+        [row["step"] for row in steps],
+        parts,
+        colors=LEDGER_COLORS,
+        width=1060,
+        height=260,
+    )
+    caption = "What became of every generated trajectory: kept for the learner, dropped by RoC, in a group "
+    caption += "whose rewards are all equal (no signal), or failed. Nothing is dropped uncounted."
+    return f'<h2>What the learner saw</h2><div class="charts">{figure(svg, caption, is_wide=True)}</div>'
+
+
+def _trajectories(run_dir: Path) -> str:
+    records, notes = sample(run_dir)
+    told = "".join(f'<p class="soft">{escape(note)}</p>' for note in notes[:5])
+    if not records:
+        return f"<h2>Trajectories</h2>{told}" if told else ""
+    cards = "".join(trajectory_html(record, is_open=i == 0) for i, record in enumerate(records))
+    return (
+        f'<h2>{len(records)} trajectories to read</h2><p class="soft">From the first and the last recorded '
+        f'step, one of each kind in turn. <button id="unfold">unfold all</button></p>{cards}{told}'
+    )
+
+
+def _numbers(rows: Sequence[Row]) -> str:
+    """Every metric with its first and last value and its meaning."""
+    names = sorted({name for row in rows for name in row if "/" in name})
+    lines = []
+    for name in names:
+        values = [value for row in rows if (value := number(row, name)) is not None]
+        try:
+            unit, meaning = metric_of(name).unit, metric_of(name).meaning
+        except UnknownMetricError:
+            unit, meaning = "", ""
+        ends = [format_value(v, unit) for v in (values[0], values[-1])] if values else ["", ""]
+        cells = "".join(f'<td class="n">{escape(end)}</td>' for end in ends)
+        lines.append(
+            f"<tr><td>{escape(name)}</td>{cells}<td>{escape(unit)}</td><td>{escape(meaning)}</td></tr>"
+        )
+    head = (
+        '<tr><th>metric</th><th class="n">first</th><th class="n">last</th><th>unit</th><th>meaning</th></tr>'
+    )
+    return (
+        '<h2>All numbers</h2><details class="fold"><summary>every metric, first and last value, and what it '
+        f"means</summary><table>{head}{''.join(lines)}</table></details>"
+    )
+
+
+def _config(run_dir: Path) -> str:
+    path = run_dir / "config.toml"
+    if not path.is_file():
+        return ""
+    text = escape(path.read_text(encoding="utf-8", errors="replace"))
+    summary = "config.toml, as resolved"
+    return f'<h2>Recipe</h2><details class="fold"><summary>{summary}</summary><pre>{text}</pre></details>'
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line of this module; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m rocstar.train.report", description="Make report.html of a run."
+    )
+    parser.add_argument("run", type=Path, help="a run directory")
+    parser.add_argument(
+        "--svg", type=Path, help="write the reward and tool-error curves as this picture instead"
+    )
+    arguments = parser.parse_args(argv)
+    try:
+        if arguments.svg is None:
+            path = write_report(arguments.run)
+        else:
+            path = arguments.svg
+            path.write_text(picture_svg(_rows(arguments.run)) + "\n", encoding="utf-8")
+    except (ReportError, MetricsFileError, OSError) as error:
+        print(f"report: {error}", file=sys.stderr)
+        return 2
+    print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
