@@ -108,8 +108,9 @@ def _load(gguf: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     config = loaded.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config
-    model: PreTrainedModel = type(loaded)(config).to(torch.bfloat16)
+    model: PreTrainedModel = type(loaded)(config)
     model.load_state_dict(loaded.state_dict())
+    model.bfloat16()
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return model, tokenizer

@@ -17,6 +17,7 @@ import math
 import pickle
 import re
 import secrets
+from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from functools import cache
 from typing import Any
@@ -75,12 +76,12 @@ class _Scorer(StrEnum):
     default = "default"
     """1.0 iff the answer equals the oracle's"""
     decimal = "decimal"
-    """1.0 iff both are the same number, signs, leading and trailing zeros aside"""
+    """1.0 iff both are the same decimal, commas aside"""
     own = "own"
     """by code of its own"""
 
 
-_DECIMAL_FAMILIES = frozenset({"chain_sum", "products"})
+DECIMAL_FAMILIES = frozenset({"chain_sum", "products"})
 
 
 @cache
@@ -94,7 +95,7 @@ def _scorer(family: str) -> _Scorer:
         )
     if DATASETS[family][0].score_answer is ProceduralDataset.score_answer:
         return _Scorer.default
-    return _Scorer.decimal if family in _DECIMAL_FAMILIES else _Scorer.own
+    return _Scorer.decimal if family in DECIMAL_FAMILIES else _Scorer.own
 
 
 class Judge:
@@ -132,9 +133,7 @@ class Judge:
         if scorer is _Scorer.default:
             return Scored(reward=0.0, method="reasoning_gym")
         if scorer is _Scorer.decimal:
-            equal = plain_numbers_equal(prediction, truth)
-            if equal is not None:
-                return Scored(reward=float(equal), method="reasoning_gym")
+            return Scored(reward=float(_decimals_equal(prediction, truth)), method="reasoning_gym")
         entry = base64.b64encode(pickle.dumps(task.meta["entry"])).decode()
         job = {"family": family, "prediction": prediction, "entry": entry}
         return await self._ask(REASONING_GYM_PROGRAM, job, "reasoning_gym", deadline)
@@ -169,6 +168,13 @@ class Judge:
         if last_line not in (f"{nonce} 0", f"{nonce} 1"):
             return Failed(kind="verifier_no_verdict", retryable=False, detail=_detail(result))
         return Scored(reward=float(last_line[-1]), method=method)
+
+
+def _decimals_equal(prediction: str, truth: str) -> bool:
+    try:
+        return Decimal(prediction.replace(",", "")) == Decimal(truth.replace(",", ""))
+    except InvalidOperation:
+        return False
 
 
 def _detail(result: ExecResult) -> str:

@@ -74,7 +74,7 @@ def train_tokenizer(
         show_progress=False,
     )
     tokenizer.train_from_iterator(_between_special(itertools.chain([first], texts), special_tokens), trainer)
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=_keep_markup(tokenizer),
         eos_token=EOS_TOKEN,
         pad_token=PAD_TOKEN,
@@ -103,8 +103,8 @@ def _keep_markup(tokenizer: Tokenizer) -> Tokenizer:
 
 def digit_token_mask(tokenizer: PreTrainedTokenizerFast) -> list[bool]:
     """One entry per token id: whether the token's text is digits and nothing else."""
-    texts = (tokenizer.decode([token_id]) for token_id in range(len(tokenizer)))
-    return [bool(re.fullmatch(r"[0-9]+", text)) for text in texts]
+    texts = (str(tokenizer.decode([token_id])) for token_id in range(len(tokenizer)))
+    return [re.fullmatch(r"[0-9]+", text) is not None for text in texts]
 
 
 def build_model(scratch: ScratchConfig, vocab_size: int, *, seed: int) -> Qwen3ForCausalLM:
