@@ -1,7 +1,10 @@
 // The only file that knows Python: starts the loop of supervise.h and lets a child call back into the interpreter.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <sys/random.h>
 #include <sys/utsname.h>
+
+#include <system_error>
 
 #include "landlock.h"
 #include "seccomp.h"
@@ -13,13 +16,20 @@ namespace py = pybind11;
 
 namespace {
 
+uint64_t fresh_seed() {
+  uint64_t seed = 0;
+  if (getrandom(&seed, sizeof seed, 0) != sizeof seed) {
+    throw std::system_error(errno, std::generic_category(), "getrandom");
+  }
+  return seed;
+}
+
 // Runs `run_cell(code, seed) -> exit code` in a child. What escapes it is a failure while it reported another one,
 // most often for want of memory.
 int run_in_child(const py::function& run_cell, const rocstar::Request& request, int memory_exit) {
   try {
     const py::bytes code(request.code);
-    const py::object seed = request.seed ? py::object(py::int_(*request.seed)) : py::none();
-    return run_cell(code, seed).cast<int>();
+    return run_cell(code, py::int_(request.seed ? *request.seed : fresh_seed())).cast<int>();
   } catch (const py::error_already_set& error) {
     return error.matches(PyExc_MemoryError) ? memory_exit : 1;
   } catch (const std::bad_alloc&) {

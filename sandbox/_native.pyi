@@ -21,7 +21,7 @@ def serve(
     *,
     max_live: int,
     layers: Layers,
-    run_cell: Callable[[bytes, int | None], int],
+    run_cell: Callable[[bytes, int], int],
     memory_exit: int,
 ) -> None:
     """Serves frames from the socket until it closes; calls `run_cell` in a confined child for each."""

@@ -6,15 +6,17 @@ from then on speaks the frames of wire.py. Its environment holds nothing of the 
 
 import argparse
 import atexit
+import contextlib
 import gc
 import importlib
+import io
 import os
 import site
-import socket
 import sys
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rocstar.sandbox import _native, cell, wire
 from rocstar.sandbox.flavours import FLAVOURS, Flavour
@@ -35,19 +37,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_arguments(argv)
     if not _native.die_with_parent(options.parent):
         return 0
-    channel = socket.socket(fileno=options.fd)
     try:
         preload(FLAVOURS[options.flavour])
     except ImportError as error:
         flavour = FLAVOURS[options.flavour]
         message = f"flavour {flavour.name!r} needs {error.name or error}: {flavour.install or 'repair this Python'}"
-        channel.sendall(wire.encode_json(wire.FATAL, {"kind": "missing_import", "message": message}))
+        say(options.fd, wire.FATAL, {"kind": "missing_import", "message": message})
         return 3
     layers = choose_layers(frozenset(options.without))
     settle()
-    channel.sendall(wire.encode_json(wire.HELLO, {"isolation": layers.names, "memory_exit": cell.MEMORY_EXIT}))
+    say(options.fd, wire.HELLO, {"isolation": layers.names, "memory_exit": cell.MEMORY_EXIT})
     _native.serve(
-        channel.detach(),
+        options.fd,
         max_live=options.max_live,
         layers=layers,
         run_cell=cell.run_cell,
@@ -57,7 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="rocstar.sandbox.zygote")
+    # A formatter with a width does not import shutil and its five shared libraries, which every fork would copy.
+    parser = argparse.ArgumentParser(
+        prog="rocstar.sandbox.zygote", formatter_class=lambda prog: argparse.HelpFormatter(prog, width=100)
+    )
     parser.add_argument("--flavour", choices=sorted(FLAVOURS), required=True)
     parser.add_argument("--fd", type=int, required=True, help="the inherited stream socket")
     parser.add_argument("--parent", type=int, required=True, help="pid of the pool, whose death ends this process")
@@ -66,11 +70,18 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def say(fd: int, kind: int, fact: dict[str, Any]) -> None:
+    left = wire.encode_json(kind, fact)
+    while left:
+        left = left[os.write(fd, left) :]
+
+
 def preload(flavour: Flavour) -> None:
     """Imports the flavour's modules and runs its warm-up. Raises ImportError."""
     for name in flavour.modules:
         importlib.import_module(name)
-    exec(compile(flavour.warm_up, "<warm-up>", "exec"), {"__name__": "warm_up"})
+    with contextlib.redirect_stderr(io.StringIO()):  # math-verify warns that it runs without its own clock
+        exec(compile(flavour.warm_up, "<warm-up>", "exec"), {"__name__": "warm_up"})
 
 
 def settle() -> None:
