@@ -4,8 +4,8 @@
       ^                                       |
       +--- future <--- data_received <==frame-+
 
-A caller waits for its future; the future is settled by a RESULT or FAILED frame, by the socket's end, or, should
-the zygote hang, by the watchdog that kills it. Nobody else waits for anybody.
+A caller waits for its future; the future is settled by a RESULT or FAILED frame, by the socket's end, or,
+should the zygote hang, by the watchdog that kills it. Nobody else waits for anybody.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 from rocstar.sandbox import wire
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
@@ -56,8 +57,8 @@ class ZygoteOptions:
 
 
 class Zygote(asyncio.Protocol):
-    """A running zygote. Invariant: every submitted call's future is settled exactly once and `on_end` is called
-    exactly once, when the child is gone or the zygote is."""
+    """A running zygote. Invariant: every submitted call's future is settled exactly once and `on_end` is
+    called exactly once, when the child is gone or the zygote is."""
 
     def __init__(self, options: ZygoteOptions) -> None:
         self._options = options
@@ -69,7 +70,7 @@ class Zygote(asyncio.Protocol):
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._watchdog: asyncio.TimerHandle | None = None
-        self._transport: asyncio.Transport
+        self._transport: asyncio.Transport | None = None
         self._process: subprocess.Popen[bytes]
         self.isolation = ""
         self._memory_exit = -1
@@ -90,19 +91,16 @@ class Zygote(asyncio.Protocol):
         with theirs:
             self._process = self._spawn(theirs.fileno(), ours)
         ours.setblocking(False)
-        await self._loop.create_unix_connection(lambda: self, sock=ours)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
+                await self._loop.create_unix_connection(lambda: self, sock=ours)
                 await self._hello
-        except TimeoutError:
-            raise SandboxError(
-                f"the {self._options.flavour} zygote was not ready after {START_TIMEOUT_S:.0f} s",
-                kind="zygote_start",
-                retryable=True,
-            ) from None
-        finally:
-            if not self._hello.done() or self._hello.cancelled() or self._hello.exception() is not None:
-                await asyncio.shield(self.close())
+        except BaseException as error:
+            await asyncio.shield(self.close())
+            if isinstance(error, TimeoutError):
+                message = f"the {self._options.flavour} zygote was not ready after {START_TIMEOUT_S:.0f} s"
+                raise SandboxError(message, kind="zygote_start", retryable=True) from None
+            raise
 
     def _spawn(self, fd: int, ours: socket.socket) -> "subprocess.Popen[bytes]":
         options = self._options
@@ -124,13 +122,18 @@ class Zygote(asyncio.Protocol):
             )
         except OSError as error:
             ours.close()
-            raise SandboxError(f"cannot start {options.python}: {error}", kind="zygote_start", retryable=True) from error
+            raise SandboxError(
+                f"cannot start {options.python}: {error}", kind="zygote_start", retryable=True
+            ) from error
 
     async def close(self) -> None:
         """Ends the process and every child. Calls in flight get a SandboxError of kind `closed`."""
         self._fail_calls("the pool was closed", "closed", retryable=False)
-        self._transport.abort()
-        await self._lost
+        if not self.isolation:
+            self.kill()  # it reads no socket yet, and it has no children
+        if self._transport is not None:
+            self._transport.abort()
+            await self._lost
         await self._reap()
 
     def kill(self) -> None:
@@ -153,7 +156,9 @@ class Zygote(asyncio.Protocol):
 
     # --- calls -------------------------------------------------------------------------------------------
 
-    def submit(self, request: ExecRequest, on_end: Callable[[], None]) -> "tuple[int, asyncio.Future[ExecResult]]":
+    def submit(
+        self, request: ExecRequest, on_end: Callable[[], None]
+    ) -> "tuple[int, asyncio.Future[ExecResult]]":
         """Sends a call. Raises ValueError for a request that cannot be sent; then `on_end` is not called."""
         self._next_id += 1
         data = wire.encode_run(self._next_id, request)
@@ -164,13 +169,17 @@ class Zygote(asyncio.Protocol):
         self._calls[self._next_id] = _Call(request, future, on_end, latest_end)
         if self._watchdog is None:
             self._watchdog = self._loop.call_later(HANG_GRACE_S, self._look_for_hang)
-        self._transport.write(data)
+        self._write(data)
         return self._next_id, future
 
     def cancel(self, call_id: int) -> None:
         """Kills the call's child; `on_end` follows when it is gone."""
         if call_id in self._calls and self.alive:
-            self._transport.write(wire.encode_cancel(call_id))
+            self._write(wire.encode_cancel(call_id))
+
+    def _write(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(data)
 
     def _settle(self, call_id: int, result: ExecResult | SandboxError) -> None:
         call = self._calls.pop(call_id)
@@ -199,8 +208,8 @@ class Zygote(asyncio.Protocol):
     # --- asyncio.Protocol --------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are no subclass of asyncio.Transport, so an isinstance would refuse them.
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         for frame in self._frames.feed(data):
@@ -210,7 +219,9 @@ class Zygote(asyncio.Protocol):
         message = f"the {self._options.flavour} zygote (pid {self.pid}) died"
         self._fail_calls(message, "zygote_died", retryable=True)
         if not self._hello.done():
-            self._hello.set_exception(SandboxError(message + " while starting", kind="zygote_start", retryable=True))
+            self._hello.set_exception(
+                SandboxError(message + " while starting", kind="zygote_start", retryable=True)
+            )
         if self._watchdog is not None:
             self._watchdog.cancel()
         self._lost.set_result(None)
@@ -229,7 +240,9 @@ class Zygote(asyncio.Protocol):
         elif frame.type == wire.HELLO:
             hello = json.loads(frame.payload)
             self.isolation, self._memory_exit = hello["isolation"], hello["memory_exit"]
-            self._hello.set_result(None)
+            if not self._hello.done():
+                self._hello.set_result(None)
         elif frame.type == wire.FATAL:
             fatal = json.loads(frame.payload)
-            self._hello.set_exception(SandboxError(fatal["message"], kind=fatal["kind"], retryable=False))
+            if not self._hello.done():
+                self._hello.set_exception(SandboxError(fatal["message"], kind=fatal["kind"], retryable=False))
