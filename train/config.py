@@ -67,6 +67,7 @@ class DataConfig(Section):
     source: str = Field(description="'reasoning_gym', a path, or 'hub:NAME'")
     families: dict[str, dict[str, Any]] = Field({}, description="reasoning-gym family -> its options")
     size: int = Field(0, ge=0, description="tasks per family, or rows to take; 0 = all rows")
+    limit: int = Field(0, ge=0, description="keep so many, families in turn; 0 = all")
     seed: int = 0
     split: str = "train"
     question: str = Field("question", description="field of the row that holds the question")
@@ -75,7 +76,9 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def _families_belong_to_reasoning_gym(self) -> DataConfig:
         if self.source == "reasoning_gym" and (not self.families or not self.size):
-            raise ValueError("source = 'reasoning_gym' needs families (at least one) and size (tasks per family)")
+            raise ValueError(
+                "source = 'reasoning_gym' needs families (at least one) and size (tasks per family)"
+            )
         if self.source != "reasoning_gym" and self.families:
             raise ValueError("families belong to source = 'reasoning_gym' only")
         return self
@@ -237,7 +240,9 @@ def _descend(node: Any, part: str, option: str) -> Any:
 
 def _index(node: list[Any], part: str, option: str) -> int:
     if not part.isdigit() or int(part) >= len(node):
-        raise ConfigError(f"option {option!r}: {part!r} is not one of the {len(node)} entries 0..{len(node) - 1}")
+        raise ConfigError(
+            f"option {option!r}: {part!r} is not one of the {len(node)} entries 0..{len(node) - 1}"
+        )
     return int(part)
 
 

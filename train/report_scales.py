@@ -33,7 +33,7 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(i * step, 12) for i in range(first, max(last, first + 1) + 1)]
+    return [float(f"{i * step:.12g}") for i in range(first, max(last, first + 1) + 1)]
 
 
 def running_mean(points: Sequence[Point]) -> list[Point]:

@@ -1,6 +1,5 @@
 """Ten trajectories to read: which ones, and how they look. All their text is untrusted and escaped."""
 
-import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,27 +51,33 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 def _records(path: Path, notes: list[str]) -> Iterator[Record]:
     """The JSON objects of a file; what cannot be read is told in `notes`."""
-    try:
-        with path.open("rb") as raw:
-            stream: Any = raw
-            if path.suffix == ".zst":
-                import zstandard
+    for number, line in enumerate(_lines(path, notes), start=1):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            notes.append(f"{path.name}, line {number}: not JSON, left out")
+            continue
+        if isinstance(record, dict) and record.get("v") == 1:
+            yield record
+        else:
+            notes.append(f"{path.name}, line {number}: not a trajectory record of version 1, left out")
 
-                stream = zstandard.ZstdDecompressor().stream_reader(raw)
-            for number, line in enumerate(io.TextIOWrapper(stream, encoding="utf-8"), start=1):
-                try:
-                    record = json.loads(line)
-                except ValueError:
-                    notes.append(f"{path.name}, line {number}: not JSON, left out")
-                    continue
-                if isinstance(record, dict) and record.get("v") == 1:
-                    yield record
-                else:
-                    notes.append(
-                        f"{path.name}, line {number}: not a trajectory record of version 1, left out"
-                    )
+
+def _lines(path: Path, notes: list[str]) -> Iterator[str]:
+    if path.suffix != ".zst":
+        with path.open(encoding="utf-8", errors="replace") as file:
+            yield from file
+        return
+    try:
+        import zstandard
     except ImportError:
         notes.append(f"{path.name} is compressed; to read it: pip install 'rocstar[zstd]'")
+        return
+    try:
+        with zstandard.open(path, "rt", encoding="utf-8", errors="replace") as file:
+            yield from file
+    except zstandard.ZstdError as error:
+        notes.append(f"{path.name}: {error}, the rest is left out")
 
 
 def _end_steps(records: Iterable[Record]) -> tuple[list[Record], list[Record]]:

@@ -1,0 +1,98 @@
+"""One attention seam for every Hugging Face causal LM: the caller of the forward brings the attention.
+
+`install(model)` routes each layer's attention to the object passed as the forward's keyword
+`attention=...`. The learner brings `PackedAttention`, the embedded engine its KV cache; both run the same
+modules on flat rows of tokens [1, T], so their log-probs differ by rounding only.
+
+Shapes: T flat tokens, H query heads, K key-value heads, D head size, S sequences, L longest of a bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AttentionInterface, PreTrainedModel
+
+NAME = "rocstar"
+
+
+class Attention(Protocol):
+    """What a forward brings: attention of one layer over flat tokens."""
+
+    def attend(self, layer: int, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
+        """Returns out_THD."""
+        ...
+
+
+def _forward(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    *,
+    attention: Attention,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layer: int = module.layer_idx  # type: ignore[assignment]
+    return attention.attend(layer, query[0], key[0], value[0], scale)[None], None
+
+
+def install(model: PreTrainedModel) -> None:
+    """Route the model's attention through the `attention` keyword of its forward."""
+    AttentionInterface.register(NAME, _forward)
+    model.set_attn_implementation(NAME)
+
+
+class PackedAttention:
+    """Causal attention within each of several sequences laid end to end.
+
+    Cost is the sum of squared lengths: sequences are padded only inside buckets of similar length.
+    Invariant: a token attends to the earlier tokens of its own sequence and to nothing else.
+    """
+
+    def __init__(self, lengths_S: Sequence[int], device: torch.device) -> None:
+        self.num_tokens = sum(lengths_S)
+        starts, at = [], 0
+        for length in lengths_S:
+            starts.append(at)
+            at += length
+        self._buckets: list[tuple[Tensor, Tensor]] = []
+        for members in _buckets(lengths_S):
+            longest = max(lengths_S[s] for s in members)
+            start = torch.tensor([starts[s] for s in members])[:, None]
+            length = torch.tensor([lengths_S[s] for s in members])[:, None]
+            column = torch.arange(longest)[None, :]
+            # A padded place repeats its sequence's last token; causality hides it from every real one.
+            gather = start + torch.minimum(column, length - 1)
+            real = (column < length).flatten().nonzero()[:, 0]
+            self._buckets.append((gather.to(device), real.to(device)))
+        order = torch.cat([g.flatten()[r] for g, r in self._buckets]) if self._buckets else torch.zeros(0).long()
+        self._restore = torch.argsort(order)
+
+    def attend(self, layer: int, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
+        q_THD, k_TKD, v_TKD = q_HTD.transpose(0, 1), k_KTD.transpose(0, 1), v_KTD.transpose(0, 1)
+        outs = []
+        for gather_SL, real in self._buckets:
+            q, k, v = (x[gather_SL].transpose(1, 2) for x in (q_THD, k_TKD, v_TKD))
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
+            outs.append(out.transpose(1, 2).flatten(0, 1)[real])
+        return torch.cat(outs)[self._restore]
+
+
+def _buckets(lengths_S: Sequence[int], *, growth: float = 1.3) -> list[list[int]]:
+    """Indices grouped so that the longest of a group is at most `growth` times its shortest (+ 16)."""
+    groups: list[list[int]] = []
+    limit = -1.0
+    for s in sorted(range(len(lengths_S)), key=lambda s: lengths_S[s]):
+        if lengths_S[s] > limit:
+            groups.append([])
+            limit = lengths_S[s] * growth + 16
+        groups[-1].append(s)
+    return groups

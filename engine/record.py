@@ -1,0 +1,176 @@
+"""The trajectory record, version 1: one JSON object per line. Replay, report and viewer read nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rocstar.engine.types import (
+    Failed,
+    FinishReason,
+    Origin,
+    Outcome,
+    Scored,
+    Segment,
+    Task,
+    ToolCall,
+    ToolResult,
+    Trajectory,
+    TrajectoryKey,
+    Turn,
+    VersionSpan,
+)
+
+VERSION = 1
+
+
+class RecordError(Exception):
+    """A record file that cannot be read; the message names file and line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the algorithm made of a trajectory. `bucket` is its one place in the ledger."""
+
+    bucket: str
+    penalty_error: float | None
+    penalty_format: float | None
+    advantage: float | None
+
+
+def to_record(
+    trajectory: Trajectory,
+    verdict: Verdict,
+    *,
+    stage: str,
+    num_answers: int,
+    decode: Callable[[tuple[int, ...]], str],
+) -> dict[str, Any]:
+    """A JSON-ready record; floats keep every bit, so that replay recomputes the same loss."""
+    t = trajectory
+    penalty = None
+    if verdict.penalty_error is not None:
+        penalty = {"error": verdict.penalty_error, "format": verdict.penalty_format}
+    return {
+        "v": VERSION,
+        "id": str(t.key),
+        "step": t.key.step,
+        "stage": stage,
+        "task": {"id": t.task.id, "source": t.task.source, "question": t.task.question, "answer": t.task.answer},
+        "sibling": t.key.sibling,
+        "policy_version": max((span.version for span in t.version_spans), default=-1),
+        "ids": list(t.ids),
+        "segments": [
+            {"start": s.start, "end": s.end, "origin": s.origin.value, "text": decode(t.ids[s.start : s.end])}
+            for s in t.segments
+        ],
+        "logprobs": list(t.logprobs),
+        "version_spans": [[s.start, s.end, s.version] for s in t.version_spans],
+        "turns": [_turn(turn) for turn in t.turns],
+        "finish_reason": t.finish_reason.value,
+        "outcome": _outcome(t.outcome),
+        "penalty": penalty,
+        "decision": {"kept": verdict.bucket == "kept", "reason": verdict.bucket},
+        "advantage": verdict.advantage,
+        "seed": [t.key.seed, t.key.step, t.key.sibling],
+        "num_answers": num_answers,
+    }
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    calls = []
+    for k, call in enumerate(turn.calls):
+        result = turn.results[k] if turn.results else None
+        calls.append(
+            {
+                "name": call.name,
+                "arguments": None if call.arguments is None else dict(call.arguments),
+                "malformed": call.malformed,
+                "status": result.status if result else "not_executed",
+                "is_error": result.is_error if result else False,
+                "result": result.text if result else "",
+            }
+        )
+    return {
+        "start": turn.start,
+        "end": turn.end,
+        "text": turn.text,
+        "finish": "stop" if turn.stopped else "length",
+        "calls": calls,
+    }
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    if isinstance(outcome, Scored):
+        return {"reward": outcome.reward, "method": outcome.method}
+    failed = {"kind": outcome.kind, "retryable": outcome.retryable, "detail": outcome.detail}
+    return {"failed": failed}
+
+
+def from_record(record: Mapping[str, Any]) -> Trajectory:
+    """The trajectory of a record (its verdict stays in the record). ValueError for another version."""
+    if record.get("v") != VERSION:
+        raise ValueError(f"record version {record.get('v')!r}; this reads version {VERSION}")
+    seed, step, sibling = record["seed"]
+    task = Task(**record["task"])
+    outcome: Outcome
+    if "failed" in record["outcome"]:
+        outcome = Failed(**record["outcome"]["failed"])
+    else:
+        outcome = Scored(**record["outcome"])
+    return Trajectory(
+        key=TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=sibling),
+        task=task,
+        ids=tuple(record["ids"]),
+        logprobs=tuple(record["logprobs"]),
+        segments=tuple(
+            Segment(start=s["start"], end=s["end"], origin=Origin(s["origin"])) for s in record["segments"]
+        ),
+        version_spans=tuple(VersionSpan(start=a, end=b, version=v) for a, b, v in record["version_spans"]),
+        turns=tuple(_turn_from(turn) for turn in record["turns"]),
+        finish_reason=FinishReason(record["finish_reason"]),
+        outcome=outcome,
+    )
+
+
+def _turn_from(turn: Mapping[str, Any]) -> Turn:
+    calls = tuple(ToolCall(name=c["name"], arguments=c["arguments"], malformed=c["malformed"]) for c in turn["calls"])
+    results = tuple(
+        ToolResult(status=c["status"], is_error=c["is_error"], text=c["result"])
+        for c in turn["calls"]
+        if c["status"] != "not_executed"
+    )
+    return Turn(
+        start=turn["start"],
+        end=turn["end"],
+        text=turn["text"],
+        stopped=turn["finish"] == "stop",
+        calls=calls,
+        results=results,
+    )
+
+
+def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Write one step's records; the file appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8") as file:
+        for record in records:
+            file.write(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
+    partial.replace(path)
+
+
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
+    """Records of one file. RecordError names a line that is not a record."""
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise RecordError(f"{path}:{number}: not JSON: {error}") from None
+            if not isinstance(record, dict) or record.get("v") != VERSION:
+                raise RecordError(f"{path}:{number}: not a trajectory record of version {VERSION}")
+            yield record

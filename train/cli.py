@@ -1,0 +1,162 @@
+"""`rocstar VERB`. Parses before it imports torch; a mistake of the user is one message and exit code 2.
+
+Exit codes: 0 done, 1 the work failed, 2 a recipe, option, path or disk is not usable, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rocstar.train.config import ConfigError, Recipe, load_recipe, to_toml
+
+Verb = Callable[[argparse.Namespace, list[str]], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["sandbox"]:
+        from rocstar.sandbox.cli import main as sandbox_main
+
+        return sandbox_main(arguments[1:])
+    if arguments[:1] == ["import-gguf"]:
+        from rocstar.train.import_gguf import main as import_main
+
+        return _guarded(lambda: import_main(arguments[1:]))
+    options, rest = _parser().parse_known_args(arguments)
+    verb: Verb = options.verb
+    return _guarded(lambda: verb(options, rest))
+
+
+def _guarded(work: Callable[[], int]) -> int:
+    """Turn mistakes and interruptions into one line and an exit code."""
+    try:
+        return work()
+    except KeyboardInterrupt:
+        print("interrupted; the last complete checkpoint is whole, go on with --resume", file=sys.stderr)
+        return 130
+    except ConfigError as error:
+        print(f"rocstar: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = f" at {error.filename}" if error.filename else ""
+        print(f"rocstar: disk full{where}; free some space, then go on with --resume", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="rocstar", description="Train language models to solve problems with Python.")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    _add_train(verbs)
+    _add_sft(verbs)
+    _add_eval(verbs)
+    _add_rollout(verbs)
+    report = verbs.add_parser("report", help="write report.html of a run directory")
+    report.add_argument("run", type=Path, help="run directory")
+    report.set_defaults(verb=_report)
+    for name, text in (("import-gguf", "turn a GGUF file into a Hugging Face directory"), ("sandbox", "run|doctor")):
+        verbs.add_parser(name, help=text, add_help=False)
+    return parser
+
+
+def _recipe_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", help="a TOML file; override fields with --section.field=value")
+
+
+def _add_train(verbs: Any) -> None:
+    parser = verbs.add_parser("train", help="run a whole recipe: cold start, RL stages, evaluation")
+    _recipe_argument(parser)
+    parser.add_argument("--output-dir", help="run directory; default runs/NAME")
+    parser.add_argument("--resume", action="store_true", help="go on from the last complete checkpoint")
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe and plan, build nothing")
+    parser.set_defaults(verb=_train)
+
+
+def _add_sft(verbs: Any) -> None:
+    parser = verbs.add_parser("sft", help="the cold start alone, with the evaluation after it")
+    _recipe_argument(parser)
+    parser.add_argument("--output-dir", help="run directory; default runs/NAME")
+    parser.set_defaults(verb=_train, resume=False, dry_run=False, only_sft=True)
+
+
+def _add_eval(verbs: Any) -> None:
+    parser = verbs.add_parser("eval", help="avg@k and pass@k of a model on the recipe's held-out tasks")
+    _recipe_argument(parser)
+    parser.add_argument("--model", help="Hugging Face directory, checkpoint, or hub name; default model.path")
+    parser.add_argument("--limit", type=int, default=0, help="use only the first so many tasks")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(verb=_eval)
+
+
+def _add_rollout(verbs: Any) -> None:
+    parser = verbs.add_parser("rollout", help="roll out groups on the first stage's tasks and save the trajectories")
+    _recipe_argument(parser)
+    parser.add_argument("--model", help="Hugging Face directory, checkpoint, or hub name; default model.path")
+    parser.add_argument("--out", required=True, type=Path, help="JSONL file of trajectory records")
+    parser.add_argument("--limit", type=int, default=8, help="number of tasks")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(verb=_rollout)
+
+
+def _load(options: argparse.Namespace, rest: list[str]) -> Recipe:
+    for option in rest:
+        if not option.startswith("--") or "." not in option.partition("=")[0]:
+            raise ConfigError(f"option {option!r} is not known; recipe fields are set with --section.field=value")
+    return load_recipe(options.recipe, rest)
+
+
+def _train(options: argparse.Namespace, rest: list[str]) -> int:
+    recipe = _load(options, rest)
+    if getattr(options, "only_sft", False):
+        recipe = recipe.model_copy(update={"stages": []})
+    if options.dry_run:
+        from rocstar.train.plan import describe
+
+        print(to_toml(recipe))
+        print(describe(recipe, options.recipe))
+        return 0
+    from rocstar.train.main import train
+
+    directory = Path(options.output_dir or recipe.run.output_dir or f"runs/{recipe.run.name}")
+    train(recipe, directory, resume=options.resume)
+    print(f"report: {directory / 'report.html'}")
+    return 0
+
+
+def _eval(options: argparse.Namespace, rest: list[str]) -> int:
+    from rocstar.train.alone import evaluate_model
+
+    result = evaluate_model(_load(options, rest), options.model, limit=options.limit)
+    if options.json:
+        print(json.dumps(result.metrics("heldout") | {"by_source": result.by_source}))
+        return 0
+    print(f"avg@{result.k}   {result.avg:.3f}  95% interval [{result.ci_low:.3f}, {result.ci_high:.3f}]")
+    print(f"pass@{result.k}  {result.pass_at_k:.3f}  over {result.num_tasks} tasks, {result.failed} attempts failed")
+    for source, value in result.by_source.items():
+        print(f"  {source}  {value:.3f}")
+    return 0
+
+
+def _rollout(options: argparse.Namespace, rest: list[str]) -> int:
+    from rocstar.train.alone import rollout_model
+
+    summary = rollout_model(_load(options, rest), options.model, out=options.out, limit=options.limit)
+    print(json.dumps(summary) if options.json else "\n".join(f"{key}  {value:.3f}" for key, value in summary.items()))
+    return 0
+
+
+def _report(options: argparse.Namespace, rest: list[str]) -> int:
+    from rocstar.train.report import write_report
+
+    if rest or not (options.run / "metrics.jsonl").is_file():
+        raise ConfigError(f"{str(options.run)!r} is not a run directory (no metrics.jsonl), or {rest} are not options")
+    print(write_report(options.run))
+    return 0

@@ -1,0 +1,174 @@
+"""The update: forward, loss, backward over microbatches, one optimizer step. Owns weights and optimizer.
+
+    Example -> pack -> [loss_and_backward per microbatch] -> clip -> check -> step
+
+All weights of a step come from its global token counts, so four microbatches equal one, and several ranks
+equal one: FSDP averages gradients over ranks, hence the factor `world_size` on every loss.
+
+Legend: I input tokens, T tokens with loss, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rocstar.engine.inference import attention
+from rocstar.engine.inference.attention import PackedAttention
+from rocstar.train.algorithm.loss import logprobs_and_entropy, policy_loss
+from rocstar.train.batch import MicroBatch
+from rocstar.train.optim import Optimizers, OptimSpec, build
+
+
+class NonFiniteGradientError(Exception):
+    """The gradient norm is NaN or infinite; raised before any weight changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossSettings:
+    """How the policy loss is formed; see train/algorithm/loss.py."""
+
+    temperature: float
+    clip_low: float
+    clip_high: float
+
+
+@dataclass(slots=True)
+class LossStats:
+    """Sums over loss tokens; `max_` fields are maxima. Added over microbatches, then over ranks."""
+
+    loss: float = 0.0
+    tokens: float = 0.0
+    entropy: float = 0.0
+    clipped_low: float = 0.0
+    clipped_high: float = 0.0
+    mismatch: float = 0.0
+    mismatch_tokens: float = 0.0
+    max_ratio: float = 0.0
+    grad_norms: list[float] = field(default_factory=list)
+
+    SUMS = ("loss", "tokens", "entropy", "clipped_low", "clipped_high", "mismatch", "mismatch_tokens")
+
+    def add(self, other: LossStats) -> None:
+        for name in self.SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.max_ratio = max(self.max_ratio, other.max_ratio)
+
+
+class Learner:
+    """One rank's part of the model being trained.
+
+    Invariant: weights change only in `_step`, and only by a finite gradient.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, world_size: int = 1) -> None:
+        attention.install(model)
+        self.model, self.world_size = model, world_size
+        self.device = next(model.parameters()).device
+        self._optimizers: Optimizers | None = None
+        self._grad_clip = math.inf
+
+    def use(self, spec: OptimSpec) -> None:
+        """Fresh optimizer state for what follows (the cold start, a stage)."""
+        self._optimizers, self._grad_clip = build(self.model, spec), spec.grad_clip
+
+    @property
+    def optimizers(self) -> Optimizers:
+        assert self._optimizers is not None, "call use() first"
+        return self._optimizers
+
+    # ---- forward ----
+
+    def logprobs_and_entropy(self, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
+        """fp32 log-probs_T of the targets under softmax(logits / temperature), and entropy_T (no gradient)."""
+        # At least one row goes through the head: without it a rank would skip the head's collectives.
+        rows = micro.rows_T if micro.num_loss_tokens else torch.zeros(1, dtype=torch.long)
+        logits_TV = self.model(
+            input_ids=micro.ids_I[None].to(self.device),
+            position_ids=micro.positions_I[None].to(self.device),
+            use_cache=False,
+            logits_to_keep=rows.to(self.device),
+            attention=PackedAttention(micro.lengths_S, self.device),
+        ).logits[0]
+        targets = micro.targets_T if micro.num_loss_tokens else torch.zeros(1, dtype=torch.long)
+        logprobs_T, entropy_T = logprobs_and_entropy(logits_TV, targets.to(self.device), temperature)
+        return logprobs_T[: micro.num_loss_tokens] + 0.0 * logprobs_T.sum(), entropy_T[: micro.num_loss_tokens]
+
+    @torch.no_grad()
+    def logprobs(self, microbatches: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
+        """Log-probs_T of each microbatch under the present weights."""
+        return [self.logprobs_and_entropy(micro, temperature)[0] for micro in microbatches]
+
+    # ---- the two objectives ----
+
+    def policy_backward(self, micro: MicroBatch, old_logprobs_T: Tensor | None, settings: LossSettings) -> LossStats:
+        """Clipped policy loss of one microbatch, accumulated into the gradients.
+
+        `old_logprobs_T` None: these weights are the batch-start weights, the ratio is 1.
+        """
+        logprobs_T, entropy_T = self.logprobs_and_entropy(micro, settings.temperature)
+        result = policy_loss(
+            logprobs_T,
+            old_logprobs_T=old_logprobs_T,
+            advantages_T=micro.advantages_T.to(self.device),
+            weights_T=micro.weights_T.to(self.device),
+            clip_low=settings.clip_low,
+            clip_high=settings.clip_high,
+        )
+        (result.loss * self.world_size).backward()
+        stats = LossStats(loss=float(result.loss), tokens=micro.num_loss_tokens, entropy=float(entropy_T.sum()))
+        stats.clipped_low = float((result.clip_code_T == 1).sum())
+        stats.clipped_high = float((result.clip_code_T == 2).sum())
+        if micro.num_loss_tokens:
+            stats.max_ratio = float(result.ratio_T.max())
+        if old_logprobs_T is None:
+            stats.mismatch = float((micro.rollout_logprobs_T.to(self.device) - logprobs_T.detach()).sum())
+            stats.mismatch_tokens = micro.num_loss_tokens
+        return stats
+
+    def imitation_backward(self, micro: MicroBatch) -> LossStats:
+        """Weighted next-token loss of one microbatch; `loss` is the plain sum of cross-entropies."""
+        logprobs_T, entropy_T = self.logprobs_and_entropy(micro, 1.0)
+        loss = -(micro.weights_T.to(self.device) * logprobs_T).sum()
+        (loss * self.world_size).backward()
+        return LossStats(
+            loss=float(-logprobs_T.detach().sum()), tokens=micro.num_loss_tokens, entropy=float(entropy_T.sum())
+        )
+
+    # ---- steps ----
+
+    def policy_step(self, updates: Sequence[Sequence[MicroBatch]], settings: LossSettings) -> LossStats:
+        """One batch: an optimizer step per update. Ratios are against the weights at the batch start."""
+        later = [self.logprobs(micros, settings.temperature) for micros in updates[1:]]
+        total = LossStats()
+        for k, micros in enumerate(updates):
+            self.optimizers.zero_grad()
+            for j, micro in enumerate(micros):
+                total.add(self.policy_backward(micro, later[k - 1][j] if k else None, settings))
+            total.grad_norms.append(self._step())
+        return total
+
+    def imitation_step(self, micros: Sequence[MicroBatch]) -> LossStats:
+        """One optimizer step of the cold start."""
+        total = LossStats()
+        self.optimizers.zero_grad()
+        for micro in micros:
+            total.add(self.imitation_backward(micro))
+        total.grad_norms.append(self._step())
+        return total
+
+    def _step(self) -> float:
+        """Clip, check, step. Returns the gradient norm before clipping."""
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._grad_clip)
+        full = getattr(norm, "full_tensor", None)  # a DTensor under FSDP
+        value = float(full() if full else norm)
+        if not math.isfinite(value):
+            self.optimizers.zero_grad()
+            raise NonFiniteGradientError(f"gradient norm is {value}; no weight was changed")
+        self.optimizers.step()
+        return value

@@ -1,0 +1,49 @@
+"""Load models and tokenizers from a directory or the hub, with errors that say what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from rocstar.train.config import ConfigError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def check_model_path(path: str) -> None:
+    """Fail before anything is built: a local path must be a directory with a model and a tokenizer."""
+    directory = Path(path)
+    looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1 or directory.exists()
+    if not looks_local:
+        return  # a hub name: only loading can tell
+    if not directory.is_dir():
+        raise ConfigError(f"model.path = {path!r} does not exist; give a Hugging Face directory or a hub name")
+    if not (directory / "config.json").is_file():
+        raise ConfigError(f"model.path = {path!r} has no config.json; it is not a Hugging Face model directory")
+    if not any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+        raise ConfigError(f"model.path = {path!r} has no tokenizer; copy tokenizer.json and tokenizer_config.json there")
+
+
+def load_model(path: str, dtype: Literal["float32", "bfloat16"]) -> PreTrainedModel:
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype])
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.path = {path!r} cannot be loaded: {_first_line(error)}") from None
+    result: PreTrainedModel = model
+    return result
+
+
+def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.path = {path!r} has no usable tokenizer: {_first_line(error)}") from None
+    result: PreTrainedTokenizerBase = tokenizer
+    return result
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,92 @@
+"""Optimizers and schedules of torch, put together; nothing here is our own mathematics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+BETAS = (0.9, 0.95)
+
+
+class Optimizers:
+    """Several optimizers stepped as one, under one schedule."""
+
+    def __init__(self, optimizers: Iterable[torch.optim.Optimizer], schedule: Callable[[int], float]) -> None:
+        self.optimizers = list(optimizers)
+        self._schedulers = [LambdaLR(optimizer, schedule) for optimizer in self.optimizers]
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the next step."""
+        return float(self._schedulers[0].get_last_lr()[0])
+
+    def zero_grad(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+    def step(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.step()
+        for scheduler in self._schedulers:
+            scheduler.step()
+
+    def schedule_state(self) -> list[dict[str, Any]]:
+        return [{"last_epoch": s.last_epoch, "step_count": s._step_count} for s in self._schedulers]
+
+    def load_schedule_state(self, states: Iterable[dict[str, Any]]) -> None:
+        for scheduler, state in zip(self._schedulers, states, strict=True):
+            scheduler.last_epoch = state["last_epoch"]
+            scheduler._step_count = state["step_count"]
+            scheduler._last_lr = [
+                base * rate(scheduler.last_epoch)
+                for base, rate in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+            ]
+            for group, lr in zip(scheduler.optimizer.param_groups, scheduler._last_lr, strict=True):
+                group["lr"] = lr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimSpec:
+    """Which optimizer, how fast. Plain values, so that every rank can build its own.
+
+    Rate: linear warm-up over `warmup_steps`; if `decay_fraction` > 0 the last part of `total_steps` is
+    linear down to 2%; constant otherwise.
+    """
+
+    kind: Literal["adamw", "muon"]
+    lr: float
+    weight_decay: float
+    grad_clip: float
+    warmup_steps: int
+    total_steps: int = 0
+    decay_fraction: float = 0.0
+
+    def rate(self, step: int) -> float:
+        """Share of `lr` at the 0-based step."""
+        warm = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+        done = step / max(1, self.total_steps)
+        if not self.decay_fraction or done < 1 - self.decay_fraction:
+            return warm
+        return warm * max(0.02, (1 - done) / self.decay_fraction)
+
+
+def build(model: nn.Module, spec: OptimSpec) -> Optimizers:
+    """AdamW over everything, or Muon over the matrices of the layers and AdamW over the rest."""
+    parameters: list[tuple[str, Tensor]] = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+
+    def adamw(chosen: list[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(chosen, lr=spec.lr, betas=BETAS, weight_decay=spec.weight_decay)
+
+    if spec.kind == "adamw":
+        return Optimizers([adamw([p for _, p in parameters])], spec.rate)
+    matrices = [p for n, p in parameters if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
+    chosen = {id(p) for p in matrices}
+    muon = torch.optim.Muon(
+        matrices, lr=spec.lr, momentum=0.95, weight_decay=spec.weight_decay, adjust_lr_fn="match_rms_adamw"
+    )
+    return Optimizers([muon, adamw([p for _, p in parameters if id(p) not in chosen])], spec.rate)

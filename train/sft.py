@@ -1,0 +1,131 @@
+"""The cold start: non-reasoning supervised fine-tuning on chat conversations with tools.
+
+Loss: mean cross-entropy over assistant tokens, plus `digit_weight` times the mean over digit tokens (a tiny
+model must copy numbers exactly; without it copying is learnt last). Both means become per-token weights.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rocstar.engine.chat import ChatError, ChatFormat
+from rocstar.train.batch import Example, MicroBatch, pack
+from rocstar.train.config import ConfigError, SftConfig
+from rocstar.train.optim import OptimSpec
+from rocstar.train.team import LearnerTeam
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """Ids and loss mask of one tokenised conversation."""
+
+    ids: list[int]
+    mask: list[int]
+
+
+def read_conversations(path: Path) -> list[dict[str, Any]]:
+    """Rows {"messages": [...], "tools"?: [...]} of a chat JSONL file."""
+    if not path.is_file():
+        raise ConfigError(f"sft.data = {str(path)!r} does not exist; give 'demonstrations' or a chat JSONL file")
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            row = json.loads(line)
+            rows.append({"messages": row["messages"], "tools": row.get("tools")})
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
+            raise ConfigError(f"{path}:{number}: not a JSON object with 'messages'") from None
+    if not rows:
+        raise ConfigError(f"sft.data = {str(path)!r} holds no conversation")
+    return rows
+
+
+def tokenise(
+    rows: Sequence[dict[str, Any]], chat: ChatFormat, *, max_tokens: int
+) -> tuple[list[Conversation], int]:
+    """Conversations that fit, and how many were skipped (too long, or nothing to learn)."""
+    kept, skipped = [], 0
+    for number, row in enumerate(rows, 1):
+        try:
+            ids, mask = chat.encode_conversation(row["messages"], row.get("tools"))
+        except ChatError as error:
+            raise ConfigError(f"sft.data, conversation {number}: {error}") from None
+        if len(ids) > max_tokens or not any(mask):
+            skipped += 1
+        else:
+            kept.append(Conversation(ids=ids, mask=mask))
+    if not kept:
+        raise ConfigError(f"sft: none of {len(rows)} conversations fits sft.max_tokens = {max_tokens}; raise it")
+    return kept, skipped
+
+
+def examples(batch: Sequence[Conversation], digit_ids: frozenset[int], digit_weight: float) -> list[Example]:
+    """One optimizer step's rows with weights from the step's global counts."""
+    total = sum(sum(c.mask) for c in batch)
+    digits = sum(m for c in batch for t, m in zip(c.ids, c.mask, strict=True) if t in digit_ids)
+    plain = 1.0 / total
+    digit = plain + (digit_weight / digits if digits else 0.0)
+    return [
+        Example(
+            ids=c.ids,
+            mask=c.mask,
+            weights=[m * (digit if t in digit_ids else plain) for t, m in zip(c.ids, c.mask, strict=True)],
+            rollout_logprobs=[None] * len(c.ids),
+            advantage=1.0,
+        )
+        for c in batch
+    ]
+
+
+def batches(
+    conversations: Sequence[Conversation], *, batch_size: int, steps: int, rng: random.Random
+) -> list[list[Conversation]]:
+    """`steps` batches of similar lengths, epoch after epoch: shuffle, sort windows by length, shuffle batches."""
+    out: list[list[Conversation]] = []
+    window = batch_size * 32
+    while len(out) < steps:
+        order = list(range(len(conversations)))
+        rng.shuffle(order)
+        epoch = []
+        for at in range(0, len(order), window):
+            part = sorted(order[at : at + window], key=lambda k: len(conversations[k].ids))
+            epoch += [part[b : b + batch_size] for b in range(0, len(part), batch_size)]
+        rng.shuffle(epoch)
+        out += [[conversations[k] for k in part] for part in epoch]
+    return out[:steps]
+
+
+async def cold_start(
+    team: LearnerTeam,
+    conversations: Sequence[Conversation],
+    config: SftConfig,
+    *,
+    digit_ids: frozenset[int],
+    tokens_per_microbatch: int,
+    seed: int,
+    on_step: Callable[[int, float, float], None],
+) -> None:
+    """Train for `config.steps` optimizer steps; `on_step(step, mean_loss, grad_norm)` after each."""
+    await team.use(
+        OptimSpec(
+            kind=config.optimizer,
+            lr=config.lr,
+            weight_decay=0.0,
+            grad_clip=1.0,
+            warmup_steps=config.warmup_steps,
+            total_steps=config.steps,
+            decay_fraction=config.decay_fraction,
+        )
+    )
+    plan = batches(conversations, batch_size=config.batch_size, steps=config.steps, rng=random.Random(f"sft|{seed}"))
+    budget = max(tokens_per_microbatch, config.max_tokens)
+    for step, batch in enumerate(plan, 1):
+        micros: list[MicroBatch] = pack(
+            examples(batch, digit_ids, config.digit_weight), tokens_per_microbatch=budget
+        )
+        stats = await team.imitation_step(micros)
+        on_step(step, stats.loss / stats.tokens, stats.grad_norms[-1])

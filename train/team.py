@@ -1,0 +1,179 @@
+"""All ranks of the learner behind one object.
+
+    rank 0: event loop --(device thread)--> scatter (verb, payload) --> every rank runs it --> reduce stats
+    others: follow(): wait for a verb, run it, wait for the next; `stop` ends them
+
+Who waits: the other ranks wait in the scatter for rank 0; rank 0's loop waits for the device thread. All
+collectives of rank 0 run in that one thread, so their order is the same on every rank.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rocstar.train import checkpoint
+from rocstar.train.batch import MicroBatch, share_out
+from rocstar.train.learner import Learner, LossSettings, LossStats
+from rocstar.train.optim import OptimSpec
+
+COLLECTIVE_TIMEOUT = timedelta(hours=2)
+"""Followers wait this long for rank 0's next verb: a step's rollouts lie in between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """This process's place among those torchrun started; size 1 without torchrun."""
+
+    rank: int
+    size: int
+
+    @staticmethod
+    def join() -> World:
+        """Read torchrun's environment and connect: gloo on the CPU, NCCL or RCCL on GPUs."""
+        size = int(os.environ.get("WORLD_SIZE", "1"))
+        if size == 1:
+            return World(rank=0, size=1)
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
+        return World(rank=dist.get_rank(), size=size)
+
+    def leave(self) -> None:
+        if self.size > 1:
+            dist.destroy_process_group()
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's value, on every rank."""
+        if self.size == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+
+def shard(model: PreTrainedModel, world: World) -> None:
+    """FSDP2 over all ranks: each decoder layer is a unit, the embedding and the head are the root's."""
+    if world.size == 1:
+        return
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    mesh = init_device_mesh(device, (world.size,))
+    for layer in model.get_decoder().layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+class LearnerTeam:
+    """The learner on every rank, driven by rank 0.
+
+    Invariant: every rank runs the same verbs in the same order with the same number of microbatches.
+    """
+
+    def __init__(self, model: PreTrainedModel, world: World, thread: ThreadPoolExecutor) -> None:
+        self.world, self._thread = world, thread
+        self.learner = Learner(model, world_size=world.size)
+
+    # ---- rank 0, on the event loop ----
+
+    async def use(self, spec: OptimSpec) -> None:
+        await self._everywhere("use", [(spec,)] * self.world.size)
+
+    async def policy_step(
+        self, updates: Sequence[Sequence[MicroBatch]], settings: LossSettings
+    ) -> LossStats:
+        shares = [share_out(micros, self.world.size) for micros in updates]
+        payloads = [([share[rank] for share in shares], settings) for rank in range(self.world.size)]
+        stats: LossStats = await self._everywhere("policy_step", payloads)
+        return stats
+
+    async def imitation_step(self, micros: Sequence[MicroBatch]) -> LossStats:
+        shares = share_out(micros, self.world.size)
+        stats: LossStats = await self._everywhere("imitation_step", [(share,) for share in shares])
+        return stats
+
+    async def full_weights(self) -> list[tuple[str, Tensor]] | None:
+        """Unsharded weights for the engine's copy; None where engine and learner share them."""
+        if self.world.size == 1:
+            return None
+        weights: list[tuple[str, Tensor]] = await self._everywhere("full_weights", [()] * self.world.size)
+        return weights
+
+    async def save(self, directory: Path, extras: checkpoint.Extras) -> None:
+        """A whole checkpoint: written beside, then renamed."""
+        await self._everywhere("save", [(str(directory), extras)] * self.world.size)
+
+    async def load_optimizer(self, directory: Path) -> None:
+        await self._everywhere("load_optimizer", [(str(directory),)] * self.world.size)
+
+    async def stop(self) -> None:
+        """Let the other ranks go home."""
+        if self.world.size > 1:
+            await self._in_thread(lambda: self._scatter("stop", [()] * self.world.size))
+
+    async def _everywhere(self, verb: str, payloads: Sequence[tuple[Any, ...]]) -> Any:
+        return await self._in_thread(lambda: self._run(verb, self._scatter(verb, payloads)))
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _scatter(self, verb: str, payloads: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+        if self.world.size == 1:
+            return payloads[0]
+        mine: list[Any] = [None]
+        dist.scatter_object_list(mine, [(verb, payload) for payload in payloads], src=0)
+        payload: tuple[Any, ...] = mine[0][1]
+        return payload
+
+    # ---- every rank ----
+
+    def follow(self) -> None:
+        """The whole life of a rank that is not 0."""
+        while True:
+            mine: list[Any] = [None]
+            dist.scatter_object_list(mine, None, src=0)
+            verb, payload = mine[0]
+            if verb == "stop":
+                return
+            self._run(verb, payload)
+
+    def _run(self, verb: str, payload: tuple[Any, ...]) -> Any:
+        if verb == "use":
+            return self.learner.use(*payload)
+        if verb == "policy_step":
+            return self._reduce(self.learner.policy_step(*payload))
+        if verb == "imitation_step":
+            return self._reduce(self.learner.imitation_step(*payload))
+        if verb == "full_weights":
+            return checkpoint.full_weights(self.learner.model)
+        if verb == "save":
+            directory, extras = payload
+            return checkpoint.save(Path(directory), self.learner, extras, self.world.rank, self.world.size)
+        if verb == "load_optimizer":
+            return checkpoint.load_optimizer(Path(payload[0]), self.learner)
+        raise AssertionError(f"unknown verb {verb!r}")
+
+    def _reduce(self, stats: LossStats) -> LossStats:
+        """Sums over ranks; gradient norms are already global."""
+        if self.world.size == 1:
+            return stats
+        sums = torch.tensor([getattr(stats, name) for name in LossStats.SUMS], dtype=torch.float64)
+        top = torch.tensor([stats.max_ratio], dtype=torch.float64)
+        dist.all_reduce(sums)
+        dist.all_reduce(top, dist.ReduceOp.MAX)
+        for name, value in zip(LossStats.SUMS, sums.tolist(), strict=True):
+            setattr(stats, name, value)
+        stats.max_ratio = float(top)
+        return stats
