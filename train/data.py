@@ -239,7 +239,9 @@ def _field(row: Mapping[str, Any], name: str, where: str) -> Any:
             node = node[int(part)]
         else:
             known = list(_field_names(row))
-            hint = f"did you mean {_nearest(name, known)!r}?" if known else "the row has no fields."
+            hint = (
+                f"did you mean {_nearest(name, known)!r} of {', '.join(known)}?" if known else "it is empty."
+            )
             raise ConfigError(
                 f"{where} has no field {name!r}; {hint} Set question and answer in the recipe's data"
             )

@@ -123,9 +123,9 @@ def test_fields_are_mapped_and_nested_ones_reached(tmp_path: Path) -> None:
     [
         ([], {}, ["rows.jsonl", "empty", "at least one row"]),
         ([[1]], {}, ["line 1", "[1]", "not an object"]),
-        (ROWS, {"question": "questoin"}, ["'questoin'", "did you mean 'question'?"]),
+        (ROWS, {"question": "questoin"}, ["'questoin'", "did you mean 'question' of question, answer?"]),
         ([{"a": {"bc": 1}}], {"question": "a.bd"}, ["'a.bd'", "'a.bc'"]),
-        ([{}], {}, ["no fields"]),
+        ([{}], {}, ["no field 'question'; it is empty"]),
         ([{"question": " ", "answer": "1"}], {}, ["line 1", "'question' holds no question", "' '"]),
         ([{"question": [{"role": "system"}], "answer": "1"}], {}, ["no question", "user message"]),
         ([{"question": "q", "answer": True}], {}, ["'answer' holds no answer", "True"]),
