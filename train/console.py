@@ -20,6 +20,7 @@ from rocstar.train.console_text import (
     number,
     progress_bar,
     sparkline,
+    step_time,
     time_percents,
 )
 from rocstar.train.time_budget import PHASES
@@ -106,7 +107,8 @@ class Console:
                 self.note(line)
             return
         self._sft = None
-        self._step = int(row.get("step", self._step + 1))
+        step = number(row, "step")
+        self._step = self._step + 1 if step is None else int(step)
         self._last = row
         for _, name, _, _ in CURVES:
             value = number(row, name)
@@ -128,7 +130,7 @@ class Console:
         seconds = number(self._last, "time/step")
         if seconds is not None:
             budget = " ".join(f"{name} {percent}%" for name, percent in time_percents(self._last).items())
-            parts.append(f"{seconds:.1f}s" + (f" ({budget})" if budget else ""))
+            parts.append(step_time(seconds) + (f" ({budget})" if budget else ""))
         return "  ".join(parts)
 
     def panel(self) -> Panel:
@@ -178,7 +180,7 @@ class Console:
         bar = Text()
         for name, cells in apportion(percents, width - 12).items():
             bar.append("█" * cells, style=PHASE_STYLES[name])
-        lines: list[RenderableType] = [bar.append(f" {duration_s(seconds)}/step", style="default")]
+        lines: list[RenderableType] = [bar.append(f" {step_time(seconds)}/step", style="default")]
         legend = Text()
         for name, percent in percents.items():
             item = f"{name.replace('_', ' ')} {percent}%  "
@@ -193,10 +195,3 @@ class Console:
             n.removeprefix("ledger/"): number(self._last, n) for n in self._last if n.startswith("ledger/")
         }
         return ", ".join(f"{count:.0f} {name.replace('_', ' ')}" for name, count in counts.items() if count)
-
-
-def duration_s(seconds: float) -> str:
-    """A step's time: `0.42s`, `3.1s`, `42s`, then minutes."""
-    if seconds >= 20:
-        return duration(seconds)
-    return f"{seconds:.2g}s"

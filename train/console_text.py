@@ -46,6 +46,11 @@ def duration(seconds: float) -> str:
     return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
 
 
+def step_time(seconds: float) -> str:
+    """A step's time with two digits: `0.42s`, `3.1s`, then as `duration`."""
+    return f"{seconds:.2g}s" if abs(seconds) < 10 else duration(seconds)
+
+
 def time_percents(row: Mapping[str, Any]) -> dict[str, int]:
     """The phases of a step that took at least half a percent or so; all of them sum to 100."""
     seconds = {name: number(row, f"time/{name}") or 0.0 for name in PHASES}

@@ -5,7 +5,7 @@ name means or whether two spellings are one. `{...}` in a name stands for a word
 evaluation set, a status, a number.
 
 `reward/mean` and all of `tool/*`, `seq_len/*`, `num_turns/*`, `is_truncated/*` and `finish/*` are taken over
-every trajectory that was generated and scored in the step, before RoC drops any.
+every trajectory that was generated in the step, before RoC drops any (rewards: over those that have one).
 """
 
 import json
