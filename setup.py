@@ -1,4 +1,4 @@
-"""Builds rocstar: Python from engine/ kernels/ sandbox/ train/, the sandbox's native module from csrc/ with CMake."""
+"""Builds rocstar: Python from engine/ kernels/ sandbox/ train/, the native module from csrc/ with CMake."""
 
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ FOLDERS = ("engine", "kernels", "sandbox", "train")
 
 
 class CMakeBuild(build_ext):
-    """Builds the one extension with CMake; the build tree under build/ makes a second run a matter of a second."""
+    """Builds the one extension with CMake; the build tree under build/ makes a second run short."""
 
     def build_extension(self, ext: Extension) -> None:
         import pybind11
@@ -41,7 +41,9 @@ class CMakeBuild(build_ext):
 def cmake() -> str:
     found = shutil.which("cmake")
     if found is None:
-        raise SystemExit("cmake is not on PATH; install it with `apt-get install cmake` or `pip install cmake`")
+        raise SystemExit(
+            "cmake is not on PATH; install it with `apt-get install cmake` or `pip install cmake`"
+        )
     return found
 
 

@@ -38,10 +38,7 @@ int run_in_child(const py::function& run_cell, const rocstar::Request& request, 
 }
 
 rocstar::Layers layers_from(bool seccomp, bool landlock, bool slot_uid, std::vector<std::string> readable_paths) {
-  return {.seccomp = seccomp,
-          .landlock = landlock,
-          .slot_uid = slot_uid,
-          .readable_paths = std::move(readable_paths)};
+  return {.seccomp = seccomp, .landlock = landlock, .slot_uid = slot_uid, .readable_paths = std::move(readable_paths)};
 }
 
 void serve(int fd, size_t max_live, const rocstar::Layers& layers, const py::function& run_cell, int memory_exit) {
@@ -72,8 +69,8 @@ PYBIND11_MODULE(_native, module) {
       .def(py::init(&layers_from), py::kw_only(), py::arg("seccomp"), py::arg("landlock"), py::arg("slot_uid"),
            py::arg("readable_paths"))
       .def_property_readonly("names", &rocstar::Layers::names);
-  module.def("serve", &serve, py::arg("fd"), py::kw_only(), py::arg("max_live"), py::arg("layers"),
-             py::arg("run_cell"), py::arg("memory_exit"));
+  module.def("serve", &serve, py::arg("fd"), py::kw_only(), py::arg("max_live"), py::arg("layers"), py::arg("run_cell"),
+             py::arg("memory_exit"));
   module.def("probe", &probe);
   module.def("die_with_parent", &rocstar::die_with_parent, py::arg("parent"));
   module.def("collapse_heap", &rocstar::collapse_heap);

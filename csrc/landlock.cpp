@@ -77,8 +77,6 @@ UniqueFd make_landlock_ruleset(const std::vector<std::string>& paths) {
   return ruleset;
 }
 
-int enter_landlock(int ruleset) {
-  return syscall(__NR_landlock_restrict_self, ruleset, 0) == 0 ? 0 : errno;
-}
+int enter_landlock(int ruleset) { return syscall(__NR_landlock_restrict_self, ruleset, 0) == 0 ? 0 : errno; }
 
 }  // namespace rocstar

@@ -78,8 +78,8 @@ Request decode_run(std::string_view payload) {
 
 void append_run(std::string& to, const Request& request) {
   const FrameWriter frame(to, FrameType::kRun);
-  for (const uint64_t field : {request.id, request.wall_us, request.cpu_s, request.memory_bytes,
-                               request.output_bytes, request.file_bytes}) {
+  for (const uint64_t field :
+       {request.id, request.wall_us, request.cpu_s, request.memory_bytes, request.output_bytes, request.file_bytes}) {
     put(to, field);
   }
   put<uint8_t>(to, request.seed.has_value());

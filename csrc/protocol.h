@@ -58,9 +58,9 @@ struct Outcome {
   uint64_t wall_us = 0;
   uint64_t cpu_us = 0;
   uint64_t peak_bytes = 0;
-  std::string out{};
-  std::string err{};
-  std::string value{};
+  std::string out;
+  std::string err;
+  std::string value;
 };
 
 Request decode_run(std::string_view payload);

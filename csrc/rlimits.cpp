@@ -29,9 +29,8 @@ int apply_rlimits(const Rlimits& limits) {
   const bool done =
       set(RLIMIT_AS, limits.address_space_bytes, limits.address_space_bytes) &&
       set(RLIMIT_CPU, limits.cpu_s, limits.cpu_s + 1) && set(RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes) &&
-      set(RLIMIT_NOFILE, limits.open_files, limits.open_files) && set(RLIMIT_CORE, 0, 0) &&
-      set(RLIMIT_MEMLOCK, 0, 0) && set(RLIMIT_MSGQUEUE, 0, 0) &&
-      (limits.processes == 0 || set(RLIMIT_NPROC, limits.processes, limits.processes));
+      set(RLIMIT_NOFILE, limits.open_files, limits.open_files) && set(RLIMIT_CORE, 0, 0) && set(RLIMIT_MEMLOCK, 0, 0) &&
+      set(RLIMIT_MSGQUEUE, 0, 0) && (limits.processes == 0 || set(RLIMIT_NPROC, limits.processes, limits.processes));
   return done ? 0 : errno;
 }
 

@@ -13,7 +13,7 @@ namespace rocstar {
 struct ArgCheck {
   unsigned index;
   uint32_t mask = 0xFFFFFFFF;
-  std::vector<uint32_t> values{};
+  std::vector<uint32_t> values;
   bool high = false;
   bool own_pid = false;  // `values` is the pid of the process that installs the filter
 };
@@ -22,8 +22,8 @@ struct Rule {
   enum class Action { kAllow, kErrno, kKill };
   uint32_t number;
   Action action;
-  int error = 0;                   // for kErrno, and for kAllow when a check fails
-  std::vector<ArgCheck> checks{};  // all must hold
+  int error = 0;                 // for kErrno, and for kAllow when a check fails
+  std::vector<ArgCheck> checks;  // all must hold
 };
 
 // Invariant: a system call without a rule is never allowed. Up to `newest` it gets EPERM, beyond it ENOSYS, which

@@ -7,7 +7,7 @@ namespace rocstar {
 namespace {
 
 struct Lead {
-  size_t length;          // bytes of the whole code point; 0 when this byte cannot lead
+  size_t length;              // bytes of the whole code point; 0 when this byte cannot lead
   unsigned char low = 0x80;   // bounds of the second byte: they exclude overlong forms, surrogates and
   unsigned char high = 0xBF;  // everything above U+10FFFF
 };

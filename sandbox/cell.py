@@ -36,7 +36,7 @@ def run_cell(code: bytes, seed: int) -> int:
 def reseed(seed: int) -> None:
     """Gives this child its own random state: forked siblings share what the zygote had. The state is that of
     `random.seed(seed)`; the C method underneath touches fewer pages."""
-    generator = random.random.__self__
+    generator: Any = random._inst
     _random.Random.seed(generator, seed)
     generator.gauss_next = None
     if numpy_random := sys.modules.get("numpy.random"):
@@ -64,10 +64,12 @@ def run_source(code: bytes) -> int:
 def evaluate(source: str, namespace: dict[str, Any]) -> object:
     """Runs the statements; the value of a trailing expression, None when there is none or a ';' hides it."""
     tree = ast.parse(source, CELL)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr):
+        tree.body.pop()
     if tree.body:
         exec(compile(tree, CELL, "exec", dont_inherit=True), namespace)
-    if last is None:
+    if not isinstance(last, ast.Expr):
         return None
     value: object = eval(compile(ast.Expression(last.value), CELL, "eval", dont_inherit=True), namespace)
     return None if is_hidden(source, last) else value
@@ -88,7 +90,7 @@ def write_value(text: str) -> None:
 
 
 def exit_code_of(stop: SystemExit) -> int:
-    """As the interpreter itself does: None is 0, a number is itself modulo 256, anything else is a message."""
+    """As the interpreter does: None is 0, a number is itself modulo 256, anything else is a message."""
     if stop.code is None:
         return 0
     if isinstance(stop.code, int):

@@ -4,8 +4,8 @@
                ^                   |
                +-- given back when the child is gone
 
-A caller waits first for a permit (that is the back-pressure), then for its result. `max_queued` calls wait inside
-the zygote, so that a finished child is followed by the next without asking a busy event loop.
+A caller waits first for a permit (that is the back-pressure), then for its result. `max_queued` calls wait
+inside the zygote, so that a finished child is followed by the next without asking a busy event loop.
 """
 
 import asyncio
@@ -25,13 +25,12 @@ START_ATTEMPTS = 2
 
 
 def default_max_live() -> int:
-    """Children at a time: one and a half per core keep the cores busy without stretching anyone's wall clock."""
+    """Children at a time: one and a half per core keep the cores busy and hardly stretch wall clocks."""
     return max(2, len(os.sched_getaffinity(0)) * 3 // 2)
 
 
 class _Lane:
-    """The calls of one flavour. Invariant: at most one zygote is alive; a permit is held for as long as a call is
-    in it."""
+    """The calls of one flavour. Invariant: at most one zygote is alive; a permit is held while a call is in it."""
 
     def __init__(self, options: ZygoteOptions, permits: int, needs_seccomp: bool) -> None:
         self._options = options
@@ -101,12 +100,12 @@ class SandboxPool:
     """Runs programs in confined children of warm zygotes. Use it as an async context manager.
 
     flavours: the zygotes to start (see flavours.py). max_live: children at a time per flavour; their
-    `memory_bytes` together should fit the machine. max_queued: calls waiting in the zygote beyond those; further
-    callers wait in `run`. allow_no_isolation: start even where no seccomp filter can be had; every result then
-    says so in `isolation`. without: layers to leave out, for tests.
+    `memory_bytes` together should fit the machine. max_queued: calls waiting in the zygote beyond those;
+    further callers wait in `run`. allow_no_isolation: start even where no seccomp filter can be had; every
+    result then says so in `isolation`. without: layers to leave out, for tests.
 
-    Invariants: every `run` ends in exactly one result, SandboxError or cancellation; when `run` was cancelled or
-    its deadline passed, the child is killed; after the context ends no process of the pool is left.
+    Invariants: every `run` ends in exactly one result, SandboxError or cancellation; when `run` was cancelled
+    or its deadline passed, the child is killed; after the context ends no process of the pool is left.
     """
 
     def __init__(
@@ -144,6 +143,9 @@ class SandboxPool:
         except BaseExceptionGroup as failures:
             await self._close()
             raise failures.exceptions[0] from None
+        except asyncio.CancelledError:
+            await asyncio.shield(self._close())
+            raise
         return self
 
     async def __aexit__(
@@ -173,7 +175,9 @@ class SandboxPool:
             async with asyncio.timeout_at(deadline):
                 return await self._run_twice(lane, request)
         except TimeoutError:
-            raise SandboxError("the deadline passed before the program ended", kind="deadline", retryable=True) from None
+            raise SandboxError(
+                "the deadline passed before the program ended", kind="deadline", retryable=True
+            ) from None
 
     async def _run_twice(self, lane: _Lane, request: ExecRequest) -> ExecResult:
         try:

@@ -58,7 +58,7 @@ def encode_cancel(call_id: int) -> bytes:
 
 
 def encode_run(call_id: int, request: ExecRequest) -> bytes:
-    """Lone surrogates in the code reach the child, which reports them as Python does; in stdin they become '?'."""
+    """Lone surrogates in the code reach the child, which reports them as Python does; in stdin become "?"."""
     code = request.code.encode("utf-8", "surrogatepass")
     stdin = request.stdin.encode("utf-8", "replace")
     for name, text in (("code", code), ("stdin", stdin)):
@@ -90,12 +90,16 @@ def decode_id(payload: bytes) -> int:
 
 
 def decode_result(payload: bytes, *, request: ExecRequest, isolation: str, memory_exit: int) -> ExecResult:
-    _, signaled, code, flags, wall_us, cpu_us, peak, out_len, err_len, value_len = _RESULT.unpack_from(payload)
+    _, signaled, code, flags, wall_us, cpu_us, peak, out_len, err_len, value_len = _RESULT.unpack_from(
+        payload
+    )
     out_end = _RESULT.size + out_len
     err_end = out_end + err_len
     cpu_s = cpu_us / 1e6
     return ExecResult(
-        status=status_of(signaled, code, flags, over_cpu=cpu_s >= request.limits.cpu_s, memory_exit=memory_exit),
+        status=status_of(
+            signaled, code, flags, over_cpu=cpu_s >= request.limits.cpu_s, memory_exit=memory_exit
+        ),
         exit_code=None if signaled else code,
         signal=code if signaled else None,
         stdout=payload[_RESULT.size : out_end].decode(),

@@ -1,7 +1,7 @@
 """The process that children are forked from: import, warm up, then hand over to the native loop for ever.
 
-Started by the pool as `python -P -m rocstar.sandbox.zygote`; says HELLO or FATAL on the socket it inherits, and
-from then on speaks the frames of wire.py. Its environment holds nothing of the parent's.
+Started by the pool as `python -P -m rocstar.sandbox.zygote`; says HELLO or FATAL on the socket it inherits,
+and from then on speaks the frames of wire.py. Its environment holds nothing of the parent's.
 """
 
 import argparse
@@ -41,7 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         preload(FLAVOURS[options.flavour])
     except ImportError as error:
         flavour = FLAVOURS[options.flavour]
-        message = f"flavour {flavour.name!r} needs {error.name or error}: {flavour.install or 'repair this Python'}"
+        message = (
+            f"flavour {flavour.name!r} needs {error.name or error}: {flavour.install or 'repair this Python'}"
+        )
         say(options.fd, wire.FATAL, {"kind": "missing_import", "message": message})
         return 3
     layers = choose_layers(frozenset(options.without))
@@ -58,13 +60,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    # A formatter with a width does not import shutil and its five shared libraries, which every fork would copy.
+    # A formatter with a width does not import shutil, whose shared libraries every fork would copy.
     parser = argparse.ArgumentParser(
         prog="rocstar.sandbox.zygote", formatter_class=lambda prog: argparse.HelpFormatter(prog, width=100)
     )
     parser.add_argument("--flavour", choices=sorted(FLAVOURS), required=True)
     parser.add_argument("--fd", type=int, required=True, help="the inherited stream socket")
-    parser.add_argument("--parent", type=int, required=True, help="pid of the pool, whose death ends this process")
+    parser.add_argument(
+        "--parent", type=int, required=True, help="pid of the pool, whose death ends this process"
+    )
     parser.add_argument("--max-live", type=int, required=True, help="children at a time")
     parser.add_argument("--without", nargs="*", default=[], help="layers to leave out")
     return parser.parse_args(argv)
@@ -109,9 +113,13 @@ def choose_layers(without: frozenset[str]) -> _native.Layers:
 
 
 def python_paths() -> list[str]:
-    """The folders that this interpreter imports from. Folders that a .pth file points to are left out: they are
-    somebody's working copies."""
-    found = [sys.prefix, sys.base_prefix, *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))]
+    """The folders that this interpreter imports from. Folders that a .pth file points to are left out: they
+    are somebody's working copies."""
+    found = [
+        sys.prefix,
+        sys.base_prefix,
+        *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+    ]
     if site.ENABLE_USER_SITE:
         found.append(site.getusersitepackages())
     return [path for path in dict.fromkeys(map(os.path.realpath, found)) if os.path.isdir(path)]

@@ -1,0 +1,158 @@
+// Installs the real policy in a forked process and tries single system calls under it.
+#include "seccomp.h"
+
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <functional>
+#include <stdexcept>
+
+#include "check.h"
+
+using namespace rocstar;
+
+namespace {
+
+// What `attempt` gave under the policy: its errno (0 when it succeeded), or 1000 + the signal that it died of.
+int outcome(const std::function<long()>& attempt) {
+  const pid_t pid = fork();
+  CHECK(pid >= 0);
+  if (pid == 0) {
+    SeccompFilter filter(child_policy(), newest_known_syscall());
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || filter.install(static_cast<uint32_t>(getpid())) != 0) _exit(250);
+    errno = 0;
+    syscall(SYS_exit_group, attempt() >= 0 ? 0 : errno);
+  }
+  int status = 0;
+  CHECK(waitpid(pid, &status, 0) == pid);
+  return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+int call(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0) {
+  return outcome([=] { return syscall(number, a, b, c, d, e); });
+}
+
+constexpr int kKilled = 1000 + SIGSYS;
+
+void everyday_calls_work() {
+  CHECK(call(SYS_getpid) == 0);
+  CHECK(outcome([] { return open("/dev/null", O_RDONLY | O_CLOEXEC); }) == 0);
+  CHECK(outcome([] { return static_cast<long>(write(2, "", 0)); }) == 0);
+  CHECK(outcome([] { return fcntl(0, F_GETFL); }) == 0);
+}
+
+void nothing_is_opened_for_writing() {
+  for (const int flags : {O_WRONLY, O_RDWR, O_RDONLY | O_TRUNC, O_CREAT, O_TMPFILE | O_WRONLY}) {
+    CHECK(outcome([=] { return open("/dev/null", flags, 0600); }) == EROFS);
+  }
+  CHECK(call(SYS_mkdirat, AT_FDCWD, reinterpret_cast<long>("/tmp/x"), 0700) == EROFS);
+  CHECK(call(SYS_unlinkat, AT_FDCWD, reinterpret_cast<long>("/tmp/x")) == EROFS);
+}
+
+void there_are_no_descendants() {
+  CHECK(call(SYS_clone, SIGCHLD) == EPERM);
+  CHECK(call(SYS_clone, CLONE_VM | CLONE_VFORK | SIGCHLD) == EPERM);
+  CHECK(call(SYS_clone, CLONE_THREAD | CLONE_NEWUSER) == EPERM);
+  CHECK(call(SYS_clone3) == ENOSYS);
+#ifdef SYS_fork
+  CHECK(call(SYS_fork) == EPERM);
+  CHECK(call(SYS_vfork) == EPERM);
+#endif
+  // Allowed as far as the filter goes: the kernel then finds the flags inconsistent.
+  CHECK(call(SYS_clone, CLONE_THREAD) == EINVAL);
+}
+
+void signals_reach_oneself_only() {
+  CHECK(outcome([] { return kill(getpid(), 0); }) == 0);
+  CHECK(outcome([] { return kill(getppid(), 0); }) == EPERM);
+  CHECK(outcome([] { return kill(-1, 0); }) == EPERM);
+  CHECK(outcome([] { return kill(0, 0); }) == EPERM);
+  CHECK(outcome([] { return syscall(SYS_tgkill, getpid(), gettid(), 0); }) == 0);
+  CHECK(outcome([] { return syscall(SYS_tgkill, getppid(), getppid(), 0); }) == EPERM);
+  CHECK(outcome([] { return fcntl(0, F_SETOWN, getppid()); }) == EPERM);
+  CHECK(call(SYS_tkill, 1, 0) == EPERM);
+}
+
+void sockets_are_pairs_of_streams() {
+  CHECK(call(SYS_socket, AF_INET, SOCK_STREAM) == EPERM);
+  CHECK(call(SYS_socket, AF_UNIX, SOCK_DGRAM) == EPERM);
+  int ends[2];
+  CHECK(outcome([&] { return socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends); }) == 0);
+  CHECK(outcome([&] { return socketpair(AF_UNIX, SOCK_DGRAM, 0, ends); }) == EPERM);
+  CHECK(outcome([&] { return socketpair(AF_INET, SOCK_STREAM, 0, ends); }) == EPERM);
+  CHECK(call(SYS_sendto, 99, 0, 0, 0, 0) == EBADF);
+  CHECK(call(SYS_sendto, 99, 0, 0, 0, 0x1000) == EPERM);
+  CHECK(call(SYS_sendto, 99, 0, 0, 0, 0x100000000) == EPERM);
+}
+
+void limits_can_be_read_only() {
+  rlimit limit;
+  CHECK(outcome([&] { return syscall(SYS_prlimit64, 0, RLIMIT_AS, nullptr, &limit); }) == 0);
+  CHECK(outcome([&] { return syscall(SYS_prlimit64, 0, RLIMIT_AS, &limit, nullptr); }) == EPERM);
+  CHECK(outcome([] { return prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0); }) == EPERM);
+  CHECK(outcome([] { return prctl(PR_SET_DUMPABLE, 1, 0, 0, 0); }) == EPERM);
+  CHECK(outcome([] { return prctl(PR_SET_NAME, "x", 0, 0, 0); }) == 0);
+}
+
+void no_honest_program_calls_these() {
+  for (const long number : {SYS_ptrace, SYS_process_vm_readv, SYS_unshare, SYS_setns, SYS_mount, SYS_bpf,
+                            SYS_userfaultfd, SYS_perf_event_open, SYS_io_uring_setup, SYS_keyctl, SYS_kcmp}) {
+    CHECK(call(number) == kKilled);
+  }
+}
+
+void what_has_no_rule_is_refused() {
+  CHECK(call(SYS_execve) == EPERM);
+  CHECK(call(SYS_memfd_create) == EPERM);
+  CHECK(call(SYS_personality, 0xFFFFFFFF) == EPERM);
+  CHECK(call(newest_known_syscall() + 1) == ENOSYS);
+  CHECK(call(100'000) == ENOSYS);
+#if defined(__x86_64__)
+  CHECK(call(0x40000000 | SYS_getpid) == kKilled);  // x32
+#endif
+}
+
+void another_architecture_is_killed() {
+#if defined(__x86_64__)
+  // int 0x80 is the 32-bit interface, whose number 20 is getpid.
+  CHECK(outcome([] {
+          long result;
+          asm volatile("int $0x80" : "=a"(result) : "a"(20L) : "memory");
+          return result;
+        }) == kKilled);
+#endif
+}
+
+void two_rules_for_one_call_are_a_mistake() {
+  bool refused = false;
+  try {
+    const SeccompFilter filter({{1, Rule::Action::kAllow}, {1, Rule::Action::kKill}}, 10);
+  } catch (const std::logic_error&) {
+    refused = true;
+  }
+  CHECK(refused);
+}
+
+}  // namespace
+
+int main() {
+  if (!seccomp_available()) return 0;
+  everyday_calls_work();
+  nothing_is_opened_for_writing();
+  there_are_no_descendants();
+  signals_reach_oneself_only();
+  sockets_are_pairs_of_streams();
+  limits_can_be_read_only();
+  no_honest_program_calls_these();
+  what_has_no_rule_is_refused();
+  another_architecture_is_killed();
+  two_rules_for_one_call_are_a_mistake();
+}

@@ -1,0 +1,115 @@
+"""`rocstar sandbox run` and `rocstar sandbox doctor`.
+
+Exit status of `run`: the program's own; 128 + N after signal N, as in a shell; 2 for a mistake in the command
+line or a failure of the sandbox itself.
+"""
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rocstar.sandbox.flavours import FLAVOURS
+from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, ExecResult, Limits, SandboxError, Status
+
+USAGE_ERROR = 2
+SIGNAL_BASE = 128
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one verb and returns the exit status."""
+    options = build_parser().parse_args(argv)
+    try:
+        status: int = options.run(options)
+    except (SandboxError, OSError, ValueError) as error:
+        print(f"rocstar sandbox: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    return status
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="rocstar sandbox", description="Run Python programs in isolation.")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    add_run(verbs)
+    add_doctor(verbs)
+    return parser
+
+
+def add_run(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = verbs.add_parser("run", help="run one program and show what it printed", description=__doc__)
+    parser.add_argument("file", help="the program, or - for standard input")
+    parser.add_argument("--flavour", choices=FLAVOURS, default="stdlib", help="what is imported beforehand")
+    parser.add_argument("--wall-s", type=float, default=DEFAULT_LIMITS.wall_s, help="wall clock, seconds")
+    parser.add_argument("--memory-bytes", type=int, default=DEFAULT_LIMITS.memory_bytes, help="address space")
+    parser.add_argument("--seed", type=int, help="fix the random modules' state")
+    parser.add_argument("--stdin", metavar="FILE", help="what the program reads as its standard input")
+    parser.add_argument("--allow-no-isolation", action="store_true", help="run even without a seccomp filter")
+    parser.add_argument("--json", action="store_true", help="print the whole result as one JSON object")
+    parser.set_defaults(run=run)
+
+
+def add_doctor(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = verbs.add_parser("doctor", help="show which isolation is active, and the fix for what is not")
+    parser.add_argument("--json", action="store_true", help="print a JSON list")
+    parser.set_defaults(run=doctor)
+
+
+def run(options: argparse.Namespace) -> int:
+    code = read_text(options.file)
+    stdin = read_text(options.stdin) if options.stdin else ""
+    cpu_s = max(1, int(options.wall_s) + 1)
+    limits = Limits(wall_s=options.wall_s, cpu_s=cpu_s, memory_bytes=options.memory_bytes)
+    request = ExecRequest(code=code, stdin=stdin, limits=limits, flavour=options.flavour, seed=options.seed)
+    result = asyncio.run(execute(request, allow_no_isolation=options.allow_no_isolation))
+    if options.json:
+        print(json.dumps(result.to_json()))
+    else:
+        show(result)
+    return SIGNAL_BASE + result.signal if result.signal is not None else result.exit_code or 0
+
+
+async def execute(request: ExecRequest, *, allow_no_isolation: bool) -> ExecResult:
+    # The pool brings asyncio's socket machinery along, which --help does not need.
+    from rocstar.sandbox.pool import SandboxPool
+
+    pool = SandboxPool((request.flavour,), max_live=1, max_queued=0, allow_no_isolation=allow_no_isolation)
+    async with pool:
+        return await pool.run(request)
+
+
+def read_text(path: str) -> str:
+    """A file's text, or standard input's for '-'. Bytes that are no UTF-8 become U+FFFD."""
+    data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    return data.decode("utf-8", "replace")
+
+
+def show(result: ExecResult) -> None:
+    sys.stdout.write(result.stdout)
+    if result.value is not None:
+        print(result.value)
+    sys.stdout.flush()
+    sys.stderr.write(result.stderr)
+    if result.status is not Status.OK:
+        print(f"rocstar sandbox: {result.status} after {result.wall_s:.3f} s", file=sys.stderr)
+    for name, cut in (("stdout", result.stdout_truncated), ("stderr", result.stderr_truncated)):
+        if cut:
+            print(f"rocstar sandbox: {name} was cut", file=sys.stderr)
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Exit status 1 when a required layer is missing."""
+    from rocstar.sandbox.doctor import probe
+
+    layers = probe()
+    if options.json:
+        print(json.dumps([dataclasses.asdict(layer) for layer in layers], indent=2))
+    else:
+        for layer in layers:
+            mark = "active " if layer.active else "MISSING" if layer.required else "absent "
+            print(f"{mark}  {layer.name:<9} {layer.detail}")
+            if layer.fix:
+                print(f"{'':20}fix: {layer.fix}")
+    return int(any(layer.required and not layer.active for layer in layers))

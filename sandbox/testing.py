@@ -1,0 +1,108 @@
+"""A sandbox without processes, and results to fill it with. Checked against tests/sandbox/recordings/.
+
+fake = FakeSandbox({"print(1)": ok("1\\n"), "1/0": error("ZeroDivisionError: division by zero\\n")})
+fake = FakeSandbox(lambda request: timeout() if "while" in request.code else ok())
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Self
+
+from rocstar.sandbox.cell import MEMORY_EXIT
+from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, Status
+
+Answer = ExecResult | SandboxError
+
+SIGKILL, SIGSEGV, SIGSYS = 9, 11, 31
+
+
+def _result(
+    status: Status, *, exit_code: int | None = None, signal: int | None = None, **fields: str | None
+) -> ExecResult:
+    return ExecResult(
+        status=status,
+        exit_code=exit_code,
+        signal=signal,
+        stdout=fields.get("stdout") or "",
+        stderr=fields.get("stderr") or "",
+        stdout_truncated=False,
+        stderr_truncated=False,
+        value=fields.get("value"),
+        wall_s=0.002,
+        cpu_s=0.001,
+        peak_memory_bytes=1 << 20,
+        isolation="fake",
+    )
+
+
+def ok(stdout: str = "", *, value: str | None = None, stderr: str = "") -> ExecResult:
+    return _result(Status.OK, exit_code=0, stdout=stdout, value=value, stderr=stderr)
+
+
+def error(stderr: str = "", *, exit_code: int = 1, stdout: str = "") -> ExecResult:
+    return _result(Status.ERROR, exit_code=exit_code, stdout=stdout, stderr=stderr)
+
+
+def signaled(signal: int = SIGSEGV) -> ExecResult:
+    return _result(Status.SIGNALED, signal=signal)
+
+
+def timeout() -> ExecResult:
+    return _result(Status.TIMEOUT, signal=SIGKILL)
+
+
+def memory_limit(stderr: str = "MemoryError\n") -> ExecResult:
+    return _result(Status.MEMORY_LIMIT, exit_code=MEMORY_EXIT, stderr=stderr)
+
+
+def output_limit(stdout: str = "") -> ExecResult:
+    return _result(Status.OUTPUT_LIMIT, signal=SIGKILL, stdout=stdout)
+
+
+def denied() -> ExecResult:
+    return _result(Status.DENIED, signal=SIGSYS)
+
+
+class FakeSandbox:
+    """Answers from a script: by the exact code, or by a callable. `requests` lists what was asked, in order.
+
+    A SandboxError in the script is raised. A code that the script does not know is a mistake in the test and
+    raises LookupError, unless `otherwise` answers it."""
+
+    def __init__(
+        self,
+        script: Mapping[str, Answer] | Callable[[ExecRequest], Answer],
+        *,
+        otherwise: Answer | None = None,
+    ) -> None:
+        self._script = script
+        self._otherwise = otherwise
+        self.requests: list[ExecRequest] = []
+
+    @classmethod
+    def from_recordings(cls, path: Path) -> Self:
+        """Replays what the real pool answered (see tests/sandbox/record.py)."""
+        cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
+        return cls({case["code"]: ExecResult.from_json(case["result"]) for case in cases})
+
+    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
+        self.requests.append(request)
+        await asyncio.sleep(0)  # like the real one, it lets others run first
+        if deadline is not None and deadline <= asyncio.get_running_loop().time():
+            raise SandboxError(
+                "the deadline passed before the program ended", kind="deadline", retryable=True
+            )
+        answer = self._answer(request)
+        if isinstance(answer, SandboxError):
+            raise answer
+        return answer
+
+    def _answer(self, request: ExecRequest) -> Answer:
+        if callable(self._script):
+            return self._script(request)
+        answer = self._script.get(request.code, self._otherwise)
+        if answer is None:
+            raise LookupError(f"the script of this FakeSandbox has no answer to {request.code!r}")
+        return answer
