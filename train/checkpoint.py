@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,13 +106,17 @@ def save_model(
 
 def _save_optimizer(directory: Path, learner: Learner) -> None:
     state = {f"{k}": get_optimizer_state_dict(learner.model, o) for k, o in enumerate(learner.optimizers.optimizers)}
-    dcp.save(state, checkpoint_id=str(directory), no_dist=learner.world_size == 1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process is meant
+        dcp.save(state, checkpoint_id=str(directory), no_dist=learner.world_size == 1)
 
 
 def load_optimizer(directory: Path, learner: Learner) -> None:
     """Continue the optimizer state and schedule of a checkpoint; every rank calls it."""
     state = {f"{k}": get_optimizer_state_dict(learner.model, o) for k, o in enumerate(learner.optimizers.optimizers)}
-    dcp.load(state, checkpoint_id=str(directory / "state" / "optimizer"), no_dist=learner.world_size == 1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        dcp.load(state, checkpoint_id=str(directory / "state" / "optimizer"), no_dist=learner.world_size == 1)
     for k, optimizer in enumerate(learner.optimizers.optimizers):
         set_optimizer_state_dict(learner.model, optimizer, state[f"{k}"])
     saved = json.loads((directory / "state" / "progress.json").read_text(encoding="utf-8"))

@@ -9,6 +9,7 @@ the device thread. Published weights serve every later token.
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -106,6 +107,9 @@ async def run_evaluation(run: Run) -> Evaluation | None:
         seed = run.recipe.run.seed + EVAL_SEED
         result, _ = await evaluate(agent, run.heldout, k=config.samples_per_task, seed=seed, step=run.step)
     run.log(result.metrics("heldout"), stage="eval", phase="eval")
+    path = run.directory / "evaluations" / f"step_{run.step:06d}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"k": result.k, "rewards": result.rewards, "by_source": result.by_source}))
     return result
 
 

@@ -8,7 +8,11 @@ from typing import Any, Literal
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from transformers.utils.logging import disable_progress_bar
+
 from rocstar.train.config import ConfigError
+
+disable_progress_bar()  # its lines would tear the live status
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
