@@ -34,7 +34,7 @@ CONCRETE = {
 
 COMPOSITION_ROOTS = {
     "train/main.py": "builds a run",
-    "train/sandbox_cli.py": "the verbs `rocstar sandbox ...`",
+    "train/alone.py": "`rocstar eval` and `rocstar rollout`, one part of a run alone",
 }
 
 
