@@ -356,10 +356,11 @@ class EmbeddedEngine:
         arguments: dict[str, Any] = {"use_cache": False, "logits_to_keep": keep, "attention": plan}
         logits_NV = self._model(input_ids=ids_T[None], position_ids=positions_T[None], **arguments).logits[0]
         sampled, logprobs = sample(logits_NV, rows_of(rows))
+        for row in rows:  # all of them before any row moves: a move copies `cached` tokens
+            row.cached = len(row.ids)
         done: _Done = []
         for row, token, logprob in zip(rows, sampled, logprobs, strict=True):
             assert row.request is not None
-            row.cached = len(row.ids)
             row.ids.append(token)
             finish = row.request.add(token, logprob, self.version)
             if finish is not None:
