@@ -50,7 +50,7 @@ def evaluate_model(recipe: Recipe, model: str | None, *, limit: int) -> Evaluati
 
     async def everything() -> Evaluation:
         limits = (config.max_response_tokens or stage.max_response_tokens, config.max_turns or stage.max_turns)
-        async with _agent(recipe, model, *limits) as agent:
+        async with open_agent(recipe, model, *limits) as agent:
             return await work(agent)
 
     return _run(everything())
@@ -63,7 +63,7 @@ def rollout_model(recipe: Recipe, model: str | None, *, out: Path, limit: int) -
     rl, seed = recipe.rl, recipe.run.seed
 
     async def everything() -> dict[str, float]:
-        async with _agent(recipe, model, stage.max_response_tokens, stage.max_turns) as agent:
+        async with open_agent(recipe, model, stage.max_response_tokens, stage.max_turns) as agent:
             groups: list[Group] = []
             size = rl.rollouts_per_task
             async for group in run_groups(agent, tasks, size=size, seed=seed, step=0, max_groups=len(tasks)):
@@ -94,7 +94,7 @@ def _run(work: Coroutine[None, None, T]) -> T:
 
 
 @contextlib.asynccontextmanager
-async def _agent(
+async def open_agent(
     recipe: Recipe, model: str | None, max_response_tokens: int, max_turns: int
 ) -> AsyncIterator[Agent]:
     """The agent of a recipe around a model on disk, with its sandbox and engine running."""

@@ -121,7 +121,7 @@ class Learner:
             clip_high=settings.clip_high,
         )
         (result.loss * self.world_size).backward()
-        stats = LossStats(loss=float(result.loss), tokens=micro.num_loss_tokens, entropy=float(entropy_T.sum()))
+        stats = LossStats(loss=float(result.loss.detach()), tokens=micro.num_loss_tokens, entropy=float(entropy_T.sum()))
         stats.clipped_low = float((result.clip_code_T == 1).sum())
         stats.clipped_high = float((result.clip_code_T == 2).sum())
         if micro.num_loss_tokens:

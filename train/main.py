@@ -32,7 +32,7 @@ from rocstar.train import checkpoint
 from rocstar.train.cold_start import build_from_nothing, conversations_for
 from rocstar.train.config import ConfigError, DataConfig, Recipe, to_toml
 from rocstar.train.console import Console
-from rocstar.train.data import interleave_by_source, load_tasks
+from rocstar.train.data import interleave_by_source, load_tasks, without_overlap
 from rocstar.train.loop import Run, filter_by_difficulty, run_evaluation, run_stage, save, stage_optimizer
 from rocstar.train.metrics import MetricsWriter
 from rocstar.train.model_io import check_model_path, load_model, load_tokenizer
@@ -56,11 +56,11 @@ class Tasks:
 
 
 def load_all_tasks(recipe: Recipe) -> Tasks:
-    """Load every data source. Raises ConfigError for the first one that cannot be used."""
+    """Load every data source; no RL task is a held-out one. ConfigError for the first that cannot be used."""
+    heldout = _load(recipe.eval.data) if recipe.eval.data else []
     stages: list[list[Task]] = []
     for stage in recipe.stages:
-        stages.append(_load(stage.data) if stage.data else stages[-1])
-    heldout = _load(recipe.eval.data) if recipe.eval.data else []
+        stages.append(without_overlap(_load(stage.data), heldout) if stage.data else stages[-1])
     source = recipe.sft.demonstration_tasks
     needed = recipe.sft.steps and recipe.sft.data == "demonstrations" and source is not None
     demonstrations = _load(source) if needed and source is not None else []

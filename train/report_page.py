@@ -15,12 +15,12 @@ font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,s
 main{{max-width:1120px;margin:0 auto;padding:28px 20px 60px}}
 h1{{font-size:26px;margin:0}} h2{{font-size:19px;margin:44px 0 4px}}
 p{{margin:4px 0 12px}} .soft{{color:var(--soft)}} a{{color:var(--c0)}}
-.tiles{{display:grid;grid-template-columns:repeat(auto-fit,minmax(225px,1fr));gap:14px;margin-top:22px}}
+.tiles{{display:grid;grid-template-columns:repeat(auto-fit,minmax(200px,1fr));gap:14px;margin-top:22px}}
 .tile{{background:var(--card);border-radius:10px;padding:14px 16px}}
 .tile .name{{color:var(--soft);font-size:13px}}
-.tile .value{{font-size:25px;font-weight:650;font-variant-numeric:tabular-nums;white-space:nowrap}}
+.tile .value{{font-size:23px;font-weight:650;font-variant-numeric:tabular-nums;white-space:nowrap}}
 .tile .detail{{color:var(--soft);font-size:13px}}
-.tile.hero .value{{font-size:34px;color:var(--c0)}}
+.tile.hero .value{{font-size:28px;color:var(--c0)}}
 .charts{{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(440px,100%),1fr));gap:18px;margin-top:12px}}
 figure{{margin:0;background:var(--paper);border:1px solid var(--line);border-radius:10px;padding:8px 8px 4px}}
 figure.wide{{grid-column:1/-1}}

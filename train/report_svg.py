@@ -301,8 +301,11 @@ def _interval(frame: _Frame, interval: Interval) -> str:
     # The last one is named at the right end.
     if interval.x >= frame.x_high:
         return dot
-    text = format_value(interval.value, "reward")
-    return f'{dot}<text class="label" x="{x + 9}" y="{y + 4}" fill="var(--c1)">{text}</text>'
+    text, above = (
+        format_value(interval.value, "reward"),
+        frame.y(max(interval.value, interval.high or 0.0)) - 7,
+    )
+    return f'{dot}<text class="label" x="{x - 4}" y="{above:.1f}" fill="var(--c1)">{text}</text>'
 
 
 def _end_labels(frame: _Frame, chart: Chart) -> str:

@@ -1,0 +1,132 @@
+"""Does the quickstart learn, seed after seed? Full runs, cold start included.
+
+    python benchmarks/quickstart_seeds.py --seeds 10 --out benchmarks/results/quickstart_seeds.json
+
+Per seed: avg@4 on the 64 held-out tasks after the cold start and at the end, the rise with a paired
+bootstrap interval over tasks, and the tool-error share in correct trajectories over the first and last
+quarter of the steps, pooled. Runs that exist under --runs are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import random
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import fmean
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(recipe: str, directory: Path, options: list[str]) -> float:
+    """Train unless it is done already; returns seconds (0 = was there)."""
+    if (directory / "report.html").exists():
+        return 0.0
+    started = time.monotonic()
+    command = [sys.executable, "-m", "rocstar.train", recipe, "--output-dir", str(directory), *options]
+    with (directory.parent / f"{directory.name}.log").open("w") as log:
+        subprocess.run(command, cwd=ROOT, check=True, stdout=log, stderr=log)
+    return time.monotonic() - started
+
+
+def rows(directory: Path, phase: str) -> list[dict]:
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row["phase"] == phase]
+
+
+def evaluations(directory: Path) -> list[dict]:
+    """First and last evaluation: rewards per task."""
+    files = sorted((directory / "evaluations").glob("step_*.json"))
+    return [json.loads(files[0].read_text()), json.loads(files[-1].read_text())]
+
+
+def rise(directory: Path, draws: int = 4000) -> dict:
+    """End minus start, paired by task, with a 95% bootstrap interval over tasks."""
+    before, after = (e["rewards"] for e in evaluations(directory))
+    tasks = sorted(before.keys() & after.keys())
+    deltas = [fmean(after[t]) - fmean(before[t]) for t in tasks]
+    rng = random.Random(0)
+    means = sorted(fmean(rng.choices(deltas, k=len(deltas))) for _ in range(draws))
+    return {
+        "start": fmean(fmean(before[t]) for t in tasks),
+        "end": fmean(fmean(after[t]) for t in tasks),
+        "rise": fmean(deltas),
+        "ci_low": means[int(0.025 * draws)],
+        "ci_high": means[int(0.975 * draws)],
+        "num_tasks": len(tasks),
+    }
+
+
+def error_calls(directory: Path) -> list[tuple[float, float]]:
+    """Per step: erroneous calls and calls in correct trajectories, from the trajectory records."""
+    out = []
+    for path in sorted((directory / "trajectories").glob("step_*.jsonl")):
+        errors = calls = 0
+        for line in path.open():
+            record = json.loads(line)
+            if record["outcome"].get("reward") == 1.0:
+                answered = [c for t in record["turns"] for c in t["calls"] if c["status"] != "not_executed"]
+                calls += len(answered)
+                errors += sum(c["is_error"] for c in answered)
+        out.append((errors, calls))
+    return out
+
+
+def machine() -> dict:
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if "model name" in line), "?")
+    return {"commit": commit, "cpu": cpu, "python": platform.python_version()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--recipe", default="recipes/quickstart.toml")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "quickstart_seeds")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "quickstart_seeds.json")
+    parser.add_argument("--at-once", type=int, default=2, help="runs at a time, one thread each")
+    options = parser.parse_args()
+    options.runs.mkdir(parents=True, exist_ok=True)
+
+    def one(seed: int) -> dict:
+        directory = options.runs / f"seed_{seed}"
+        seconds = run(options.recipe, directory, [f"--run.seed={seed}", "--run.threads=1"])
+        calls = error_calls(directory)
+        quarter = len(calls) // 4
+        result = {"seed": seed, "wall_s": seconds, **rise(directory)}
+        result["error_share_by_step"] = [e / c if c else None for e, c in calls]
+        result["first_quarter"], result["last_quarter"] = calls[:quarter], calls[-quarter:]
+        print(f"seed {seed}: {result['start']:.2f} -> {result['end']:.2f}", flush=True)
+        return result
+
+    with ThreadPoolExecutor(options.at_once) as pool:
+        results = list(pool.map(one, range(options.seeds)))
+
+    def pooled(name: str) -> float:
+        return sum(e for r in results for e, _ in r[name]) / sum(c for r in results for _, c in r[name])
+
+    passed = [r for r in results if r["rise"] >= 0.25 and r["ci_low"] > 0]
+    summary = {
+        "machine": machine(),
+        "command": " ".join(["python", *sys.argv]),
+        "seeds_that_rise_by_0.25_with_ci_above_0": len(passed),
+        "seeds": len(results),
+        "mean_start": fmean(r["start"] for r in results),
+        "mean_end": fmean(r["end"] for r in results),
+        "first_step_error_share": fmean(r["error_share_by_step"][0] or 0.0 for r in results),
+        "first_quarter_error_share": pooled("first_quarter"),
+        "last_quarter_error_share": pooled("last_quarter"),
+        "results": results,
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(summary, indent=1) + "\n")
+    print(json.dumps({k: v for k, v in summary.items() if k != "results"}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

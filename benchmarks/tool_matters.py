@@ -1,0 +1,84 @@
+"""Does the trained policy need its tool? Held-out accuracy with the sandbox answering only errors.
+
+    python benchmarks/tool_matters.py RUN [RUN ...] --out benchmarks/results/tool_matters.json
+
+For the last checkpoint of every run: avg@4 with the real sandbox, and with one whose every answer is
+`RuntimeError: the tool is down` (same prompts, same noise).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from statistics import fmean
+
+import uvloop
+
+from rocstar.engine.inference.base import Sampling
+from rocstar.sandbox.types import ExecRequest, ExecResult, Status
+from rocstar.train import checkpoint
+from rocstar.train.alone import open_agent
+from rocstar.train.config import load_recipe
+from rocstar.train.evaluate import evaluate
+from rocstar.train.loop import EVAL_SEED
+from rocstar.train.main import load_all_tasks
+
+
+class ErrorsOnly:
+    """A sandbox that runs nothing and answers every call with the same error."""
+
+    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
+        return ExecResult(
+            status=Status.ERROR,
+            exit_code=1,
+            signal=None,
+            stdout="",
+            stderr="RuntimeError: the tool is down\n",
+            stdout_truncated=False,
+            stderr_truncated=False,
+            value=None,
+            wall_s=0.0,
+            cpu_s=0.0,
+            peak_memory_bytes=0,
+            isolation="none",
+        )
+
+
+async def compare(run: Path) -> dict[str, object]:
+    recipe = load_recipe(run / "config.toml")
+    model = checkpoint.latest(run)
+    assert model is not None, f"{run} has no checkpoint"
+    tasks, stage = load_all_tasks(recipe).heldout, recipe.stages[-1]
+    out: dict[str, object] = {"run": run.name, "checkpoint": model.name}
+    async with open_agent(recipe, str(model), stage.max_response_tokens, stage.max_turns) as agent:
+        agent = dataclasses.replace(agent, sampling=Sampling(temperature=recipe.eval.temperature))
+        down = dataclasses.replace(agent, tools=dataclasses.replace(agent.tools, sandbox=ErrorsOnly()))
+        for name, chosen, step in (("real", agent, 0), ("errors_only", down, 1)):
+            seed, k = recipe.run.seed + EVAL_SEED, recipe.eval.samples_per_task
+            result, _ = await evaluate(chosen, tasks, k=k, seed=seed, step=step)
+            out[name] = {"avg": result.avg, "ci": [result.ci_low, result.ci_high], "by_source": result.by_source}
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    results = []
+    for run in options.runs:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            results.append(runner.run(compare(run)))
+        print(json.dumps(results[-1]), flush=True)
+    real, down = (fmean(r[name]["avg"] for r in results) for name in ("real", "errors_only"))  # type: ignore[index]
+    summary = {"command": " ".join(["python", *sys.argv]), "real": real, "errors_only": down, "results": results}
+    options.out.write_text(json.dumps(summary, indent=1) + "\n")
+    print(f"real {real:.3f}, errors only {down:.3f}")
+
+
+if __name__ == "__main__":
+    main()
