@@ -20,7 +20,7 @@ p{{margin:4px 0 12px}} .soft{{color:var(--soft)}} a{{color:var(--c0)}}
 .tile .name{{color:var(--soft);font-size:13px}}
 .tile .value{{font-size:23px;font-weight:650;font-variant-numeric:tabular-nums;white-space:nowrap}}
 .tile .detail{{color:var(--soft);font-size:13px}}
-.tile.hero .value{{font-size:28px;color:var(--c0)}}
+.tile.hero .value{{font-size:26px;color:var(--c0)}}
 .charts{{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(440px,100%),1fr));gap:18px;margin-top:12px}}
 figure{{margin:0;background:var(--paper);border:1px solid var(--line);border-radius:10px;padding:8px 8px 4px}}
 figure.wide{{grid-column:1/-1}}

@@ -21,7 +21,7 @@ from rocstar.train.report_scales import (
     spread,
 )
 
-LEFT, RIGHT, TOP, BOTTOM = 46, 96, 50, 30
+LEFT, RIGHT, TOP, BOTTOM = 46, 104, 50, 30
 MIN_LABEL_GAP = 14.0
 SMOOTH_FROM = 12
 """Fewer points than this are joined as they are; more are also averaged."""
@@ -305,7 +305,7 @@ def _interval(frame: _Frame, interval: Interval) -> str:
         format_value(interval.value, "reward"),
         frame.y(max(interval.value, interval.high or 0.0)) - 7,
     )
-    return f'{dot}<text class="label" x="{x - 4}" y="{above:.1f}" fill="var(--c1)">{text}</text>'
+    return f'{dot}<text class="label" x="{x + 7}" y="{above:.1f}" fill="var(--c1)">{text}</text>'
 
 
 def _end_labels(frame: _Frame, chart: Chart) -> str:
