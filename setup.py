@@ -55,7 +55,7 @@ setup(
         if list((ROOT / name.replace(".", "/")).glob("*.py"))
     ],
     package_dir={f"rocstar.{folder}": folder for folder in FOLDERS},
-    package_data={"rocstar.sandbox": ["*.pyi"], "rocstar.train": ["recipes/*.toml"]},
+    package_data={"rocstar.engine": ["templates/*"], "rocstar.sandbox": ["*.pyi"], "rocstar.train": ["recipes/*.toml"]},
     ext_modules=[Extension("rocstar.sandbox._native", sources=[])],
     cmdclass={"build_ext": CMakeBuild},
 )

@@ -79,7 +79,7 @@ FLAVOURS: Final[dict[str, Flavour]] = {
         ),
         Flavour(
             name="verifier",
-            modules=(*_STDLIB, "sympy", "math_verify"),
+            modules=(*_STDLIB, "sympy", "math_verify", "reasoning_gym"),
             warm_up=_STDLIB_WARM_UP + _VERIFIER_WARM_UP,
             install="pip install 'math-verify[antlr4_13_2]'",
         ),

@@ -154,9 +154,13 @@ def _rollout(options: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _report(options: argparse.Namespace, rest: list[str]) -> int:
-    from rocstar.train.report import write_report
+    from rocstar.train.metrics import MetricsFileError
+    from rocstar.train.report import ReportError, write_report
 
     if rest or not (options.run / "metrics.jsonl").is_file():
         raise ConfigError(f"{str(options.run)!r} is not a run directory (no metrics.jsonl), or {rest} are not options")
-    print(write_report(options.run))
+    try:
+        print(write_report(options.run))
+    except (ReportError, MetricsFileError) as error:
+        raise ConfigError(str(error)) from None
     return 0

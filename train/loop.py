@@ -121,6 +121,7 @@ async def run_stage(
     if cursor_state is not None:
         cursor.restore(cursor_state)
     held_out = run.recipe.eval
+    run.budget.finish()  # an evaluation before the stage is not its first step's time
     end = first_step + stage.steps
     while run.step < end:
         metrics = await train_step(run, stage, cursor)
