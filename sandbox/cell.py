@@ -8,6 +8,7 @@ import _random
 import ast
 import atexit
 import builtins
+import io
 import linecache
 import os
 import random
@@ -15,7 +16,7 @@ import sys
 import threading
 import traceback
 import types
-from typing import Any
+from typing import IO, Any
 
 CELL = "<cell>"
 VALUE_FD = 3
@@ -24,6 +25,26 @@ MEMORY_EXIT = 86
 
 MAIN = types.ModuleType("__main__")
 MAIN.__dict__["__builtins__"] = builtins
+
+
+def open_streams() -> None:
+    """Opens standard output and error anew, on pipes as every child will have them: a stream keeps what its
+    first file could do (seek, say). Called once, in the zygote."""
+    read_end, pipe = os.pipe()
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        own = os.dup(fd)
+        os.dup2(pipe, fd)
+        raw = io.FileIO(fd, "wb", closefd=False)
+        raw.name = f"<{name}>"
+        errors = "strict" if name == "stdout" else "backslashreplace"
+        stream = io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", errors, line_buffering=name == "stderr")
+        stream.mode = "w"  # type: ignore[misc]
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+        os.dup2(own, fd)
+        os.close(own)
+    os.close(read_end)
+    os.close(pipe)
 
 
 def run_cell(code: bytes, seed: int) -> int:
@@ -95,7 +116,7 @@ def exit_code_of(stop: SystemExit) -> int:
         return 0
     if isinstance(stop.code, int):
         return stop.code & 0xFF
-    STDERR.write(f"{stop.code}\n")
+    standard_error().write(f"{stop.code}\n")
     return 1
 
 
@@ -108,7 +129,13 @@ def report(error: BaseException) -> None:
     except MemoryError:
         traceback.clear_frames(error.__traceback__)
         text = f"{type(error).__name__}\n"
-    STDERR.write(text)
+    standard_error().write(text)
+
+
+def standard_error() -> IO[str]:
+    """The stream of file descriptor 2, wherever the program sent sys.stderr."""
+    assert sys.__stderr__ is not None
+    return sys.__stderr__
 
 
 def keep_cell_frames(summary: traceback.TracebackException | None, seen: set[int]) -> None:
@@ -132,12 +159,9 @@ def finish(exit_code: int) -> int:
         threading._shutdown()  # type: ignore[attr-defined]
     if atexit._ncallbacks():
         atexit._run_exitfuncs()
-    for stream in (sys.stdout, STDOUT, sys.stderr, STDERR):
+    for stream in (sys.stdout, sys.__stdout__, sys.stderr, sys.__stderr__):
         try:
-            stream.flush()
+            stream.flush()  # type: ignore[union-attr]
         except (AttributeError, ValueError):  # replaced by something else, or closed
             continue
     return exit_code
-
-
-STDOUT, STDERR = sys.stdout, sys.stderr

@@ -30,7 +30,7 @@ def default_max_live() -> int:
 
 
 class _Lane:
-    """The calls of one flavour. Invariant: at most one zygote is alive; a permit is held while a call is in it."""
+    """The calls of one flavour. Invariant: at most one zygote is alive; a call in it holds a permit."""
 
     def __init__(self, options: ZygoteOptions, permits: int, needs_seccomp: bool) -> None:
         self._options = options

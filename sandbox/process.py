@@ -141,6 +141,8 @@ class Zygote(asyncio.Protocol):
         self._process.kill()
 
     async def _reap(self) -> None:
+        if self._process.returncode is not None:
+            return
         ended = asyncio.Event()
         pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(pidfd, ended.set)

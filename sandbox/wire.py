@@ -120,6 +120,7 @@ def status_of(signaled: bool, code: int, flags: int, *, over_cpu: bool, memory_e
         return Status.OUTPUT_LIMIT
     if not signaled:
         return Status.OK if code == 0 else Status.MEMORY_LIMIT if code == memory_exit else Status.ERROR
-    if flags & TIMED_OUT or (code in (SIGXCPU, SIGKILL) and over_cpu):
+    # SIGKILL a second after SIGXCPU is how the kernel ends a program that ignores the first.
+    if flags & TIMED_OUT or code == SIGXCPU or (code == SIGKILL and over_cpu):
         return Status.TIMEOUT
     return Status.DENIED if code == SIGSYS else Status.SIGNALED

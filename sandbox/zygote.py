@@ -93,6 +93,7 @@ def settle() -> None:
     sys.modules["__main__"] = cell.MAIN
     sys.argv = [""]
     os.environ.pop("HOME", None)
+    cell.open_streams()
     cell.run_source(b"None")
     atexit._clear()
     gc.collect()

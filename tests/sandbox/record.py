@@ -1,0 +1,45 @@
+"""Records what the real pool answers, for FakeSandbox to be checked against:
+
+python tests/sandbox/record.py
+"""
+
+import asyncio
+import json
+import platform
+from pathlib import Path
+
+from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.types import ExecRequest, Limits
+
+RECORDINGS = Path(__file__).parent / "recordings" / "pool.json"
+
+LIMITS = Limits(wall_s=0.5, memory_bytes=256 << 20, output_bytes=4096)
+
+PROGRAMS = (
+    "print(1)",
+    "1 + 1",
+    "x = 1",
+    "print('before')\n1 / 0",
+    "import sys; sys.exit(3)",
+    "import os; os.kill(os.getpid(), 11)",
+    "while True: pass",
+    "x = bytearray(1 << 40)",
+    "print('x' * 10**6)",
+    "import ctypes; ctypes.CDLL(None).unshare(0)",
+    "import socket; socket.socket()",
+)
+
+
+async def record() -> None:
+    async with SandboxPool() as pool:
+        cases = [
+            {"code": code, "result": (await pool.run(ExecRequest(code=code, limits=LIMITS))).to_json()}
+            for code in PROGRAMS
+        ]
+    head = {"command": "python tests/sandbox/record.py", "python": platform.python_version()}
+    RECORDINGS.parent.mkdir(exist_ok=True)
+    RECORDINGS.write_text(json.dumps({**head, "cases": cases}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(record())

@@ -1,0 +1,116 @@
+"""`rocstar sandbox run` and `doctor`, as a shell sees them."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.sandbox import cli, doctor
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Any:
+    def write(code: str) -> str:
+        path = tmp_path / "program.py"
+        path.write_text(code)
+        return str(path)
+
+    return write
+
+
+def test_run_shows_output_and_value(program: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", program("print('out')\n1 + 1")]) == 0
+    assert capsys.readouterr() == ("out\n2\n", "")
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "status", "message"),
+    [
+        ("import sys; sys.exit(3)", [], 3, "rocstar sandbox: error after"),
+        ("1 / 0", [], 1, "ZeroDivisionError"),
+        ("while True: pass", ["--wall-s", "0.1"], 137, "rocstar sandbox: timeout after"),
+        ("bytearray(1 << 30)", ["--memory-bytes", "100000000"], 86, "rocstar sandbox: memory_limit"),
+        ("print('x' * 2_000_000)", [], 0, "rocstar sandbox: stdout was cut"),
+    ],
+)
+def test_run_exits_as_the_program_did(
+    program: Any, capsys: pytest.CaptureFixture[str], code: str, options: list[str], status: int, message: str
+) -> None:
+    assert cli.main(["run", program(code), *options]) == status
+    assert message in capsys.readouterr().err
+
+
+def test_run_reads_standard_input_and_prints_json(
+    program: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO(b"import random; random.random(), input()"))
+    )
+    data = program("line")
+    assert cli.main(["run", "-", "--json", "--seed", "1", "--stdin", data]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["status"], result["value"]) == ("ok", "(0.13436424411240122, 'line')")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "/no/such/file"], "No such file"),
+        (["run", "FILE", "--wall-s", "-1"], "wall_s is -1.0"),
+        (["run", "FILE", "--seed", "-1"], "seed is -1"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exits_2(
+    program: Any, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    path = program("1")
+    assert cli.main([path if argument == "FILE" else argument for argument in arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("rocstar sandbox: ") and message in error and error.count("\n") == 1
+
+
+def test_an_unknown_verb_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["nope"])
+    assert stop.value.code == 2
+    assert "invalid choice" in capsys.readouterr().err
+
+
+def test_doctor_lists_every_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--json"]) == 0
+    layers = {layer["name"]: layer for layer in json.loads(capsys.readouterr().out)}
+    assert layers.keys() == {"seccomp", "nnp", "rlimits", "landlock", "uid"}
+    assert all(layer["active"] == (layer["fix"] == "") for layer in layers.values())
+    assert cli.main(["doctor"]) == 0
+    assert "active   seccomp" in capsys.readouterr().out
+
+
+def test_doctor_fails_and_says_the_fix_where_the_base_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = dict(kernel="4.4", machine="x86_64", seccomp=False, landlock_abi=0)
+    monkeypatch.setattr(doctor._native, "probe", lambda: bare)
+    assert cli.main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "MISSING  seccomp" in out and "fix: use a kernel" in out
+    assert "absent   landlock" in out and "fix: boot Linux 5.13" in out
+
+
+@pytest.mark.parametrize(
+    ("can_change", "readable", "active", "fix"),
+    [
+        (True, True, True, ""),
+        (True, False, False, "install Python in a world-readable place"),
+        (False, True, False, "start as root"),
+    ],
+)
+def test_doctor_explains_the_uid_layer(
+    monkeypatch: pytest.MonkeyPatch, can_change: bool, readable: bool, active: bool, fix: str
+) -> None:
+    monkeypatch.setattr(doctor, "can_change_uid", lambda: can_change)
+    monkeypatch.setattr(doctor, "is_world_readable", lambda path: readable)
+    [uid] = [layer for layer in doctor.probe() if layer.name == "uid"]
+    assert uid.active is active and fix in uid.fix

@@ -1,0 +1,99 @@
+"""The fake against what the real pool answered, and the recordings against the pool as it is now."""
+
+import asyncio
+import dataclasses
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.sandbox import testing
+from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.testing import FakeSandbox
+from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Sandbox, SandboxError, Status
+
+RECORDINGS = Path(__file__).parent / "recordings" / "pool.json"
+RECORDED = json.loads(RECORDINGS.read_text(encoding="utf-8"))
+CASES: list[dict[str, Any]] = RECORDED["cases"]
+
+MEASURED = {"wall_s": 0.0, "cpu_s": 0.0, "peak_memory_bytes": 0, "isolation": ""}
+"""Fields that differ from run to run, and what they are replaced by before comparing."""
+
+BUILDERS = {
+    Status.OK: testing.ok(),
+    Status.ERROR: testing.error(),
+    Status.SIGNALED: testing.signaled(),
+    Status.TIMEOUT: testing.timeout(),
+    Status.MEMORY_LIMIT: testing.memory_limit(),
+    Status.OUTPUT_LIMIT: testing.output_limit(),
+    Status.DENIED: testing.denied(),
+}
+
+
+def repeatable(result: ExecResult) -> ExecResult:
+    """Without measurements; under another Python than the recorder's, without the traceback's drawing."""
+    result = dataclasses.replace(result, **MEASURED)
+    same = platform.python_version_tuple()[:2] == tuple(RECORDED["python"].split(".")[:2])
+    return result if same else dataclasses.replace(result, stderr="".join(result.stderr.splitlines()[-1:]))
+
+
+async def test_the_recordings_are_what_the_pool_answers_now() -> None:
+    limits = Limits(wall_s=0.5, memory_bytes=256 << 20, output_bytes=4096)
+    async with SandboxPool() as pool:
+        for case in CASES:
+            result = await pool.run(ExecRequest(code=case["code"], limits=limits))
+            assert repeatable(result) == repeatable(ExecResult.from_json(case["result"])), case["code"]
+
+
+def test_every_status_is_recorded() -> None:
+    assert {case["result"]["status"] for case in CASES} == {*Status}
+
+
+@pytest.mark.parametrize("status", Status)
+def test_each_builder_ends_as_the_real_thing_does(status: Status) -> None:
+    endings = {
+        (case["result"]["exit_code"], case["result"]["signal"])
+        for case in CASES
+        if case["result"]["status"] == status
+    }
+    fake = BUILDERS[status]
+    assert fake.status is status
+    assert (fake.exit_code, fake.signal) in endings
+
+
+async def test_replayed_recordings_are_the_recorded_results() -> None:
+    fake: Sandbox = FakeSandbox.from_recordings(RECORDINGS)
+    for case in CASES:
+        assert (await fake.run(ExecRequest(code=case["code"]))).to_json() == case["result"]
+
+
+async def test_requests_are_remembered_in_order() -> None:
+    fake = FakeSandbox({}, otherwise=testing.ok("x"))
+    requests = [ExecRequest(code="a"), ExecRequest(code="b", stdin="i")]
+    assert [(await fake.run(request)).stdout for request in requests] == ["x", "x"]
+    assert fake.requests == requests
+
+
+async def test_a_callable_script_sees_the_request() -> None:
+    fake = FakeSandbox(lambda request: testing.ok(request.stdin))
+    assert (await fake.run(ExecRequest(code="", stdin="in"))).stdout == "in"
+
+
+async def test_a_scripted_failure_is_raised_and_an_unknown_code_is_a_mistake() -> None:
+    fake = FakeSandbox({"a": SandboxError("down", kind="zygote_died", retryable=True)})
+    with pytest.raises(SandboxError, match="down"):
+        await fake.run(ExecRequest(code="a"))
+    with pytest.raises(LookupError, match="no answer to 'b'"):
+        await fake.run(ExecRequest(code="b"))
+
+
+async def test_a_passed_deadline_fails_as_in_the_pool() -> None:
+    past = asyncio.get_running_loop().time() - 1
+    request = ExecRequest(code="1")
+    async with SandboxPool() as pool:
+        for sandbox in (FakeSandbox({}, otherwise=testing.ok()), pool):
+            with pytest.raises(SandboxError) as failure:
+                await sandbox.run(request, deadline=past)
+            assert (failure.value.kind, failure.value.retryable) == ("deadline", True)
