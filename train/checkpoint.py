@@ -2,12 +2,14 @@
 
     write step_N.partial/ -> model, tokenizer, state/ -> COMPLETE -> rename to step_N/
 
-A directory without COMPLETE, or still named .partial, does not exist for anybody.
+A directory without COMPLETE, or still named .partial, does not exist for anybody. A save that fails leaves
+no trace; one that was killed leaves a .partial, which the next `prune` removes.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import warnings
 from dataclasses import dataclass
@@ -16,17 +18,21 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
+from safetensors import SafetensorError
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rocstar.train.config import ConfigError
 from rocstar.train.learner import Learner
 
 COMPLETE = "COMPLETE"
 
 
-class CheckpointError(Exception):
+class CheckpointError(ConfigError):
     """A checkpoint could not be written or read: path, reason, fix."""
 
 
@@ -44,8 +50,13 @@ def step_directory(run_dir: Path, step: int) -> Path:
 
 def latest(run_dir: Path) -> Path | None:
     """The complete checkpoint with the highest step, or None."""
-    found = [p for p in (run_dir / "checkpoints").glob("step_*") if (p / COMPLETE).is_file()]
-    return max(found, key=lambda p: int(p.name.removeprefix("step_")), default=None)
+    return next(reversed(_complete(run_dir)), None)
+
+
+def _complete(run_dir: Path) -> list[Path]:
+    """All complete checkpoints by step."""
+    named = [p for p in (run_dir / "checkpoints").glob("step_*") if re.fullmatch(r"step_[0-9]+", p.name)]
+    return sorted((p for p in named if (p / COMPLETE).is_file()), key=lambda p: int(p.name[len("step_") :]))
 
 
 def full_weights(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
@@ -58,25 +69,43 @@ def full_weights(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
 
 
 def save(directory: Path, learner: Learner, extras: Extras, rank: int, world_size: int) -> None:
-    """Write a checkpoint; every rank calls it. The directory appears complete or not at all."""
+    """Write a checkpoint; every rank calls it. The directory appears complete or not at all.
+
+    Raises:
+        CheckpointError: no space is left.
+    """
     partial = directory.with_name(directory.name + ".partial")
     weights = full_weights(learner.model)
-    if rank == 0:
-        _check_space(directory, weights)
-        shutil.rmtree(partial, ignore_errors=True)
-        (partial / "state").mkdir(parents=True)
-    if world_size > 1:
-        dist.barrier()
-    _save_optimizer(partial / "state" / "optimizer", learner)
-    if rank == 0:
-        save_model(partial, learner.model, weights, extras.tokenizer)
-        state = {"schedule": learner.optimizers.schedule_state(), "progress": extras.progress}
-        (partial / "state" / "progress.json").write_text(json.dumps(state), encoding="utf-8")
-        (partial / COMPLETE).touch()
-        shutil.rmtree(directory, ignore_errors=True)
-        partial.rename(directory)
-    if world_size > 1:
-        dist.barrier()
+    try:
+        if rank == 0:
+            _check_space(directory, weights)
+            shutil.rmtree(partial, ignore_errors=True)
+            (partial / "state").mkdir(parents=True)
+        if world_size > 1:
+            dist.barrier()
+        _save_optimizer(partial / "state" / "optimizer", learner)
+        if rank == 0:
+            _save_rest(partial, learner, weights, extras)
+            shutil.rmtree(directory, ignore_errors=True)
+            partial.rename(directory)
+        if world_size > 1:
+            dist.barrier()
+    except BaseException as error:
+        if rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+        # torch and safetensors wrap the system's error; what is left of it is its text.
+        if isinstance(error, OSError | SafetensorError | CheckpointException) and "No space left" in str(
+            error
+        ):
+            raise CheckpointError(f"{directory}: the disk is full; free some space, then --resume") from None
+        raise
+
+
+def _save_rest(partial: Path, learner: Learner, weights: list[tuple[str, Tensor]], extras: Extras) -> None:
+    save_model(partial, learner.model, weights, extras.tokenizer)
+    state = {"schedule": learner.optimizers.schedule_state(), "progress": extras.progress}
+    (partial / "state" / "progress.json").write_text(json.dumps(state), encoding="utf-8")
+    (partial / COMPLETE).touch()
 
 
 def _check_space(directory: Path, weights: list[tuple[str, Tensor]]) -> None:
@@ -91,7 +120,10 @@ def _check_space(directory: Path, weights: list[tuple[str, Tensor]]) -> None:
 
 
 def save_model(
-    directory: Path, model: PreTrainedModel, weights: list[tuple[str, Tensor]], tokenizer: PreTrainedTokenizerBase
+    directory: Path,
+    model: PreTrainedModel,
+    weights: list[tuple[str, Tensor]],
+    tokenizer: PreTrainedTokenizerBase,
 ) -> None:
     """A Hugging Face directory that anybody can load."""
     attention = model.config._attn_implementation
@@ -105,40 +137,48 @@ def save_model(
 
 
 def _save_optimizer(directory: Path, learner: Learner) -> None:
-    state = {f"{k}": get_optimizer_state_dict(learner.model, o) for k, o in enumerate(learner.optimizers.optimizers)}
+    """Nothing is written before the first step: torch would step once to make a state, and so change it."""
+    optimizers = learner.optimizers.optimizers
+    if any(not o.state for o in optimizers):
+        return
+    state = {f"{k}": get_optimizer_state_dict(learner.model, o) for k, o in enumerate(optimizers)}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process is meant
-        dcp.save(state, checkpoint_id=str(directory), no_dist=learner.world_size == 1)
+        dcp_save(state, checkpoint_id=str(directory), no_dist=learner.world_size == 1)
 
 
 def load_optimizer(directory: Path, learner: Learner) -> None:
-    """Continue the optimizer state and schedule of a checkpoint; every rank calls it."""
-    state = {f"{k}": get_optimizer_state_dict(learner.model, o) for k, o in enumerate(learner.optimizers.optimizers)}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        dcp.load(state, checkpoint_id=str(directory / "state" / "optimizer"), no_dist=learner.world_size == 1)
-    for k, optimizer in enumerate(learner.optimizers.optimizers):
-        set_optimizer_state_dict(learner.model, optimizer, state[f"{k}"])
-    saved = json.loads((directory / "state" / "progress.json").read_text(encoding="utf-8"))
-    learner.optimizers.load_schedule_state(saved["schedule"])
+    """Continue the optimizer state and schedule of a checkpoint; every rank calls it, after a fresh `use`."""
+    path, optimizers = directory / "state" / "optimizer", learner.optimizers.optimizers
+    if path.is_dir():
+        state = {f"{k}": get_optimizer_state_dict(learner.model, o) for k, o in enumerate(optimizers)}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            dcp_load(state, checkpoint_id=str(path), no_dist=learner.world_size == 1)
+        for k, optimizer in enumerate(optimizers):
+            set_optimizer_state_dict(learner.model, optimizer, state[f"{k}"])
+    learner.optimizers.load_schedule_state(_read_state(directory)["schedule"])
+
+
+def _read_state(directory: Path) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads((directory / "state" / "progress.json").read_text(encoding="utf-8"))
+    return state
 
 
 def load_progress(directory: Path) -> dict[str, Any]:
-    saved: dict[str, Any] = json.loads((directory / "state" / "progress.json").read_text(encoding="utf-8"))
-    progress: dict[str, Any] = saved["progress"]
+    """What `Extras.progress` was."""
+    progress: dict[str, Any] = _read_state(directory)["progress"]
     return progress
 
 
 def prune(run_dir: Path, keep_last: int, *, always: int = 0) -> None:
-    """Delete all complete checkpoints but the newest `keep_last` and step `always`."""
-    found = sorted(
-        (p for p in (run_dir / "checkpoints").glob("step_*") if (p / COMPLETE).is_file()),
-        key=lambda p: int(p.name.removeprefix("step_")),
-    )
-    for path in found[:-keep_last]:
+    """Delete all complete checkpoints but the newest `keep_last` and step `always`, and all partial ones."""
+    for path in _complete(run_dir)[:-keep_last]:
         if path.name != f"step_{always}":
             (path / COMPLETE).unlink()  # first, so that a half-deleted directory is no checkpoint
             shutil.rmtree(path)
+    for path in (run_dir / "checkpoints").glob("step_*.partial"):
+        shutil.rmtree(path)
 
 
 def set_threads(threads: int) -> None:
