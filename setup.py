@@ -22,19 +22,22 @@ class CMakeBuild(build_ext):
         tag = f"{sys.implementation.cache_tag}-{self.plat_name}"
         build = ROOT / "build" / f"cmake-{tag}"
         configure = [
-            *(cmake(), "--fresh"),  # an earlier isolated build may have cached tools that are gone
-            *("-S", str(ROOT), "-B", str(build)),
+            *(cmake(), "-S", str(ROOT), "-B", str(build)),
             "-DCMAKE_BUILD_TYPE=Release",
             "-DROCSTAR_BUILD_PYTHON=ON",
             "-DROCSTAR_BUILD_TESTS=OFF",
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
         ]
-        if shutil.which("ninja"):
-            configure += ["-G", "Ninja"]
-        subprocess.run(configure, check=True)
+        if ninja := shutil.which("ninja"):
+            configure += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+        if subprocess.run(configure, check=False).returncode != 0:
+            # The tree was made for another checkout, or by tools that are gone as after an isolated build.
+            shutil.rmtree(build)
+            subprocess.run(configure, check=True)
         subprocess.run([cmake(), "--build", str(build), "--parallel", "2"], check=True)
         target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)  # a running zygote has it mapped: never write into the old file
         shutil.copy2(next(build.glob("_native*.so")), target)
 
 
@@ -55,7 +58,11 @@ setup(
         if list((ROOT / name.replace(".", "/")).glob("*.py"))
     ],
     package_dir={f"rocstar.{folder}": folder for folder in FOLDERS},
-    package_data={"rocstar.engine": ["templates/*"], "rocstar.sandbox": ["*.pyi"], "rocstar.train": ["recipes/*.toml"]},
+    package_data={
+        "rocstar.engine": ["templates/*"],
+        "rocstar.sandbox": ["*.pyi"],
+        "rocstar.train": ["recipes/*.toml"],
+    },
     ext_modules=[Extension("rocstar.sandbox._native", sources=[])],
     cmdclass={"build_ext": CMakeBuild},
 )

@@ -81,7 +81,7 @@ FLAVOURS: Final[dict[str, Flavour]] = {
             name="verifier",
             modules=(*_STDLIB, "sympy", "math_verify", "reasoning_gym"),
             warm_up=_STDLIB_WARM_UP + _VERIFIER_WARM_UP,
-            install="pip install 'math-verify[antlr4_13_2]'",
+            install="pip install 'math-verify[antlr4_13_2]' reasoning-gym",
         ),
     )
 }
