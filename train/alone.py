@@ -23,8 +23,9 @@ from rocstar.train import checkpoint
 from rocstar.train.config import ConfigError, Recipe, StageConfig
 from rocstar.train.evaluate import Evaluation, evaluate
 from rocstar.train.loop import EVAL_SEED
-from rocstar.train.main import chat_format, load_all_tasks, open_sandbox, tool_box
+from rocstar.train.main import open_sandbox, tool_box
 from rocstar.train.model_io import check_model_path, load_model, load_tokenizer
+from rocstar.train.preflight import chat_format, load_all_tasks
 from rocstar.train.reward import Judge
 from rocstar.train.selection import policy_text, select
 from rocstar.train.step_metrics import rollout_metrics
@@ -49,8 +50,11 @@ def evaluate_model(recipe: Recipe, model: str | None, *, limit: int) -> Evaluati
         return result
 
     async def everything() -> Evaluation:
-        limits = (config.max_response_tokens or stage.max_response_tokens, config.max_turns or stage.max_turns)
-        async with open_agent(recipe, model, *limits) as agent:
+        tokens, turns = (
+            config.max_response_tokens or stage.max_response_tokens,
+            config.max_turns or stage.max_turns,
+        )
+        async with open_agent(recipe, model, tokens, turns) as agent:
             return await work(agent)
 
     return _run(everything())
@@ -58,8 +62,10 @@ def evaluate_model(recipe: Recipe, model: str | None, *, limit: int) -> Evaluati
 
 def rollout_model(recipe: Recipe, model: str | None, *, out: Path, limit: int) -> dict[str, float]:
     """Roll out groups on the first stage's tasks; write records; return their metrics."""
-    stage = _last_stage(recipe) if not recipe.stages else recipe.stages[0]
-    tasks = load_all_tasks(recipe).stages[0][:limit]
+    _last_stage(recipe)
+    stage, tasks = recipe.stages[0], load_all_tasks(recipe).stages[0][:limit]
+    if not out.resolve().parent.is_dir() or out.is_dir():
+        raise ConfigError(f"--out {str(out)!r} cannot be written: give a file in a folder that exists")
     rl, seed = recipe.rl, recipe.run.seed
 
     async def everything() -> dict[str, float]:
@@ -103,8 +109,9 @@ async def open_agent(
         raise ConfigError("model.path is 'scratch'; pass --model with a checkpoint directory")
     check_model_path(path)
     checkpoint.set_threads(recipe.run.threads)
-    tokenizer, policy = load_tokenizer(path), load_model(path, recipe.model.dtype)
+    tokenizer = load_tokenizer(path)
     chat = chat_format(recipe, tokenizer)
+    policy = load_model(path, recipe.model.dtype)
     with ThreadPoolExecutor(1, thread_name_prefix="device") as thread:
         thread.submit(checkpoint.set_threads, recipe.run.threads or torch.get_num_threads()).result()
         async with (

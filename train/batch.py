@@ -58,7 +58,9 @@ class MicroBatch:
 
 
 def policy_examples(
-    trajectories: Sequence[Trajectory], advantages: Sequence[float], aggregation: Aggregation = Aggregation.token_mean
+    trajectories: Sequence[Trajectory],
+    advantages: Sequence[float],
+    aggregation: Aggregation = Aggregation.token_mean,
 ) -> list[Example]:
     """The trajectories of one optimizer step, weighted by the step's global token counts."""
     weights = token_weights([t.num_policy_tokens for t in trajectories], aggregation)
@@ -87,14 +89,12 @@ def split_updates(num_examples: int, num_updates: int, rng: random.Random) -> li
 
 
 def pack(examples: Sequence[Example], *, tokens_per_microbatch: int) -> list[MicroBatch]:
-    """Microbatches of similar lengths under a token budget. ValueError for a row over the budget."""
+    """Microbatches of similar lengths under a token budget; a row over the budget is alone in its own."""
     by_length = sorted(examples, key=lambda e: len(e.ids))
     batches: list[list[Example]] = []
     room = 0
     for example in by_length:
         length = len(example.ids) - 1
-        if length > tokens_per_microbatch:
-            raise ValueError(f"a row of {length} tokens exceeds tokens_per_microbatch = {tokens_per_microbatch}")
         if length > room:
             batches.append([])
             room = tokens_per_microbatch

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import errno
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,8 +31,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return _guarded(lambda: import_main(arguments[1:]))
     options, rest = _parser().parse_known_args(arguments)
-    verb: Verb = options.verb
+    verb: Verb | None = getattr(options, "verb", None)
+    if verb is None:  # `rocstar --option sandbox`: the verb comes first
+        return _guarded(lambda: _fail(f"option {arguments[0]!r} is not known; the verb comes first"))
     return _guarded(lambda: verb(options, rest))
+
+
+def _fail(message: str) -> int:
+    raise ConfigError(message)
 
 
 def _guarded(work: Callable[[], int]) -> int:
@@ -42,28 +49,39 @@ def _guarded(work: Callable[[], int]) -> int:
         print("interrupted; the last complete checkpoint is whole, go on with --resume", file=sys.stderr)
         return 130
     except ConfigError as error:
-        print(f"rocstar: {error}", file=sys.stderr)
+        print(f"rocstar: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         where = f" at {error.filename}" if error.filename else ""
-        print(f"rocstar: disk full{where}; free some space, then go on with --resume", file=sys.stderr)
+        print(f"rocstar: the disk is full{where}; free some space, then go on with --resume", file=sys.stderr)
         return 2
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="rocstar", description="Train language models to solve problems with Python.")
+    parser = argparse.ArgumentParser(
+        prog="rocstar",
+        description="Train language models to solve problems with Python.",
+        allow_abbrev=False,
+    )
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     _add_train(verbs)
     _add_sft(verbs)
     _add_eval(verbs)
     _add_rollout(verbs)
-    report = verbs.add_parser("report", help="write report.html of a run directory")
+    report = _verb(verbs, "report", "write report.html of a run directory")
     report.add_argument("run", type=Path, help="run directory")
     report.set_defaults(verb=_report)
-    for name, text in (("import-gguf", "turn a GGUF file into a Hugging Face directory"), ("sandbox", "run|doctor")):
+    elsewhere = {"import-gguf": "turn a GGUF file into a Hugging Face directory", "sandbox": "run|doctor"}
+    for name, text in elsewhere.items():
         verbs.add_parser(name, help=text, add_help=False)
+    return parser
+
+
+def _verb(verbs: Any, name: str, text: str) -> argparse.ArgumentParser:
+    # Abbreviations would let a mistyped recipe field pass for an option.
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, allow_abbrev=False)
     return parser
 
 
@@ -72,44 +90,59 @@ def _recipe_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_train(verbs: Any) -> None:
-    parser = verbs.add_parser("train", help="run a whole recipe: cold start, RL stages, evaluation")
+    parser = _verb(verbs, "train", "run a whole recipe: cold start, RL stages, evaluation")
     _recipe_argument(parser)
     parser.add_argument("--output-dir", help="run directory; default runs/NAME")
     parser.add_argument("--resume", action="store_true", help="go on from the last complete checkpoint")
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe and plan, build nothing")
+    text = "print the resolved recipe and plan, build nothing"
+    parser.add_argument("--dry-run", action="store_true", help=text)
     parser.set_defaults(verb=_train)
 
 
 def _add_sft(verbs: Any) -> None:
-    parser = verbs.add_parser("sft", help="the cold start alone, with the evaluation after it")
+    parser = _verb(verbs, "sft", "the cold start alone, with the evaluation after it")
     _recipe_argument(parser)
     parser.add_argument("--output-dir", help="run directory; default runs/NAME")
     parser.set_defaults(verb=_train, resume=False, dry_run=False, only_sft=True)
 
 
 def _add_eval(verbs: Any) -> None:
-    parser = verbs.add_parser("eval", help="avg@k and pass@k of a model on the recipe's held-out tasks")
+    parser = _verb(verbs, "eval", "avg@k and pass@k of a model on the recipe's held-out tasks")
     _recipe_argument(parser)
     parser.add_argument("--model", help="Hugging Face directory, checkpoint, or hub name; default model.path")
-    parser.add_argument("--limit", type=int, default=0, help="use only the first so many tasks")
+    parser.add_argument("--limit", type=_count, default=0, help="use only the first so many tasks; 0 = all")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(verb=_eval)
 
 
 def _add_rollout(verbs: Any) -> None:
-    parser = verbs.add_parser("rollout", help="roll out groups on the first stage's tasks and save the trajectories")
+    parser = _verb(verbs, "rollout", "roll out groups on the first stage's tasks and save the trajectories")
     _recipe_argument(parser)
     parser.add_argument("--model", help="Hugging Face directory, checkpoint, or hub name; default model.path")
     parser.add_argument("--out", required=True, type=Path, help="JSONL file of trajectory records")
-    parser.add_argument("--limit", type=int, default=8, help="number of tasks")
+    parser.add_argument("--limit", type=_positive, default=8, help="number of tasks")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(verb=_rollout)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tasks, 0 or more")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not _count(text):
+        raise argparse.ArgumentTypeError("0 tasks give no trajectory; take 1 or more")
+    return int(text)
 
 
 def _load(options: argparse.Namespace, rest: list[str]) -> Recipe:
     for option in rest:
         if not option.startswith("--") or "." not in option.partition("=")[0]:
-            raise ConfigError(f"option {option!r} is not known; recipe fields are set with --section.field=value")
+            raise ConfigError(
+                f"option {option!r} is not known; recipe fields are set with --section.field=value"
+            )
     return load_recipe(options.recipe, rest)
 
 
@@ -127,7 +160,8 @@ def _train(options: argparse.Namespace, rest: list[str]) -> int:
 
     directory = Path(options.output_dir or recipe.run.output_dir or f"runs/{recipe.run.name}")
     train(recipe, directory, resume=options.resume)
-    print(f"report: {directory / 'report.html'}")
+    if os.environ.get("RANK", "0") == "0":
+        print(f"report: {directory / 'report.html'}")
     return 0
 
 
@@ -139,7 +173,8 @@ def _eval(options: argparse.Namespace, rest: list[str]) -> int:
         print(json.dumps(result.metrics("heldout") | {"by_source": result.by_source}))
         return 0
     print(f"avg@{result.k}   {result.avg:.3f}  95% interval [{result.ci_low:.3f}, {result.ci_high:.3f}]")
-    print(f"pass@{result.k}  {result.pass_at_k:.3f}  over {result.num_tasks} tasks, {result.failed} attempts failed")
+    over = f"over {result.num_tasks} tasks, {result.failed} attempts failed"
+    print(f"pass@{result.k}  {result.pass_at_k:.3f}  {over}")
     for source, value in result.by_source.items():
         print(f"  {source}  {value:.3f}")
     return 0
@@ -149,7 +184,8 @@ def _rollout(options: argparse.Namespace, rest: list[str]) -> int:
     from rocstar.train.alone import rollout_model
 
     summary = rollout_model(_load(options, rest), options.model, out=options.out, limit=options.limit)
-    print(json.dumps(summary) if options.json else "\n".join(f"{key}  {value:.3f}" for key, value in summary.items()))
+    lines = "\n".join(f"{key}  {value:.3f}" for key, value in summary.items())
+    print(json.dumps(summary) if options.json else lines)
     return 0
 
 
@@ -157,8 +193,10 @@ def _report(options: argparse.Namespace, rest: list[str]) -> int:
     from rocstar.train.metrics import MetricsFileError
     from rocstar.train.report import ReportError, write_report
 
-    if rest or not (options.run / "metrics.jsonl").is_file():
-        raise ConfigError(f"{str(options.run)!r} is not a run directory (no metrics.jsonl), or {rest} are not options")
+    if rest:
+        raise ConfigError(f"option {rest[0]!r} is not known; `rocstar report RUN` takes none")
+    if not (options.run / "metrics.jsonl").is_file():
+        raise ConfigError(f"{str(options.run)!r} is no run directory: it has no metrics.jsonl")
     try:
         print(write_report(options.run))
     except (ReportError, MetricsFileError) as error:

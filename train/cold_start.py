@@ -31,7 +31,8 @@ async def conversations_for(
         return read_conversations(Path(recipe.sft.data))
     shared = overlap(tasks, known)
     apart = without_overlap(tasks, known)
-    console.note(f"cold start: {len(tasks)} tasks to demonstrate, {shared:.1%} also in other sets and left out")
+    note = f"{len(tasks)} tasks to demonstrate, {shared:.1%} also in other sets and left out"
+    console.note(f"cold start: {note}")
     tool = recipe.tool
     rows = await make_demonstrations(
         apart,
@@ -47,14 +48,19 @@ async def conversations_for(
     return rows
 
 
+def scratch_template(recipe: Recipe) -> str:
+    """Name of the chat template: a model from nothing has none of its own."""
+    return "compact" if recipe.model.template == "model" else recipe.model.template
+
+
 def build_from_nothing(
     recipe: Recipe, rows: Sequence[dict[str, Any]]
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A tokenizer trained on the conversations and a Qwen3 with random weights."""
-    name = "compact" if recipe.model.template == "model" else recipe.model.template
-    template = load_template(name, None)
+    template = load_template(scratch_template(recipe), None)
+    tools = [PYTHON_SCHEMA]
     texts = (
-        render(template, row["messages"], [PYTHON_SCHEMA], generation_prompt=False) for row in rows[:TOKENIZER_ROWS]
+        render(template, row["messages"], tools, generation_prompt=False) for row in rows[:TOKENIZER_ROWS]
     )
     scratch = recipe.model.scratch
     tokenizer = train_tokenizer(texts, vocab_size=scratch.vocab_size, template=template)

@@ -85,7 +85,7 @@ class Learner:
     # ---- forward ----
 
     def logprobs_and_entropy(self, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
-        """fp32 log-probs_T of the targets under softmax(logits / temperature), and entropy_T (no gradient)."""
+        """fp32 log-probs_T of the targets under softmax(logits / temperature); entropy_T has no gradient."""
         # At least one row goes through the head: without it a rank would skip the head's collectives.
         rows = micro.rows_T if micro.num_loss_tokens else torch.zeros(1, dtype=torch.long)
         logits_TV = self.model(
@@ -97,7 +97,9 @@ class Learner:
         ).logits[0]
         targets = micro.targets_T if micro.num_loss_tokens else torch.zeros(1, dtype=torch.long)
         logprobs_T, entropy_T = logprobs_and_entropy(logits_TV, targets.to(self.device), temperature)
-        return logprobs_T[: micro.num_loss_tokens] + 0.0 * logprobs_T.sum(), entropy_T[: micro.num_loss_tokens]
+        return logprobs_T[: micro.num_loss_tokens] + 0.0 * logprobs_T.sum(), entropy_T[
+            : micro.num_loss_tokens
+        ]
 
     @torch.no_grad()
     def logprobs(self, microbatches: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
@@ -106,7 +108,9 @@ class Learner:
 
     # ---- the two objectives ----
 
-    def policy_backward(self, micro: MicroBatch, old_logprobs_T: Tensor | None, settings: LossSettings) -> LossStats:
+    def policy_backward(
+        self, micro: MicroBatch, old_logprobs_T: Tensor | None, settings: LossSettings
+    ) -> LossStats:
         """Clipped policy loss of one microbatch, accumulated into the gradients.
 
         `old_logprobs_T` None: these weights are the batch-start weights, the ratio is 1.
@@ -120,8 +124,10 @@ class Learner:
             clip_low=settings.clip_low,
             clip_high=settings.clip_high,
         )
-        (result.loss * self.world_size).backward()
-        stats = LossStats(loss=float(result.loss.detach()), tokens=micro.num_loss_tokens, entropy=float(entropy_T.sum()))
+        torch.autograd.backward(result.loss * self.world_size)
+        stats = LossStats(
+            loss=float(result.loss.detach()), tokens=micro.num_loss_tokens, entropy=float(entropy_T.sum())
+        )
         stats.clipped_low = float((result.clip_code_T == 1).sum())
         stats.clipped_high = float((result.clip_code_T == 2).sum())
         if micro.num_loss_tokens:
@@ -135,9 +141,11 @@ class Learner:
         """Weighted next-token loss of one microbatch; `loss` is the plain sum of cross-entropies."""
         logprobs_T, entropy_T = self.logprobs_and_entropy(micro, 1.0)
         loss = -(micro.weights_T.to(self.device) * logprobs_T).sum()
-        (loss * self.world_size).backward()
+        torch.autograd.backward(loss * self.world_size)
         return LossStats(
-            loss=float(-logprobs_T.detach().sum()), tokens=micro.num_loss_tokens, entropy=float(entropy_T.sum())
+            loss=float(-logprobs_T.detach().sum()),
+            tokens=micro.num_loss_tokens,
+            entropy=float(entropy_T.sum()),
         )
 
     # ---- steps ----

@@ -114,24 +114,30 @@ async def run_evaluation(run: Run) -> Evaluation | None:
 
 
 async def run_stage(
-    run: Run, stage: StageConfig, tasks: Sequence[Task], *, first_step: int, cursor_state: dict[str, Any] | None
+    run: Run,
+    stage: StageConfig,
+    tasks: Sequence[Task],
+    *,
+    first_step: int,
+    cursor_state: dict[str, Any] | None,
 ) -> None:
     """All steps of one RL stage; `first_step` is the run's step count at the stage's begin."""
     cursor = TaskCursor(tasks, seed=run.recipe.run.seed)
     if cursor_state is not None:
         cursor.restore(cursor_state)
-    held_out = run.recipe.eval
     run.budget.finish()  # an evaluation before the stage is not its first step's time
     end = first_step + stage.steps
     while run.step < end:
         metrics = await train_step(run, stage, cursor)
-        config = run.recipe.checkpoint
-        if run.step == end or (config.every and run.step % config.every == 0):
+        run.log(metrics | run.budget.finish(), stage=stage.name, phase="rl")
+        every = run.recipe.eval.every
+        if every and run.step % every == 0 and run.step < end:
+            await run_evaluation(run)
+        # Last, so that a checkpoint has the rows of all that came before it; its time is the next step's.
+        every = run.recipe.checkpoint.every
+        if run.step == end or (every and run.step % every == 0):
             with run.budget.phase("checkpoint"):
                 await save(run, stage, cursor, first_step=first_step)
-        run.log(metrics | run.budget.finish(), stage=stage.name, phase="rl")
-        if held_out.every and run.step % held_out.every == 0 and run.step < end:
-            await run_evaluation(run)
 
 
 async def train_step(run: Run, stage: StageConfig, cursor: TaskCursor) -> dict[str, float]:
@@ -216,7 +222,9 @@ async def filter_by_difficulty(run: Run, stage: StageConfig, tasks: Sequence[Tas
     agent = agent_for(run, stage)
     with run.budget.phase("eval"):
         result, _ = await evaluate(agent, tasks, k=k, seed=seed, step=run.step)
-    mastered = {task_id for task_id, rewards in result.rewards.items() if len(rewards) == k and min(rewards) == 1.0}
+    mastered = {
+        task_id for task_id, rewards in result.rewards.items() if len(rewards) == k and min(rewards) == 1.0
+    }
     kept = [task for task in tasks if task.id not in mastered]
     run.dropped_tasks = sorted({*run.dropped_tasks, *mastered})
     run.log(
@@ -224,7 +232,9 @@ async def filter_by_difficulty(run: Run, stage: StageConfig, tasks: Sequence[Tas
         stage=stage.name,
         phase="eval",
     )
-    run.console.note(f"{stage.name}: {len(kept)} of {len(tasks)} tasks are not mastered yet ({k} attempts each)")
+    run.console.note(
+        f"{stage.name}: {len(kept)} of {len(tasks)} tasks are not mastered yet ({k} attempts each)"
+    )
     return kept
 
 
@@ -237,6 +247,7 @@ async def save(run: Run, stage: StageConfig | None, cursor: TaskCursor | None, *
         "first_step": first_step,
         "cursor": cursor.state() if cursor else None,
         "dropped_tasks": run.dropped_tasks,
+        "metrics_bytes": run.metrics.path.stat().st_size,
     }
     extras = checkpoint.Extras(tokenizer=run.tokenizer, progress=progress)
     await run.team.save(checkpoint.step_directory(run.directory, run.step), extras)

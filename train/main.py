@@ -10,81 +10,48 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
-import torch
 import uvloop
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from rocstar.engine.chat import ChatError, ChatFormat, load_template
+from rocstar.engine.chat import ChatFormat
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.inference.embedded import EmbeddedEngine
 from rocstar.engine.rollout import Agent, RolloutLimits
-from rocstar.engine.tools import PYTHON_SCHEMA, ToolBox
+from rocstar.engine.tools import ToolBox
 from rocstar.engine.types import Task
 from rocstar.sandbox.pool import SandboxPool
 from rocstar.sandbox.types import Limits, Sandbox
 from rocstar.train import checkpoint
 from rocstar.train.cold_start import build_from_nothing, conversations_for
-from rocstar.train.config import ConfigError, DataConfig, Recipe, to_toml
+from rocstar.train.config import ConfigError, Recipe, to_toml
 from rocstar.train.console import Console
-from rocstar.train.data import interleave_by_source, load_tasks, without_overlap
 from rocstar.train.loop import Run, filter_by_difficulty, run_evaluation, run_stage, save, stage_optimizer
 from rocstar.train.metrics import MetricsWriter
-from rocstar.train.model_io import check_model_path, load_model, load_tokenizer
+from rocstar.train.model_io import load_model, load_tokenizer
+from rocstar.train.preflight import Tasks, chat_format, check, load_all_tasks
 from rocstar.train.report import write_report
 from rocstar.train.reward import Judge
-from rocstar.train.run_directory import claim
+from rocstar.train.run_directory import CONFIG, METRICS, claim, discard_if_unused
 from rocstar.train.scratch import digit_token_mask
 from rocstar.train.sft import cold_start, tokenise
 from rocstar.train.team import LearnerTeam, World, shard
 from rocstar.train.time_budget import TimeBudget
-from rocstar.train.trackers import make_tracker
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tasks:
-    """All tasks of a recipe, loaded and checked before anything else is built."""
-
-    stages: list[list[Task]]
-    heldout: list[Task]
-    demonstrations: list[Task]
-
-
-def load_all_tasks(recipe: Recipe) -> Tasks:
-    """Load every data source; no RL task is a held-out one. ConfigError for the first that cannot be used."""
-    heldout = _load(recipe.eval.data) if recipe.eval.data else []
-    stages: list[list[Task]] = []
-    for stage in recipe.stages:
-        stages.append(without_overlap(_load(stage.data), heldout) if stage.data else stages[-1])
-    source = recipe.sft.demonstration_tasks
-    needed = recipe.sft.steps and recipe.sft.data == "demonstrations" and source is not None
-    demonstrations = _load(source) if needed and source is not None else []
-    return Tasks(stages=stages, heldout=heldout, demonstrations=demonstrations)
-
-
-def _load(config: DataConfig) -> list[Task]:
-    tasks = interleave_by_source(load_tasks(config, base=Path.cwd()))
-    return tasks[: config.limit] if config.limit else tasks
-
-
-def check(recipe: Recipe) -> None:
-    """What can be wrong before any work: the model's path, and a model from nothing that learns nothing."""
-    if recipe.model.path != "scratch":
-        check_model_path(recipe.model.path)
-    elif not recipe.sft.steps:
-        raise ConfigError("model.path = 'scratch' needs sft.steps > 0: its tokenizer comes from the cold start")
+from rocstar.train.trackers import Tracker, TrackerError, make_tracker
 
 
 def train(recipe: Recipe, run_dir: Path, *, resume: bool) -> None:
     """Run a whole recipe; called on every rank."""
-    checkpoint.set_threads(recipe.run.threads)
     check(recipe)
     world = World.join()
+    checkpoint.set_threads(world.threads(recipe.run.threads))
     try:
         if world.rank == 0:
             _lead(recipe, run_dir, world, resume=resume)
@@ -114,12 +81,14 @@ def _lead(recipe: Recipe, run_dir: Path, world: World, *, resume: bool) -> None:
 
     try:
         tasks = load_all_tasks(recipe)
-        lock = claim(run_dir, resume=resume)
-        with lock:
-            (run_dir / "config.toml").write_text(to_toml(recipe), encoding="utf-8")
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(_run(recipe, run_dir, world, tasks, tell, resume=resume))
-            write_report(run_dir)
+        with claim(run_dir, resume=resume):
+            try:
+                (run_dir / CONFIG).write_text(to_toml(recipe), encoding="utf-8")
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    runner.run(_run(recipe, run_dir, world, tasks, tell, resume=resume))
+                write_report(run_dir)
+            finally:
+                discard_if_unused(run_dir)
     finally:
         if not told:
             world.broadcast(None)
@@ -147,34 +116,48 @@ def tool_box(recipe: Recipe, sandbox: Sandbox) -> ToolBox:
     )
 
 
-def chat_format(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
-    """The conversation format; ConfigError if template and tokenizer cannot carry tool calls."""
-    try:
-        source = load_template(recipe.model.template, getattr(tokenizer, "chat_template", None))
-        chat = ChatFormat(tokenizer, source, [PYTHON_SCHEMA])
-    except ChatError as error:
-        raise ConfigError(f"model.template = {recipe.model.template!r}: {error}") from None
-    tokenizer.chat_template = source
-    return chat
-
-
-async def _run(recipe: Recipe, run_dir: Path, world: World, tasks: Tasks, tell: Callable[[str], None], *, resume: bool) -> None:
+async def _run(
+    recipe: Recipe, run_dir: Path, world: World, tasks: Tasks, tell: Callable[[str], None], *, resume: bool
+) -> None:
     saved = checkpoint.latest(run_dir) if resume else None
-    stages = recipe.stages
+    stages, threads = recipe.stages, recipe.run.threads
+    if resume:
+        _rewind(run_dir / METRICS, saved)
     with (
         ThreadPoolExecutor(1, thread_name_prefix="device") as thread,
-        MetricsWriter(run_dir / "metrics.jsonl") as metrics,
+        MetricsWriter(run_dir / METRICS) as metrics,
+        _open_trackers(recipe, run_dir) as trackers,
         Console(sum(s.steps for s in stages), [s.name for s in stages]) as console,
     ):
-        thread.submit(checkpoint.set_threads, recipe.run.threads or torch.get_num_threads()).result()
         async with open_sandbox(recipe) as sandbox:
-            builder = _Builder(recipe, run_dir, world, tasks, sandbox, thread, metrics, console)
+            builder = _Builder(recipe, run_dir, world, tasks, sandbox, thread, metrics, trackers, console)
             if saved is None:
+                thread.submit(checkpoint.set_threads, world.threads(threads, alone=True)).result()
                 model, tokenizer = await builder.begin()
             else:
                 model, tokenizer = load_model(str(saved), recipe.model.dtype), load_tokenizer(str(saved))
                 console.note(f"resuming from {saved}")
+            thread.submit(checkpoint.set_threads, world.threads(threads)).result()
             await builder.reinforce(model, tokenizer, saved, tell)
+
+
+def _rewind(metrics: Path, saved: Path | None) -> None:
+    """Forget the rows of what will be done again: all behind the checkpoint."""
+    size = checkpoint.load_progress(saved)["metrics_bytes"] if saved else 0
+    os.truncate(metrics, min(size, metrics.stat().st_size))
+
+
+@contextlib.contextmanager
+def _open_trackers(recipe: Recipe, run_dir: Path) -> Iterator[list[Tracker]]:
+    with contextlib.ExitStack() as stack:
+        trackers = []
+        for name in recipe.run.trackers:
+            try:
+                trackers.append(make_tracker(name, run_dir=run_dir, config=recipe.model_dump()))
+            except TrackerError as error:
+                raise ConfigError(f"run.trackers: {error}") from None
+            stack.callback(trackers[-1].close)
+        yield trackers
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +171,7 @@ class _Builder:
     sandbox: SandboxPool
     thread: ThreadPoolExecutor
     metrics: MetricsWriter
+    trackers: list[Tracker]
     console: Console
 
     async def begin(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -196,7 +180,9 @@ class _Builder:
         if recipe.model.path != "scratch":
             tokenizer = load_tokenizer(recipe.model.path)
             return load_model(recipe.model.path, recipe.model.dtype), tokenizer
-        rows = await conversations_for(recipe, self.tasks.demonstrations, self._known(), self.sandbox, self.console)
+        rows = await conversations_for(
+            recipe, self.tasks.demonstrations, self._known(), self.sandbox, self.console
+        )
         model, tokenizer = build_from_nothing(recipe, rows)
         chat = chat_format(recipe, tokenizer)
         await self._cold_start(LearnerTeam(model, World(rank=0, size=1), self.thread), chat, rows, tokenizer)
@@ -207,12 +193,18 @@ class _Builder:
         return [*self.tasks.heldout, *(task for stage in self.tasks.stages for task in stage)]
 
     async def _cold_start(
-        self, team: LearnerTeam, chat: ChatFormat, rows: Sequence[dict[str, object]], tokenizer: PreTrainedTokenizerBase
+        self,
+        team: LearnerTeam,
+        chat: ChatFormat,
+        rows: Sequence[dict[str, object]],
+        tokenizer: PreTrainedTokenizerBase,
     ) -> None:
         sft = self.recipe.sft
         conversations, skipped = tokenise(rows, chat, max_tokens=sft.max_tokens)
         if skipped:
-            self.console.note(f"cold start: {skipped} of {len(rows)} conversations skipped (too long or empty)")
+            self.console.note(
+                f"cold start: {skipped} of {len(rows)} conversations skipped (too long or empty)"
+            )
         total = sft.steps
 
         def on_step(step: int, loss: float, grad_norm: float) -> None:
@@ -225,7 +217,11 @@ class _Builder:
             team,
             conversations,
             sft,
-            digit_ids=frozenset(k for k, is_digit in enumerate(digit_token_mask(tokenizer)) if is_digit),
+            digit_ids=frozenset(
+                k
+                for k, is_digit in enumerate(digit_token_mask(cast("PreTrainedTokenizerFast", tokenizer)))
+                if is_digit
+            ),
             tokens_per_microbatch=self.recipe.rl.tokens_per_microbatch,
             seed=self.recipe.run.seed,
             on_step=on_step,
@@ -251,17 +247,13 @@ class _Builder:
         engine = EmbeddedEngine(served, max_running=recipe.engine.max_running, thread=self.thread)
         async with engine:
             run = self._assemble(team, engine, chat, tokenizer)
-            try:
-                if saved is None and recipe.model.path != "scratch" and recipe.sft.steps:
-                    rows = await conversations_for(
-                        recipe, self.tasks.demonstrations, self._known(), self.sandbox, self.console
-                    )
-                    await self._cold_start(team, chat, rows, tokenizer)
-                    await engine.publish(engine.version + 1, await team.full_weights())
-                await _stages(run, self.tasks, saved)
-            finally:
-                for tracker in run.trackers:
-                    tracker.close()
+            if saved is None and recipe.model.path != "scratch" and recipe.sft.steps:
+                rows = await conversations_for(
+                    recipe, self.tasks.demonstrations, self._known(), self.sandbox, self.console
+                )
+                await self._cold_start(team, chat, rows, tokenizer)
+                await engine.publish(engine.version + 1, await team.full_weights())
+            await _stages(run, self.tasks, saved)
             await team.stop()
 
     async def _hand_over(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
@@ -290,7 +282,6 @@ class _Builder:
             limits=limits,
             sampling=Sampling(temperature=recipe.rl.temperature),
         )
-        config = recipe.model_dump()
         return Run(
             recipe=recipe,
             directory=self.run_dir,
@@ -301,7 +292,7 @@ class _Builder:
             heldout=self.tasks.heldout,
             metrics=self.metrics,
             console=self.console,
-            trackers=[make_tracker(name, run_dir=self.run_dir, config=config) for name in recipe.run.trackers],
+            trackers=self.trackers,
             budget=TimeBudget(),
             clock=time.perf_counter,
         )
@@ -313,7 +304,6 @@ async def _stages(run: Run, tasks: Tasks, saved: Path | None) -> None:
     if progress:
         run.step, run.dropped_tasks = progress["step"], progress["dropped_tasks"]
         await run.engine.publish(progress["version"]) if progress["version"] else None
-        run.metrics.truncate_after(run.step)
     else:
         await run_evaluation(run)
         await run.team.use(stage_optimizer(run.recipe))
@@ -321,7 +311,8 @@ async def _stages(run: Run, tasks: Tasks, saved: Path | None) -> None:
     first, fresh = 0, False
     for stage, stage_tasks in zip(run.recipe.stages, tasks.stages, strict=True):
         end = first + stage.steps
-        continued = progress is not None and progress["stage"] == stage.name and run.step < end
+        begun = progress is not None and progress["stage"] == stage.name and progress["first_step"] == first
+        continued = begun and run.step < end
         if run.step < end:
             chosen = [t for t in stage_tasks if t.id not in set(run.dropped_tasks)]
             if not continued:
@@ -337,4 +328,3 @@ async def _stages(run: Run, tasks: Tasks, saved: Path | None) -> None:
         first = end
     if run.recipe.stages:
         await run_evaluation(run)
-

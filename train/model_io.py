@@ -6,13 +6,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils.logging import disable_progress_bar
 
 from rocstar.train.config import ConfigError
 
-disable_progress_bar()  # its lines would tear the live status
+disable_progress_bar()  # type: ignore[no-untyped-call]  # its lines would tear the live status
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -24,23 +30,41 @@ def check_model_path(path: str) -> None:
     if not looks_local:
         return  # a hub name: only loading can tell
     if not directory.is_dir():
-        raise ConfigError(f"model.path = {path!r} does not exist; give a Hugging Face directory or a hub name")
+        raise ConfigError(
+            f"model.path = {path!r} does not exist; give a Hugging Face directory or a hub name"
+        )
     if not (directory / "config.json").is_file():
-        raise ConfigError(f"model.path = {path!r} has no config.json; it is not a Hugging Face model directory")
+        raise ConfigError(
+            f"model.path = {path!r} has no config.json; it is not a Hugging Face model directory"
+        )
     if not any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-        raise ConfigError(f"model.path = {path!r} has no tokenizer; copy tokenizer.json and tokenizer_config.json there")
+        raise ConfigError(
+            f"model.path = {path!r} has no tokenizer; copy tokenizer.json and tokenizer_config.json there"
+        )
+
+
+def load_max_positions(path: str) -> int | None:
+    """The longest sequence the model can take; None if its configuration does not say."""
+    try:
+        config: Any = AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.path = {path!r} cannot be loaded: {_first_line(error)}") from None
+    positions: int | None = getattr(config, "max_position_embeddings", None)
+    return positions
 
 
 def load_model(path: str, dtype: Literal["float32", "bfloat16"]) -> PreTrainedModel:
+    """A causal LM from a directory or the hub. ConfigError if it cannot be loaded."""
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype])
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(f"model.path = {path!r} cannot be loaded: {_first_line(error)}") from None
     result: PreTrainedModel = model
     return result
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+    """The tokenizer beside a model. ConfigError if there is none that works."""
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
@@ -50,4 +74,5 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
 
 
 def _first_line(error: Exception) -> str:
+    """What transformers says first; the rest of its messages is advice about the hub."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

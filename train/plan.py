@@ -11,7 +11,8 @@ def describe(recipe: Recipe, path: str) -> str:
     rollouts = rl.tasks_per_step * rl.rollouts_per_task
     lines = [
         f"# {recipe.run.name}: {recipe.sft.steps} SFT steps, {sum(s.steps for s in recipe.stages)} RL steps",
-        f"# per RL step: {rl.tasks_per_step} tasks x {rl.rollouts_per_task} rollouts = {rollouts} trajectories, "
+        f"# per RL step: {rl.tasks_per_step} tasks x {rl.rollouts_per_task} rollouts = {rollouts} "
+        "trajectories, "
         f"{rl.group_size} kept per task (RoC {rl.roc_mode}), {rl.num_updates_per_batch} optimizer steps",
         "# stage           steps  response tokens  turns  filter  worst-case tokens per step",
     ]

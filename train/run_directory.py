@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -10,15 +11,41 @@ from typing import IO
 from rocstar.train.config import ConfigError
 
 Lock = IO[str]
+METRICS, CONFIG, LOCK = "metrics.jsonl", "config.toml", "lock"
 
 
 def claim(directory: Path, *, resume: bool) -> Lock:
     """Create and lock the folder; the lock lives as long as the returned file.
 
-    ConfigError if another process holds it, if it has a run and `resume` is false, or if it has none and
-    `resume` is true.
+    Raises:
+        ConfigError: another process holds it, it has a run and `resume` is false, it has none and `resume`
+            is true, or it cannot be written. Nothing was created then.
     """
-    has_run = (directory / "metrics.jsonl").exists()
+    path = directory / LOCK
+    if path.exists():  # in use comes first: what else is wrong may change while the other process works
+        _lock(path).close()
+    _check(directory, resume=resume)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = _lock(path)
+    except OSError as error:
+        raise ConfigError(
+            f"output directory {str(directory)!r} cannot be written ({error.strerror}); "
+            "choose another --output-dir"
+        ) from None
+    try:
+        _check(directory, resume=resume)  # again: it may have been another's until now
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+    except BaseException:
+        lock.close()
+        raise
+    return lock
+
+
+def _check(directory: Path, *, resume: bool) -> None:
+    has_run = (directory / METRICS).exists()
     if has_run and not resume:
         raise ConfigError(
             f"output directory {str(directory)!r} holds a run; pass --resume to go on with it, "
@@ -26,19 +53,28 @@ def claim(directory: Path, *, resume: bool) -> Lock:
         )
     if resume and not has_run:
         raise ConfigError(f"output directory {str(directory)!r} holds no run to resume; leave --resume out")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock = (directory / "lock").open("a+", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"output directory {str(directory)!r} cannot be written: {error.strerror}") from None
+
+
+def _lock(path: Path) -> Lock:
+    lock = path.open("a+", encoding="utf-8")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
         raise ConfigError(
-            f"output directory {str(directory)!r} is in use by another process; wait for it or choose another"
+            f"output directory {str(path.parent)!r} is in use by another process; wait for it, "
+            "or choose another --output-dir"
         ) from None
-    lock.truncate(0)
-    lock.write(f"{os.getpid()}\n")
-    lock.flush()
     return lock
+
+
+def discard_if_unused(directory: Path) -> None:
+    """Take back a claimed folder in which nothing happened: it has no row of metrics."""
+    metrics = directory / METRICS
+    if metrics.exists() and metrics.stat().st_size:
+        return
+    for name in (METRICS, CONFIG, LOCK):
+        (directory / name).unlink(missing_ok=True)
+    for path in (directory / "logs", directory):
+        with contextlib.suppress(OSError):  # not there, or somebody's files are in it
+            path.rmdir()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.chat import ChatError, ChatFormat
-from rocstar.train.batch import Example, MicroBatch, pack
+from rocstar.train.batch import Example, pack
 from rocstar.train.config import ConfigError, SftConfig
 from rocstar.train.optim import OptimSpec
 from rocstar.train.team import LearnerTeam
@@ -29,19 +29,37 @@ class Conversation:
 
 
 def read_conversations(path: Path) -> list[dict[str, Any]]:
-    """Rows {"messages": [...], "tools"?: [...]} of a chat JSONL file."""
+    """Rows {"messages": [...], "tools"?: [...]} of a chat JSONL file; blank lines are skipped."""
     if not path.is_file():
-        raise ConfigError(f"sft.data = {str(path)!r} does not exist; give 'demonstrations' or a chat JSONL file")
+        raise ConfigError(
+            f"sft.data = {str(path)!r} does not exist; give 'demonstrations' or a chat JSONL file"
+        )
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            row = json.loads(line)
-            rows.append({"messages": row["messages"], "tools": row.get("tools")})
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
-            raise ConfigError(f"{path}:{number}: not a JSON object with 'messages'") from None
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"sft.data = {str(path)!r} cannot be read: {error}; give a UTF-8 JSONL file"
+        ) from None
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            rows.append(_read_conversation(line, f"{path}, line {number}"))
     if not rows:
-        raise ConfigError(f"sft.data = {str(path)!r} holds no conversation")
+        raise ConfigError(f"sft.data = {str(path)!r} holds no conversation; write one JSON object per line")
     return rows
+
+
+def _read_conversation(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{where} is not JSON: {error}; write one JSON object per line") from None
+    messages = row.get("messages") if isinstance(row, dict) else None
+    if not isinstance(messages, list) or not messages:
+        raise ConfigError(f'{where} has no \'messages\'; write {{"messages": [{{"role": ..., ...}}]}}')
+    if not all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages):
+        raise ConfigError(f"{where}: a message is no object with a 'role'; write role and content")
+    return {"messages": messages, "tools": row.get("tools")}
 
 
 def tokenise(
@@ -59,7 +77,10 @@ def tokenise(
         else:
             kept.append(Conversation(ids=ids, mask=mask))
     if not kept:
-        raise ConfigError(f"sft: none of {len(rows)} conversations fits sft.max_tokens = {max_tokens}; raise it")
+        raise ConfigError(
+            f"sft: none of {len(rows)} conversations has an assistant's text and fits "
+            f"sft.max_tokens = {max_tokens}; raise it"
+        )
     return kept, skipped
 
 
@@ -84,7 +105,10 @@ def examples(batch: Sequence[Conversation], digit_ids: frozenset[int], digit_wei
 def batches(
     conversations: Sequence[Conversation], *, batch_size: int, steps: int, rng: random.Random
 ) -> list[list[Conversation]]:
-    """`steps` batches of similar lengths, epoch after epoch: shuffle, sort windows by length, shuffle batches."""
+    """`steps` batches of similar lengths, epoch after epoch.
+
+    An epoch shows every conversation once: shuffle, sort windows by length, cut, shuffle the batches.
+    """
     out: list[list[Conversation]] = []
     window = batch_size * 32
     while len(out) < steps:
@@ -121,11 +145,10 @@ async def cold_start(
             decay_fraction=config.decay_fraction,
         )
     )
-    plan = batches(conversations, batch_size=config.batch_size, steps=config.steps, rng=random.Random(f"sft|{seed}"))
-    budget = max(tokens_per_microbatch, config.max_tokens)
+    rng = random.Random(f"sft|{seed}")
+    plan = batches(conversations, batch_size=config.batch_size, steps=config.steps, rng=rng)
     for step, batch in enumerate(plan, 1):
-        micros: list[MicroBatch] = pack(
-            examples(batch, digit_ids, config.digit_weight), tokens_per_microbatch=budget
-        )
+        rows = examples(batch, digit_ids, config.digit_weight)
+        micros = pack(rows, tokens_per_microbatch=tokens_per_microbatch)
         stats = await team.imitation_step(micros)
         on_step(step, stats.loss / stats.tokens, stats.grad_norms[-1])

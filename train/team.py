@@ -38,6 +38,8 @@ class World:
 
     rank: int
     size: int
+    local_size: int = 1
+    """Ranks on this machine."""
 
     @staticmethod
     def join() -> World:
@@ -45,9 +47,20 @@ class World:
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1:
             return World(rank=0, size=1)
-        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        # Verbs and sums travel as CPU objects also where the weights are on GPUs.
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
-        return World(rank=dist.get_rank(), size=size)
+        return World(rank=dist.get_rank(), size=size, local_size=int(os.environ["LOCAL_WORLD_SIZE"]))
+
+    def threads(self, wanted: int, *, alone: bool = False) -> int:
+        """torch threads of this process: `wanted`, or for 0 its share of the machine; all of it when `alone`.
+
+        torchrun sets OMP_NUM_THREADS=1 and so hides what torch would take: a cold start on rank 0 alone
+        must take the same as one process, or its rounding differs.
+        """
+        if wanted or self.size == 1:
+            return wanted or torch.get_num_threads()
+        return num_cores() if alone else max(1, num_cores() // self.local_size)
 
     def leave(self) -> None:
         if self.size > 1:
@@ -62,6 +75,13 @@ class World:
         return box[0]
 
 
+def num_cores() -> int:
+    """Physical cores this process may use: what torch takes by default."""
+    siblings = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    paths = [Path(siblings.format(cpu)) for cpu in os.sched_getaffinity(0)]
+    return len({path.read_text() if path.is_file() else str(path) for path in paths})
+
+
 def shard(model: PreTrainedModel, world: World) -> None:
     """FSDP2 over all ranks: each decoder layer is a unit, the embedding and the head are the root's."""
     if world.size == 1:
@@ -71,7 +91,8 @@ def shard(model: PreTrainedModel, world: World) -> None:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     mesh = init_device_mesh(device, (world.size,))
-    for layer in model.get_decoder().layers:
+    decoder: Any = model.get_decoder()  # type: ignore[no-untyped-call]
+    for layer in decoder.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
 
@@ -91,9 +112,7 @@ class LearnerTeam:
     async def use(self, spec: OptimSpec) -> None:
         await self._everywhere("use", [(spec,)] * self.world.size)
 
-    async def policy_step(
-        self, updates: Sequence[Sequence[MicroBatch]], settings: LossSettings
-    ) -> LossStats:
+    async def policy_step(self, updates: Sequence[Sequence[MicroBatch]], settings: LossSettings) -> LossStats:
         shares = [share_out(micros, self.world.size) for micros in updates]
         payloads = [([share[rank] for share in shares], settings) for rank in range(self.world.size)]
         stats: LossStats = await self._everywhere("policy_step", payloads)

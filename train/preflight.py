@@ -1,0 +1,104 @@
+"""Everything that can be wrong with a recipe is found here, before any work and before a file is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from transformers import PreTrainedTokenizerBase
+
+from rocstar.engine.chat import ChatError, ChatFormat, Tokenizer, find_boundaries, load_template
+from rocstar.engine.tools import PYTHON_SCHEMA
+from rocstar.engine.types import Task
+from rocstar.sandbox.flavours import FLAVOURS
+from rocstar.train.cold_start import scratch_template
+from rocstar.train.config import ConfigError, DataConfig, Recipe, StageConfig
+from rocstar.train.data import interleave_by_source, load_tasks, without_overlap
+from rocstar.train.model_io import check_model_path, load_max_positions, load_tokenizer
+from rocstar.train.scratch import MAX_POSITIONS
+from rocstar.train.sft import read_conversations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tasks:
+    """All tasks of a recipe, loaded and checked before anything else is built."""
+
+    stages: list[list[Task]]
+    heldout: list[Task]
+    demonstrations: list[Task]
+
+
+def load_all_tasks(recipe: Recipe) -> Tasks:
+    """Load every data source; no RL task is a held-out one. ConfigError for the first that cannot be used."""
+    heldout = _load(recipe.eval.data) if recipe.eval.data else []
+    stages: list[list[Task]] = []
+    for stage in recipe.stages:
+        stages.append(_not_held_out(stage, heldout) if stage.data else stages[-1])
+    source = recipe.sft.demonstration_tasks
+    needed = recipe.sft.steps and recipe.sft.data == "demonstrations" and source is not None
+    demonstrations = _load(source) if needed and source is not None else []
+    return Tasks(stages=stages, heldout=heldout, demonstrations=demonstrations)
+
+
+def _not_held_out(stage: StageConfig, heldout: Sequence[Task]) -> list[Task]:
+    assert stage.data is not None
+    tasks = _load(stage.data)
+    apart = without_overlap(tasks, heldout)
+    if not apart:
+        raise ConfigError(
+            f"stage {stage.name!r}: all {len(tasks)} tasks of its data are also in eval.data; "
+            "give one of them another source, split or seed"
+        )
+    return apart
+
+
+def _load(config: DataConfig) -> list[Task]:
+    tasks = interleave_by_source(load_tasks(config, base=Path.cwd()))
+    return tasks[: config.limit] if config.limit else tasks
+
+
+def check(recipe: Recipe) -> None:
+    """What can be wrong before any work. Raises ConfigError; nothing was written."""
+    model, sft = recipe.model, recipe.sft
+    if model.path != "scratch":
+        check_model_path(model.path)
+        chat_format(recipe, load_tokenizer(model.path))
+        max_positions = load_max_positions(model.path)
+    else:
+        if not sft.steps:
+            raise ConfigError(
+                "model.path = 'scratch' needs sft.steps > 0: its tokenizer comes from the cold start"
+            )
+        check_scratch(recipe)
+        max_positions = MAX_POSITIONS
+    if sft.steps and sft.data != "demonstrations":
+        read_conversations(Path(sft.data))
+    if recipe.tool.flavour not in FLAVOURS:
+        raise ConfigError(f"tool.flavour = {recipe.tool.flavour!r} is not one of {', '.join(FLAVOURS)}")
+    for k, stage in enumerate(recipe.stages):
+        if max_positions is not None and stage.max_response_tokens >= max_positions:
+            raise ConfigError(
+                f"stages.{k}.max_response_tokens = {stage.max_response_tokens} leaves no room for a prompt "
+                f"in the model's {max_positions} positions; lower it"
+            )
+
+
+def check_scratch(recipe: Recipe) -> None:
+    """The template of a model from nothing must be a bundled one or a file, and carry tool calls."""
+    try:
+        find_boundaries(load_template(scratch_template(recipe), None), [PYTHON_SCHEMA])
+    except ChatError as error:
+        raise ConfigError(f"model.template = {recipe.model.template!r}: {error}") from None
+
+
+def chat_format(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
+    """The conversation format; ConfigError if template and tokenizer cannot carry tool calls."""
+    try:
+        source = load_template(recipe.model.template, getattr(tokenizer, "chat_template", None))
+        chat = ChatFormat(cast("Tokenizer", tokenizer), source, [PYTHON_SCHEMA])
+    except ChatError as error:
+        raise ConfigError(f"model.template = {recipe.model.template!r}: {error}") from None
+    tokenizer.chat_template = source
+    return chat
