@@ -1,0 +1,214 @@
+"""A recipe small enough to train in seconds: toss a coin, say 1 or 2, sometimes through the tool.
+
+After sixty steps of the cold start the model writes well-formed answers and calls; which answer is right it
+can only guess, so every group has a signal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.train.cli import main
+
+TOOL = "python_code_with_standard_io"
+DEADLINE_S = 240.0
+
+RECIPE = """
+[run]
+name = "coin"
+seed = 3
+threads = 1
+
+[model]
+path = "scratch"
+template = "compact"
+
+[model.scratch]
+vocab_size = 400
+hidden_size = 32
+num_layers = 2
+num_heads = 2
+num_kv_heads = 1
+intermediate_size = 64
+
+[tool]
+text = "brief"
+wall_s = 2.0
+memory_mb = 256
+max_output_tokens = 24
+
+[sft]
+steps = 60
+data = "chat.jsonl"
+batch_size = 16
+optimizer = "muon"
+lr = 1e-2
+warmup_steps = 2
+max_tokens = 400
+digit_weight = 1.0
+
+[rl]
+tasks_per_step = 2
+rollouts_per_task = 8
+group_size = 4
+lr = 1e-3
+warmup_steps = 0
+num_updates_per_batch = 2
+tokens_per_microbatch = 256
+
+[[stages]]
+name = "one"
+steps = 2
+max_response_tokens = 100
+max_turns = 3
+
+[stages.data]
+source = "tasks.jsonl"
+
+[[stages]]
+name = "two"
+steps = 2
+max_response_tokens = 110
+max_turns = 3
+filter_rollouts = 2
+reset_optimizer = true
+
+[eval]
+samples_per_task = 2
+
+[eval.data]
+source = "heldout.jsonl"
+
+[engine]
+max_running = 16
+
+[checkpoint]
+every = 1
+"""
+
+
+def conversation(rng: random.Random, *, with_call: bool) -> dict[str, Any]:
+    value = rng.choice("12")
+    question = {"role": "user", "content": f"Toss {rng.randint(10, 99)}"}
+    answer = {"role": "assistant", "content": f"<answer>\\boxed{{{value}}}</answer>"}
+    if not with_call:
+        return {"messages": [question, answer]}
+    arguments = json.dumps({"name": TOOL, "arguments": {"code": f"print({value})", "input": ""}})
+    call = {"role": "assistant", "content": f"<tool_call>\n{arguments}\n</tool_call>"}
+    return {"messages": [question, call, {"role": "tool", "name": TOOL, "content": value}, answer]}
+
+
+def write_jsonl(path: Path, rows: Sequence[Any]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a command left: its exit code and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """A folder with the recipe and its data, in which every command runs: the recipe's paths are relative."""
+
+    directory: Path
+
+    @property
+    def recipe(self) -> Path:
+        return self.directory / "coin.toml"
+
+    def main(self, *arguments: str) -> Ended:
+        """`rocstar ARGUMENTS` in this process, which has torch already; importing it takes seconds."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.chdir(self.directory), redirect_stdout(out), redirect_stderr(err):
+            code = main(arguments)
+        return Ended(code, out.getvalue(), err.getvalue())
+
+    def run(self, *arguments: str, ranks: int = 0) -> subprocess.CompletedProcess[str]:
+        """`rocstar ARGUMENTS` in a child process, or `rocstar.train ARGUMENTS` under torchrun."""
+        return subprocess.run(
+            self.command(*arguments, ranks=ranks),
+            cwd=self.directory,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """The same, running; its messages are on `stderr`."""
+        return subprocess.Popen(
+            self.command(*arguments),
+            cwd=self.directory,
+            env=self.environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    @staticmethod
+    def command(*arguments: str, ranks: int = 0) -> list[str]:
+        if ranks:
+            module = "torch.distributed.run"
+            launcher = ["-m", module, "--standalone", f"--nproc-per-node={ranks}", "-m", "rocstar.train"]
+        else:
+            launcher = ["-c", "import sys; from rocstar.train.cli import main; sys.exit(main())"]
+        return [sys.executable, *launcher, *arguments]
+
+    @staticmethod
+    def environment() -> dict[str, str]:
+        """No settings of pytest or coverage, and torch's warnings as everywhere: not errors."""
+        return {
+            k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_", "PYTHONWARNINGS"))
+        }
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    directory = tmp_path_factory.mktemp("workshop")
+    rng = random.Random(0)
+    rows = [conversation(rng, with_call=bool(k % 2)) for k in range(200)]
+    write_jsonl(directory / "chat.jsonl", rows)
+    tasks = [{"question": f"Toss {k}", "answer": str(1 + k % 2)} for k in range(10, 26)]
+    write_jsonl(directory / "tasks.jsonl", tasks[4:])
+    write_jsonl(directory / "heldout.jsonl", tasks[:4])
+    (directory / "coin.toml").write_text(RECIPE, encoding="utf-8")
+    return Workshop(directory)
+
+
+@pytest.fixture(scope="session")
+def finished(workshop: Workshop) -> Path:
+    """The directory of one whole run; nobody may change it."""
+    directory = workshop.directory / "finished"
+    result = workshop.main("train", "coin.toml", "--output-dir", str(directory))
+    assert result.returncode == 0, result.stderr
+    return directory
+
+
+@pytest.fixture(scope="session")
+def read_rows() -> Callable[..., list[dict[str, Any]]]:
+    """Rows of a run's metrics.jsonl, of one phase or all."""
+
+    def read(directory: Path, phase: str | None = None) -> list[dict[str, Any]]:
+        rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+        return [row for row in rows if phase in (None, row["phase"])]
+
+    return read

@@ -1,0 +1,203 @@
+"""A whole recipe from nothing to its report, in miniature, with the real sandbox."""
+
+import json
+import math
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rocstar.engine.record import from_record, read_records
+from rocstar.engine.types import Scored
+from rocstar.train import checkpoint
+from rocstar.train.config import load_recipe
+from rocstar.train.metrics import check_names
+from rocstar.train.time_budget import PHASES
+
+Rows = Callable[..., list[dict[str, Any]]]
+BUCKETS = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed")
+
+
+@pytest.fixture
+def interrupt(workshop: Any) -> Callable[[Path, str, int], tuple[int, str]]:
+    """Run the recipe until a line begins so, send the signal, return the exit code and all messages."""
+
+    def run(directory: Path, line_start: str, number: int) -> tuple[int, str]:
+        process: subprocess.Popen[str] = workshop.start("train", "coin.toml", "--output-dir", str(directory))
+        with process:
+            assert process.stderr is not None
+            seen = ""
+            for line in process.stderr:
+                seen += line
+                if line.startswith(line_start):
+                    process.send_signal(number)
+            return process.wait(), seen
+
+    return run
+
+
+def test_the_run_directory_holds_what_the_design_lists(finished: Path) -> None:
+    assert (finished / "report.html").stat().st_size > 10_000
+    assert sorted(p.name for p in (finished / "checkpoints").iterdir()) == ["step_0", "step_3", "step_4"]
+    assert sorted(p.name for p in (finished / "trajectories").iterdir()) == [
+        f"step_00000{k}.jsonl" for k in (1, 2, 3, 4)
+    ]
+
+
+def test_the_resolved_recipe_loads_back_equal(workshop: Any, finished: Path) -> None:
+    assert load_recipe(finished / "config.toml") == load_recipe(workshop.recipe)
+
+
+def test_every_metric_is_listed_and_every_phase_logged(finished: Path, read_rows: Rows) -> None:
+    rows = read_rows(finished)
+    for row in rows:
+        check_names(row.keys() - {"step", "stage", "phase", "time_s"})
+    assert [row["step"] for row in rows if row["phase"] == "rl"] == [1, 2, 3, 4]
+    evaluations = [row["step"] for row in rows if "eval/heldout/avg@2" in row]
+    assert evaluations == [0, 4]
+    assert [row["step"] for row in rows if "difficulty/tasks_seen" in row] == [2]
+    assert len([row for row in rows if row["phase"] == "sft"]) >= 50
+    assert [row["time_s"] for row in rows] == sorted(row["time_s"] for row in rows)
+
+
+def test_the_ledger_and_the_time_budget_add_up(finished: Path, read_rows: Rows) -> None:
+    for row in read_rows(finished, "rl"):
+        assert sum(row[f"ledger/{bucket}"] for bucket in BUCKETS) == row["ledger/generated"] == 16
+        assert math.fsum(row[f"time/{phase}"] for phase in PHASES) == pytest.approx(row["time/step"])
+        assert row["groups/used"] + row["groups/no_signal"] == 2
+
+
+def test_it_learns_from_real_tool_calls(finished: Path, read_rows: Rows) -> None:
+    rows = read_rows(finished, "rl")
+    assert any(row["loss/policy"] and row["optim/grad_norm"] > 0 for row in rows if "loss/policy" in row)
+    assert any(row["tool/executed_share"] > 0 and row.get("tool/status/ok") for row in rows)
+    assert rows[-1]["policy/version"] == sum("loss/policy" in row for row in rows)
+    # One thread, one model: the log-probs of the rollout are those of the learner.
+    assert all(abs(row["mismatch_kl/mean"]) < 1e-4 for row in rows if "mismatch_kl/mean" in row)
+
+
+def test_records_hold_every_trajectory_of_the_step(finished: Path, read_rows: Rows) -> None:
+    for row in read_rows(finished, "rl"):
+        records = list(read_records(finished / "trajectories" / f"step_{row['step']:06d}.jsonl"))
+        assert len(records) == row["ledger/generated"]
+        assert sum(r["decision"]["kept"] for r in records) == row["ledger/kept"]
+        scored = [t.outcome.reward for t in map(from_record, records) if isinstance(t.outcome, Scored)]
+        assert sum(scored) / len(scored) == pytest.approx(row["reward/mean"])
+        assert all((r["advantage"] is not None) == r["decision"]["kept"] for r in records)
+
+
+@pytest.mark.parametrize("step", [0, 4])
+def test_a_checkpoint_is_a_hugging_face_directory(finished: Path, step: int) -> None:
+    directory = checkpoint.step_directory(finished, step)
+    assert (directory / "COMPLETE").is_file()
+    model = AutoModelForCausalLM.from_pretrained(directory)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    assert type(model).__name__ == "Qwen3ForCausalLM"
+    assert len(tokenizer) == model.config.vocab_size
+    assert checkpoint.load_progress(directory)["step"] == step
+
+
+def test_eval_scores_a_checkpoint(workshop: Any, finished: Path) -> None:
+    model = str(checkpoint.step_directory(finished, 0))
+    result = workshop.main("eval", "coin.toml", "--model", model, "--json")
+    assert result.returncode == 0, result.stderr
+    scores = json.loads(result.stdout)
+    assert (
+        0
+        <= scores["eval/heldout/ci_low"]
+        <= scores["eval/heldout/avg@2"]
+        <= scores["eval/heldout/ci_high"]
+        <= 1
+    )
+    assert scores["eval/heldout/num_tasks"] == 4 and scores["eval/heldout/failed"] == 0
+
+
+def test_rollout_saves_records(workshop: Any, finished: Path, tmp_path: Path) -> None:
+    model, out = str(checkpoint.step_directory(finished, 4)), tmp_path / "rollouts.jsonl"
+    result = workshop.main("rollout", "coin.toml", "--model", model, "--out", str(out), "--limit=3", "--json")
+    assert result.returncode == 0, result.stderr
+    records = list(read_records(out))
+    assert len(records) == json.loads(result.stdout)["ledger/generated"] == 24
+    assert len({from_record(r).task.id for r in records}) == 3
+
+
+def test_demonstrations_teach_a_model_that_then_sees_no_signal(workshop: Any, read_rows: Rows) -> None:
+    """Ten steps are too few to solve anything: all groups are equal, and no update is made."""
+    directory = workshop.directory / "demonstrated"
+    families = "families = { gcd = { min_value = 2, max_value = 20 } }"
+    recipe = workshop.directory / "demonstrated.toml"
+    tasks = f'[sft.demonstration_tasks]\nsource = "reasoning_gym"\nsize = 40\nseed = 5\n{families}\n[rl]\n'
+    text = workshop.recipe.read_text().replace('data = "chat.jsonl"', "num_demonstrations = 100")
+    recipe.write_text(text.replace("[rl]\n", tasks).replace("steps = 60", "steps = 10"))
+    result = workshop.main("train", str(recipe), "--output-dir", str(directory))
+    assert result.returncode == 0, result.stderr
+    rows = read_rows(directory, "rl")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert all("loss/policy" not in row and row["ledger/no_signal"] == 16 for row in rows)
+    assert rows[-1]["policy/version"] == 0
+    first, last = (checkpoint.step_directory(directory, k) / "model.safetensors" for k in (0, 4))
+    assert first.read_bytes() == last.read_bytes()
+
+
+def test_a_killed_run_goes_on_where_its_checkpoint_stood(
+    workshop: Any, finished: Path, read_rows: Rows, interrupt: Callable[..., tuple[int, str]]
+) -> None:
+    directory = workshop.directory / "killed"
+    code, _ = interrupt(directory, "step 3/4", signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    saved = checkpoint.latest(directory)
+    assert saved is not None and saved.name in ("step_2", "step_3")
+    result = workshop.main("train", "coin.toml", "--output-dir", str(directory), "--resume")
+    assert result.returncode == 0, result.stderr
+    assert f"resuming from {saved}" in result.stderr
+    rows, whole = read_rows(directory), read_rows(finished)
+    assert [(r["phase"], r["step"]) for r in rows] == [(r["phase"], r["step"]) for r in whole]
+    for row, expected in zip(rows, whole, strict=True):
+        for name in ("reward/mean", "loss/policy", "optim/grad_norm", "ledger/kept", "seq_len/mean"):
+            assert row.get(name, 0.0) == pytest.approx(expected.get(name, 0.0), rel=1e-3, abs=1e-5), (
+                name,
+                row,
+            )
+    progress = [checkpoint.load_progress(checkpoint.step_directory(d, 4)) for d in (directory, finished)]
+    assert progress[0]["cursor"] == progress[1]["cursor"]
+    assert not list((directory / "checkpoints").glob("*.partial"))
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(
+    workshop: Any, finished: Path, read_rows: Rows, interrupt: Callable[..., tuple[int, str]]
+) -> None:
+    directory = workshop.directory / "killed_early"
+    interrupt(directory, "sft 12/60", signal.SIGKILL)
+    assert checkpoint.latest(directory) is None and read_rows(directory, "sft")
+    no_stages = ["--stages.0.steps=0", "--stages.1.steps=0"]
+    result = workshop.main("train", "coin.toml", "--output-dir", str(directory), "--resume", *no_stages)
+    assert result.returncode == 0, result.stderr
+    steps = [row["step"] for row in read_rows(directory, "sft")]
+    assert steps == [row["step"] for row in read_rows(finished, "sft")]
+
+
+def test_a_finished_run_resumed_does_only_its_last_evaluation_again(workshop: Any, read_rows: Rows) -> None:
+    directory = workshop.directory / "twice"
+    fewer = ["--stages.0.steps=1", "--stages.1.steps=0"]
+    for resume in ([], ["--resume"]):
+        result = workshop.main("train", "coin.toml", "--output-dir", str(directory), *fewer, *resume)
+        assert result.returncode == 0, result.stderr
+    steps = [(row["phase"], row["step"]) for row in read_rows(directory) if row["phase"] != "sft"]
+    assert steps == [("eval", 0), ("rl", 1), ("eval", 1)]
+
+
+def test_ctrl_c_ends_with_130_and_the_last_checkpoint_whole(
+    workshop: Any, interrupt: Callable[..., tuple[int, str]], read_rows: Rows
+) -> None:
+    directory = workshop.directory / "interrupted"
+    code, messages = interrupt(directory, "step 2/4", signal.SIGINT)
+    assert code == 130
+    assert "Traceback" not in messages and "interrupted" in messages
+    saved = checkpoint.latest(directory)
+    assert saved is not None and saved.name in ("step_1", "step_2")
+    AutoModelForCausalLM.from_pretrained(saved)
+    assert [row["step"] for row in read_rows(directory, "rl")][-1] == 2
