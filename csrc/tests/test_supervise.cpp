@@ -51,7 +51,7 @@ struct Answer {
 // Runs a supervisor in a process of its own, sends `requests`, and returns the answers by id.
 class Session {
  public:
-  explicit Session(size_t max_live) {
+  explicit Session(size_t max_live, const Layers& layers = {.seccomp = seccomp_available(), .landlock = false}) {
     int ends[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
     socket_.reset(ends[0]);
@@ -59,7 +59,8 @@ class Session {
     CHECK(pid_ >= 0);
     if (pid_ == 0) {
       socket_.reset();
-      Zygote zygote({.seccomp = seccomp_available(), .landlock = false});
+      if (layers.slot_uid) CHECK(seteuid(65534) == 0 || geteuid() != 0);  // no right to change it again
+      Zygote zygote(layers);
       Supervisor(UniqueFd(ends[1]), zygote, max_live, program).run();
       _exit(0);
     }
@@ -167,6 +168,14 @@ void many_calls_pass_through_few_slots() {
   CHECK(session.answers(50).size() == 50);
 }
 
+void a_child_that_cannot_be_confined_gives_no_result() {
+  Session session(1, {.seccomp = false, .landlock = false, .slot_uid = true});
+  session.run(1, "exit");
+  session.run(2, "exit");
+  std::map<uint64_t, Answer> got = session.answers(2);
+  CHECK(got[1].type == FrameType::kFailed && got[2].type == FrameType::kFailed);
+}
+
 void a_closed_socket_ends_the_children() {
   Session session(2);
   session.run(1, "hang");
@@ -180,5 +189,6 @@ int main() {
   each_end_is_told_as_it_was();
   a_cancelled_call_ends_wherever_it_is();
   many_calls_pass_through_few_slots();
+  a_child_that_cannot_be_confined_gives_no_result();
   a_closed_socket_ends_the_children();
 }

@@ -18,6 +18,9 @@ from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError,
 HANG = "import sys, time; print('up', flush=True); time.sleep(600)"
 LONG = Limits(wall_s=300)
 
+PATIENCE_S = 30
+"""After this a test that waits for something has failed."""
+
 
 def children_of(pid: int) -> list[int]:
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
@@ -46,7 +49,7 @@ async def gone(pid: int) -> None:
     loop = asyncio.get_running_loop()
     loop.add_reader(pidfd, ended.set)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await ended.wait()
     finally:
         loop.remove_reader(pidfd)
@@ -54,7 +57,7 @@ async def gone(pid: int) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -71,7 +74,7 @@ async def start_hanging(
 
 async def test_two_hundred_calls_at_once() -> None:
     async with SandboxPool(max_live=4, max_queued=10) as pool:
-        async with asyncio.TaskGroup() as group:
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
             tasks = [group.create_task(pool.run(ExecRequest(code=f"print({i})"))) for i in range(200)]
     assert [task.result().stdout for task in tasks] == [f"{i}\n" for i in range(200)]
 
@@ -85,7 +88,7 @@ async def test_no_more_children_live_than_allowed() -> None:
         assert children_of(zygote_pid(pool)) == first
         for task in tasks:
             task.cancel()
-        results = await asyncio.gather(*waiting)
+        results = await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE_S)
     assert {result.value for result in results} == {"1"}
 
 
@@ -116,7 +119,7 @@ async def test_a_deadline_passes_while_waiting_for_a_permit() -> None:
         with pytest.raises(SandboxError, match="deadline"):
             await pool.run(ExecRequest(code="1"), deadline=asyncio.get_running_loop().time() + 0.05)
         task.cancel()
-        assert (await pool.run(ExecRequest(code="1"))).value == "1"
+        assert (await asyncio.wait_for(pool.run(ExecRequest(code="1")), PATIENCE_S)).value == "1"
 
 
 async def test_a_cancelled_call_in_the_queue_never_runs() -> None:
@@ -142,7 +145,7 @@ async def test_a_killed_zygote_is_replaced_and_its_calls_repeated() -> None:
         await until(lambda: len(children_of(first)) == 4)
         children = children_of(first)
         os.kill(first, signal.SIGKILL)
-        results = await asyncio.gather(*tasks)
+        results = await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE_S)
         assert [result.value for result in results] == [str(i) for i in range(8)]
         assert zygote_pid(pool) != first
         for child in children:
@@ -151,9 +154,10 @@ async def test_a_killed_zygote_is_replaced_and_its_calls_repeated() -> None:
 
 async def test_a_call_lost_twice_is_a_retryable_error() -> None:
     async with SandboxPool() as pool:
-        [task], _ = await start_hanging(pool)
+        [task], [child] = await start_hanging(pool)
         first = zygote_pid(pool)
         os.kill(first, signal.SIGKILL)
+        await gone(child)  # it would have lived for minutes
         await until(lambda: zygote_pid(pool) not in (0, first) and len(children_of(zygote_pid(pool))) == 1)
         os.kill(zygote_pid(pool), signal.SIGKILL)
         with pytest.raises(SandboxError, match="died") as failure:
@@ -184,7 +188,8 @@ async def test_descriptors_do_not_grow() -> None:
 
         await pool.run(ExecRequest(code="1"))
         before = counts()
-        await asyncio.gather(*[pool.run(ExecRequest(code="input()", stdin="x")) for _ in range(50)])
+        calls = [pool.run(ExecRequest(code="input()", stdin="x")) for _ in range(50)]
+        await asyncio.wait_for(asyncio.gather(*calls), PATIENCE_S)
         assert counts() == before
 
 

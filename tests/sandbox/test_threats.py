@@ -1,6 +1,7 @@
 """What hostile programs try. Every attempt runs with all layers and again with only the portable ones, must
 really have been made (no ModuleNotFoundError), and must leave a sandbox that still works."""
 
+import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
@@ -230,9 +231,8 @@ async def test_a_crash_is_told_by_its_signal(guarded: Run, code: str, number_of_
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 async def test_a_flood_is_cut_and_then_stopped(guarded: Run, stream: str) -> None:
-    flood = await attempt(
-        guarded, f"import sys\nwhile True: sys.{stream}.write('x' * 1000)", output_bytes=10_000
-    )
+    endless = f"import sys\nwhile True: sys.{stream}.write('x' * 1000)"
+    flood = await asyncio.wait_for(attempt(guarded, endless, output_bytes=10_000, wall_s=300), 30)
     assert flood.status is Status.OUTPUT_LIMIT
     assert (getattr(flood, stream), getattr(flood, f"{stream}_truncated")) == ("x" * 10_000, True)
     more = await attempt(guarded, f"import sys; sys.{stream}.write('x' * 10_001)", output_bytes=10_000)
