@@ -1,11 +1,12 @@
 #include "rlimits.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 
 namespace rocstar {
@@ -34,13 +35,14 @@ int apply_rlimits(const Rlimits& limits) {
   return done ? 0 : errno;
 }
 
-uint64_t address_space_bytes() {
-  FILE* file = std::fopen("/proc/self/statm", "re");
-  unsigned long pages = 0;
-  const bool read = file != nullptr && std::fscanf(file, "%lu", &pages) == 1;
-  if (file != nullptr) std::fclose(file);
-  if (!read) throw std::runtime_error("cannot read /proc/self/statm: is /proc mounted?");
-  return static_cast<uint64_t>(pages) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+AddressSpaceMeter::AddressSpaceMeter() : statm_(open("/proc/self/statm", O_RDONLY | O_CLOEXEC)) { bytes(); }
+
+uint64_t AddressSpaceMeter::bytes() const {
+  char text[128] = {};
+  if (pread(statm_.get(), text, sizeof text - 1, 0) <= 0) {
+    throw std::runtime_error("cannot read /proc/self/statm: is /proc mounted?");
+  }
+  return std::strtoull(text, nullptr, 10) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 }  // namespace rocstar

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "unique_fd.h"
+
 namespace rocstar {
 
 struct Rlimits {
@@ -17,7 +19,15 @@ struct Rlimits {
 // Returns 0 or errno.
 int apply_rlimits(const Rlimits& limits);
 
-// Size of this process's address space (VmSize), which RLIMIT_AS counts from.
-uint64_t address_space_bytes();
+// Tells the size of this process's address space (VmSize), which RLIMIT_AS counts from. Throws
+// std::runtime_error where /proc is missing. Reading costs one system call, so it is done before every fork.
+class AddressSpaceMeter {
+ public:
+  AddressSpaceMeter();
+  uint64_t bytes() const;
+
+ private:
+  UniqueFd statm_;
+};
 
 }  // namespace rocstar

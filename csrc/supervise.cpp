@@ -140,18 +140,21 @@ void Supervisor::cancel(uint64_t id) {
 }
 
 void Supervisor::flush_client() {
-  size_t sent = 0;
-  while (sent < outbox_.size()) {
-    const ssize_t n = send(client_.get(), outbox_.data() + sent, outbox_.size() - sent, MSG_NOSIGNAL);
+  while (sent_ < outbox_.size()) {
+    const ssize_t n = send(client_.get(), outbox_.data() + sent_, outbox_.size() - sent_, MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) break;
     if (n < 0) {
       client_open_ = false;
       return;
     }
-    sent += static_cast<size_t>(n);
+    sent_ += static_cast<size_t>(n);
   }
-  outbox_.erase(0, sent);
+  // Dropping the head only once it is half of all keeps a slow reader's cost linear.
+  if (sent_ * 2 >= outbox_.size()) {
+    outbox_.erase(0, sent_);
+    sent_ = 0;
+  }
   if (outbox_.empty() == !watching_writes_) return;
   watching_writes_ = !outbox_.empty();
   const uint32_t interest = watching_writes_ ? EPOLLIN | EPOLLOUT : EPOLLIN;

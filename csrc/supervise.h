@@ -88,6 +88,7 @@ class Supervisor {
   UniqueFd epoll_;
   FrameReader reader_;
   std::string outbox_;
+  size_t sent_ = 0;  // of outbox_
   bool client_open_ = true;
   bool watching_writes_ = false;
   std::deque<Request> pending_;

@@ -103,7 +103,6 @@ Zygote::Zygote(Layers layers)
       filter_(child_policy(), newest_known_syscall()),
       null_(lifted(UniqueFd(open("/dev/null", O_RDWR | O_CLOEXEC)))) {
   if (layers_.landlock) ruleset_ = lifted(make_landlock_ruleset(layers_.readable_paths));
-  baseline_address_space_ = address_space_bytes();
   const pid_t pid = ::fork();
   if (pid < 0) fail("fork");
   if (pid == 0) _exit(0);

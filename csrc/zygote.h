@@ -55,8 +55,8 @@ class Zygote {
   // confined says so on the value pipe and exits. Throws std::system_error in the parent when it cannot fork.
   ForkResult fork(const Rlimits& limits, const std::string& stdin_bytes, uint32_t slot);
 
-  // Address space and resident set that a child has before it runs anything; its limits count from there.
-  uint64_t baseline_address_space() const { return baseline_address_space_; }
+  // Address space and resident set of a child that has not run anything: what a program uses counts from there.
+  uint64_t baseline_address_space() const { return meter_.bytes(); }
   uint64_t baseline_resident() const { return baseline_resident_; }
   const Layers& layers() const { return layers_; }
 
@@ -69,7 +69,7 @@ class Zygote {
   SeccompFilter filter_;
   UniqueFd null_;
   UniqueFd ruleset_;
-  uint64_t baseline_address_space_ = 0;
+  AddressSpaceMeter meter_;
   uint64_t baseline_resident_ = 0;
 };
 
