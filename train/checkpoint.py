@@ -91,13 +91,12 @@ def save(directory: Path, learner: Learner, extras: Extras, rank: int, world_siz
         if world_size > 1:
             dist.barrier()
     except BaseException as error:
+        lack = _lack_of_space(directory, weights) if rank == 0 else None
         if rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
-        # torch and safetensors wrap the system's error; what is left of it is its text.
-        if isinstance(error, OSError | SafetensorError | CheckpointException) and "No space left" in str(
-            error
-        ):
-            raise CheckpointError(f"{directory}: the disk is full; free some space, then --resume") from None
+        # torch and safetensors wrap a failed write in errors of their own, some without the system's reason.
+        if lack and isinstance(error, OSError | RuntimeError | SafetensorError | CheckpointException):
+            raise CheckpointError(lack) from error
         raise
 
 
@@ -110,13 +109,20 @@ def _save_rest(partial: Path, learner: Learner, weights: list[tuple[str, Tensor]
 
 def _check_space(directory: Path, weights: list[tuple[str, Tensor]]) -> None:
     directory.parent.mkdir(parents=True, exist_ok=True)
+    if lack := _lack_of_space(directory, weights):
+        raise CheckpointError(lack)
+
+
+def _lack_of_space(directory: Path, weights: list[tuple[str, Tensor]]) -> str | None:
+    """What to tell the user if there is no room for the weights, twice their size of moments, and a rest."""
     needed = 4 * sum(w.numel() * w.element_size() for _, w in weights) + (1 << 20)
     free = shutil.disk_usage(directory.parent).free
-    if free < needed:
-        raise CheckpointError(
-            f"{directory}: {free >> 20} MiB free, a checkpoint takes about {needed >> 20} MiB; "
-            "free some space or set checkpoint.keep_last lower, then --resume"
-        )
+    if free >= needed:
+        return None
+    return (
+        f"the disk of {str(directory)!r} is full: {free / 1e6:.1f} MB free, a checkpoint takes about "
+        f"{needed / 1e6:.1f} MB; free some space or lower checkpoint.keep_last, then go on with --resume"
+    )
 
 
 def save_model(

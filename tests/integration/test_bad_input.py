@@ -1,0 +1,293 @@
+"""What a user gets wrong: exit code 2, one line that names value, reason and fix, and nothing half-written.
+
+Every message is checked for all three words given in its row. `main` returns instead of raising, so a
+traceback would fail the test by itself.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.train import checkpoint
+from rocstar.train.metrics import read_metrics
+
+NO_TOOLS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}" + (
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+Refused = Callable[..., str]
+
+
+def state_of(directory: Path) -> dict[Path, tuple[int, int]]:
+    """Size and time of change of every file and folder below."""
+    paths = {path: path.stat() for path in directory.rglob("*")}
+    return {
+        path: (stat.st_size, stat.st_mtime_ns) for path, stat in paths.items() if path.name != "__pycache__"
+    }
+
+
+@pytest.fixture
+def refused(workshop: Any) -> Refused:
+    """Run a command that must be refused; return its one message."""
+
+    def run(*arguments: str) -> str:
+        before = state_of(workshop.directory)
+        ended = workshop.main(*arguments)
+        assert ended.returncode == 2, ended.stderr
+        assert ended.stdout == ""
+        lines: list[str] = ended.stderr.splitlines()
+        assert len(lines) == 1 and lines[0].startswith("rocstar: "), ended.stderr
+        assert state_of(workshop.directory) == before, "something was written"
+        return lines[0]
+
+    return run
+
+
+def train(*options: str, recipe: str = "coin.toml") -> list[str]:
+    return ["train", recipe, "--output-dir", "refused", *options]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--rl.group_sise=4"], ["rl.group_sise", "unknown key", "did you mean 'group_size'"]),
+        (["--optimiser.lr=4"], ["'optimiser'", "unknown key", "did you mean"]),
+        (["--rl.group_size=1"], ["group_size = 1", "an advantage compares siblings", "set it to 2"]),
+        (["--rl.group_size=9"], ["group_size = 9", "rollouts_per_task = 8", "lower group_size"]),
+        (["--rl.lr=fast"], ["rl.lr = 'fast'", "valid number"]),
+        (["--rl.lr=-1"], ["rl.lr = -1", "greater than 0"]),
+        (["--rl.lr"], ["'--rl.lr'", "not of the form", "--section.field=value"]),
+        (["--fast"], ["'--fast'", "not known", "--section.field=value"]),
+        (["--resum"], ["'--resum'", "not known"]),
+        (["--run.seed.deep=1"], ["--run.seed.deep=1", "'run.seed' is a value, not a section"]),
+        (["--stages.7.steps=1"], ["'7'", "2 entries", "0..1"]),
+        (["--model.dtype=float8"], ["model.dtype = 'float8'", "'float32' or 'bfloat16'"]),
+        (["--stages.0.data.source=gone.jsonl"], ["gone.jsonl", "does not exist"]),
+        (["--stages.0.data.question=prompt"], ["no field 'prompt'", "did you mean", "question"]),
+        (["--stages.0.data.source=empty.jsonl"], ["empty.jsonl", "is empty", "at least one row"]),
+        (["--stages.0.data.source=heldout.jsonl"], ["stage 'one'", "also in eval.data", "another source"]),
+        (
+            ["--eval.data.source=reasoning_gym", "--eval.data.size=2", "--eval.data.families={ gdc = {} }"],
+            ["gdc", "did you mean 'gcd'"],
+        ),
+        (["--eval.data.families={ gcd = {} }"], ["families belong to source = 'reasoning_gym'"]),
+        (["--sft.data=gone.jsonl"], ["gone.jsonl", "does not exist", "demonstrations"]),
+        (["--sft.data=empty.jsonl"], ["empty.jsonl", "no conversation"]),
+        (["--sft.data=tasks.jsonl"], ["tasks.jsonl, line 1", "no 'messages'"]),
+        (["--sft.steps=0"], ["'scratch'", "sft.steps > 0"]),
+        (["--sft.max_tokens=8"], ["sft.max_tokens = 8", "raise it"]),
+        (["--model.path=./gone"], ["./gone", "does not exist"]),
+        (["--model.template=gone.jinja"], ["gone.jinja", "compact"]),
+        (["--model.template=no_tools.jinja"], ["no_tools.jinja", "ignores tools", "use template = 'rstar2'"]),
+        (["--model.scratch.hidden_size=31"], ["hidden_size = 31", "make it a multiple of"]),
+        (["--tool.flavour=numpy"], ["tool.flavour = 'numpy'", "stdlib"]),
+        (["--stages.1.max_response_tokens=5000"], ["stages.1.max_response_tokens = 5000", "lower it"]),
+        (['--run.trackers=["excel"]'], ["excel", "tensorboard"]),
+        (["--resume"], ["refused", "no run to resume", "leave --resume out"]),
+    ],
+)
+def test_a_mistake_in_the_recipe_is_one_line(
+    refused: Refused, workshop: Any, options: list[str], words: list[str]
+) -> None:
+    (workshop.directory / "empty.jsonl").write_text("")
+    (workshop.directory / "no_tools.jinja").write_text(NO_TOOLS)
+    message = refused(*train(*options))
+    assert all(word in message for word in words), message
+    assert not (workshop.directory / "refused").exists()
+
+
+def test_a_recipe_that_is_missing_or_no_toml(refused: Refused, workshop: Any) -> None:
+    assert "'gone.toml' does not exist" in refused(*train(recipe="gone.toml"))
+    (workshop.directory / "broken.toml").write_text("[rl\n")
+    assert "not valid TOML" in refused(*train(recipe="broken.toml"))
+    (workshop.directory / "binary.toml").write_bytes(b"\xff\xfe")
+    assert "cannot be read" in refused(*train(recipe="binary.toml"))
+    assert "cannot be read" in refused(*train(recipe="."))
+
+
+@pytest.fixture
+def model(workshop: Any, finished: Path, tmp_path: Path) -> Path:
+    """A copy of a trained model, to be broken."""
+    directory = tmp_path / "model"
+    shutil.copytree(checkpoint.step_directory(finished, 0), directory)
+    return directory
+
+
+def without_tokenizer(model: Path) -> None:
+    for path in model.glob("token*"):
+        path.unlink()
+
+
+def without_template(model: Path) -> None:
+    (model / "chat_template.jinja").unlink()
+
+
+def without_tools(model: Path) -> None:
+    (model / "chat_template.jinja").write_text(NO_TOOLS)
+
+
+def of_unknown_type(model: Path) -> None:
+    (model / "config.json").write_text(json.dumps({"model_type": "abacus"}))
+
+
+def without_config(model: Path) -> None:
+    (model / "config.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (without_tokenizer, ["has no tokenizer", "copy tokenizer.json"]),
+        (without_template, ["no chat template", "set model.template"]),
+        (without_tools, ["ignores tools", "use template"]),
+        (of_unknown_type, ["cannot be loaded", "abacus"]),
+        (without_config, ["no config.json", "not a Hugging Face model directory"]),
+    ],
+)
+@pytest.mark.parametrize("verb", ["train", "eval"])
+def test_a_model_directory_that_cannot_be_used(
+    refused: Refused, model: Path, verb: str, damage: Callable[[Path], None], words: list[str]
+) -> None:
+    damage(model)
+    own = "--model.template=model"
+    arguments = train(f"--model.path={model}", own)
+    message = refused(*(arguments if verb == "train" else ["eval", "coin.toml", "--model", str(model), own]))
+    assert all(word in message for word in words), message
+
+
+def test_weights_that_are_no_weights_leave_no_run_directory(refused: Refused, model: Path) -> None:
+    (model / "model.safetensors").write_bytes(b"not weights")
+    assert "cannot be loaded" in refused(*train(f"--model.path={model}"))
+
+
+def test_a_directory_that_holds_a_run(refused: Refused, finished: Path) -> None:
+    message = refused("train", "coin.toml", "--output-dir", str(finished))
+    assert str(finished) in message and "holds a run" in message and "--resume" in message
+
+
+@pytest.mark.parametrize("resume", [[], ["--resume"]])
+def test_a_directory_in_use(refused: Refused, finished: Path, resume: list[str]) -> None:
+    with (finished / "lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        message = refused("train", "coin.toml", "--output-dir", str(finished), *resume)
+    assert str(finished) in message and "in use by another process" in message and "choose another" in message
+
+
+def test_a_directory_that_cannot_be_made(refused: Refused, workshop: Any) -> None:
+    message = refused("train", "coin.toml", "--output-dir", "coin.toml/run")
+    assert "coin.toml/run" in message and "cannot be written" in message
+
+
+def test_files_of_others_in_a_refused_directory_stay(workshop: Any, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    ended = workshop.main("train", "coin.toml", "--output-dir", str(tmp_path), "--sft.max_tokens=8")
+    assert ended.returncode == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["eval", "coin.toml"], ["'scratch'", "pass --model"]),
+        (["eval", "coin.toml", "--model", "./gone"], ["./gone", "does not exist"]),
+        (["eval", "coin.toml", "--output-dir=x"], ["'--output-dir=x'", "not known"]),
+        (["rollout", "coin.toml", "--out=gone/x.jsonl"], ["gone/x.jsonl", "folder that exists"]),
+        (["report", "gone"], ["'gone'", "no run directory", "metrics.jsonl"]),
+        (["report", "gone", "--fast"], ["'--fast'", "not known"]),
+        (["--fast", "sandbox"], ["'--fast'", "the verb comes first"]),
+    ],
+)
+def test_other_verbs(refused: Refused, arguments: list[str], words: list[str]) -> None:
+    message = refused(*arguments)
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["fly"], ["eval"], ["eval", "coin.toml", "--limit=-1"], ["rollout", "coin.toml"]]
+)
+def test_argparse_also_ends_with_2(
+    workshop: Any, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        workshop.main(*arguments)
+    assert ended.value.code == 2
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of 8 MiB."""
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(directory)]
+    made = (
+        subprocess.run(mount, capture_output=True, text=True, check=False) if shutil.which("mount") else None
+    )
+    if made is None or made.returncode:
+        pytest.skip(f"needs root to mount a tmpfs: {made.stderr.strip() if made else 'there is no mount'}")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)  # a loaded model may be mapped
+
+
+def fill(disk: Path, *, spare_bytes: int) -> None:
+    free = os.statvfs(disk)
+    (disk / "ballast").write_bytes(bytes(free.f_bavail * free.f_frsize - spare_bytes))
+
+
+@pytest.mark.privileged
+def test_a_full_disk_ends_a_run_with_its_files_whole(workshop: Any, small_disk: Path) -> None:
+    directory = small_disk / "run"
+    fill(small_disk, spare_bytes=400_000)
+    ended = workshop.main("train", "coin.toml", "--output-dir", str(directory))
+    assert ended.returncode == 2
+    message = [line for line in ended.stderr.splitlines() if line.startswith("rocstar: ")]
+    assert len(message) == 1 and "free some space" in message[0] and "--resume" in message[0]
+    assert "Traceback" not in ended.stderr
+    assert not list(directory.glob("checkpoints/*"))
+    assert read_metrics(directory / "metrics.jsonl")[-1]["phase"] == "eval"
+
+
+@pytest.mark.privileged
+@pytest.mark.parametrize("spare_bytes", [4096, 20_000, 60_000])
+def test_a_disk_that_fills_while_writing(
+    workshop: Any, finished: Path, small_disk: Path, spare_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check of the free space says yes here: what is left is found out by writing."""
+    monkeypatch.setattr(checkpoint, "_check_space", lambda *_: None)
+    directory = small_disk / "run"
+    fill(small_disk, spare_bytes=spare_bytes)
+    ended = workshop.main("train", "coin.toml", "--output-dir", str(directory))
+    assert ended.returncode == 2, ended.stderr
+    message = [line for line in ended.stderr.splitlines() if line.startswith("rocstar: ")]
+    assert len(message) == 1 and "full" in message[0]
+    assert not list(directory.glob("checkpoints/step_*"))
+    if (directory / "metrics.jsonl").exists():
+        read_metrics(directory / "metrics.jsonl")
+
+
+@pytest.mark.privileged
+def test_the_last_checkpoint_outlives_a_full_disk_and_the_run_goes_on(
+    workshop: Any, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_at_step_2(directory: Path, _: object) -> None:
+        if directory.name == "step_2":
+            fill(small_disk, spare_bytes=30_000)
+
+    directory = small_disk / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_check_space", fill_at_step_2)
+        ended = workshop.main("train", "coin.toml", "--output-dir", str(directory))
+    assert ended.returncode == 2 and "full" in ended.stderr.splitlines()[-1], ended.stderr
+    assert sorted(path.name for path in (directory / "checkpoints").iterdir()) == ["step_0", "step_1"]
+    (small_disk / "ballast").unlink()
+    ended = workshop.main("train", "coin.toml", "--output-dir", str(directory), "--resume")
+    assert ended.returncode == 0, ended.stderr
+    rows = read_metrics(directory / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["phase"] == "rl"] == [1, 2, 3, 4]
