@@ -59,7 +59,12 @@ def to_record(
         "id": str(t.key),
         "step": t.key.step,
         "stage": stage,
-        "task": {"id": t.task.id, "source": t.task.source, "question": t.task.question, "answer": t.task.answer},
+        "task": {
+            "id": t.task.id,
+            "source": t.task.source,
+            "question": t.task.question,
+            "answer": t.task.answer,
+        },
         "sibling": t.key.sibling,
         "policy_version": max((span.version for span in t.version_spans), default=-1),
         "ids": list(t.ids),
@@ -111,7 +116,10 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 
 
 def from_record(record: Mapping[str, Any]) -> Trajectory:
-    """The trajectory of a record (its verdict stays in the record). ValueError for another version."""
+    """The trajectory of a record. ValueError for another version.
+
+    The verdict stays in the record; a task's `meta` is not recorded and comes back empty.
+    """
     if record.get("v") != VERSION:
         raise ValueError(f"record version {record.get('v')!r}; this reads version {VERSION}")
     seed, step, sibling = record["seed"]
@@ -137,7 +145,9 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
 
 
 def _turn_from(turn: Mapping[str, Any]) -> Turn:
-    calls = tuple(ToolCall(name=c["name"], arguments=c["arguments"], malformed=c["malformed"]) for c in turn["calls"])
+    calls = tuple(
+        ToolCall(name=c["name"], arguments=c["arguments"], malformed=c["malformed"]) for c in turn["calls"]
+    )
     results = tuple(
         ToolResult(status=c["status"], is_error=c["is_error"], text=c["result"])
         for c in turn["calls"]
@@ -154,22 +164,28 @@ def _turn_from(turn: Mapping[str, Any]) -> Turn:
 
 
 def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write one step's records; the file appears whole or not at all."""
+    """Write one step's records; the file appears whole or not at all.
+
+    ASCII only: a policy may write half of a surrogate pair into its arguments, which UTF-8 cannot carry.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        for record in records:
-            file.write(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
-    partial.replace(path)
+    try:
+        with partial.open("w", encoding="ascii") as file:
+            for record in records:
+                file.write(json.dumps(record, separators=(",", ":")) + "\n")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
     """Records of one file. RecordError names a line that is not a record."""
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 record = json.loads(line)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:  # ValueError: not JSON, or not even text
                 raise RecordError(f"{path}:{number}: not JSON: {error}") from None
             if not isinstance(record, dict) or record.get("v") != VERSION:
                 raise RecordError(f"{path}:{number}: not a trajectory record of version {VERSION}")

@@ -7,10 +7,13 @@ executed. An opening tag without a closing one is such a call too (the original 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from rocstar.engine.types import ToolCall
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+MAX_DEPTH = 32
+"""Deepest nesting of arguments: what is parsed here must be written to a record elsewhere."""
 
 
 def parse_tool_calls(text: str) -> tuple[ToolCall, ...]:
@@ -26,7 +29,7 @@ def parse_tool_calls(text: str) -> tuple[ToolCall, ...]:
 def _parse_call(body: str) -> ToolCall:
     try:
         value = json.loads(body)
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # not JSON, or an integer of more digits than Python converts
         return _malformed(str(error))
     except RecursionError:
         return _malformed("nested too deeply")
@@ -40,7 +43,17 @@ def _parse_call(body: str) -> ToolCall:
         return _malformed("'name' is not a string")
     if not isinstance(arguments, dict):
         return _malformed("'arguments' is not an object")
+    if _is_deep(arguments):
+        return _malformed("nested too deeply")
     return ToolCall(name=name, arguments=arguments)
+
+
+def _is_deep(arguments: dict[str, Any]) -> bool:
+    level: list[Any] = [arguments]
+    for _ in range(MAX_DEPTH):
+        inner = [v for x in level for v in (x.values() if isinstance(x, dict) else x)]
+        level = [v for v in inner if isinstance(v, dict | list)]
+    return bool(level)
 
 
 def _malformed(reason: str) -> ToolCall:

@@ -64,8 +64,8 @@ class ToolResult:
     """What answered a tool call: a status and the text the policy reads.
 
     `is_error` = the status is not ok, or the call was undecodable, of an unknown tool, or had bad
-    arguments (contract 6). `status` is a sandbox status, or `malformed_call`, `unknown_tool`,
-    `bad_arguments`.
+    arguments, or came after more calls than one turn may make (contract 6). `status` is a sandbox status,
+    or `malformed_call`, `unknown_tool`, `bad_arguments`, `too_many_calls`.
     """
 
     status: str
