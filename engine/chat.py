@@ -9,11 +9,14 @@ the template with markers in place of contents:
 
 The policy writes X and the stop token that begins `end`; the engine appends the rest of `end`, the tool
 results and the next lead. `opening` is text the template gives the policy (`<reason>` in rStar2's).
+
+Content is data: a special token written inside it (by a program, a dataset) is encoded as plain text.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,7 +29,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 Message = Mapping[str, Any]
 Tool = Mapping[str, Any]
 
-_USER, _ASSISTANT, _TOOL = "(user marker)", "(assistant marker)", "(tool marker {})"
+# What a template must not change: quotes, backslashes and line ends show JSON escaping, & and < show HTML's.
+_NASTY = "marker: \"1 < 2\" & '\\'\n end"
+_USER, _ASSISTANT, _TOOL = f"(user {_NASTY})", f"(assistant {_NASTY})", f"(tool {{}} {_NASTY})"
+_CUT = "\udc00"
+"""Marks where a text is cut before it is encoded. A lone surrogate: no text a tokenizer accepts holds it."""
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -44,8 +51,16 @@ class Tokenizer(Protocol):
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = ...) -> str: ...
 
 
-def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def _raise(message: str) -> None:
@@ -63,7 +78,13 @@ def _compile(source: str) -> jinja2.Template:
 
 
 def render(
-    template: str, messages: Sequence[Message], tools: Sequence[Tool] | None, *, generation_prompt: bool
+    template: str,
+    messages: Sequence[Message],
+    tools: Sequence[Tool] | None,
+    *,
+    generation_prompt: bool,
+    bos_token: str = "",
+    eos_token: str = "",
 ) -> str:
     """The conversation as text, with the settings Hugging Face uses for chat templates."""
     try:
@@ -71,8 +92,8 @@ def render(
             messages=messages,
             tools=list(tools) if tools else None,
             add_generation_prompt=generation_prompt,
-            bos_token="",
-            eos_token="",
+            bos_token=bos_token,
+            eos_token=eos_token,
         )
     except jinja2.TemplateError as error:
         raise ChatError(f"the chat template failed to render: {error}") from None
@@ -90,31 +111,50 @@ class Boundaries:
     after_tools: str
 
 
-def find_boundaries(template: str, tools: Sequence[Tool]) -> Boundaries:
+def find_boundaries(
+    template: str, tools: Sequence[Tool], *, bos_token: str = "", eos_token: str = ""
+) -> Boundaries:
     """Difference renders of marked conversations. ChatError if the template is not append-only."""
     user = {"role": "user", "content": _USER}
     assistant = {"role": "assistant", "content": _ASSISTANT}
     results = [{"role": "tool", "name": "t", "content": _TOOL.format(k)} for k in (1, 2)]
-    base = render(template, [user], tools, generation_prompt=False)
-    if base == render(template, [user], None, generation_prompt=False):
-        raise ChatError("the chat template ignores tools: use template = 'rstar2' or 'compact', or a .jinja with tools")
-    lead = _after(base, render(template, [user], tools, generation_prompt=True), "the generation prompt")
-    turn = _after(base, render(template, [user, assistant], tools, generation_prompt=False), "an assistant turn")
+
+    def text(messages: Sequence[Message], tools: Sequence[Tool] | None, gen: bool = False) -> str:
+        return render(
+            template, messages, tools, generation_prompt=gen, bos_token=bos_token, eos_token=eos_token
+        )
+
+    base = text([user], tools)
+    if base == text([user], None):
+        raise ChatError(
+            "the chat template ignores tools: use template = 'rstar2' or 'compact', or a .jinja with tools"
+        )
+    _around(base, _USER, "the user's content")
+    lead = _after(base, text([user], tools, gen=True), "the generation prompt")
+    turn = _after(base, text([user, assistant], tools), "an assistant turn")
     header, end = _around(turn, _ASSISTANT, "the assistant's content")
     if not lead.startswith(header):
         raise ChatError(f"the generation prompt {lead!r} does not begin like an assistant turn {header!r}")
-    full = render(template, [user, assistant, *results], tools, generation_prompt=True)
+    full = text([user, assistant, *results], tools, gen=True)
     after_turn = _after(base + turn, full, "a tool result")
     before, rest = _around(after_turn, _TOOL.format(1), "a tool result's content")
     between, after = _around(rest, _TOOL.format(2), "a second tool result's content")
-    one = render(template, [user, assistant, results[0]], tools, generation_prompt=True)
-    if one != base + turn + before + _TOOL.format(1) + after:
-        raise ChatError("the chat template renders one tool result differently from two; it is not append-only")
     if not after.endswith(lead):
         raise ChatError(f"after tool results the template does not open a turn with {lead!r}, but {after!r}")
+    one = before + _TOOL.format(1) + after
+    if text([user, assistant, results[0]], tools, gen=True) != base + turn + one:
+        raise ChatError(
+            "the chat template renders one tool result differently from two; it is not append-only"
+        )
+    two_rounds = base + turn + one.removesuffix(lead) + turn + one
+    if text([user, *[assistant, results[0]] * 2], tools, gen=True) != two_rounds:
+        raise ChatError(
+            "the chat template renders a second round of tool calls differently from the first; "
+            "it is not append-only"
+        )
     return Boundaries(
         header=header,
-        opening=lead[len(header) :],
+        opening=lead.removeprefix(header),
         end=end,
         before_tools=before,
         between_tools=between,
@@ -124,14 +164,16 @@ def find_boundaries(template: str, tools: Sequence[Tool]) -> Boundaries:
 
 def _after(prefix: str, text: str, what: str) -> str:
     if not text.startswith(prefix):
-        raise ChatError(f"the chat template rewrites earlier text when {what} is added: {prefix!r} became {text!r}")
+        raise ChatError(
+            f"the chat template rewrites earlier text when {what} is added: {prefix!r} became {text!r}"
+        )
     return text[len(prefix) :]
 
 
 def _around(text: str, marker: str, what: str) -> tuple[str, str]:
     before, found, after = text.partition(marker)
     if not found or marker in after:
-        raise ChatError(f"the chat template does not show {what} exactly once: {text!r}")
+        raise ChatError(f"the chat template does not show {what} exactly once and unchanged: {text!r}")
     return before, after
 
 
@@ -139,17 +181,27 @@ class ChatFormat:
     """One template, one tokenizer, one set of tools.
 
     Invariant: prompt_ids + the policy's ids + tool_suffix_ids + ... decodes to the render of the whole
-    conversation, and equals its tokenisation wherever the policy's own tokens are canonical.
+    conversation (whitespace that the template trims off contents apart). They equal its tokenisation
+    where the policy's tokens are the ones that encoding its text alone gives, no merge crosses the place
+    where the policy begins to write, and no content holds a special token.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: str, tools: Sequence[Tool]) -> None:
         self.tokenizer, self.template, self.tools = tokenizer, template, list(tools)
-        self.boundaries = find_boundaries(template, tools)
+        self._names: dict[str, str] = {
+            name: getattr(tokenizer, name, None) or "" for name in ("bos_token", "eos_token")
+        }
+        self.boundaries = find_boundaries(template, tools, **self._names)
+        special = special_tokens(tokenizer)
+        # Before the second character of every special token that begins here.
+        self._inside_special = re.compile(
+            f"(?={'|'.join(map(re.escape, sorted(special))) or '(?!)'})(.)", re.DOTALL
+        )
         end_ids = self._encode(self.boundaries.end)
-        if not end_ids or self.decode(end_ids[:1]) not in tokenizer.all_special_tokens:
+        if not end_ids or self.decode(end_ids[:1]) not in special:
             raise ChatError(
-                f"an assistant turn ends with {self.boundaries.end!r}, which does not begin with a special token "
-                "of the tokenizer: the policy could not end its turn; use a tokenizer that knows it"
+                f"an assistant turn ends with {self.boundaries.end!r}, which does not begin with a special "
+                "token of the tokenizer: the policy could not end its turn; use a tokenizer that knows it"
             )
         self.stop_id: int = end_ids[0]
         self.stop_text = self.decode(end_ids[:1])
@@ -157,19 +209,14 @@ class ChatFormat:
 
     def prompt_ids(self, question: str) -> list[int]:
         """Ids up to and with the opening of the policy's first turn."""
-        messages = [{"role": "user", "content": question}]
-        return self._encode(render(self.template, messages, self.tools, generation_prompt=True))
+        messages = [{"role": "user", "content": self._plain(question)}]
+        return self._encode(self._render(messages, self.tools, generation_prompt=True))
 
     def tool_suffix_ids(self, texts: Sequence[str]) -> list[int]:
         """Ids from behind the policy's stop token to the opening of its next turn."""
         b = self.boundaries
-        pieces = [(b.end[len(self.stop_text) :] + b.before_tools, True)]
-        for k, text in enumerate(texts):
-            if k:
-                pieces.append((b.between_tools, True))
-            pieces.append((text, False))
-        pieces.append((b.after_tools, True))
-        return self._encode_pieces(pieces)
+        results = b.between_tools.join(self._plain(text) for text in texts)
+        return self._encode(b.end[len(self.stop_text) :] + b.before_tools + results + b.after_tools)
 
     def turn_text(self, ids: Sequence[int]) -> str:
         """What the policy wrote, without its stop token."""
@@ -188,21 +235,21 @@ class ChatFormat:
         Boundaries are those of a rollout: each assistant's text is encoded apart from its surroundings.
         """
         tools = self.tools if tools is None else tools
+        messages = [self._plain(message) for message in messages]
         ids: list[int] = []
         mask: list[int] = []
         done = ""
         for k, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            lead = render(self.template, messages[:k], tools, generation_prompt=True)
-            whole = render(self.template, messages[: k + 1], tools, generation_prompt=False)
-            lead = self._lead(lead, whole)
+            whole = self._render(messages[: k + 1], tools, generation_prompt=False)
+            lead = self._lead(self._render(messages[:k], tools, generation_prompt=True), whole)
             text, stop, rest = whole[len(lead) :].rpartition(self.stop_text)
             if not stop:
                 raise ChatError(f"assistant message {k} does not end with {self.stop_text!r}")
-            context = self._encode(lead[len(done) :]) if lead.startswith(done) else None
-            if context is None:
+            if not lead.startswith(done):
                 raise ChatError(f"the chat template rewrites earlier text when message {k} is added")
+            context = self._encode(lead[len(done) :])
             turn = [*self._encode(text), self.stop_id]
             ids += context + turn
             mask += [0] * len(context) + [1] * len(turn)
@@ -218,35 +265,30 @@ class ChatFormat:
             return shorter
         raise ChatError(f"the chat template rewrites earlier text: {lead[-80:]!r} against {whole[:80]!r}...")
 
-    def _encode_pieces(self, pieces: Sequence[tuple[str, bool]]) -> list[int]:
-        """Encode (text, is_template) pieces as one text; a special token inside a content stays plain text."""
-        special = self.tokenizer.all_special_tokens
-        if not any(token in text for text, is_template in pieces if not is_template for token in special):
-            return self._encode("".join(text for text, _ in pieces))
-        ids: list[int] = []
-        for text, is_template in pieces:
-            ids += self._encode(text) if is_template else self._encode_plain(text)
-        return ids
+    def _render(self, messages: Sequence[Message], tools: Sequence[Tool], *, generation_prompt: bool) -> str:
+        return render(self.template, messages, tools, generation_prompt=generation_prompt, **self._names)
 
-    def _encode_plain(self, text: str) -> list[int]:
-        """Encode with no special token recognised: split inside each occurrence, so none is whole."""
-        special = sorted((t for t in self.tokenizer.all_special_tokens if len(t) > 1), key=len, reverse=True)
-        parts = [text]
-        for token in special:
-            parts = [q for p in parts for q in _split_inside(p, token)]
-        return [token_id for part in parts for token_id in self._encode(part)]
+    def _plain(self, value: Any) -> Any:
+        """The same content with a cut inside every special token, wherever a string lies in it."""
+        if isinstance(value, str):
+            text = value.encode("utf-8", "replace").decode("utf-8")
+            return self._inside_special.sub(rf"\1{_CUT}", text)
+        if isinstance(value, Mapping):
+            return {key: self._plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._plain(item) for item in value]
+        return value
 
     def _encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text, add_special_tokens=False) if text else []
+        """Ids of `text`, the parts between cuts encoded apart; cuts vanish."""
+        parts = [part for part in text.split(_CUT) if part]
+        return [token for part in parts for token in self.tokenizer.encode(part, add_special_tokens=False)]
 
 
-def _split_inside(text: str, token: str) -> list[str]:
-    """Cut `text` after the first character of every occurrence of `token`."""
-    parts, start = [], 0
-    while (at := text.find(token, start)) >= 0:
-        parts.append(text[start : at + 1])
-        start = at + 1
-    return [*parts, text[start:]]
+def special_tokens(tokenizer: Tokenizer) -> frozenset[str]:
+    """Texts that the tokenizer turns into control tokens, those without a role (eos, pad, ..) included."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    return frozenset(tokenizer.all_special_tokens) | {token.content for token in added if token.special}
 
 
 def load_template(name: str, tokenizer_template: str | None) -> str:
@@ -261,4 +303,6 @@ def load_template(name: str, tokenizer_template: str | None) -> str:
         return path.read_text(encoding="utf-8")
     except OSError:
         known = ", ".join(sorted(p.stem for p in TEMPLATES.glob("*.jinja")))
-        raise ChatError(f"chat template {name!r} is neither 'model', nor one of {known}, nor a file") from None
+        raise ChatError(
+            f"chat template {name!r} is neither 'model', nor one of {known}, nor a file"
+        ) from None
