@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,6 +20,8 @@ from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Sandbox, Stat
 
 TextStyle = Literal["brief", "plain", "rstar2"]
 CUT_MARKER = "...(truncated)..."
+MAX_TOKEN_CHARS = 64
+"""Characters per token beyond which a long result is cut before it is encoded."""
 PYTHON_TOOL = "python_code_with_standard_io"
 PYTHON_TOOL_NAMES = frozenset({PYTHON_TOOL, "execute_python_code_with_standard_io"})
 """The name in the released code, and the one in the paper and the released checkpoint: both work."""
@@ -29,10 +31,11 @@ PYTHON_SCHEMA: Mapping[str, Any] = {
     "function": {
         "name": PYTHON_TOOL,
         "description": (
-            "Execute Python code with standard input and capture standard output. This function takes a Python "
-            "code string and an input string, provides the input string through standard input (stdin) to the "
-            "code, and captures and returns any output produced through standard output (stdout). If the "
-            "executed code raises an exception, the error message will be captured and returned instead."
+            "Execute Python code with standard input and capture standard output. This function takes a "
+            "Python code string and an input string, provides the input string through standard input "
+            "(stdin) to the code, and captures and returns any output produced through standard output "
+            "(stdout). If the executed code raises an exception, the error message will be captured and "
+            "returned instead."
         ),
         "parameters": {
             "type": "object",
@@ -44,8 +47,8 @@ PYTHON_SCHEMA: Mapping[str, Any] = {
                 },
                 "input": {
                     "type": "string",
-                    "description": "A string that will be provided as standard input to the code when it calls "
-                    "input().",
+                    "description": "A string that will be provided as standard input to the code when it "
+                    "calls input().",
                 },
             },
             "required": ["code", "input"],
@@ -76,9 +79,10 @@ class ToolBox:
         try:
             async with asyncio.TaskGroup() as group:
                 running = [
-                    group.create_task(self._execute_one(call, k, seed + k, deadline)) for k, call in enumerate(calls)
+                    group.create_task(self._execute_one(call, k, seed + k, deadline))
+                    for k, call in enumerate(calls)
                 ]
-        except* Exception as failures:
+        except ExceptionGroup as failures:
             # One failure of ours is enough to lose the trajectory: report it as itself, not as a group.
             raise failures.exceptions[0] from None
         return tuple(task.result() for task in running)
@@ -99,7 +103,9 @@ class ToolBox:
         if call.malformed is not None or call.arguments is None:
             return _refuse("malformed_call", f"Failed to decode tool call: {call.malformed}")
         if index >= self.max_parallel_calls:
-            return _refuse("too_many_calls", f"Only {self.max_parallel_calls} tool calls are executed per turn")
+            return _refuse(
+                "too_many_calls", f"Only {self.max_parallel_calls} tool calls are executed per turn"
+            )
         if call.name not in PYTHON_TOOL_NAMES:
             return _refuse("unknown_tool", f"Unknown tool {call.name!r}; the tool is {PYTHON_TOOL!r}")
         code, stdin = call.arguments.get("code", ""), call.arguments.get("input", "")
@@ -109,7 +115,9 @@ class ToolBox:
             try:
                 value.encode()
             except UnicodeEncodeError:
-                return _refuse("bad_arguments", f"Argument {field!r} holds a lone surrogate, which is not text")
+                return _refuse(
+                    "bad_arguments", f"Argument {field!r} holds a lone surrogate, which is not text"
+                )
             if "\0" in value and field == "code":
                 return _refuse("bad_arguments", "Argument 'code' holds a NUL character")
         return ExecRequest(code=code, stdin=stdin, limits=self.limits, flavour=self.flavour, seed=seed)
@@ -152,12 +160,12 @@ def _last_line(text: str) -> str:
 def _rstar2_text(result: ExecResult) -> str:
     """The released client's strings (its table of outcomes, execution time included)."""
     stdout = result.stdout + (f"{result.value}\n" if result.value is not None else "")
-    stderr = result.stderr
+    stderr = result.stderr.replace("<cell>:", "<string>:")
     lines = ["Tool call success"]
     if result.status is not Status.OK:
         reason = "worker_timeout" if result.status is Status.TIMEOUT else ""
         lines = ["Tool call failure", f"reason: {reason}"]
-        stderr = _rstar2_error(stderr)
+        stderr = _rstar2_error(result.stderr)
     if result.status is Status.TIMEOUT:
         stdout += "Suicide from timeout.\n"
     lines += [f"stdout: {stdout}"] if stdout else []
@@ -165,28 +173,37 @@ def _rstar2_text(result: ExecResult) -> str:
     return "\n".join([*lines, f"execution time: {result.wall_s:.2f}s"])
 
 
-_FRAME = re.compile(r'^  File "<cell>", line (\d+).*\n(?:    (.*)\n)?', re.MULTILINE)
+_FRAME = re.compile(r'^  File "<cell>", line (\d+)(, in )?.*\n(?:    (.*)\n)?', re.MULTILINE)
+_EXCEPTION = re.compile(r"^(?:\w+\.)*(\w+)(?:: (.*))?$", re.MULTILINE)
 
 
 def _rstar2_error(stderr: str) -> str:
     """`Type at line N: message` and the source line, from a standard traceback."""
     frames = list(_FRAME.finditer(stderr))
-    kind, _, message = _last_line(stderr).partition(":")
-    if not frames or not kind.isidentifier():
+    exception = _EXCEPTION.search(stderr, frames[-1].end()) if frames else None
+    if exception is None:
         return stderr
-    line, source = frames[-1].groups()
+    line, in_frame, source = frames[-1].groups()
+    kind, message = exception[1], (exception[2] or "") + stderr[exception.end() :].rstrip()
+    if in_frame is None:  # the place of a SyntaxError: its str() names it
+        message += f" (<unknown>, line {line})"
     shown = f"\n  {source.strip()}" if source else ""
-    return f"{kind} at line {line}: {message.strip()}{shown}\n"
+    return f"{kind} at line {line}: {message}{shown}\n"
 
 
 def cut_middle(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
     """At most about `max_tokens` tokens of `text`: its head, one marker, its tail."""
-    if len(text) <= max_tokens:  # a token is at least one character
+    if 4 * len(text) <= max_tokens:  # a token is at least one byte, a character at most four
         return text
-    ids = tokenizer.encode(text, add_special_tokens=False)
-    if len(ids) <= max_tokens:
+    end = max_tokens * MAX_TOKEN_CHARS
+    if is_long := len(text) > 2 * end:  # encode no megabytes to show a hundred tokens
+        head_ids, tail_ids = (
+            tokenizer.encode(part, add_special_tokens=False) for part in (text[:end], text[-end:])
+        )
+    else:
+        head_ids = tail_ids = tokenizer.encode(text, add_special_tokens=False)
+    if not is_long and len(head_ids) <= max_tokens:
         return text
     room = max(0, max_tokens - len(tokenizer.encode(CUT_MARKER, add_special_tokens=False)))
-    head, tail = room - room // 2, room // 2
-    decode: Callable[[Sequence[int]], str] = lambda part: tokenizer.decode(part, skip_special_tokens=False)  # noqa: E731
-    return decode(ids[:head]) + CUT_MARKER + (decode(ids[-tail:]) if tail else "")
+    head, tail = head_ids[: room - room // 2], tail_ids[len(tail_ids) - room // 2 :]
+    return CUT_MARKER.join(tokenizer.decode(ids, skip_special_tokens=False) for ids in (head, tail))
