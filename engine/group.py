@@ -24,16 +24,24 @@ async def run_group(agent: Agent, task: Task, *, size: int, seed: int, step: int
 async def run_groups(
     agent: Agent, tasks: Sequence[Task], *, size: int, seed: int, step: int, max_groups: int
 ) -> AsyncIterator[Group]:
-    """Groups as they finish, at most `max_groups` of them in flight."""
-    done: asyncio.Queue[Group] = asyncio.Queue(maxsize=len(tasks) or 1)
+    """Groups as they finish, at most `max_groups` of them in flight.
+
+    Plain tasks, not a TaskGroup: a TaskGroup around a `yield` would cancel the consumer, wherever it is,
+    instead of raising the bug of a sibling out of this iterator.
+    """
+    if max_groups < 1:
+        raise ValueError(f"max_groups must be at least 1, got {max_groups}")
     room = asyncio.Semaphore(max_groups)
 
-    async def one(task: Task) -> None:
+    async def one(task: Task) -> Group:
         async with room:
-            await done.put(await run_group(agent, task, size=size, seed=seed, step=step))
+            return await run_group(agent, task, size=size, seed=seed, step=step)
 
-    async with asyncio.TaskGroup() as groups:
-        for task in tasks:
-            groups.create_task(one(task))
-        for _ in tasks:
-            yield await done.get()
+    running = [asyncio.create_task(one(task)) for task in tasks]
+    try:
+        for done in asyncio.as_completed(running):
+            yield await done
+    finally:
+        for group in running:
+            group.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
