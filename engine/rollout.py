@@ -36,7 +36,9 @@ from rocstar.sandbox.types import SandboxError
 class Judge(Protocol):
     """Scores what the policy wrote against the task's truth."""
 
-    async def score(self, policy_text: str, task: Task, *, truncated: bool, deadline: float | None) -> Outcome: ...
+    async def score(
+        self, policy_text: str, task: Task, *, truncated: bool, deadline: float | None
+    ) -> Outcome: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,9 @@ async def run_trajectory(agent: Agent, task: Task, key: TrajectoryKey) -> Trajec
     except (InferenceError, SandboxError) as error:
         outcome = Failed(kind=error.kind, retryable=error.retryable, detail=str(error))
     except TimeoutError:
-        outcome = Failed(kind="deadline", retryable=True, detail=f"not done within {agent.limits.timeout_s} s")
+        outcome = Failed(
+            kind="deadline", retryable=True, detail=f"not done within {agent.limits.timeout_s} s"
+        )
     finally:
         agent.inference.release(request_id)
     return Trajectory(
@@ -117,7 +121,9 @@ async def run_trajectory(agent: Agent, task: Task, key: TrajectoryKey) -> Trajec
     )
 
 
-async def _converse(agent: Agent, task: Task, key: TrajectoryKey, draft: _Draft, deadline: float) -> FinishReason:
+async def _converse(
+    agent: Agent, task: Task, key: TrajectoryKey, draft: _Draft, deadline: float
+) -> FinishReason:
     """Turn by turn until the policy answers or a limit ends it; returns why it ended."""
     draft.append(agent.chat.prompt_ids(task.question), Origin.prompt)
     end = len(draft.ids) + agent.limits.max_response_tokens
@@ -147,7 +153,9 @@ async def _converse(agent: Agent, task: Task, key: TrajectoryKey, draft: _Draft,
             return FinishReason.answered
         if len(draft.turns) >= agent.limits.max_turns:
             return FinishReason.max_turns
-        results = await agent.tools.execute(calls, seed=tool_stream + 64 * len(draft.turns), deadline=deadline)
+        results = await agent.tools.execute(
+            calls, seed=tool_stream + 64 * len(draft.turns), deadline=deadline
+        )
         draft.turns[-1] = Turn(
             start=start, end=turn.end, text=text, stopped=stopped, calls=calls, results=results
         )

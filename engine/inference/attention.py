@@ -9,6 +9,7 @@ Shapes: T flat tokens, H query heads, K key-value heads, D head size, S sequence
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -45,7 +46,15 @@ def _forward(
 
 
 def install(model: PreTrainedModel) -> None:
-    """Route the model's attention through the `attention` keyword of its forward."""
+    """Route the model's attention through the `attention` keyword of its forward.
+
+    ValueError for a model with layers that do not attend to all earlier tokens: no caller does that here.
+    """
+    kinds = set(getattr(model.config, "layer_types", None) or ()) - {"full_attention"}
+    if kinds:
+        raise ValueError(
+            f"{type(model).__name__} has layers of {sorted(kinds)}; only full attention is served"
+        )
     AttentionInterface.register(NAME, _forward)
     model.set_attn_implementation(NAME)
 
@@ -58,11 +67,10 @@ class PackedAttention:
     """
 
     def __init__(self, lengths_S: Sequence[int], device: torch.device) -> None:
-        self.num_tokens = sum(lengths_S)
-        starts, at = [], 0
-        for length in lengths_S:
-            starts.append(at)
-            at += length
+        """`lengths_S` in the order of the flat tokens; ValueError unless each is at least 1."""
+        if min(lengths_S, default=0) < 1:
+            raise ValueError(f"every sequence needs a token, got lengths {list(lengths_S)}")
+        starts = [0, *itertools.accumulate(lengths_S)]
         self._buckets: list[tuple[Tensor, Tensor]] = []
         for members in _buckets(lengths_S):
             longest = max(lengths_S[s] for s in members)
@@ -73,7 +81,7 @@ class PackedAttention:
             gather = start + torch.minimum(column, length - 1)
             real = (column < length).flatten().nonzero()[:, 0]
             self._buckets.append((gather.to(device), real.to(device)))
-        order = torch.cat([g.flatten()[r] for g, r in self._buckets]) if self._buckets else torch.zeros(0).long()
+        order = torch.cat([gather.flatten()[real] for gather, real in self._buckets])
         self._restore = torch.argsort(order)
 
     def attend(self, layer: int, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:

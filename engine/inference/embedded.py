@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -27,7 +26,7 @@ from transformers import PreTrainedModel
 from rocstar.engine.inference import attention
 from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling, StopReason
 from rocstar.engine.inference.kv import Extra, SlotKv
-from rocstar.engine.seeds import uniforms
+from rocstar.engine.inference.sampling import noise, sample
 
 BURST = 16
 """Forwards in the device thread before the event loop is asked again, unless a row ends earlier."""
@@ -73,11 +72,15 @@ class _Request:
 
 @dataclass(slots=True, kw_only=True)
 class _Row:
-    """A slot's owner. `cached` of its `ids` are in the KV cache; `request` is set while it decodes."""
+    """A slot's owner. `cached` of its `ids` are in the KV cache; `request` is set while it decodes.
+
+    `prefix`: its first prompt without the last token, which siblings can copy.
+    """
 
     row_id: str
     slot: int
     ids: list[int]
+    prefix: tuple[int, ...]
     cached: int = 0
     request: _Request | None = None
 
@@ -93,7 +96,12 @@ class EmbeddedEngine:
     """
 
     def __init__(
-        self, model: PreTrainedModel, *, max_running: int, thread: ThreadPoolExecutor, prefill_tokens: int = 8192
+        self,
+        model: PreTrainedModel,
+        *,
+        max_running: int,
+        thread: ThreadPoolExecutor,
+        prefill_tokens: int = 8192,
     ) -> None:
         config = model.config
         attention.install(model)
@@ -121,11 +129,15 @@ class EmbeddedEngine:
         self._waiting: deque[_Request] = deque()
         self._inbox: deque[_Request | tuple[str, str]] = deque()
         self._donors: dict[tuple[int, ...], _Row] = {}
+        self._pending: dict[str, _Request] = {}
+        """Every request that `generate` waits for, by trajectory: the event loop's own list."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
+        self._stopped: str | None = "the engine has not been entered"
 
     async def __aenter__(self) -> EmbeddedEngine:
+        self._stopped = None
         self._task = asyncio.create_task(self._run(), name="embedded-engine")
         return self
 
@@ -135,6 +147,7 @@ class EmbeddedEngine:
         assert self._task is not None
         self._task.cancel()
         await asyncio.wait([self._task])
+        self._stop(self._stopped or "the engine was left")
         if error is None and self._error is not None:
             raise self._error
 
@@ -151,7 +164,7 @@ class EmbeddedEngine:
         request_id: str,
         deadline: float | None,
     ) -> Generation:
-        self._check(ids, max_new_tokens)
+        self._check(ids, max_new_tokens, seed, request_id)
         request = _Request(
             row_id=request_id,
             ids=list(ids),
@@ -161,6 +174,7 @@ class EmbeddedEngine:
             seed=seed,
             future=asyncio.get_running_loop().create_future(),
         )
+        self._pending[request_id] = request
         self._inbox.append(request)
         self._wake.set()
         try:
@@ -169,12 +183,19 @@ class EmbeddedEngine:
         except (TimeoutError, asyncio.CancelledError):
             await self.abort(request_id)
             raise
+        finally:
+            del self._pending[request_id]
 
-    def _check(self, ids: list[int], max_new_tokens: int) -> None:
-        if self._error is not None:
-            raise InferenceError("engine_stopped", str(self._error), retryable=False)
+    def _check(self, ids: list[int], max_new_tokens: int, seed: int, request_id: str) -> None:
+        if self._stopped is not None:
+            raise InferenceError("engine_stopped", self._stopped, retryable=False)
+        if request_id in self._pending:
+            raise InferenceError("bad_request", f"{request_id!r} has a request already", retryable=False)
+        if not 0 <= seed < 1 << 64:
+            raise InferenceError("bad_request", f"seed {seed} lies outside [0, 2**64)", retryable=False)
         if not ids or max_new_tokens < 1:
-            raise InferenceError("bad_request", f"{len(ids)} ids, {max_new_tokens} new tokens", retryable=False)
+            detail = f"{len(ids)} ids, {max_new_tokens} new tokens"
+            raise InferenceError("bad_request", detail, retryable=False)
         if len(ids) + max_new_tokens > self._max_length:
             detail = f"{len(ids)} + {max_new_tokens} tokens exceed the model's {self._max_length}"
             raise InferenceError("too_long", detail, retryable=False)
@@ -184,17 +205,18 @@ class EmbeddedEngine:
     def load(self) -> KvLoad:
         return KvLoad(
             total=self._kv.num_slots * self._max_length,
-            used=sum(len(row.ids) for row in self._rows.values()),
+            # Copies: the device thread changes these containers meanwhile.
+            used=sum(len(row.ids) for row in list(self._rows.values())),
             running=self._num_active,
-            waiting=len(self._waiting) + len(self._inbox),
+            waiting=len(self._waiting) + sum(isinstance(item, _Request) for item in self._inbox.copy()),
         )
 
     async def publish(self, version: int, source: Iterable[tuple[str, Tensor]] | None = None) -> None:
-        """Serve the model's present weights as `version`; `source` is copied into the model first."""
-        if version <= self.version and version != 0:
-            raise ValueError(f"version {version} does not follow {self.version}")
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, self._load_weights, version, source)
+        """Serve the model's present weights as `version`; `source` is copied into the model first.
+
+        ValueError unless `version` is above the one served now.
+        """
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._load_weights, version, source)
 
     async def abort(self, request_id: str) -> None:
         self._inbox.append(("abort", request_id))
@@ -217,20 +239,22 @@ class EmbeddedEngine:
                             request.future.set_result(request.result(finish))
                     # With no row decoding, a waiting request can only go on after a release, which wakes us.
                     busy = bool(self._inbox or self._num_active)
-        except Exception as error:  # the task is nobody's child: hand the crash to every waiter and to __aexit__
+        except Exception as error:  # nobody awaits this task: every waiter and __aexit__ get the crash
             self._error = error
-            self._fail_all(error)
+            self._stop(repr(error))
 
-    def _fail_all(self, error: Exception) -> None:
-        held = [row.request for row in self._rows.values() if row.request]
-        queued = [item for item in self._inbox if isinstance(item, _Request)]
-        for request in [*held, *self._waiting, *queued]:
+    def _stop(self, why: str) -> None:
+        """Refuse requests from now on, and fail those that wait."""
+        self._stopped = why
+        for request in self._pending.values():
             if not request.future.done():
-                request.future.set_exception(InferenceError("engine_stopped", repr(error), retryable=False))
+                request.future.set_exception(InferenceError("engine_stopped", why, retryable=False))
 
     # ---- below: the device thread only ----
 
     def _load_weights(self, version: int, source: Iterable[tuple[str, Tensor]] | None) -> None:
+        if version <= self.version:
+            raise ValueError(f"version {version} does not follow {self.version}")
         if source is not None:
             own = dict(self._model.named_parameters())
             with torch.no_grad():
@@ -275,25 +299,25 @@ class EmbeddedEngine:
             if row is not None and verb == "release":
                 self._slots[row.slot] = None
                 del self._rows[row_id]
+                if self._donors.get(row.prefix) is row:
+                    del self._donors[row.prefix]
         return done
 
     def _admit(self) -> None:
         """Give waiting requests a slot while slots and the prefill budget last."""
         budget = self._prefill_tokens
+        full = False
         deferred: list[_Request] = []
         while self._waiting and budget > 0:
             request = self._waiting.popleft()
             row = self._rows.get(request.row_id)
             if row is None:
-                slot = next((s for s in range(self._num_active, len(self._slots)) if self._slots[s] is None), None)
-                if slot is None:
+                row = None if full else self._new_row(request)
+                full = full or row is None
+                if row is None or not self._share_prompt(row):
                     deferred.append(request)
                     continue
-                row = _Row(row_id=request.row_id, slot=slot, ids=[])
-                if not self._share_prompt(row, request):
-                    deferred.append(request)
-                    continue
-                self._slots[slot] = row
+                self._slots[row.slot] = row
                 self._rows[request.row_id] = row
             elif row.ids[: row.cached] != request.ids[: row.cached]:
                 row.cached = 0
@@ -304,20 +328,25 @@ class EmbeddedEngine:
             self._activate(row)
         self._waiting.extendleft(reversed(deferred))
 
-    def _share_prompt(self, row: _Row, request: _Request) -> bool:
+    def _new_row(self, request: _Request) -> _Row | None:
+        """A row for a free slot, or None; the caller puts it there."""
+        for slot in range(self._num_active, len(self._slots)):
+            if self._slots[slot] is None:
+                return _Row(row_id=request.row_id, slot=slot, ids=[], prefix=tuple(request.ids[:-1]))
+        return None
+
+    def _share_prompt(self, row: _Row) -> bool:
         """Copy a sibling's KV of the same prompt. False: it is being computed now, so wait one forward."""
-        prefix = tuple(request.ids[:-1])
-        donor = self._donors.get(prefix)
-        if donor is None or self._slots[donor.slot] is not donor or tuple(donor.ids[: len(prefix)]) != prefix:
-            self._donors[prefix] = row
-            return True
-        if donor.cached < len(prefix):
-            if donor.request is not None:
-                return False
-            self._donors[prefix] = row
-            return True
-        self._kv.copy(donor.slot, row.slot, len(prefix))
-        row.cached = len(prefix)
+        donor = self._donors.get(row.prefix)
+        if donor is not None and tuple(donor.ids[: len(row.prefix)]) != row.prefix:
+            donor = None
+        if donor is not None and donor.cached >= len(row.prefix):
+            self._kv.copy(donor.slot, row.slot, len(row.prefix))
+            row.cached = len(row.prefix)
+        elif donor is not None and donor.request is not None:
+            return False
+        else:
+            self._donors[row.prefix] = row
         return True
 
     def _activate(self, row: _Row) -> None:
@@ -345,7 +374,9 @@ class EmbeddedEngine:
         """One forward: every active row's last token, preceded by whatever of it is not cached."""
         rows = [row for row in self._slots[: self._num_active] if row is not None]
         extras = [
-            Extra(slot=row.slot, start=row.cached, end=len(row.ids) - 1) for row in rows if row.cached < len(row.ids) - 1
+            Extra(slot=row.slot, start=row.cached, end=len(row.ids) - 1)
+            for row in rows
+            if row.cached < len(row.ids) - 1
         ]
         tokens = [row.ids[-1] for row in rows]
         for extra in extras:
@@ -355,47 +386,16 @@ class EmbeddedEngine:
         keep = torch.arange(len(rows), device=self._device)
         arguments: dict[str, Any] = {"use_cache": False, "logits_to_keep": keep, "attention": plan}
         logits_NV = self._model(input_ids=ids_T[None], position_ids=positions_T[None], **arguments).logits[0]
-        sampled, logprobs = sample(logits_NV, rows_of(rows))
+        requests = [row.request for row in rows if row.request is not None]
+        noise_N = noise([r.seed for r in requests], [len(row.ids) for row in rows])
+        sampled, logprobs = sample(logits_NV, [r.temperature for r in requests], noise_N)
         for row in rows:  # all of them before any row moves: a move copies `cached` tokens
             row.cached = len(row.ids)
         done: _Done = []
-        for row, token, logprob in zip(rows, sampled, logprobs, strict=True):
-            assert row.request is not None
+        for row, request, token, logprob in zip(rows, requests, sampled, logprobs, strict=True):
             row.ids.append(token)
-            finish = row.request.add(token, logprob, self.version)
+            finish = request.add(token, logprob, self.version)
             if finish is not None:
-                done.append((row.request, finish))
+                done.append((request, finish))
                 self._deactivate(row)
         return done
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseRows:
-    """Per row: temperature, and the uniform number its next token is drawn with."""
-
-    temperatures: list[float]
-    uniforms: np.ndarray[Any, np.dtype[np.float64]]
-
-
-def rows_of(rows: list[_Row]) -> NoiseRows:
-    seeds = np.array([row.request.seed for row in rows if row.request], dtype=np.uint64)
-    positions = np.array([len(row.ids) for row in rows], dtype=np.uint64)
-    temperatures = [row.request.temperature for row in rows if row.request]
-    return NoiseRows(temperatures=temperatures, uniforms=uniforms(seeds, positions))
-
-
-def sample(logits_NV: Tensor, noise: NoiseRows) -> tuple[list[int], list[float]]:
-    """Tokens by inverse CDF of one uniform each, and fp32 log_softmax(logits / T) at them.
-
-    Temperature 0 is greedy; its log-probs are those of T = 1. A token of probability 0 is never drawn.
-    """
-    temperatures = torch.tensor(noise.temperatures, device=logits_NV.device)[:, None]
-    greedy = temperatures == 0
-    logprobs_NV = torch.log_softmax(logits_NV.float() / torch.where(greedy, 1.0, temperatures), dim=-1)
-    cdf_NV = logprobs_NV.exp().cumsum(-1)
-    target = torch.from_numpy(noise.uniforms).to(cdf_NV)[:, None] * cdf_NV[:, -1:]
-    drawn = torch.searchsorted(cdf_NV, target, right=True)[:, 0]
-    # Rounding can push the target onto the last entry of the CDF: step back to a token that has mass.
-    last = cdf_NV.shape[-1] - 1 - logprobs_NV.flip(-1).isfinite().int().argmax(-1)
-    tokens = torch.where(greedy[:, 0], logprobs_NV.argmax(-1), torch.minimum(drawn, last))
-    return tokens.tolist(), logprobs_NV.gather(-1, tokens[:, None])[:, 0].tolist()

@@ -34,7 +34,14 @@ class SlotKv:
     """
 
     def __init__(
-        self, *, num_layers: int, num_slots: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
+        self,
+        *,
+        num_layers: int,
+        num_slots: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         shape = (num_layers, num_slots, num_kv_heads, 0, head_dim)
         self._k = torch.zeros(shape, dtype=dtype, device=device)
@@ -87,7 +94,9 @@ class _Plan:
         self._kv, self._positions_T, self._slots_T = kv, positions_T, slots_T
         self._num_rows = len(last_N)
         self._context = int(last_N.max()) + 1
-        self._mask_N = _additive(torch.arange(self._context, device=last_N.device) <= last_N[:, None], kv._k.dtype)
+        self._mask_N = _additive(
+            torch.arange(self._context, device=last_N.device) <= last_N[:, None], kv._k.dtype
+        )
         self._extras = _PaddedExtras(extras, last_N.device, kv._k.dtype) if extras else None
 
     def attend(self, layer: int, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
@@ -101,7 +110,11 @@ class _Plan:
         # The query heads that share a key head become the rows of one query: no repeated keys.
         q_NKGD = q_THD[:n].reshape(n, kv_heads, heads // kv_heads, size)
         out = F.scaled_dot_product_attention(
-            q_NKGD, keys[:n, :, :context], values[:n, :, :context], attn_mask=self._mask_N[:, None, None], scale=scale
+            q_NKGD,
+            keys[:n, :, :context],
+            values[:n, :, :context],
+            attn_mask=self._mask_N[:, None, None],
+            scale=scale,
         ).reshape(n, heads, size)
         if self._extras is None:
             return out
@@ -126,9 +139,13 @@ class _PaddedExtras:
     def attend(self, q_XHD: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         k, v = keys[self._slots, :, : self._context], values[self._slots, :, : self._context]
         q = q_XHD[self._gather].transpose(1, 2)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=self._mask[:, None], scale=scale, enable_gqa=True)
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=self._mask[:, None], scale=scale, enable_gqa=True
+        )
         return out.transpose(1, 2).flatten(0, 1)[self._real]
 
 
 def _additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, float("-inf"))
+    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(
+        ~allowed, float("-inf")
+    )

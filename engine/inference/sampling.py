@@ -1,0 +1,38 @@
+"""How the embedded engine draws tokens. Shapes: N rows, V vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rocstar.engine.seeds import uniforms
+
+
+def noise(seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
+    """One uniform number in [0, 1) per row, a function of (seed, position) alone (contract 4)."""
+    return torch.from_numpy(uniforms(np.array(seeds, np.uint64), np.array(positions, np.uint64)))
+
+
+def sample(
+    logits_NV: Tensor, temperatures_N: Sequence[float], noise_N: Tensor
+) -> tuple[list[int], list[float]]:
+    """Tokens by inverse CDF of one uniform each, and fp32 log_softmax(logits / T) at them.
+
+    Temperature 0 is greedy; its log-probs are those of T = 1. A token of probability 0 is never drawn.
+    FloatingPointError if a row's logits are not finite: such a model has no distribution.
+    """
+    temperatures = torch.tensor(temperatures_N, device=logits_NV.device)[:, None]
+    greedy = temperatures == 0
+    logprobs_NV = torch.log_softmax(logits_NV.float() / torch.where(greedy, 1.0, temperatures), dim=-1)
+    cdf_NV = logprobs_NV.exp().cumsum(-1)
+    total = cdf_NV[:, -1:]
+    if not bool(total.isfinite().all()):
+        raise FloatingPointError("the model's logits are not finite: its weights are broken")
+    drawn = torch.searchsorted(cdf_NV, noise_N.to(cdf_NV)[:, None] * total, right=True)
+    # Rounding can push the target up to the total: step back to the token where the CDF reaches it.
+    last = torch.searchsorted(cdf_NV, total.contiguous())
+    tokens = torch.where(greedy, logprobs_NV.argmax(-1, keepdim=True), torch.minimum(drawn, last))
+    return tokens[:, 0].tolist(), logprobs_NV.gather(-1, tokens)[:, 0].tolist()
