@@ -1,0 +1,115 @@
+"""Tiny models, the counting model, and ways to wait without sleeping."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from rocstar.engine.inference.embedded import EmbeddedEngine
+
+VOCAB = 300
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 512,
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_torch_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def tiny_model(architecture: str, *, seed: int = 0) -> PreTrainedModel:
+    """A random model whose predictions depend on all of its context; equal arguments give equal weights."""
+    config, cls = {
+        "qwen3": (Qwen3Config(**SIZES), Qwen3ForCausalLM),
+        "llama": (LlamaConfig(**SIZES), LlamaForCausalLM),
+    }[architecture]
+    model = cls._from_config(config, attn_implementation="sdpa").eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(1.0 if parameter.ndim < 2 else 0.0, 0.25, generator=generator)
+    return model
+
+
+class CountingModel(torch.nn.Module):
+    """Behind token n it says n + 1, with all its mass. It brings what EmbeddedEngine asks of a model."""
+
+    def __init__(self, *, max_length: int = 1 << 20) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.config = SimpleNamespace(
+            vocab_size=VOCAB,
+            max_position_embeddings=max_length,
+            num_hidden_layers=1,
+            num_key_value_heads=1,
+            num_attention_heads=1,
+            hidden_size=4,
+        )
+
+    def set_attn_implementation(self, name: str) -> None:
+        pass
+
+    def forward(self, input_ids: torch.Tensor, logits_to_keep: torch.Tensor, **_: Any) -> SimpleNamespace:
+        after = (input_ids[0, logits_to_keep] + 1) % VOCAB
+        return SimpleNamespace(logits=100.0 * torch.nn.functional.one_hot(after, VOCAB)[None].float())
+
+
+@pytest.fixture
+def thread() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+@pytest.fixture
+def models() -> Callable[..., PreTrainedModel]:
+    return tiny_model
+
+
+@pytest.fixture
+def counting() -> type[CountingModel]:
+    return CountingModel
+
+
+@pytest.fixture
+def embedded(thread: ThreadPoolExecutor) -> Callable[..., Any]:
+    """`async with embedded(model, max_running=4) as engine:`"""
+
+    @asynccontextmanager
+    async def start(
+        model: Any, cls: type[EmbeddedEngine] = EmbeddedEngine, **options: Any
+    ) -> AsyncIterator[Any]:
+        async with cls(model, thread=thread, **options) as engine:
+            yield engine
+
+    return start
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], Any]:
+    """Let others run until a condition holds."""
+
+    async def wait(condition: Callable[[], bool]) -> None:
+        for _ in range(2_000_000):
+            if condition():
+                return
+            await asyncio.sleep(0)
+        raise AssertionError("the condition never held")
+
+    return wait

@@ -1,0 +1,404 @@
+"""The embedded engine against plain forwards of a separate copy of the model with sdpa attention."""
+
+import asyncio
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rocstar.engine.inference import embedded as embedded_module
+from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
+from rocstar.engine.inference.embedded import EmbeddedEngine
+
+VOCAB = 300
+STOP_IDS = frozenset(range(20))
+ARCHITECTURES = ["qwen3", "llama"]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A scripted conversation, and what the engine answered: (ids before the turn, generation)."""
+
+    name: str
+    prompt: list[int]
+    seed: int
+    temperature: float
+    tools: list[list[int]]
+    turns: list[tuple[list[int], Generation]] = field(default_factory=list)
+
+    async def run(self, engine: Any, max_new_tokens: int = 12) -> None:
+        ids = list(self.prompt)
+        for tool in [*self.tools, None]:
+            got = await engine.generate(
+                ids,
+                max_new_tokens=max_new_tokens,
+                stop_ids=STOP_IDS,
+                sampling=Sampling(temperature=self.temperature),
+                seed=self.seed,
+                request_id=self.name,
+                deadline=None,
+            )
+            self.turns.append((list(ids), got))
+            ids += [*got.ids, *(tool or [])]
+        engine.release(self.name)
+
+
+def attempts() -> list[Attempt]:
+    """Ragged prompts, pairs and triples of siblings, all temperatures, tool texts from 1 to 40 tokens."""
+    generator = torch.Generator().manual_seed(5)
+
+    def tokens(n: int) -> list[int]:
+        return torch.randint(20, VOCAB, (n,), generator=generator).tolist()
+
+    made = []
+    for k, (length, siblings) in enumerate([(1, 1), (3, 3), (17, 2), (40, 3), (70, 2), (5, 1)]):
+        prompt = tokens(length)
+        for sibling in range(siblings):
+            made.append(
+                Attempt(
+                    name=f"s0/t{k}/{sibling}",
+                    prompt=prompt,
+                    seed=1000 * k + sibling,
+                    temperature=[1.0, 0.0, 0.7, 1.3][(k + sibling) % 4],
+                    tools=[tokens(n) for n in ([1, 40], [7], [2, 3, 9])[(k + sibling) % 3]],
+                )
+            )
+    return made
+
+
+async def run_all(start: Any, model: Any, made: list[Attempt], **options: Any) -> list[Attempt]:
+    async with start(model, **options) as engine, asyncio.TaskGroup() as group:
+        for attempt in made:
+            group.create_task(attempt.run(engine))
+    return made
+
+
+@torch.no_grad()
+def plain_logits(model: Any, ids: list[int]) -> Tensor:
+    return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float()
+
+
+def check_turn(model: Any, before: list[int], got: Generation, temperature: float) -> None:
+    """Contract 1: every log-prob is that of the plain forward; greedy tokens are its argmax."""
+    logits_TV = plain_logits(model, [*before, *got.ids])[len(before) - 1 : -1]
+    expected = torch.log_softmax(logits_TV / (temperature or 1.0), -1)
+    ids_T = torch.tensor(got.ids)
+    torch.testing.assert_close(
+        torch.tensor(got.logprobs), expected.gather(1, ids_T[:, None])[:, 0], atol=1e-5, rtol=0
+    )
+    if temperature == 0:
+        assert ids_T.tolist() == logits_TV.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "options", [{"max_running": 3}, {"max_running": 16}, {"max_running": 5, "prefill_tokens": 1}]
+)
+async def test_logprobs_are_those_of_a_plain_forward(
+    architecture: str, options: dict[str, int], embedded: Any, models: Any
+) -> None:
+    done = await run_all(embedded, models(architecture), attempts(), **options)
+    plain = models(architecture)
+    for attempt in done:
+        assert len(attempt.turns) == len(attempt.tools) + 1
+        for turn, (before, got) in enumerate(attempt.turns):
+            check_turn(plain, before, got, attempt.temperature)
+            if turn:
+                last = attempt.turns[turn - 1]
+                assert got.cached_tokens == len(last[0]) + len(last[1].ids) - 1
+    finishes = {got.finish for attempt in done for _, got in attempt.turns}
+    assert finishes == {StopReason.stop, StopReason.length}, "the scenario must hold both"
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+async def test_tokens_do_not_depend_on_the_batch(architecture: str, embedded: Any, models: Any) -> None:
+    """Contract 4: neither the number of slots nor the order of arrival changes what is sampled."""
+    model = models(architecture)
+    told: list[dict[str, Any]] = []
+    for max_running, order in [(1, 1), (3, -1), (16, 1)]:
+        done = await run_all(embedded, model, attempts()[::order], max_running=max_running)
+        told.append({a.name: [got.ids for _, got in a.turns] for a in done})
+    assert told[0] == told[1] == told[2]
+    sampled = [a.name for a in attempts() if a.temperature > 0 and a.name.startswith("s0/t3")]
+    assert len({str(told[0][name]) for name in sampled}) == len(sampled), "siblings differ by their seed"
+
+
+async def test_siblings_copy_the_prompt(embedded: Any, models: Any) -> None:
+    prompt = list(range(30, 60))
+    made = [Attempt(name=f"s0/a/{k}", prompt=prompt, seed=k, temperature=1.0, tools=[]) for k in range(4)]
+    await run_all(embedded, models("qwen3"), made, max_running=4)
+    assert sorted(a.turns[0][1].cached_tokens for a in made) == [0, 29, 29, 29]
+
+
+async def test_siblings_find_no_donor_that_left_its_prompt(embedded: Any, models: Any) -> None:
+    """A trajectory's name may be used again with another text: its row is no donor of the old one."""
+    model, plain = models("llama"), models("llama")
+    async with embedded(model, max_running=4) as engine:
+        made = [
+            Attempt(name=name, prompt=prompt, seed=3, temperature=1.0, tools=[])
+            for name, prompt in [("x", [50, 51, 52, 53]), ("x", [60, 61]), ("y", [50, 51, 52, 53])]
+        ]
+        for k, attempt in enumerate(made):
+            if k < 2:  # no release between the first two
+                engine_release, engine.release = engine.release, lambda name: None
+                await attempt.run(engine)
+                engine.release = engine_release
+            else:
+                await attempt.run(engine)
+    for attempt in made:
+        check_turn(plain, *attempt.turns[0], attempt.temperature)
+
+
+async def test_donors_are_forgotten_with_their_rows(embedded: Any, models: Any, until: Any) -> None:
+    async with embedded(models("llama"), max_running=4) as engine:
+        for attempt in attempts():
+            await attempt.run(engine)
+        await until(lambda: engine.load().used == 0)
+        assert not engine._donors and not engine._rows and not engine._pending
+
+
+class Gate:
+    """Holds the device thread before its `stop_at`-th forward until `open` is set."""
+
+    def __init__(self, model: Any, stop_at: int) -> None:
+        self.reached, self.open = asyncio.Event(), threading.Event()
+        self._loop, self._left = asyncio.get_running_loop(), stop_at
+        self._handle = model.register_forward_pre_hook(self._before)
+
+    def _before(self, *_: Any) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._loop.call_soon_threadsafe(self.reached.set)
+            assert self.open.wait(timeout=60)
+
+
+class KeepsKv(EmbeddedEngine):
+    """The planted bug: new weights, old keys and values."""
+
+    def _load_weights(self, version: int, source: Any) -> None:
+        held = {row.row_id: row.cached for row in self._rows.values()}
+        super()._load_weights(version, source)
+        for row in self._rows.values():
+            row.cached = held[row.row_id]
+
+
+async def publish_mid_flight(engine: Any, model: Any, newer: Any) -> list[Attempt]:
+    """New weights arrive while rows of several lengths decode and one waits between its turns."""
+    idle = Attempt(name="s0/idle/0", prompt=list(range(40, 52)), seed=9, temperature=1.0, tools=[])
+    release, engine.release = engine.release, lambda name: None
+    await idle.run(engine)
+    made = [
+        Attempt(name=f"s0/t/{k}", prompt=list(range(30, 33 + 5 * k)), seed=k, temperature=1.0, tools=[])
+        for k in range(3)
+    ]
+    gate = Gate(model, stop_at=5)
+    async with asyncio.TaskGroup() as group:
+        for attempt in made:
+            group.create_task(attempt.run(engine, max_new_tokens=40))
+        await gate.reached.wait()
+        publishing = group.create_task(engine.publish(1, list(newer.named_parameters())))
+        await asyncio.sleep(0)  # the weights now wait for the thread that the gate holds
+        gate.open.set()
+        await publishing
+    before, got = idle.turns[0]
+    idle.prompt = [*before, *got.ids, 33, 34]
+    await idle.run(engine)
+    engine.release = release
+    return [*made, idle]
+
+
+def check_spans(made: list[Attempt], old: Any, new: Any) -> None:
+    mixed = 0
+    for attempt in made:
+        before, got = attempt.turns[-1]
+        ids = [*before, *got.ids]
+        for a, b, version in got.version_spans:
+            model = new if version else old
+            logits = plain_logits(model, ids)[len(before) + a - 1 : len(before) + b - 1]
+            told = torch.log_softmax(logits, -1).gather(1, torch.tensor(got.ids[a:b])[:, None])[:, 0]
+            torch.testing.assert_close(torch.tensor(got.logprobs[a:b]), told, atol=1e-5, rtol=0)
+        assert [s[0] for s in got.version_spans[1:]] == [s[1] for s in got.version_spans[:-1]]
+        mixed += [v for *_, v in got.version_spans] == [0, 1]
+    assert mixed >= 1, "no row was decoding when the weights came"
+    assert made[-1].turns[-1][1].version_spans[0][2] == 1
+
+
+async def test_publish_invalidates_every_key_and_value(
+    embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded_module, "BURST", 8)
+    model = models("qwen3", seed=0)
+    async with embedded(model, max_running=4) as engine:
+        made = await publish_mid_flight(engine, model, models("qwen3", seed=1))
+        assert engine.version == 1
+    check_spans(made, models("qwen3", seed=0), models("qwen3", seed=1))
+
+
+async def test_kept_kv_would_be_seen(embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded_module, "BURST", 8)
+    model = models("qwen3", seed=0)
+    async with embedded(model, cls=KeepsKv, max_running=4) as engine:
+        made = await publish_mid_flight(engine, model, models("qwen3", seed=1))
+    with pytest.raises(AssertionError, match="not close"):
+        check_spans(made, models("qwen3", seed=0), models("qwen3", seed=1))
+
+
+async def test_publish_without_source_serves_the_shared_weights(embedded: Any, models: Any) -> None:
+    model = models("llama", seed=0)
+    async with embedded(model, max_running=2) as engine:
+        first = Attempt(name="a", prompt=[40, 41, 42], seed=1, temperature=1.0, tools=[])
+        await first.run(engine)
+        with torch.no_grad():  # what a learner that shares the tensors does
+            for mine, other in zip(model.parameters(), models("llama", seed=1).parameters(), strict=True):
+                mine.copy_(other)
+        await engine.publish(1)
+        second = Attempt(name="a", prompt=[40, 41, 42], seed=1, temperature=1.0, tools=[])
+        await second.run(engine)
+    check_turn(models("llama", seed=0), *first.turns[0], 1.0)
+    check_turn(models("llama", seed=1), *second.turns[0], 1.0)
+
+
+async def test_finished_rows_are_replaced_as_they_end(embedded: Any, models: Any, until: Any) -> None:
+    """With two slots, a long row and many short ones, the short ones pass through beside the long one."""
+    async with embedded(models("llama"), max_running=2) as engine:
+
+        async def one(name: str, limit: int) -> None:
+            await engine.generate(
+                [30],
+                max_new_tokens=limit,
+                stop_ids=frozenset(),
+                sampling=Sampling(),
+                seed=0,
+                request_id=name,
+                deadline=None,
+            )
+            order.append(name)
+            engine.release(name)
+
+        order: list[str] = []
+        async with asyncio.TaskGroup() as group:
+            group.create_task(one("long", 80))
+            for k in range(8):
+                group.create_task(one(f"short{k}", 4))
+        assert order == [*(f"short{k}" for k in range(8)), "long"]
+
+
+async def test_idle_slots_and_a_waiting_request_do_not_spin(embedded: Any, counting: Any, until: Any) -> None:
+    async with embedded(counting(), max_running=1) as engine:
+        bursts = 0
+        burst = engine._burst
+
+        def counted() -> Any:
+            nonlocal bursts
+            bursts += 1
+            return burst()
+
+        engine._burst = counted
+        ask = {
+            "max_new_tokens": 2,
+            "stop_ids": frozenset(),
+            "sampling": Sampling(),
+            "seed": 0,
+            "deadline": None,
+        }
+        await engine.generate([1], request_id="a", **ask)
+        waiting = asyncio.create_task(engine.generate([5], request_id="b", **ask))
+        await until(lambda: len(engine._waiting) == 1)
+        for _ in range(3):  # let the bursts that were under way end
+            await asyncio.get_running_loop().run_in_executor(engine._thread, lambda: None)
+        before = bursts
+        for _ in range(50):
+            await asyncio.get_running_loop().run_in_executor(engine._thread, lambda: None)
+        assert bursts == before and not waiting.done()
+        engine.release("a")
+        assert (await waiting).ids == (6, 7)
+
+
+async def test_crash_fails_every_waiter_and_surfaces_on_exit(embedded: Any, models: Any, until: Any) -> None:
+    model = models("llama")
+    left = 3
+
+    def crash(*_: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise RuntimeError("the device is gone")
+
+    model.register_forward_pre_hook(crash)
+    ask = {"max_new_tokens": 50, "stop_ids": frozenset(), "sampling": Sampling(), "seed": 0, "deadline": None}
+    with pytest.raises(RuntimeError, match="the device is gone"):  # noqa: PT012
+        async with embedded(model, max_running=2) as engine:
+            tasks = [asyncio.create_task(engine.generate([30], request_id=str(k), **ask)) for k in range(5)]
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
+                assert isinstance(result, InferenceError) and result.kind == "engine_stopped"
+            with pytest.raises(InferenceError, match="the device is gone"):
+                await engine.generate([30], request_id="later", **ask)
+
+
+async def test_aborted_request_is_answered_even_if_the_same_burst_crashes(embedded: Any, models: Any) -> None:
+    model = models("llama")
+    gate = Gate(model, stop_at=2)
+    crashing = False
+
+    def crash(*_: Any) -> None:
+        if crashing:
+            raise RuntimeError("boom")
+
+    model.register_forward_pre_hook(crash)
+    ask = {"max_new_tokens": 99, "stop_ids": frozenset(), "sampling": Sampling(), "seed": 0, "deadline": None}
+    with pytest.raises(RuntimeError, match="boom"):  # noqa: PT012
+        async with embedded(model, max_running=2) as engine:
+            tasks = [asyncio.create_task(engine.generate([30], request_id=name, **ask)) for name in "ab"]
+            await gate.reached.wait()
+            await engine.abort("a")
+            crashing = True
+            gate.open.set()
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
+                assert isinstance(result, InferenceError)
+
+
+async def test_broken_weights_are_a_crash_not_a_token(embedded: Any, models: Any) -> None:
+    model = models("llama")
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("nan"))
+    with pytest.raises(FloatingPointError, match="not finite"):  # noqa: PT012
+        async with embedded(model, max_running=1) as engine:
+            attempt = Attempt(name="a", prompt=[30], seed=1, temperature=1.0, tools=[])
+            with pytest.raises(InferenceError, match="not finite"):
+                await attempt.run(engine)
+
+
+async def test_a_bodys_own_exception_is_not_replaced(embedded: Any, models: Any) -> None:
+    model = models("llama")
+    model.register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(LookupError, match="the body"):  # noqa: PT012
+        async with embedded(model, max_running=1) as engine:
+            with pytest.raises(InferenceError):
+                await Attempt(name="a", prompt=[30], seed=1, temperature=1.0, tools=[]).run(engine)
+            raise LookupError("the body")
+
+
+async def test_requests_outside_the_engines_life_are_refused(thread: Any, counting: Any) -> None:
+    engine = EmbeddedEngine(counting(), max_running=1, thread=thread)
+    ask = {"max_new_tokens": 99, "stop_ids": frozenset(), "sampling": Sampling(), "seed": 0, "deadline": None}
+    with pytest.raises(InferenceError, match="not been entered"):
+        await engine.generate([1], request_id="a", **ask)
+    async with engine:
+        waiting = asyncio.create_task(
+            engine.generate([1], request_id="a", **(ask | {"max_new_tokens": 1 << 19}))
+        )
+        await asyncio.sleep(0)
+    with pytest.raises(InferenceError, match="engine_stopped"):
+        await waiting
+    with pytest.raises(InferenceError, match="engine_stopped"):
+        await engine.generate([1], request_id="b", **ask)
+
+
+async def test_busy_time_grows_with_work(embedded: Any, counting: Any) -> None:
+    async with embedded(counting(), max_running=1) as engine:
+        assert engine.busy_s == 0.0
+        await Attempt(name="a", prompt=[30], seed=1, temperature=1.0, tools=[]).run(engine)
+        assert engine.busy_s > 0.0
