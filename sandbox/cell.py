@@ -29,7 +29,8 @@ MAIN.__dict__["__builtins__"] = builtins
 
 def open_streams() -> None:
     """Opens standard output and error anew, on pipes as every child will have them: a stream keeps what its
-    first file could do (seek, say). Called once, in the zygote."""
+    first file could do (seek, say). Called once, in the zygote. Buffered by line, unlike the usual ones:
+    what a program printed before it was killed is what tells why."""
     read_end, pipe = os.pipe()
     for fd, name in ((1, "stdout"), (2, "stderr")):
         own = os.dup(fd)
@@ -37,7 +38,7 @@ def open_streams() -> None:
         raw = io.FileIO(fd, "wb", closefd=False)
         raw.name = f"<{name}>"
         errors = "strict" if name == "stdout" else "backslashreplace"
-        stream = io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", errors, line_buffering=name == "stderr")
+        stream = io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", errors, line_buffering=True)
         stream.mode = "w"  # type: ignore[misc]
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)

@@ -171,6 +171,12 @@ async def test_the_clock_needs_no_help_from_the_interpreter(guarded: Run, code: 
     assert (await attempt(guarded, code, wall_s=0.2, memory_bytes=4 << 30)).status is Status.TIMEOUT
 
 
+@pytest.mark.parametrize("end", ["while True: pass", "import os; os.abort()", "import os; os._exit(1)"])
+async def test_what_was_printed_before_the_end_is_kept(guarded: Run, end: str) -> None:
+    result = await attempt(guarded, f"print('step', 1)\n{end}", wall_s=0.2)
+    assert (result.status is not Status.OK, result.stdout) == (True, "step 1\n")
+
+
 async def test_ones_own_alarm_ends_oneself(guarded: Run) -> None:
     result = await attempt(
         guarded, "import signal, time; signal.setitimer(signal.ITIMER_REAL, 0.01); time.sleep(5)"
