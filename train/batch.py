@@ -6,6 +6,7 @@ T tokens with loss (targets), in flat order. A target at T is predicted by the i
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ def split_updates(num_examples: int, num_updates: int, rng: random.Random) -> li
     rng.shuffle(order)
     parts = min(num_updates, num_examples)
     bounds = [num_examples * k // parts for k in range(parts + 1)] if parts else [0]
-    return [order[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [order[a:b] for a, b in itertools.pairwise(bounds)]
 
 
 def pack(examples: Sequence[Example], *, tokens_per_microbatch: int) -> list[MicroBatch]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -214,10 +215,7 @@ def apply_override(raw: dict[str, Any], option: str) -> None:
     key, sign, text = body.partition("=")
     if not sign or not key or not option.startswith("--"):
         raise ConfigError(f"option {option!r} is not of the form --section.field=value")
-    try:
-        value: Any = tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
-        value = text
+    value = _read_value(text)
     node: Any = raw
     *parents, last = key.split(".")
     for part in parents:
@@ -228,6 +226,14 @@ def apply_override(raw: dict[str, Any], option: str) -> None:
         node[last] = value
     else:
         raise ConfigError(f"option {option!r}: {'.'.join(parents)!r} is a value, not a section")
+
+
+def _read_value(text: str) -> Any:
+    try:
+        table = tomllib.loads(f"v = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return table["v"] if len(table) == 1 else text  # a line break in the text can begin another key
 
 
 def _descend(node: Any, part: str, option: str) -> Any:
@@ -302,10 +308,12 @@ def to_toml(recipe: Recipe) -> str:
 
 
 def _toml_table(table: Mapping[str, Any], prefix: str) -> list[str]:
-    lines = [f"{key} = {_toml_value(value)}" for key, value in table.items() if not _is_table(value)]
+    lines = [
+        f"{_toml_key(key)} = {_toml_value(value)}" for key, value in table.items() if not _is_table(value)
+    ]
     for key, value in table.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and _is_table(value):
+        name = f"{prefix}{_toml_key(key)}"
+        if isinstance(value, Mapping):
             lines += ["", f"[{name}]", *_toml_table(value, name + ".")]
         elif _is_table(value):
             for item in value:
@@ -319,7 +327,25 @@ def _is_table(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
 
 
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_string(key)
+
+
+def _toml_string(text: str) -> str:
+    # JSON's escapes are TOML's, but JSON leaves DEL as it is.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def _toml_value(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{_toml_key(key)} = {_toml_value(item)}" for key, item in value.items())
+        return "{" + inside + "}"
+    if isinstance(value, str):
+        return _toml_string(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)  # inf and nan are TOML, JSON's Infinity is not
+    return str(value)  # a date or a time

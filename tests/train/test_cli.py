@@ -1,0 +1,78 @@
+"""Exit codes and the one line: what `main` makes of every way in which work can end."""
+
+import errno
+import subprocess
+import sys
+
+import pytest
+
+from rocstar.train.cli import _guarded, main
+from rocstar.train.config import ConfigError
+
+VERBS = ("train", "sft", "eval", "rollout", "report")
+
+
+def ending(error: BaseException) -> int:
+    def work() -> int:
+        raise error
+
+    return _guarded(work)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ConfigError("x = 1: too\n  small"), 2, "rocstar: x = 1: too small\n"),
+        (OSError(errno.ENOSPC, "No space left", "/a/b"), 2, "disk is full at /a/b"),
+        (OSError(errno.EDQUOT, "Quota"), 2, "disk is full"),
+        (KeyboardInterrupt(), 130, "--resume"),
+    ],
+)
+def test_a_mistake_or_an_interruption_is_one_line(
+    error: BaseException, code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ending(error) == code
+    printed = capsys.readouterr().err
+    assert message in printed and printed.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "I/O error"), ValueError("a bug of ours")])
+def test_a_bug_keeps_its_traceback(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        ending(error)
+
+
+def test_done_is_zero() -> None:
+    assert _guarded(lambda: 0) == 0
+
+
+@pytest.mark.parametrize("arguments", [["--help"], *([verb, "--help"] for verb in VERBS)])
+def test_help_is_printed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+    assert "usage: rocstar" in capsys.readouterr().out
+
+
+def test_a_refused_recipe_imports_no_torch() -> None:
+    program = (
+        "import sys; from rocstar.train.cli import main; "
+        "code = main(['train', 'gone.toml']); sys.exit(code if 'torch' not in sys.modules else 99)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 2 and result.stderr.startswith("rocstar: recipe 'gone.toml'")
+
+
+def test_sft_alone_has_no_stages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    import rocstar.train.main as composition
+
+    seen = []
+    monkeypatch.setattr(
+        composition, "train", lambda recipe, directory, resume: seen.append((recipe, directory))
+    )
+    assert main(["sft", "recipes/quickstart.toml", "--output-dir=x", "--run.seed=5"]) == 0
+    recipe, directory = seen[0]
+    assert recipe.stages == [] and recipe.run.seed == 5 and str(directory) == "x"
+    assert capsys.readouterr().out == "report: x/report.html\n"

@@ -1,0 +1,145 @@
+"""Recipes: what is read, what is refused and with which words, and that what is written reads back."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocstar.train.cli import main
+from rocstar.train.config import (
+    ConfigError,
+    DataConfig,
+    EvalConfig,
+    Recipe,
+    RunConfig,
+    StageConfig,
+    apply_override,
+    load_recipe,
+    parse_recipe,
+    to_toml,
+)
+
+RECIPES = sorted((Path(__file__).parents[2] / "train" / "recipes").glob("*.toml"))
+
+toml_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+toml_scalars = st.one_of(
+    st.booleans(),
+    st.integers(-(2**53), 2**53),
+    st.floats(allow_nan=False),
+    toml_text,
+    st.dates(),
+)
+toml_values = st.recursive(
+    toml_scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(toml_text, inner, max_size=3),
+    max_leaves=8,
+)
+families = st.dictionaries(
+    toml_text, st.dictionaries(toml_text, toml_values, max_size=3), min_size=1, max_size=3
+)
+
+
+@given(families=families, name=toml_text, question=toml_text, temperature=st.floats(0, 1e300))
+def test_a_written_recipe_reads_back_equal(
+    families: dict[str, Any], name: str, question: str, temperature: float
+) -> None:
+    data = DataConfig(source="reasoning_gym", families=families, size=3, question=question)
+    stage = StageConfig(name=name, steps=1, max_response_tokens=9, max_turns=1, data=data)
+    recipe = Recipe(
+        run=RunConfig(name=name, trackers=[name]),
+        stages=[stage, stage.model_copy(update={"data": None})],
+        eval=EvalConfig(data=data, temperature=temperature),
+    )
+    assert parse_recipe(tomllib.loads(to_toml(recipe)), where="test") == recipe
+
+
+def test_an_empty_recipe_reads_back_equal() -> None:
+    assert parse_recipe(tomllib.loads(to_toml(Recipe())), where="test") == Recipe()
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_shipped_recipe_loads_and_explains_itself(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = load_recipe(path)
+    assert parse_recipe(tomllib.loads(to_toml(recipe)), where="test") == recipe
+    assert main(["train", str(path), "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert parse_recipe(tomllib.loads(printed), where="dry run") == recipe  # the plan is comments
+    assert all(f"# {stage.name}" in printed for stage in recipe.stages)
+
+
+def test_there_are_shipped_recipes() -> None:
+    assert "quickstart" in [path.stem for path in RECIPES]
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("--rl.lr=1e-3", {"rl": {"lr": 1e-3}, "stages": [{"steps": 5}]}),
+        ("--stages.0.steps=2", {"stages": [{"steps": 2}]}),
+        ("--stages.0.data.source=a.jsonl", {"stages": [{"steps": 5, "data": {"source": "a.jsonl"}}]}),
+        ("--run.name=two words", {"run": {"name": "two words"}, "stages": [{"steps": 5}]}),
+        ("--run.name=", {"run": {"name": ""}, "stages": [{"steps": 5}]}),
+        ("--run.name=a=b", {"run": {"name": "a=b"}, "stages": [{"steps": 5}]}),
+        ('--run.name="5"', {"run": {"name": "5"}, "stages": [{"steps": 5}]}),
+        ("--run.name=1\nseed = 7", {"run": {"name": "1\nseed = 7"}, "stages": [{"steps": 5}]}),
+        ('--run.trackers=["wandb"]', {"run": {"trackers": ["wandb"]}, "stages": [{"steps": 5}]}),
+    ],
+)
+def test_an_override_sets_one_value(option: str, expected: dict[str, Any]) -> None:
+    raw: dict[str, Any] = {"stages": [{"steps": 5}]}
+    apply_override(raw, option)
+    assert raw == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("rl.lr=1", "not of the form"),
+        ("--rl.lr", "not of the form"),
+        ("--=1", "not of the form"),
+        ("--stages.1.steps=1", "'1' is not one of the 1 entries 0..0"),
+        ("--stages.x.steps=1", "'x' is not one of"),
+        ("--stages.0.steps.now=1", "'stages.0.steps' is a value, not a section"),
+        ("--stages.0.steps.now.then=1", "'now' lies below a value"),
+    ],
+)
+def test_a_bad_override_is_refused(option: str, words: str) -> None:
+    with pytest.raises(ConfigError, match="option") as refused:
+        apply_override({"stages": [{"steps": 5}]}, option)
+    assert words in str(refused.value) and repr(option) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ({"rl": {"groupsize": 4}}, "unknown key 'rl.groupsize'; did you mean 'group_size'?"),
+        ({"modl": {}}, "unknown key 'modl'; did you mean 'model'?"),
+        ({"model": {"scratch": {"layers": 2}}}, "did you mean 'num_layers'?"),
+        ({"stages": [{"steps": 1, "max_turn": 2}]}, "did you mean 'max_turns'?"),
+        ({"eval": {"data": {"sauce": "x"}}}, "did you mean 'source'?"),
+        ({"eval": {"data": {}}}, "eval.data.source is missing"),
+        ({"rl": {"lr": 0}}, "rl.lr = 0: Input should be greater than 0"),
+        ({"rl": {"roc_mode": "best"}}, "rl.roc_mode = 'best'"),
+        ({"rl": {"roc_mode": "none"}}, "set rollouts_per_task = group_size"),
+        ({"stages": [{"steps": 1, "max_response_tokens": 1, "max_turns": 1}]}, "stages.0.data is missing"),
+        ({"sft": {"steps": 1}}, "sft.demonstration_tasks is missing"),
+        ({"eval": {"data": {"source": "reasoning_gym"}}}, "needs families"),
+        ({"stages": {"0": {}}}, "stages"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_neighbour(raw: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_recipe(raw, where="r.toml")
+    assert str(refused.value).startswith("r.toml: ") and words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_recipe({"rl": {"lr": -1}, "modl": {}}, where="r.toml")
+    assert "rl.lr" in str(refused.value) and "modl" in str(refused.value)
