@@ -1,0 +1,182 @@
+"""Packing changes nothing: every loss token once, behind its predictor, with its own weight."""
+
+import random
+from collections import Counter
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocstar.engine.types import (
+    FinishReason,
+    Origin,
+    Scored,
+    Segment,
+    Task,
+    Trajectory,
+    TrajectoryKey,
+)
+from rocstar.train.algorithm.aggregate import Aggregation
+from rocstar.train.batch import (
+    Example,
+    MicroBatch,
+    empty_microbatch,
+    pack,
+    policy_examples,
+    share_out,
+    split_updates,
+)
+
+masks = st.lists(st.booleans(), min_size=1, max_size=30).map(lambda rest: [0, *map(int, rest)])
+batches_of_masks = st.lists(masks, min_size=1, max_size=12)
+
+
+def examples_of(batch: list[list[int]]) -> list[Example]:
+    """Ids count upwards through the whole batch, so that a token's id says where it stood."""
+    numbers = count(100)
+    examples = []
+    for k, mask in enumerate(batch):
+        ids = [next(numbers) for _ in mask]
+        examples.append(
+            Example(
+                ids=ids,
+                mask=mask,
+                weights=[i / 1000 * m for i, m in zip(ids, mask, strict=True)],
+                rollout_logprobs=[-i / 100 if m else None for i, m in zip(ids, mask, strict=True)],
+                advantage=float(k),
+            )
+        )
+    return examples
+
+
+@given(batch=batches_of_masks, budget=st.integers(1, 64))
+def test_every_loss_token_is_packed_once_with_all_that_belongs_to_it(
+    batch: list[list[int]], budget: int
+) -> None:
+    examples = examples_of(batch)
+    expected = {
+        (token, example.advantage)
+        for example in examples
+        for token, is_loss in zip(example.ids, example.mask, strict=True)
+        if is_loss
+    }
+    packed = pack(examples, tokens_per_microbatch=budget)
+    seen: list[tuple[int, float]] = []
+    for micro in packed:
+        seen += zip(micro.targets_T.tolist(), micro.advantages_T.tolist(), strict=True)
+        # The predictor is the token before, at its own place in its own sequence.
+        assert (micro.ids_I[micro.rows_T] + 1).tolist() == micro.targets_T.tolist()
+        assert micro.weights_T.tolist() == pytest.approx([i / 1000 for i in micro.targets_T.tolist()])
+        assert micro.rollout_logprobs_T.tolist() == pytest.approx(
+            [-i / 100 for i in micro.targets_T.tolist()]
+        )
+    assert len(seen) == len(set(seen)) and set(seen) == expected
+
+
+@given(batch=batches_of_masks, budget=st.integers(1, 64))
+def test_sequences_stay_whole_and_the_budget_is_kept(batch: list[list[int]], budget: int) -> None:
+    examples = examples_of(batch)
+    sequences: list[list[int]] = []
+    for micro in pack(examples, tokens_per_microbatch=budget):
+        assert sum(micro.lengths_S) == len(micro.ids_I) == len(micro.positions_I)
+        assert sum(micro.lengths_S) <= budget or len(micro.lengths_S) == 1
+        ids, positions = micro.ids_I.tolist(), micro.positions_I.tolist()
+        for length in micro.lengths_S:
+            sequences.append(ids[:length])
+            assert positions[:length] == list(range(length))
+            ids, positions = ids[length:], positions[length:]
+    assert sorted(sequences) == sorted(list(e.ids[:-1]) for e in examples)
+
+
+def test_equal_rows_fill_the_budget() -> None:
+    packed = pack(examples_of([[0, 1, 1]] * 6), tokens_per_microbatch=4)
+    assert [micro.lengths_S for micro in packed] == [[2, 2]] * 3
+
+
+@given(num=st.integers(0, 20), world_size=st.integers(1, 5))
+def test_every_rank_gets_as_many_microbatches(num: int, world_size: int) -> None:
+    micros = pack(examples_of([[0, 1]] * num), tokens_per_microbatch=1)
+    shares = share_out(micros, world_size)
+    assert len(shares) == world_size and len({len(share) for share in shares}) == 1
+    given_out = [micro for share in shares for micro in share]
+    assert Counter(id(m) for m in given_out if m.num_loss_tokens) == Counter(id(m) for m in micros)
+    assert len(given_out) - num < world_size
+
+
+def test_an_empty_microbatch_has_an_input_and_no_loss() -> None:
+    micro: MicroBatch = empty_microbatch()
+    assert micro.num_loss_tokens == 0 and len(micro.ids_I) == 1 == sum(micro.lengths_S)
+
+
+@given(num=st.integers(0, 40), updates=st.integers(1, 6), seed=st.integers(0, 9))
+def test_updates_part_the_batch_evenly(num: int, updates: int, seed: int) -> None:
+    parts = split_updates(num, updates, random.Random(seed))
+    assert sorted(k for part in parts for k in part) == list(range(num))
+    assert len(parts) == min(updates, num)
+    sizes = [len(part) for part in parts]
+    assert not sizes or (min(sizes) > 0 and max(sizes) - min(sizes) <= 1)
+
+
+def trajectory(origins: list[tuple[Origin, int]]) -> Trajectory:
+    segments: list[Segment] = []
+    logprobs: list[float | None] = []
+    for origin, length in origins:
+        segments.append(Segment(start=len(logprobs), end=len(logprobs) + length, origin=origin))
+        logprobs += [-0.5 if origin is Origin.policy else None] * length
+    task = Task(id="t", source="s", question="q", answer="a")
+    return Trajectory(
+        key=TrajectoryKey(seed=0, step=1, task_id="t", sibling=0),
+        task=task,
+        ids=tuple(range(len(logprobs))),
+        logprobs=tuple(logprobs),
+        segments=tuple(segments),
+        version_spans=(),
+        turns=(),
+        finish_reason=FinishReason.answered,
+        outcome=Scored(reward=1.0, method="strict"),
+    )
+
+
+turns = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5)), min_size=1, max_size=3)
+
+
+def with_tools(turn_lengths: list[tuple[int, int]]) -> Trajectory:
+    pieces = [(Origin.prompt, 3)]
+    for policy, tool in turn_lengths:
+        pieces += [(Origin.policy, policy), (Origin.tool, tool)]
+    return trajectory(pieces[:-1])
+
+
+@given(batch=st.lists(turns, min_size=1, max_size=6), mode=st.sampled_from(list(Aggregation)))
+def test_only_what_the_policy_wrote_has_weight_and_the_weights_sum_to_one(
+    batch: list[list[tuple[int, int]]], mode: Aggregation
+) -> None:
+    trajectories = [with_tools(lengths) for lengths in batch]
+    advantages = [float(k) for k in range(len(batch))]
+    examples = policy_examples(trajectories, advantages, mode)
+    for t, example, advantage in zip(trajectories, examples, advantages, strict=True):
+        wrote = [s.origin is Origin.policy for s in t.segments for _ in range(s.start, s.end)]
+        assert [weight > 0 for weight in example.weights] == wrote == [m == 1 for m in example.mask]
+        assert [p is not None for p in example.rollout_logprobs] == wrote
+        assert example.advantage == advantage
+    assert sum(sum(example.weights) for example in examples) == pytest.approx(1.0)
+    if mode is Aggregation.token_mean:
+        assert len({w for example in examples for w in example.weights if w}) == 1
+
+
+def test_lists_of_different_lengths_are_refused() -> None:
+    with pytest.raises(ValueError, match="one entry per token"):
+        Example(ids=[1, 2], mask=[0], weights=[0, 0], rollout_logprobs=[None, None], advantage=0.0)
+
+
+@pytest.mark.parametrize("mask", [[1, 1], [0]])
+def test_the_first_token_is_predicted_by_nothing(mask: list[int]) -> None:
+    zeros = [0.0] * len(mask)
+    with pytest.raises(ValueError, match="two tokens or more, the first without loss"):
+        Example(ids=[7] * len(mask), mask=mask, weights=zeros, rollout_logprobs=zeros, advantage=0.0)
+
+
+def test_one_advantage_per_trajectory() -> None:
+    with pytest.raises(ValueError, match="argument"):
+        policy_examples([with_tools([(1, 1)])], [])

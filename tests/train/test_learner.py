@@ -1,0 +1,283 @@
+"""The update does what the definition says, whatever way its tokens are packed, split or shared out."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rocstar.train.algorithm.loss import token_logprobs
+from rocstar.train.batch import Example, MicroBatch, empty_microbatch, pack
+from rocstar.train.config import ScratchConfig
+from rocstar.train.learner import Learner, LossSettings, LossStats, NonFiniteGradientError
+from rocstar.train.optim import OptimSpec
+from rocstar.train.scratch import build_model
+
+torch.set_num_threads(1)
+
+VOCAB = 40
+SETTINGS = LossSettings(temperature=0.7, clip_low=0.2, clip_high=0.28)
+SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
+MASKS = (
+    [0, 0, 0, 1, 1, 0, 0, 1],
+    [0, 1, 1, 1],
+    [0, 0, 1, 0, 0, 0, 0, 0, 1, 1, 1],
+    [0, 0, 1, 1, 0],
+    [0, 0, 0, 1],
+)
+
+
+def model(seed: int = 0) -> PreTrainedModel:
+    """Weights large enough that the output is not uniform."""
+    made = build_model(SCRATCH, VOCAB, seed=seed)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(8.0)
+    return made
+
+
+def learner(*, lr: float = 1e-2, clip: float = math.inf, world_size: int = 1) -> Learner:
+    made = Learner(model(), world_size=world_size)
+    made.use(OptimSpec(kind="adamw", lr=lr, weight_decay=0.0, grad_clip=clip, warmup_steps=0))
+    return made
+
+
+def examples() -> list[Example]:
+    generator = torch.Generator().manual_seed(1)
+    total = sum(map(sum, MASKS))
+    made = []
+    for k, mask in enumerate(MASKS):
+        ids = torch.randint(VOCAB, (len(mask),), generator=generator).tolist()
+        made.append(
+            Example(
+                ids=ids,
+                mask=mask,
+                weights=[m / total for m in mask],
+                rollout_logprobs=[-1.0 if m else None for m in mask],
+                advantage=[1.2, -0.7, 0.4, -1.5, 0.9][k],
+            )
+        )
+    return made
+
+
+def gradients(made: Learner) -> dict[str, Tensor]:
+    return {n: p.grad.clone() for n, p in made.model.named_parameters() if p.grad is not None}
+
+
+def policy_gradient(made: Learner, micros: list[MicroBatch]) -> tuple[dict[str, Tensor], LossStats]:
+    made.optimizers.zero_grad()
+    total = LossStats()
+    for micro in micros:
+        total.add(made.policy_backward(micro, None, SETTINGS))
+    return gradients(made), total
+
+
+def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], *, atol: float = 1e-6) -> None:
+    assert found.keys() == expected.keys() and max(float(g.abs().max()) for g in expected.values()) > 1e-3
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=0, atol=atol, msg=name)
+
+
+def test_many_microbatches_equal_one() -> None:
+    made = learner()
+    whole, stats = policy_gradient(made, pack(examples(), tokens_per_microbatch=1000))
+    for budget in (4, 11, 16):
+        micros = pack(examples(), tokens_per_microbatch=budget)
+        assert len(micros) > 1
+        found, other = policy_gradient(made, micros)
+        assert_close(found, whole)
+        for name in LossStats.SUMS:
+            assert getattr(other, name) == pytest.approx(getattr(stats, name), abs=1e-5), name
+
+
+def test_packed_equals_the_definition_one_padded_row_at_a_time() -> None:
+    """The reference: plain Hugging Face attention, all logits, masked by multiplication."""
+    made = learner()
+    found, stats = policy_gradient(made, pack(examples(), tokens_per_microbatch=1000))
+    plain = model()
+    plain.set_attn_implementation("eager")
+    loss = torch.zeros(())
+    longest = max(map(len, MASKS))
+    for example in examples():
+        padding = longest - len(example.ids)
+        ids = torch.tensor([[*example.ids, *[0] * padding]])
+        attention = torch.tensor([[1] * len(example.ids) + [0] * padding])
+        logits = plain(input_ids=ids, attention_mask=attention, use_cache=False).logits[0]
+        logprobs = token_logprobs(
+            logits[: len(example.ids) - 1], torch.tensor(example.ids[1:]), SETTINGS.temperature
+        )
+        ratio = (logprobs - logprobs.detach()).exp()
+        loss = loss - (torch.tensor(example.weights[1:]) * ratio * example.advantage).sum()
+    torch.autograd.backward(loss)
+    assert_close(found, {n: p.grad for n, p in plain.named_parameters() if p.grad is not None})
+    assert stats.loss == pytest.approx(float(loss.detach()), abs=1e-6)
+
+
+def replaced(example: Example, k: int, token: int, logprob: float | None) -> Example:
+    ids, logprobs = list(example.ids), list(example.rollout_logprobs)
+    ids[k], logprobs[k] = token, logprob
+    return Example(
+        ids=ids,
+        mask=example.mask,
+        weights=example.weights,
+        rollout_logprobs=logprobs,
+        advantage=example.advantage,
+    )
+
+
+def test_what_the_policy_did_not_write_is_no_target() -> None:
+    """The last token is nobody's input: if it has no loss, it may be any token at all."""
+    made, example = learner(), examples()[3]
+    assert example.mask[-1] == 0
+    before, _ = policy_gradient(made, pack([example], tokens_per_microbatch=100))
+    other = replaced(example, len(example.ids) - 1, (example.ids[-1] + 1) % VOCAB, -7.0)
+    after, _ = policy_gradient(made, pack([other], tokens_per_microbatch=100))
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_logits_that_predict_prompt_or_tool_tokens_get_exactly_no_gradient() -> None:
+    made = learner()
+    hidden: list[Tensor] = []
+
+    def keep(_: torch.nn.Module, __: object, output: Tensor) -> None:
+        output.retain_grad()
+        hidden.append(output)
+
+    handle = made.model.get_submodule("model.norm").register_forward_hook(keep)
+    micro = pack(examples()[:1], tokens_per_microbatch=100)[0]
+    policy_gradient(made, [micro])
+    handle.remove()
+    assert hidden[0].grad is not None
+    touched = hidden[0].grad[0].abs().sum(-1) > 0
+    assert touched.nonzero().flatten().tolist() == [k - 1 for k, m in enumerate(MASKS[0]) if m]
+
+
+def test_an_empty_microbatch_adds_exactly_nothing() -> None:
+    made = learner()
+    micros = pack(examples(), tokens_per_microbatch=16)
+    expected, stats = policy_gradient(made, micros)
+    found, other = policy_gradient(made, [*micros, empty_microbatch()])
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert stats == other
+    alone, nothing = policy_gradient(made, [empty_microbatch()])
+    assert alone.keys() == expected.keys(), "a rank without tokens must still take part in every reduction"
+    assert not any(gradient.any() for gradient in alone.values())
+    assert nothing.loss == nothing.tokens == 0
+
+
+def test_the_loss_is_scaled_by_the_ranks_that_average_it() -> None:
+    micros = pack(examples(), tokens_per_microbatch=1000)
+    one, stats = policy_gradient(learner(), micros)
+    two, others = policy_gradient(learner(world_size=2), micros)
+    assert all(torch.equal(two[name], 2 * one[name]) for name in one)
+    assert stats.loss == others.loss
+
+
+def test_logprobs_are_those_of_the_rollout_definition() -> None:
+    made = learner()
+    micro = pack(examples()[:1], tokens_per_microbatch=100)[0]
+    logits = made.logprobs([micro], 1.0)[0]
+    tempered = made.logprobs([micro], 0.5)[0]
+    assert logits.dtype == torch.float32 and not logits.requires_grad
+    assert bool((logits < 0).all()) and not torch.allclose(logits, tempered)
+
+
+# ---- steps ----
+
+
+class Spy(Learner):
+    """Writes down the old log-probs of every microbatch."""
+
+    def policy_backward(
+        self, micro: MicroBatch, old_logprobs_T: Tensor | None, settings: LossSettings
+    ) -> LossStats:
+        self.__dict__.setdefault("seen", []).append(old_logprobs_T)
+        return super().policy_backward(micro, old_logprobs_T, settings)
+
+
+def spy() -> Spy:
+    made = Spy(model())
+    made.use(OptimSpec(kind="adamw", lr=1e-2, weight_decay=0.0, grad_clip=1.0, warmup_steps=0))
+    return made
+
+
+def test_one_update_needs_no_old_logprobs() -> None:
+    made = spy()
+    stats = made.policy_step([pack(examples(), tokens_per_microbatch=16)], SETTINGS)
+    assert set(made.__dict__["seen"]) == {None}
+    assert stats.max_ratio == 1.0 and stats.clipped_low == stats.clipped_high == 0
+    assert stats.mismatch_tokens == stats.tokens == sum(map(sum, MASKS))
+
+
+def test_later_updates_have_the_logprobs_of_the_batch_start() -> None:
+    made = spy()
+    first, second = (pack(part, tokens_per_microbatch=16) for part in (examples()[:2], examples()[2:]))
+    expected = made.logprobs(second, SETTINGS.temperature)
+    stats = made.policy_step([first, second], SETTINGS)
+    seen = made.__dict__["seen"]
+    assert seen[: len(first)] == [None] * len(first)
+    for found, old in zip(seen[len(first) :], expected, strict=True):
+        assert torch.equal(found, old)
+    assert len(stats.grad_norms) == 2
+    assert stats.max_ratio > 1.0 and stats.clipped_low + stats.clipped_high > 0, "the clip can act"
+    assert stats.mismatch_tokens == sum(m.num_loss_tokens for m in first)
+
+
+def test_mismatch_is_rollout_minus_learner() -> None:
+    made = learner()
+    micros = pack(examples(), tokens_per_microbatch=1000)
+    logprobs = made.logprobs(micros, SETTINGS.temperature)[0]
+    _, stats = policy_gradient(made, micros)
+    assert stats.mismatch == pytest.approx(float((-1.0 - logprobs).sum()), abs=1e-4)
+
+
+def test_the_imitation_loss_is_the_weighted_cross_entropy() -> None:
+    made = learner()
+    micros = pack(examples(), tokens_per_microbatch=1000)
+    logprobs = made.logprobs(micros, 1.0)[0]
+    before = [p.detach().clone() for p in made.model.parameters()]
+    stats = made.imitation_step(micros)
+    assert stats.loss == pytest.approx(-float(logprobs.sum()), rel=1e-5)
+    assert any(not torch.equal(a, b) for a, b in zip(before, made.model.parameters(), strict=True))
+    after = made.logprobs(micros, 1.0)[0]
+    assert float((micros[0].weights_T * after).sum()) > float((micros[0].weights_T * logprobs).sum())
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
+    made = learner()
+    good = pack(examples(), tokens_per_microbatch=1000)
+    made.imitation_step(good)
+    before = {n: p.detach().clone() for n, p in made.model.named_parameters()}
+    state = [{k: v.clone() for k, v in s.items()} for s in made.optimizers.optimizers[0].state.values()]
+    lr = made.optimizers.schedule_state()
+    good[0].weights_T[0] = math.inf
+    with pytest.raises(NonFiniteGradientError, match="no weight was changed"):
+        made.imitation_step(good)
+    assert all(torch.equal(p, before[n]) for n, p in made.model.named_parameters())
+    for now, then in zip(made.optimizers.optimizers[0].state.values(), state, strict=True):
+        assert all(torch.equal(now[k], then[k]) for k in then)
+    assert made.optimizers.schedule_state() == lr
+    assert not gradients(made), "a bad gradient must not be left for the next step"
+
+
+@pytest.mark.parametrize("clip", [1e-3, math.inf])
+def test_the_norm_is_told_as_it_was_and_clipped(clip: float) -> None:
+    made = learner(clip=clip)
+    micros = pack(examples(), tokens_per_microbatch=1000)
+    expected, _ = policy_gradient(made, micros)
+    norm = math.sqrt(sum(float(g.square().sum()) for g in expected.values()))
+    stats = made.policy_step([micros], SETTINGS)
+    left = math.sqrt(sum(float(g.square().sum()) for g in gradients(made).values()))
+    assert stats.grad_norms == pytest.approx([norm], rel=1e-5)
+    assert left == pytest.approx(min(clip, norm), rel=1e-3)
+
+
+def test_a_step_begins_without_the_gradient_of_the_last() -> None:
+    micros = pack(examples(), tokens_per_microbatch=16)
+    made, twice = learner(lr=1e-9), learner(lr=1e-9)
+    once = made.policy_step([micros], SETTINGS).grad_norms
+    both = [twice.policy_step([micros], SETTINGS).grad_norms for _ in range(2)]
+    assert list(itertools.chain(*both)) == pytest.approx(once * 2, rel=1e-4)

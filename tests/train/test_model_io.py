@@ -1,0 +1,59 @@
+"""Models from disk: what is missing is named before anything is loaded."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from rocstar.train.config import ConfigError, ScratchConfig
+from rocstar.train.model_io import check_model_path, load_max_positions, load_model, load_tokenizer
+from rocstar.train.scratch import build_model, train_tokenizer
+
+SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    tokenizer: PreTrainedTokenizerBase = train_tokenizer(["a b"], vocab_size=300, template="x")
+    build_model(SCRATCH, len(tokenizer), seed=0).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_whole_directory_loads(directory: Path) -> None:
+    check_model_path(str(directory))
+    assert load_max_positions(str(directory)) == 1024
+    assert load_tokenizer(str(directory)).chat_template == "x"
+    assert load_model(str(directory), "float32").dtype == torch.float32
+    assert load_model(str(directory), "bfloat16").dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("config.json", "no config.json"), ("tokenizer.json", "no tokenizer; copy tokenizer.json")],
+)
+def test_what_is_missing_is_named(directory: Path, missing: str, words: str) -> None:
+    (directory / missing).unlink()
+    with pytest.raises(ConfigError, match=words):
+        check_model_path(str(directory))
+
+
+@pytest.mark.parametrize("path", ["./gone", "/gone", "~/gone", "a/b/c"])
+def test_a_local_path_must_exist(path: str) -> None:
+    with pytest.raises(ConfigError, match=f"{path}' does not exist"):
+        check_model_path(path)
+
+
+def test_a_hub_name_is_left_to_loading() -> None:
+    check_model_path("nobody/nothing")
+    for load in (load_tokenizer, load_max_positions, lambda name: load_model(name, "float32")):
+        with pytest.raises(ConfigError, match="nobody/nothing"):
+            load("nobody/nothing")
+
+
+def test_a_file_that_is_no_model_is_told_in_one_line(directory: Path) -> None:
+    (directory / "model.safetensors").write_bytes(b"no weights at all")
+    with pytest.raises(ConfigError, match="cannot be loaded") as refused:
+        load_model(str(directory), "float32")
+    assert "\n" not in str(refused.value)
