@@ -1,0 +1,511 @@
+"""Boundaries, prompts and masks: append-only, and content never becomes control."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from rocstar.engine.chat import ChatError, ChatFormat, find_boundaries, load_template, render, special_tokens
+from rocstar.engine.testing import CHATML_TOKENS, ByteTokenizer
+from rocstar.engine.tools import PYTHON_SCHEMA
+
+LLAMA_TOKENS = (
+    "<|end_of_text|>",
+    "<|begin_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+)
+
+# ChatML with Hermes tools, as Qwen2.5 writes it: all results of a turn share one user turn.
+QWEN = """
+{%- if messages[0].role == 'system' %}{% set system = messages[0].content %}
+{%- else %}{% set system = 'You are kind.' %}{% endif %}
+{{- '<|im_start|>system\\n' + system }}
+{%- if tools %}
+    {{- '\\n\\n<tools>' }}
+    {%- for tool in tools %}{{- '\\n' }}{{- tool | tojson }}{%- endfor %}
+    {{- '\\n</tools>' }}
+{%- endif %}
+{{- '<|im_end|>\\n' }}
+{%- for message in messages %}
+    {%- if message.role == 'tool' %}
+        {%- if messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}
+        {{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
+        {%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\\n' }}{%- endif %}
+    {%- elif message.role == 'user' or (message.role == 'assistant' and not message.tool_calls) %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+    {%- elif message.role == 'assistant' %}
+        {{- '<|im_start|>assistant' }}
+        {%- if message.content %}{{- '\\n' + message.content }}{%- endif %}
+        {%- for call in message.tool_calls %}
+            {{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+            {{- call.function.arguments | tojson }}
+            {{- '}\\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+"""
+
+# Headers, bos and trimmed contents, as Llama 3 writes it: each result is a turn of its own.
+LLAMA = """
+{{- bos_token }}
+{{- '<|start_header_id|>system<|end_header_id|>\\n\\nEnvironment: ipython' }}
+{%- for tool in tools or [] %}{{- '\\n\\n' }}{{- tool | tojson(indent=4) }}{% endfor %}
+{{- '<|eot_id|>' }}
+{%- for message in messages %}
+    {%- set role = 'ipython' if message.role == 'tool' else message.role %}
+    {{- '<|start_header_id|>' + role + '<|end_header_id|>\\n\\n' + (message.content | trim) + '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}
+"""
+
+TEMPLATES = {
+    "rstar2": load_template("rstar2", None),
+    "compact": load_template("compact", None),
+    "qwen": QWEN,
+    "llama": LLAMA,
+}
+CORPUS = [QWEN, LLAMA, "the answer is the sum of the primes, print the result"] * 3
+
+
+def tokenizer_of(name: str, *, merges: bool) -> ByteTokenizer:
+    special = LLAMA_TOKENS if name == "llama" else CHATML_TOKENS
+    tokenizer = ByteTokenizer(
+        special=special, corpus=CORPUS if merges else (), vocab_size=400 if merges else 256
+    )
+    tokenizer.bos_token = "<|begin_of_text|>" if name == "llama" else None
+    return tokenizer
+
+
+FORMATS = {
+    (name, merges): ChatFormat(tokenizer_of(name, merges=merges), template, [PYTHON_SCHEMA])
+    for name, template in TEMPLATES.items()
+    for merges in (False, True)
+}
+formats = pytest.mark.parametrize(("name", "merges"), FORMATS)
+
+
+def whole_text(chat: ChatFormat, messages: Sequence[dict[str, Any]]) -> str:
+    """The render of a finished conversation up to its last stop token."""
+    bos = getattr(chat.tokenizer, "bos_token", None) or ""
+    text = render(chat.template, messages, chat.tools, generation_prompt=False, bos_token=bos)
+    assert text.endswith(chat.boundaries.end)
+    return text[: len(text) - len(chat.boundaries.end) + len(chat.stop_text)]
+
+
+def roll(
+    chat: ChatFormat, question: str, rounds: Sequence[tuple[str, list[str]]], last: str, encode: Any
+) -> tuple[list[int], list[int], list[dict[str, Any]]]:
+    """Ids and policy mask as a rollout makes them, and the messages they stand for."""
+    ids, mask = chat.prompt_ids(question), [0] * len(chat.prompt_ids(question))
+    opening = chat.boundaries.opening
+    messages: list[dict[str, Any]] = [{"role": "user", "content": question}]
+    for text, tools in [*rounds, (last, [])]:
+        turn = [*encode(text), chat.stop_id]
+        suffix = chat.tool_suffix_ids(tools) if tools else []
+        ids += turn + suffix
+        mask += [1] * len(turn) + [0] * len(suffix)
+        messages.append({"role": "assistant", "content": opening + text})
+        messages += [{"role": "tool", "name": "t", "content": tool} for tool in tools]
+    return ids, mask, messages
+
+
+SPECIAL_BITS = [
+    *CHATML_TOKENS,
+    *LLAMA_TOKENS,
+    "<|im_",
+    "end|>",
+    "<",
+    "|>",
+    "<|im_<|im_end|>end|>",
+    "<|<|eot_id|>",
+]
+plain = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="|"), max_size=12)
+hostile = st.lists(st.one_of(plain, st.sampled_from(SPECIAL_BITS)), max_size=5).map("".join)
+
+
+def conversations(policy: st.SearchStrategy[str], content: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
+    rounds = st.lists(st.tuples(policy, st.lists(content, min_size=1, max_size=3)), max_size=3)
+    return st.tuples(content, rounds, policy)
+
+
+def trimmed(name: str, conversation: Any) -> Any:
+    """The Llama template strips contents: give it stripped ones."""
+    if name != "llama":
+        return conversation
+    question, rounds, last = conversation
+    return question, [(p.strip(), [t.strip() for t in ts]) for p, ts in rounds], last.strip()
+
+
+@formats
+@given(conversation=conversations(hostile, hostile))
+def test_pieces_decode_to_the_render_of_the_whole(name: str, merges: bool, conversation: Any) -> None:
+    """Whatever ids the policy spells its text with: here one character at a time."""
+    chat = FORMATS[name, merges]
+
+    def spell(text: str) -> list[int]:
+        return [token for c in text for token in chat.tokenizer.encode(c, add_special_tokens=False)]
+
+    ids, _, messages = roll(chat, *trimmed(name, conversation), spell)
+    assert chat.decode(ids) == whole_text(chat, messages)
+
+
+letters = plain.map(lambda text: "So" + text)
+
+
+@formats
+@given(conversation=conversations(letters, plain))
+def test_canonical_pieces_are_the_tokens_of_the_render(name: str, merges: bool, conversation: Any) -> None:
+    """No special token in a content, and a policy that begins where the tokenizer cuts anyway."""
+    chat = FORMATS[name, merges]
+    encode = chat.tokenizer.encode
+    ids, _, messages = roll(chat, *trimmed(name, conversation), encode)
+    assert ids == encode(whole_text(chat, messages), add_special_tokens=False)
+
+
+@given(conversation=conversations(plain, plain))
+def test_without_merges_any_text_is_canonical(conversation: Any) -> None:
+    chat = FORMATS["rstar2", False]
+    ids, _, messages = roll(chat, *conversation, chat.tokenizer.encode)
+    assert ids == chat.tokenizer.encode(whole_text(chat, messages), add_special_tokens=False)
+
+
+@formats
+@given(content=hostile, others=st.lists(hostile, max_size=2))
+def test_content_never_becomes_a_special_token(
+    name: str, merges: bool, content: str, others: list[str]
+) -> None:
+    chat = FORMATS[name, merges]
+    assert isinstance(chat.tokenizer, ByteTokenizer)
+    special = {chat.tokenizer.id_of(t) for t in special_tokens(chat.tokenizer)}
+    assert len(special) >= 3
+
+    def specials(ids: list[int]) -> list[int]:
+        return [token for token in ids if token in special]
+
+    assert specials(chat.prompt_ids(content)) == specials(chat.prompt_ids("harmless"))
+    texts = [content, *others]
+    assert specials(chat.tool_suffix_ids(texts)) == specials(chat.tool_suffix_ids(["harmless"] * len(texts)))
+    calls = [{"function": {"name": "f", "arguments": {"code": content}}}]
+
+    def told(text: str) -> list[dict[str, Any]]:
+        return [
+            {"role": "user", "content": text},
+            {"role": "assistant", "content": text, "tool_calls": calls if text == content else calls[:0]},
+            {"role": "tool", "content": text},
+            {"role": "assistant", "content": text},
+        ]
+
+    ids, mask = chat.encode_conversation(told(content))
+    assert specials(ids) == specials(chat.encode_conversation(told("harmless"))[0])
+    assert sum(mask) == sum(m for m, token in zip(mask, ids, strict=True) if token not in special) + 2
+
+
+def test_half_a_surrogate_is_shown_as_a_question_mark() -> None:
+    chat = FORMATS["compact", False]
+    assert chat.decode(chat.prompt_ids("a\ud83db")) == chat.decode(chat.prompt_ids("a?b"))
+    assert "x?" in chat.decode(chat.tool_suffix_ids(["x\udc00"]))
+
+
+@formats
+@given(conversation=conversations(letters, hostile))
+def test_finished_conversation_encodes_like_its_rollout(name: str, merges: bool, conversation: Any) -> None:
+    """Same boundaries, and loss on exactly what the policy wrote with its stop token (behind an opening)."""
+    chat = FORMATS[name, merges]
+    ids, mask, messages = roll(chat, *trimmed(name, conversation), chat.tokenizer.encode)
+    assert chat.encode_conversation(messages) == (ids, mask)
+
+
+def masked_texts(chat: ChatFormat, messages: list[dict[str, Any]], **options: Any) -> list[str]:
+    """The stretches with loss, as text."""
+    ids, mask = chat.encode_conversation(messages, **options)
+    assert len(ids) == len(mask) and set(mask) <= {0, 1}
+    out: list[list[int]] = []
+    for k, (token, m) in enumerate(zip(ids, mask, strict=True)):
+        if m:
+            if not mask[k - 1]:
+                out.append([])
+            out[-1].append(token)
+    return [chat.decode(part) for part in out]
+
+
+CALL = {"function": {"name": "f", "arguments": {"code": "print(1)", "input": ""}}}
+
+
+@pytest.mark.parametrize("name", ["rstar2", "compact", "qwen"])
+def test_tool_calls_of_messages_are_what_the_policy_would_write(name: str) -> None:
+    chat = FORMATS[name, True]
+    wrote = '<tool_call>\n{"name": "f", "arguments": {"code": "print(1)", "input": ""}}\n</tool_call>'
+    messages = [
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "Q"},
+        {"role": "assistant", "content": "I count.", "tool_calls": [CALL]},
+        {"role": "tool", "content": "1"},
+        {"role": "assistant", "content": "A"},
+        {"role": "user", "content": "said after the last assistant: no part of the example"},
+    ]
+    assert masked_texts(chat, messages) == [f"I count.\n{wrote}<|im_end|>", "A<|im_end|>"]
+    assert "no part" not in chat.decode(chat.encode_conversation(messages)[0])
+    without = masked_texts(chat, messages, tools=[])
+    assert without == masked_texts(chat, messages)
+    if name != "qwen":
+        messages[2] = {"role": "assistant", "content": None, "tool_calls": [CALL, CALL]}
+        assert masked_texts(chat, messages)[0] == f"{wrote}\n{wrote}<|im_end|>"
+        as_text = {"function": {"name": "f", "arguments": '{"code": "print(1)", "input": ""}'}}
+        messages[2] = {"role": "assistant", "content": "", "tool_calls": [as_text]}
+        assert masked_texts(chat, messages)[0] == f"{wrote}<|im_end|>"
+
+
+def test_opening_is_context_where_the_message_begins_with_it() -> None:
+    chat = FORMATS["rstar2", False]
+    user = {"role": "user", "content": "Q"}
+    assert masked_texts(chat, [user, {"role": "assistant", "content": "<reason>r"}]) == ["r<|im_end|>"]
+    assert masked_texts(chat, [user, {"role": "assistant", "content": "r"}]) == ["r<|im_end|>"]
+
+
+def test_conversation_without_an_assistant_is_empty() -> None:
+    assert FORMATS["compact", False].encode_conversation([{"role": "user", "content": "Q"}]) == ([], [])
+
+
+def test_turn_text_drops_the_stop_token_only() -> None:
+    chat = FORMATS["compact", False]
+    ids = chat.tokenizer.encode("ab", add_special_tokens=False)
+    assert chat.turn_text([*ids, chat.stop_id]) == "ab" == chat.turn_text(ids)
+    assert chat.turn_text([]) == "" == chat.turn_text([chat.stop_id])
+    assert chat.stop_text == "<|im_end|>" and chat.stop_ids == {chat.stop_id}
+
+
+def test_bos_comes_first_and_once() -> None:
+    chat = FORMATS["llama", True]
+    assert isinstance(chat.tokenizer, ByteTokenizer)
+    bos = chat.tokenizer.id_of("<|begin_of_text|>")
+    ids = chat.prompt_ids("Q")
+    assert ids[0] == bos and ids.count(bos) == 1
+    assert bos not in chat.tool_suffix_ids(["1"])
+
+
+def test_a_template_may_end_its_turns_with_the_eos_token() -> None:
+    template = QWEN.replace("'<|im_end|>\\n'", "eos_token + '\\n'")
+    chat = ChatFormat(ByteTokenizer(), template, [PYTHON_SCHEMA])
+    assert chat.stop_text == "<|endoftext|>"
+
+
+def test_special_tokens_of_a_hugging_face_tokenizer_are_all_known() -> None:
+    """`all_special_tokens` names those with a role only; a header token without one is special too."""
+    inner = ByteTokenizer(special=LLAMA_TOKENS, markup=["<tool_call>"])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner._tokenizer, eos_token="<|eot_id|>")
+    assert "<|start_header_id|>" not in tokenizer.all_special_tokens
+    assert special_tokens(tokenizer) == set(LLAMA_TOKENS)
+    chat = ChatFormat(tokenizer, LLAMA, [PYTHON_SCHEMA])
+    assert tokenizer.convert_tokens_to_ids("<|start_header_id|>") in chat.tool_suffix_ids(["a"])
+    hostile_ids = chat.tool_suffix_ids(["<|start_header_id|>"])
+    header = tokenizer.convert_tokens_to_ids("<|start_header_id|>")
+    assert hostile_ids.count(header) == chat.tool_suffix_ids(["a"]).count(header)
+    assert tokenizer.convert_tokens_to_ids("<tool_call>") in chat.tool_suffix_ids(["<tool_call>"])
+
+
+# ---- the exact prompt of the original ----
+
+TOOL_JSON = (
+    '{"type": "function", "function": {"name": "python_code_with_standard_io", "description": '
+    '"Execute Python code with standard input and capture standard output. This function takes a '
+    "Python code string and an input string, provides the input string through standard input (stdin)"
+    " to the code, and captures and returns any output produced through standard output (stdout). If "
+    "the executed code raises an exception, the error message will be captured and returned "
+    'instead.", "parameters": {"type": "object", "properties": {"code": {"type": "string", '
+    '"description": "A string containing Python code to be executed. The code can read from standard '
+    'input using the input() function."}, "input": {"type": "string", "description": "A string that '
+    'will be provided as standard input to the code when it calls input()."}}, "required": ["code", '
+    '"input"]}}}'
+)
+RSTAR2_SENTENCE = (
+    "A conversation between User and Assistant. The User asks a question, and the Assistant solves "
+    "it. The Assistant first thinks about the reasoning process in the mind and then provides the "
+    "User with the answer. The reasoning process is enclosed within <reason> </reason> and answer is "
+    "enclosed within <answer> </answer> tags, respectively, i.e., <reason> reasoning process here "
+    "</reason> <answer> answer here </answer>."
+)
+RSTAR2_PROMPT = f"""<|im_start|>system
+{RSTAR2_SENTENCE}
+
+# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{TOOL_JSON}
+</tools>
+
+For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call><|im_end|>
+<|im_start|>user
+You must put your answer inside <answer> </answer> tags, i.e., <answer> answer here </answer>. And your final answer will be extracted automatically by the \\boxed{{}} tag.
+This is the problem:
+What is 2 < 3 & "é"?<|im_end|>
+<|im_start|>assistant
+<reason>"""  # noqa: E501
+
+
+def test_rstar2_prompt_is_the_originals() -> None:
+    chat = FORMATS["rstar2", False]
+    assert chat.decode(chat.prompt_ids('What is 2 < 3 & "é"?')) == RSTAR2_PROMPT
+    assert chat.boundaries.opening == "<reason>"
+
+
+def test_rstar2_results_share_one_user_turn() -> None:
+    chat = FORMATS["rstar2", False]
+    assert chat.decode(chat.tool_suffix_ids(["R1", "R2"])) == (
+        "\n<|im_start|>user\n<tool_response>\nR1\n</tool_response>\n<tool_response>\nR2\n</tool_response>"
+        "<|im_end|>\n<|im_start|>assistant\n<reason>"
+    )
+
+
+def test_rstar2_takes_another_system_message() -> None:
+    text = render(
+        TEMPLATES["rstar2"],
+        [{"role": "system", "content": "SYS"}, {"role": "user", "content": "Q"}],
+        None,
+        generation_prompt=False,
+    )
+    assert text.startswith("<|im_start|>system\nSYS<|im_end|>\n<|im_start|>user\n")
+    assert "# Tools" not in text
+
+
+# ---- templates that cannot carry a tool conversation ----
+
+FOR_EACH = "{% for m in messages %}"
+BASE = "{{ tools | length if tools else 0 }}" + FOR_EACH
+GEN = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+END = "{% endfor %}" + GEN
+TURN = "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' }}"
+ESCAPED = "(m.content | tojson if m.role == 'tool' else m.content)"
+IN_USER = TURN.replace("m.role", "('user' if m.role == 'tool' else m.role)")
+
+REFUSED = {
+    "ignores tools": (FOR_EACH + IN_USER + END, "ignores tools"),
+    "fails": ("{{ raise_exception('only alternating roles') }}", "failed to render: only alternating roles"),
+    "syntax": ("{% if %}", "failed to render"),
+    "undefined": (BASE + "{{ m.name.first.second }}{% endfor %}", "failed to render"),
+    "hides the user": (BASE + IN_USER.replace("m.content", "m.role") + END, "user's content"),
+    "shows the assistant twice": (
+        BASE + "{{ m.content if m.role == 'assistant' else '' }}" + IN_USER + END,
+        "the assistant's content exactly once",
+    ),
+    "hides tools": (
+        BASE + "{% if m.role != 'tool' %}" + IN_USER + "{% endif %}{% endfor %}" + GEN,
+        "a tool result's content exactly once",
+    ),
+    "escapes tool results": (
+        BASE + IN_USER.replace("m.content", ESCAPED) + END,
+        "a tool result's content exactly once and unchanged",
+    ),
+    "escapes HTML": (BASE + IN_USER.replace("m.content", "m.content | e") + END, "unchanged"),
+    "thinks in the last turn only": (
+        BASE
+        + "{{ '<|im_start|>' + m.role + '\n' }}"
+        + "{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n\n{% endif %}"
+        + "{{ m.content + '<|im_end|>' }}{% endfor %}"
+        + GEN,
+        "does not begin like an assistant turn",
+    ),
+    "forgets old turns": (
+        BASE + "{% if loop.last or m.role != 'assistant' %}" + IN_USER + "{% endif %}{% endfor %}" + GEN,
+        "rewrites earlier text when a tool result is added",
+    ),
+    "counts messages": (
+        "{{ messages | length }}{{ tools }}" + FOR_EACH + IN_USER + END,
+        "rewrites earlier text when an assistant turn is added",
+    ),
+    "generation prompt elsewhere": (
+        "{% if add_generation_prompt %}go{% endif %}" + BASE + IN_USER + "{% endfor %}",
+        "rewrites earlier text when the generation prompt is added",
+    ),
+    "counts results": (
+        BASE
+        + IN_USER
+        + "{% endfor %}{% if messages[-1].role == 'tool' %}{{ messages | length }}{% endif %}"
+        + GEN,
+        "one tool result differently from two",
+    ),
+    "closes after tools": (
+        BASE + IN_USER + "{% endfor %}{% if messages[-1].role != 'tool' %}" + GEN + "{% endif %}",
+        "does not open a turn",
+    ),
+    "tires in the second round": (
+        BASE + IN_USER + "{% if loop.index == 5 %}again{% endif %}{% endfor %}" + GEN,
+        "second round",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_unfit_template_is_refused_with_its_reason(case: str) -> None:
+    template, reason = REFUSED[case]
+    with pytest.raises(ChatError, match=reason):
+        ChatFormat(ByteTokenizer(), template, [PYTHON_SCHEMA])
+
+
+def test_the_pieces_of_the_refused_make_a_fit_template() -> None:
+    """So that each row above is refused for what it changes."""
+    boundaries = find_boundaries(BASE + IN_USER + END, [PYTHON_SCHEMA])
+    assert (boundaries.header, boundaries.end) == ("<|im_start|>assistant\n", "<|im_end|>")
+
+
+@pytest.mark.parametrize("special", [("<|other|>",), ()])
+def test_turn_must_end_with_a_special_token(special: tuple[str, ...]) -> None:
+    with pytest.raises(ChatError, match="could not end its turn"):
+        ChatFormat(ByteTokenizer(special=special), TEMPLATES["compact"], [PYTHON_SCHEMA])
+
+
+def test_turn_must_end_with_something() -> None:
+    template = BASE + "{{ '<|im_start|>' + m.role + '\n' + m.content }}{% endfor %}" + GEN
+    with pytest.raises(ChatError):
+        ChatFormat(ByteTokenizer(), template, [PYTHON_SCHEMA])
+
+
+def only_with_calls(change: Callable[[str], str]) -> ChatFormat:
+    """A fit template that misbehaves for assistant messages with tool_calls, which only data sets have."""
+    template = "{{ tools | length if tools else 0 }}" + FOR_EACH
+    template += (
+        "{% if m.tool_calls %}" + change(IN_USER) + "{% else %}" + IN_USER + "{% endif %}{% endfor %}" + GEN
+    )
+    return ChatFormat(ByteTokenizer(), template, [PYTHON_SCHEMA])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda turn: turn.replace("<|im_end|>", ""), "assistant message 1 does not end with"),
+        (lambda turn: turn.replace("<|im_start|>", "<|im_start|>:"), "rewrites earlier text"),
+        (
+            lambda turn: turn.replace("m.content", "('now' if loop.last else 'then')"),
+            "rewrites earlier text when message 3 is added",
+        ),
+    ],
+)
+def test_conversation_that_the_template_rewrites_is_refused(change: Any, reason: str) -> None:
+    calls: dict[str, Any] = {"role": "assistant", "content": "c", "tool_calls": [CALL]}
+    messages = [{"role": "user", "content": "Q"}, calls, {"role": "tool", "content": "1"}]
+    with pytest.raises(ChatError, match=reason):
+        only_with_calls(change).encode_conversation([*messages, {"role": "assistant", "content": "A"}])
+
+
+def test_templates_are_found_by_name_and_by_path(tmp_path: Path) -> None:
+    (tmp_path / "mine.jinja").write_text("é", encoding="utf-8")
+    assert load_template(str(tmp_path / "mine.jinja"), None) == "é"
+    assert load_template("model", "own") == "own"
+    assert "tool_response" in load_template("compact", "own")
+    with pytest.raises(ChatError, match="no chat template"):
+        load_template("model", None)
+    with pytest.raises(ChatError, match="nor one of compact, rstar2, nor a file"):
+        load_template("rstar3", None)
