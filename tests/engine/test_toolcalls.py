@@ -1,0 +1,104 @@
+"""Every call is found in order; what cannot be decoded says why and is never executed."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocstar.engine.toolcalls import CLOSE, MAX_DEPTH, OPEN, parse_tool_calls
+from rocstar.engine.types import ToolCall
+
+
+def call(body: str) -> str:
+    return f"{OPEN}\n{body}\n{CLOSE}"
+
+
+text = st.text(st.characters(exclude_characters="<"))
+leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | text
+values = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(text, inner), max_leaves=8)
+calls = st.builds(ToolCall, name=text, arguments=st.dictionaries(text, values))
+
+
+@given(made=st.lists(st.tuples(text, calls)), last=text, ascii_only=st.booleans())
+def test_calls_come_back_as_written(made: list[tuple[str, ToolCall]], last: str, ascii_only: bool) -> None:
+    wrote = ""
+    for before, made_call in made:
+        body = json.dumps({"name": made_call.name, "arguments": made_call.arguments}, ensure_ascii=ascii_only)
+        wrote += before + call(body)
+    assert parse_tool_calls(wrote + last) == tuple(made_call for _, made_call in made)
+
+
+PIECES = [OPEN, CLOSE, '{"name": "f", "arguments": {}}', "{", "}", "1", " "]
+
+
+@given(st.lists(st.sampled_from(PIECES)).map("".join))
+def test_there_is_one_call_per_opening_tag(wrote: str) -> None:
+    found = parse_tool_calls(wrote)
+    assert len(found) == wrote.count(OPEN)
+    for one in found:
+        assert (one.malformed is None) == (one.name is not None) == (one.arguments is not None)
+
+
+GOOD = '{"name": "f", "arguments": {"code": "1"}}'
+DEEPEST = "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)
+
+
+@pytest.mark.parametrize(
+    ("wrote", "reason"),
+    [
+        (f"{OPEN}{GOOD}", "missing </tool_call>"),
+        (call("{'name': 'f'}"), "Expecting property name"),
+        (call('{"name": "f" "arguments": {}}'), "Expecting ',' delimiter"),
+        (call(""), "Expecting value"),
+        (call(GOOD + GOOD), "Extra data"),
+        (call("[1]"), "the call is not a JSON object"),
+        (call('"f"'), "the call is not a JSON object"),
+        (call('{"arguments": {}}'), "'name' is missing"),
+        (call('{"name": "f"}'), "'arguments' is missing"),
+        (call('{"name": 1, "arguments": {}}'), "'name' is not a string"),
+        (call('{"name": null, "arguments": {}}'), "'name' is not a string"),
+        (call('{"name": "f", "arguments": "{}"}'), "'arguments' is not an object"),
+        (call('{"name": "f", "arguments": null}'), "'arguments' is not an object"),
+        (call('{"name": "f", "arguments": {"code": ' + "9" * 5000 + "}}"), "4300"),
+        (call('{"name": "f", "arguments": {"code": ' + "[" * 100_000 + "}}"), "nested too deeply"),
+        (call('{"name": "f", "arguments": {"code": [' + DEEPEST + "]}}"), "nested too deeply"),
+        (
+            call('{"name": "f", "arguments": {"code": ' + '{"a":' * 500 + "1" + "}" * 500 + "}}"),
+            "nested too deeply",
+        ),
+    ],
+)
+def test_undecodable_call_says_why(wrote: str, reason: str) -> None:
+    (found,) = parse_tool_calls(wrote)
+    assert found.name is None and found.arguments is None
+    assert found.malformed is not None and reason in found.malformed
+
+
+def test_arguments_may_nest_up_to_the_limit() -> None:
+    (found,) = parse_tool_calls(call('{"name": "f", "arguments": {"code": ' + DEEPEST + "}}"))
+    assert found.malformed is None
+
+
+@pytest.mark.parametrize("wrote", ["", "no call", CLOSE, f"{CLOSE} then {GOOD}", "<TOOL_CALL>{}</TOOL_CALL>"])
+def test_text_without_an_opening_tag_has_no_call(wrote: str) -> None:
+    assert parse_tool_calls(wrote) == ()
+
+
+def test_a_bad_call_does_not_hide_a_good_one() -> None:
+    found = parse_tool_calls(f"a{OPEN}{{b{OPEN}{GOOD}{CLOSE}c{call(GOOD)}{OPEN}")
+    good: Any = ToolCall(name="f", arguments={"code": "1"})
+    assert [one.malformed for one in found] == ["missing </tool_call>", None, None, "missing </tool_call>"]
+    assert found[1] == found[2] == good
+
+
+def test_a_closing_tag_inside_the_code_cuts_the_call() -> None:
+    """As in the original: the tags are literal text, whatever the JSON says."""
+    (found,) = parse_tool_calls(call('{"name": "f", "arguments": {"code": "</tool_call>"}}'))
+    assert found.malformed is not None and "Unterminated string" in found.malformed
+
+
+def test_half_a_surrogate_is_decoded_and_left_to_the_tool() -> None:
+    (found,) = parse_tool_calls(call(r'{"name": "f", "arguments": {"code": "\ud83d"}}'))
+    assert found.arguments == {"code": "\ud83d"}
