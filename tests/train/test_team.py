@@ -1,0 +1,66 @@
+"""One process needs no collectives; a rank's place and threads come from torchrun's environment."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from rocstar.train import team as module
+from rocstar.train.config import ScratchConfig
+from rocstar.train.optim import OptimSpec
+from rocstar.train.scratch import build_model
+from rocstar.train.team import LearnerTeam, World, num_cores
+
+ALONE = World(rank=0, size=1)
+SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
+
+
+def test_without_torchrun_the_world_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert World.join() == ALONE
+    assert ALONE.broadcast("x") == "x"
+    ALONE.leave()
+
+
+@pytest.mark.parametrize(
+    ("local_size", "wanted", "alone", "expected"),
+    [(2, 0, False, 4), (2, 0, True, 8), (2, 3, False, 3), (2, 3, True, 3), (16, 0, False, 1)],
+)
+def test_ranks_share_the_cores_of_their_machine(
+    monkeypatch: pytest.MonkeyPatch, local_size: int, wanted: int, alone: bool, expected: int
+) -> None:
+    monkeypatch.setattr(module, "num_cores", lambda: 8)
+    assert World(rank=0, size=32, local_size=local_size).threads(wanted, alone=alone) == expected
+
+
+def test_one_process_takes_what_torch_takes() -> None:
+    assert ALONE.threads(0) == torch.get_num_threads()
+    assert ALONE.threads(5) == 5
+    assert num_cores() >= 1
+
+
+async def test_one_process_shares_its_weights_with_the_engine() -> None:
+    with ThreadPoolExecutor(1) as thread:
+        team = LearnerTeam(build_model(SCRATCH, 40, seed=0), ALONE, thread)
+        await team.use(OptimSpec(kind="adamw", lr=1.0, weight_decay=0.0, grad_clip=1.0, warmup_steps=0))
+        assert await team.full_weights() is None
+        await team.stop()
+
+
+async def test_learner_work_leaves_the_event_loop_free() -> None:
+    with ThreadPoolExecutor(1) as thread:
+        team = LearnerTeam(build_model(SCRATCH, 40, seed=0), ALONE, thread)
+        begun, go_on = asyncio.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def use(_: OptimSpec) -> None:
+            loop.call_soon_threadsafe(begun.set)
+            asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(timeout=30)
+
+        team.learner.use = use  # type: ignore[method-assign]
+        spec = OptimSpec(kind="adamw", lr=1.0, weight_decay=0.0, grad_clip=1.0, warmup_steps=0)
+        work = asyncio.create_task(team.use(spec))
+        await begun.wait()  # the learner works, and the loop got here
+        go_on.set()
+        await work
