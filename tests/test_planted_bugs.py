@@ -47,6 +47,21 @@ BUGS: list[tuple[str, str, str, str]] = [
         "reward / (",
         "tests/train/algorithm/test_advantage.py",
     ),
+    ("train/batch.py", "if not example.mask[k]:", "if not example.mask[k - 1]:", "tests/train/test_batch.py"),
+    ("train/batch.py", "rows.append(start + k - 1)", "rows.append(start + k)", "tests/train/test_batch.py"),
+    (
+        "train/batch.py",
+        "mask = trajectory.loss_mask()",
+        "mask = [0] + [1] * (len(trajectory.ids) - 1)",
+        "tests/train/test_batch.py",
+    ),
+    ("train/verify.py", "if count > 1:", "if count > 2:", "tests/train/test_verify.py"),
+    (
+        "train/reward.py",
+        'last_line not in (f"{nonce} 0", f"{nonce} 1")',
+        'last_line[-2:] not in (" 0", " 1")',
+        "tests/train/test_reward.py",
+    ),
 ]
 
 SITECUSTOMIZE = """
