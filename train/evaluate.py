@@ -98,7 +98,6 @@ async def evaluate(
 ) -> tuple[Evaluation, list[Group]]:
     """Roll out k attempts at each task and summarise; same (seed, step) = same noise."""
     groups = [
-        group
-        async for group in run_groups(agent, tasks, size=k, seed=seed, step=step, max_groups=len(tasks))
+        group async for group in run_groups(agent, tasks, size=k, seed=seed, step=step, max_groups=len(tasks))
     ]
     return summarise(groups, k=k), groups

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from rocstar.engine.record import Verdict
 from rocstar.engine.types import Group, Scored, Trajectory
 from rocstar.train.algorithm.advantage import group_advantages, has_no_signal
-from rocstar.train.algorithm.roc import Penalty, RocMode, TrajectoryStats, keep_for, resample_on_correct, roc_penalty
+from rocstar.train.algorithm.roc import (
+    Penalty,
+    RocMode,
+    TrajectoryStats,
+    keep_for,
+    resample_on_correct,
+    roc_penalty,
+)
 from rocstar.train.config import RlConfig
 from rocstar.train.verify import num_answers
 
