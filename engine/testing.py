@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling, StopReason
+from rocstar.engine.types import Failed, Origin, Trajectory
 
 T = TypeVar("T")
 
@@ -368,3 +369,26 @@ class ScriptedPolicy:
         if live := self._live.get(request_id):
             live.aborted.set()
             self._wake_queue()
+
+
+def check_trajectory(trajectory: Trajectory) -> None:
+    """Assert what types.Trajectory states, and what the loop promises beside it."""
+    t = trajectory
+    assert t.segments[0].origin is Origin.prompt
+    assert t.segments[-1].origin is not Origin.tool or isinstance(t.outcome, Failed)
+    assert [0, *(s.end for s in t.segments)] == [*(s.start for s in t.segments), len(t.ids)]
+    origins = [s.origin for s in t.segments for _ in range(s.start, s.end)]
+    assert len(t.logprobs) == len(t.ids) == len(origins)
+    for origin, logprob in zip(origins, t.logprobs, strict=True):
+        assert (origin is Origin.policy) == (logprob is not None)
+    spanned = [k for span in t.version_spans for k in range(span.start, span.end)]
+    assert spanned == [k for k, origin in enumerate(origins) if origin is Origin.policy]
+    assert t.loss_mask() == [int(origin is Origin.policy) for origin in origins]
+    assert t.num_policy_tokens == len(spanned)
+    assert (t.prompt_length, t.response_length) == (t.segments[0].end, len(t.ids) - t.segments[0].end)
+    written = [(s.start, s.end) for s in t.segments if s.origin is Origin.policy]
+    assert written == [(turn.start, turn.end) for turn in t.turns]
+    for turn in t.turns[:-1]:
+        assert turn.stopped and turn.calls and len(turn.results) == len(turn.calls)
+    assert all(len(turn.results) in {0, len(turn.calls)} for turn in t.turns)
+    assert t.results == tuple(result for turn in t.turns for result in turn.results)

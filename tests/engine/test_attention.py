@@ -1,0 +1,166 @@
+"""Packed attention is attention within each sequence, in values and gradients, at the cost of squares."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from rocstar.engine.inference.attention import PackedAttention, _buckets, install
+from rocstar.engine.inference.kv import Extra, SlotKv
+
+CPU = torch.device("cpu")
+H, K, D = 4, 2, 8
+lengths = st.lists(st.integers(1, 70), min_size=1, max_size=9)
+
+
+def by_definition(q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
+    """Causal softmax attention of one sequence, written out."""
+    k, v = (x.repeat_interleave(H // K, dim=0) for x in (k_KTD, v_KTD))
+    scores = q_HTD @ k.transpose(1, 2) * scale
+    allowed = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    return (scores.masked_fill(~allowed, -math.inf).softmax(-1) @ v).transpose(0, 1)
+
+
+def leaves(num_tokens: int, seed: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(H, num_tokens, D), (K, num_tokens, D), (K, num_tokens, D)]
+    return [torch.randn(s, generator=generator, dtype=torch.float64).requires_grad_() for s in shapes]
+
+
+@settings(max_examples=25)
+@given(lengths_S=lengths, seed=st.integers(0, 99))
+def test_packed_equals_one_sequence_at_a_time(lengths_S: list[int], seed: int) -> None:
+    packed, single = leaves(sum(lengths_S), seed), leaves(sum(lengths_S), seed)
+    out = PackedAttention(lengths_S, CPU).attend(0, *packed, 0.3)
+    parts = zip(*(x.split(lengths_S, dim=1) for x in single), strict=True)
+    expected = torch.cat([by_definition(q, k, v, 0.3) for q, k, v in parts])
+    torch.testing.assert_close(out, expected)
+    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    (out * weight).sum().backward()
+    (expected * weight).sum().backward()
+    for mine, theirs in zip(packed, single, strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=40))
+def test_cost_is_the_sum_of_squares_not_the_square_of_the_sum(lengths_S: list[int]) -> None:
+    groups = _buckets(lengths_S)
+    assert sorted(s for group in groups for s in group) == list(range(len(lengths_S)))
+    cost = sum(len(group) * max(lengths_S[s] for s in group) ** 2 for group in groups)
+    assert cost <= sum((1.3 * length + 16) ** 2 for length in lengths_S)
+
+
+def test_buckets_are_few() -> None:
+    """Each is one call of the attention kernel per layer."""
+    assert len(_buckets(list(range(1, 12_001, 7)))) < 30
+
+
+@pytest.mark.parametrize("lengths_S", [[], [3, 0, 2], [-1]])
+def test_empty_sequences_are_refused(lengths_S: list[int]) -> None:
+    with pytest.raises(ValueError, match="every sequence needs a token"):
+        PackedAttention(lengths_S, CPU)
+
+
+@pytest.mark.parametrize("architecture", ["qwen3", "llama"])
+def test_installed_model_learns_as_the_plain_one(architecture: str, models: Any) -> None:
+    """Log-probs and parameter gradients of packed sequences, against Hugging Face one sequence at a time."""
+    mine, plain = models(architecture), models(architecture)
+    install(mine)
+    lengths_S = [5, 1, 33, 12]
+    ids = torch.randint(0, 300, (sum(lengths_S),), generator=torch.Generator().manual_seed(1))
+    positions = torch.cat([torch.arange(n) for n in lengths_S])
+    logits = mine(
+        input_ids=ids[None],
+        position_ids=positions[None],
+        use_cache=False,
+        attention=PackedAttention(lengths_S, CPU),
+    ).logits[0]
+    expected = torch.cat(
+        [plain(input_ids=part[None], use_cache=False).logits[0] for part in ids.split(lengths_S)]
+    )
+    told, true = logits.log_softmax(-1), expected.log_softmax(-1)
+    torch.testing.assert_close(told, true, atol=1e-5, rtol=0)
+    told.gather(1, ids[:, None]).sum().backward()
+    true.gather(1, ids[:, None]).sum().backward()
+    for (name, a), b in zip(mine.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, atol=2e-4, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_model_with_sliding_windows_is_refused(models: Any) -> None:
+    config = Qwen2Config(
+        vocab_size=300,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        use_sliding_window=True,
+        sliding_window=8,
+        max_window_layers=1,
+    )
+    with pytest.raises(ValueError, match=r"layers of \['sliding_attention'\]"):
+        install(Qwen2ForCausalLM(config))
+
+
+def test_scale_defaults_to_the_head_size(models: Any) -> None:
+    from rocstar.engine.inference.attention import _forward
+
+    q, k, v = (x[None].detach() for x in leaves(6, 0))
+    module: Any = SimpleNamespace(layer_idx=0)
+    packed = PackedAttention([6], CPU)
+    told, _ = _forward(module, q, k, v, None, attention=packed)
+    torch.testing.assert_close(told, packed.attend(0, q[0], k[0], v[0], D**-0.5)[None])
+
+
+# ---- the cache ----
+
+
+def cache(num_slots: int = 3) -> SlotKv:
+    return SlotKv(
+        num_layers=1, num_slots=num_slots, num_kv_heads=K, head_dim=D, dtype=torch.float64, device=CPU
+    )
+
+
+def test_slots_attend_to_their_own_tokens_through_swap_copy_and_growth() -> None:
+    """Three rows of different lengths enter in two forwards; in between, rows move and one is copied."""
+    histories = [leaves(n, seed) for seed, n in enumerate([70, 3, 10])]
+    histories = [[x.detach() for x in h] for h in histories]
+    kv = cache()
+
+    def forward(rows: list[int], starts: list[int], ends: list[int]) -> None:
+        """Slot n takes tokens [starts[n], ends[n]) of history rows[n]; each one's output is checked."""
+        extras = [
+            Extra(slot=n, start=s, end=e - 1)
+            for n, (s, e) in enumerate(zip(starts, ends, strict=True))
+            if e - 1 > s
+        ]
+        positions_T, plan = kv.plan([e - 1 for e in ends], extras)
+        owner = [*range(len(rows)), *(x.slot for x in extras for _ in range(x.start, x.end))]
+        assert len(owner) == len(positions_T)
+        flat = [
+            torch.stack(
+                [histories[rows[n]][i][:, p] for n, p in zip(owner, positions_T.tolist(), strict=True)], dim=1
+            )
+            for i in range(3)
+        ]
+        out = plan.attend(0, flat[0], flat[1], flat[2], 0.5)
+        for n, p, row in zip(owner, positions_T.tolist(), out, strict=True):
+            expected = by_definition(*(x[:, : p + 1] for x in histories[rows[n]]), 0.5)[-1]
+            torch.testing.assert_close(row, expected)
+
+    assert kv.tokens_per_slot == 0
+    forward([0, 1, 2], [0, 0, 0], [60, 2, 1])
+    assert kv.tokens_per_slot == 64
+    kv.swap(0, 2, 60)
+    forward([2, 1], [1, 2], [4, 3])
+    kv.copy(2, 1, 60)
+    forward([2, 0, 0], [4, 60, 60], [10, 65, 70])
+    assert kv.tokens_per_slot == 128
+    kv.reserve(1)
+    assert kv.tokens_per_slot == 128

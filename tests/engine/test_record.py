@@ -1,0 +1,273 @@
+"""The record holds every bit of a trajectory, and a broken file says where."""
+
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocstar.engine.record import RecordError, Verdict, from_record, read_records, to_record, write_records
+from rocstar.engine.types import (
+    Failed,
+    FinishReason,
+    Origin,
+    Scored,
+    Segment,
+    Task,
+    ToolCall,
+    ToolResult,
+    Trajectory,
+    TrajectoryKey,
+    Turn,
+    VersionSpan,
+)
+
+text = st.text(max_size=8)
+any_text = st.text(
+    st.characters(exclude_categories=[]), max_size=8
+)  # half surrogates too: a policy can write them
+integers = st.integers(0, 2**62)
+logprobs = st.floats(max_value=0.0, allow_nan=False, allow_infinity=False)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | any_text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(any_text, inner, max_size=3),
+    max_leaves=5,
+)
+good = st.builds(ToolCall, name=any_text, arguments=st.dictionaries(any_text, values, max_size=2))
+bad = st.builds(ToolCall, name=st.none(), arguments=st.none(), malformed=text)
+results = st.builds(
+    ToolResult, status=st.sampled_from(["ok", "error", "malformed_call"]), is_error=st.booleans(), text=text
+)
+
+
+@st.composite
+def turns(draw: Any) -> Turn:
+    calls = draw(st.lists(good | bad, max_size=3))
+    executed = draw(st.booleans())
+    return Turn(
+        start=draw(integers),
+        end=draw(integers),
+        text=draw(text),
+        stopped=draw(st.booleans()),
+        calls=tuple(calls),
+        results=tuple(draw(results) for _ in calls) if executed else (),
+    )
+
+
+def tuples(of: Any, **fields: Any) -> Any:
+    return st.lists(st.builds(of, **fields), max_size=3).map(tuple)
+
+
+trajectories = st.builds(
+    Trajectory,
+    key=st.builds(TrajectoryKey, seed=integers, step=integers, task_id=st.just("t"), sibling=integers),
+    task=st.builds(Task, id=st.just("t"), source=text, question=any_text, answer=text, meta=st.just({})),
+    ids=st.lists(integers, max_size=5).map(tuple),
+    logprobs=st.lists(st.none() | logprobs, max_size=5).map(tuple),
+    segments=tuples(Segment, start=integers, end=integers, origin=st.sampled_from(Origin)),
+    version_spans=tuples(VersionSpan, start=integers, end=integers, version=integers),
+    turns=st.lists(turns(), max_size=3).map(tuple),
+    finish_reason=st.sampled_from(FinishReason),
+    outcome=st.builds(Scored, reward=st.sampled_from([0.0, 1.0]), method=text)
+    | st.builds(Failed, kind=text, retryable=st.booleans(), detail=any_text),
+)
+KEPT = Verdict(bucket="kept", penalty_error=0.5, penalty_format=0.25, advantage=0.1 + 0.2)
+
+
+def record(trajectory: Trajectory, verdict: Verdict = KEPT, **options: Any) -> dict[str, Any]:
+    defaults: dict[str, Any] = {"stage": "one", "num_answers": 1, "decode": lambda ids: str(list(ids))}
+    return to_record(trajectory, verdict, **(defaults | options))
+
+
+@given(made=st.lists(trajectories, max_size=3))
+def test_file_gives_the_trajectories_back(
+    made: list[Trajectory], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("records") / "step.jsonl"
+    write_records(path, (record(t) for t in made))
+    assert path.read_bytes().isascii()
+    records = list(read_records(path))
+    assert [from_record(r) for r in records] == made
+
+
+@given(bits=st.integers(0, 2**64 - 1))
+def test_logprobs_keep_every_bit(bits: int) -> None:
+    (value,) = struct.unpack("<d", struct.pack("<Q", bits))
+    if math.isfinite(value):
+        again = json.loads(json.dumps(record(EXAMPLE)["logprobs"] + [value]))[-1]
+        assert struct.pack("<d", again) == struct.pack("<d", value)
+
+
+EXAMPLE = Trajectory(
+    key=TrajectoryKey(seed=1, step=2, task_id="t", sibling=3),
+    task=Task(id="t", source="s", question="q", answer="a", meta={"secret": 1}),
+    ids=(10, 11, 12, 13),
+    logprobs=(None, -0.5, None, -0.25),
+    segments=(
+        Segment(start=0, end=1, origin=Origin.prompt),
+        Segment(start=1, end=2, origin=Origin.policy),
+        Segment(start=2, end=3, origin=Origin.tool),
+        Segment(start=3, end=4, origin=Origin.policy),
+    ),
+    version_spans=(VersionSpan(start=1, end=2, version=4), VersionSpan(start=3, end=4, version=6)),
+    turns=(
+        Turn(
+            start=1,
+            end=2,
+            text="x",
+            stopped=True,
+            calls=(ToolCall(name="f", arguments={"code": "1"}),),
+            results=(ToolResult(status="ok", is_error=False, text="1"),),
+        ),
+        Turn(start=3, end=4, text="y", stopped=False, calls=(ToolCall(name="f", arguments={}),)),
+    ),
+    finish_reason=FinishReason.max_turns,
+    outcome=Scored(reward=1.0, method="exact"),
+)
+
+
+def test_fields_of_version_1() -> None:
+    """Report, viewer and replay read these names."""
+    assert record(EXAMPLE) == {
+        "v": 1,
+        "id": "s2/t/3",
+        "step": 2,
+        "stage": "one",
+        "task": {"id": "t", "source": "s", "question": "q", "answer": "a"},
+        "sibling": 3,
+        "policy_version": 6,
+        "ids": [10, 11, 12, 13],
+        "segments": [
+            {"start": 0, "end": 1, "origin": "prompt", "text": "[10]"},
+            {"start": 1, "end": 2, "origin": "policy", "text": "[11]"},
+            {"start": 2, "end": 3, "origin": "tool", "text": "[12]"},
+            {"start": 3, "end": 4, "origin": "policy", "text": "[13]"},
+        ],
+        "logprobs": [None, -0.5, None, -0.25],
+        "version_spans": [[1, 2, 4], [3, 4, 6]],
+        "turns": [
+            {
+                "start": 1,
+                "end": 2,
+                "text": "x",
+                "finish": "stop",
+                "calls": [
+                    {
+                        "name": "f",
+                        "arguments": {"code": "1"},
+                        "malformed": None,
+                        "status": "ok",
+                        "is_error": False,
+                        "result": "1",
+                    }
+                ],
+            },
+            {
+                "start": 3,
+                "end": 4,
+                "text": "y",
+                "finish": "length",
+                "calls": [
+                    {
+                        "name": "f",
+                        "arguments": {},
+                        "malformed": None,
+                        "status": "not_executed",
+                        "is_error": False,
+                        "result": "",
+                    }
+                ],
+            },
+        ],
+        "finish_reason": "max_turns",
+        "outcome": {"reward": 1.0, "method": "exact"},
+        "penalty": {"error": 0.5, "format": 0.25},
+        "decision": {"kept": True, "reason": "kept"},
+        "advantage": 0.1 + 0.2,
+        "seed": [1, 2, 3],
+        "num_answers": 1,
+    }
+
+
+def test_dropped_and_failed() -> None:
+    dropped = Verdict(bucket="failed", penalty_error=None, penalty_format=None, advantage=None)
+    lost = Trajectory(
+        key=EXAMPLE.key,
+        task=EXAMPLE.task,
+        ids=(1,),
+        logprobs=(None,),
+        segments=EXAMPLE.segments[:1],
+        version_spans=(),
+        turns=(),
+        finish_reason=FinishReason.aborted,
+        outcome=Failed(kind="k", retryable=True, detail="d"),
+    )
+    told = record(lost, dropped)
+    assert (
+        told["decision"] == {"kept": False, "reason": "failed"}
+        and told["penalty"] is told["advantage"] is None
+    )
+    assert told["outcome"] == {"failed": {"kind": "k", "retryable": True, "detail": "d"}}
+    assert told["policy_version"] == -1
+
+
+def test_hidden_truth_of_a_task_is_not_recorded() -> None:
+    assert "secret" not in json.dumps(record(EXAMPLE))
+    assert from_record(record(EXAMPLE)).task.meta == {}
+
+
+@pytest.mark.parametrize("version", [None, 0, 2, "1"])
+def test_other_versions_are_refused(version: Any) -> None:
+    with pytest.raises(ValueError, match=f"record version {version!r}; this reads version 1"):
+        from_record(record(EXAMPLE) | {"v": version})
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"v": 1, "id": "s2/t', "not JSON"),
+        (b"", "not JSON"),
+        (b"\xff\xfe\x00", "not JSON"),
+        (b"(\xb5/\xfd", "not JSON"),
+        (b'{"v": ' + b"9" * 5000 + b"}", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[1]", "not a trajectory record of version 1"),
+        (b"{}", "not a trajectory record of version 1"),
+        (b'{"v": 2}', "not a trajectory record of version 1"),
+    ],
+)
+def test_line_that_is_no_record_is_named(line: bytes, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "step.jsonl"
+    write_records(path, [record(EXAMPLE)])
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    records = read_records(path)
+    assert next(records)["id"] == "s2/t/3"
+    with pytest.raises(RecordError, match=rf"step\.jsonl:2: {reason}"):
+        next(records)
+
+
+def test_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "step.jsonl"
+
+    def torn() -> Any:
+        yield record(EXAMPLE)
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_records(path, torn())
+    assert list(path.parent.iterdir()) == []
+    write_records(path, [record(EXAMPLE)] * 2)
+    before = path.read_bytes()
+    with pytest.raises(OSError, match="disk full"):
+        write_records(path, torn())
+    assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("reward", [0.5, -1.0, 2.0, math.nan])
+def test_reward_is_zero_or_one(reward: float) -> None:
+    with pytest.raises(ValueError, match=r"0\.0 or 1\.0"):
+        Scored(reward=reward, method="m")
