@@ -82,7 +82,7 @@ def figure(results: list[dict]) -> str:
     panels = [("RL step", lambda r: list(range(1, len(r["error_share"]) + 1))), ("thousand generated tokens", cumulative)]
     width, height, left, top = 360, 240, 52, 40
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * (width + 70)} {height + 90}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * (width + 70)} {height + 116}" '
         'font-family="system-ui, sans-serif" font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
         '<text x="16" y="22" font-size="15" font-weight="600">Erroneous tool calls in correct trajectories '
