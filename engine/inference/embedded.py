@@ -261,7 +261,6 @@ class EmbeddedEngine:
                 for name, value in source:
                     own[name].copy_(value)
         self.version = version
-        self._donors.clear()
         for row in self._rows.values():
             row.cached = 0
 

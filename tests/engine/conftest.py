@@ -1,17 +1,23 @@
-"""Tiny models, the counting model, and ways to wait without sleeping."""
+"""Tiny models, the counting model, and ways to wait without sleeping.
+
+torch and transformers are imported by the tests that need them: most of the engine does without.
+"""
+
+from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from rocstar.engine.inference.embedded import EmbeddedEngine
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
 
 VOCAB = 300
 SIZES: dict[str, Any] = {
@@ -28,6 +34,10 @@ SIZES: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _one_torch_thread() -> Iterator[None]:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -36,6 +46,9 @@ def _one_torch_thread() -> Iterator[None]:
 
 def tiny_model(architecture: str, *, seed: int = 0) -> PreTrainedModel:
     """A random model whose predictions depend on all of its context; equal arguments give equal weights."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
     config, cls = {
         "qwen3": (Qwen3Config(**SIZES), Qwen3ForCausalLM),
         "llama": (LlamaConfig(**SIZES), LlamaForCausalLM),
@@ -48,13 +61,12 @@ def tiny_model(architecture: str, *, seed: int = 0) -> PreTrainedModel:
     return model
 
 
-class CountingModel(torch.nn.Module):
+def counting_model(*, max_length: int = 1 << 20) -> Any:
     """Behind token n it says n + 1, with all its mass. It brings what EmbeddedEngine asks of a model."""
+    import torch
 
-    def __init__(self, *, max_length: int = 1 << 20) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.config = SimpleNamespace(
+    class CountingModel(torch.nn.Module):
+        config = SimpleNamespace(
             vocab_size=VOCAB,
             max_position_embeddings=max_length,
             num_hidden_layers=1,
@@ -63,12 +75,18 @@ class CountingModel(torch.nn.Module):
             hidden_size=4,
         )
 
-    def set_attn_implementation(self, name: str) -> None:
-        pass
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
 
-    def forward(self, input_ids: torch.Tensor, logits_to_keep: torch.Tensor, **_: Any) -> SimpleNamespace:
-        after = (input_ids[0, logits_to_keep] + 1) % VOCAB
-        return SimpleNamespace(logits=100.0 * torch.nn.functional.one_hot(after, VOCAB)[None].float())
+        def set_attn_implementation(self, name: str) -> None:
+            pass
+
+        def forward(self, input_ids: Tensor, logits_to_keep: Tensor, **_: Any) -> SimpleNamespace:
+            after = (input_ids[0, logits_to_keep] + 1) % VOCAB
+            return SimpleNamespace(logits=100.0 * torch.nn.functional.one_hot(after, VOCAB)[None].float())
+
+    return CountingModel()
 
 
 @pytest.fixture
@@ -83,8 +101,8 @@ def models() -> Callable[..., PreTrainedModel]:
 
 
 @pytest.fixture
-def counting() -> type[CountingModel]:
-    return CountingModel
+def counting() -> Callable[..., Any]:
+    return counting_model
 
 
 @pytest.fixture
@@ -92,10 +110,10 @@ def embedded(thread: ThreadPoolExecutor) -> Callable[..., Any]:
     """`async with embedded(model, max_running=4) as engine:`"""
 
     @asynccontextmanager
-    async def start(
-        model: Any, cls: type[EmbeddedEngine] = EmbeddedEngine, **options: Any
-    ) -> AsyncIterator[Any]:
-        async with cls(model, thread=thread, **options) as engine:
+    async def start(model: Any, cls: Any = None, **options: Any) -> AsyncIterator[Any]:
+        from rocstar.engine.inference.embedded import EmbeddedEngine
+
+        async with (cls or EmbeddedEngine)(model, thread=thread, **options) as engine:
             yield engine
 
     return start

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import PreTrainedTokenizerFast
 
 from rocstar.engine.chat import ChatError, ChatFormat, find_boundaries, load_template, render, special_tokens
 from rocstar.engine.testing import CHATML_TOKENS, ByteTokenizer
@@ -299,6 +298,8 @@ def test_a_template_may_end_its_turns_with_the_eos_token() -> None:
 
 def test_special_tokens_of_a_hugging_face_tokenizer_are_all_known() -> None:
     """`all_special_tokens` names those with a role only; a header token without one is special too."""
+    from transformers import PreTrainedTokenizerFast
+
     inner = ByteTokenizer(special=LLAMA_TOKENS, markup=["<tool_call>"])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner._tokenizer, eos_token="<|eot_id|>")
     assert "<|start_header_id|>" not in tokenizer.all_special_tokens

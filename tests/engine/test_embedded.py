@@ -126,6 +126,18 @@ async def test_tokens_do_not_depend_on_the_batch(architecture: str, embedded: An
     assert len({str(told[0][name]) for name in sampled}) == len(sampled), "siblings differ by their seed"
 
 
+async def test_tokens_do_not_depend_on_where_a_turn_was_cut(embedded: Any, models: Any) -> None:
+    """The noise of a token belongs to its position in the trajectory, not in the request."""
+    ask: dict[str, Any] = {"stop_ids": frozenset(), "sampling": Sampling(), "seed": 4, "deadline": None}
+    async with embedded(models("llama"), max_running=2) as engine:
+        whole = await engine.generate([30, 31], max_new_tokens=20, request_id="whole", **ask)
+        ids = [30, 31]
+        for part in (1, 7, 12):
+            got = await engine.generate(ids, max_new_tokens=part, request_id="parts", **ask)
+            ids += got.ids
+    assert tuple(ids[2:]) == whole.ids
+
+
 async def test_siblings_copy_the_prompt(embedded: Any, models: Any) -> None:
     prompt = list(range(30, 60))
     made = [Attempt(name=f"s0/a/{k}", prompt=prompt, seed=k, temperature=1.0, tools=[]) for k in range(4)]

@@ -240,6 +240,9 @@ async def test_cached_tokens_of_the_next_turn(start: Any) -> None:
         await engine.publish(1)
         assert (await ask(engine, [*grown, *second.ids, 60])).cached_tokens == 0
         assert (await ask(engine, [9, 9, 9])).cached_tokens == 0  # another text under the same name
+        assert (
+            await ask(engine, [9, 9, 9, 10, 11, 12, 13])
+        ).cached_tokens == 6  # all known: the last is asked again
 
 
 async def test_load_counts_tokens_and_requests(start: Any, until: Any) -> None:

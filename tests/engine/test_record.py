@@ -265,6 +265,10 @@ def test_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="disk full"):
         write_records(path, torn())
     assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
+    with path.open("rb") as reader:  # whoever reads the old file goes on reading it
+        write_records(path, [])
+        assert reader.read() == before
+    assert path.read_bytes() == b""
 
 
 @pytest.mark.parametrize("reward", [0.5, -1.0, 2.0, math.nan])
