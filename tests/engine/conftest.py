@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -87,6 +88,26 @@ def counting_model(*, max_length: int = 1 << 20) -> Any:
             return SimpleNamespace(logits=100.0 * torch.nn.functional.one_hot(after, VOCAB)[None].float())
 
     return CountingModel()
+
+
+class Gate:
+    """Holds the device thread before its `stop_at`-th forward until `open` is set."""
+
+    def __init__(self, model: Any, stop_at: int) -> None:
+        self.reached, self.open = asyncio.Event(), threading.Event()
+        self._loop, self._left = asyncio.get_running_loop(), stop_at
+        self._handle = model.register_forward_pre_hook(self._before)
+
+    def _before(self, *_: Any) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._loop.call_soon_threadsafe(self.reached.set)
+            assert self.open.wait(timeout=60)
+
+
+@pytest.fixture
+def gate() -> type[Gate]:
+    return Gate
 
 
 @pytest.fixture

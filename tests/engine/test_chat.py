@@ -1,14 +1,13 @@
 """Boundaries, prompts and masks: append-only, and content never becomes control."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.engine.chat import ChatError, ChatFormat, find_boundaries, load_template, render, special_tokens
+from rocstar.engine.chat import ChatFormat, load_template, render, special_tokens
 from rocstar.engine.testing import CHATML_TOKENS, ByteTokenizer
 from rocstar.engine.tools import PYTHON_SCHEMA
 
@@ -380,133 +379,3 @@ def test_rstar2_takes_another_system_message() -> None:
     )
     assert text.startswith("<|im_start|>system\nSYS<|im_end|>\n<|im_start|>user\n")
     assert "# Tools" not in text
-
-
-# ---- templates that cannot carry a tool conversation ----
-
-FOR_EACH = "{% for m in messages %}"
-BASE = "{{ tools | length if tools else 0 }}" + FOR_EACH
-GEN = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-END = "{% endfor %}" + GEN
-TURN = "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' }}"
-ESCAPED = "(m.content | tojson if m.role == 'tool' else m.content)"
-IN_USER = TURN.replace("m.role", "('user' if m.role == 'tool' else m.role)")
-
-REFUSED = {
-    "ignores tools": (FOR_EACH + IN_USER + END, "ignores tools"),
-    "fails": ("{{ raise_exception('only alternating roles') }}", "failed to render: only alternating roles"),
-    "syntax": ("{% if %}", "failed to render"),
-    "undefined": (BASE + "{{ m.name.first.second }}{% endfor %}", "failed to render"),
-    "hides the user": (BASE + IN_USER.replace("m.content", "m.role") + END, "user's content"),
-    "shows the assistant twice": (
-        BASE + "{{ m.content if m.role == 'assistant' else '' }}" + IN_USER + END,
-        "the assistant's content exactly once",
-    ),
-    "hides tools": (
-        BASE + "{% if m.role != 'tool' %}" + IN_USER + "{% endif %}{% endfor %}" + GEN,
-        "a tool result's content exactly once",
-    ),
-    "escapes tool results": (
-        BASE + IN_USER.replace("m.content", ESCAPED) + END,
-        "a tool result's content exactly once and unchanged",
-    ),
-    "escapes HTML": (BASE + IN_USER.replace("m.content", "m.content | e") + END, "unchanged"),
-    "thinks in the last turn only": (
-        BASE
-        + "{{ '<|im_start|>' + m.role + '\n' }}"
-        + "{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n\n{% endif %}"
-        + "{{ m.content + '<|im_end|>' }}{% endfor %}"
-        + GEN,
-        "does not begin like an assistant turn",
-    ),
-    "forgets old turns": (
-        BASE + "{% if loop.last or m.role != 'assistant' %}" + IN_USER + "{% endif %}{% endfor %}" + GEN,
-        "rewrites earlier text when a tool result is added",
-    ),
-    "counts messages": (
-        "{{ messages | length }}{{ tools }}" + FOR_EACH + IN_USER + END,
-        "rewrites earlier text when an assistant turn is added",
-    ),
-    "generation prompt elsewhere": (
-        "{% if add_generation_prompt %}go{% endif %}" + BASE + IN_USER + "{% endfor %}",
-        "rewrites earlier text when the generation prompt is added",
-    ),
-    "counts results": (
-        BASE
-        + IN_USER
-        + "{% endfor %}{% if messages[-1].role == 'tool' %}{{ messages | length }}{% endif %}"
-        + GEN,
-        "one tool result differently from two",
-    ),
-    "closes after tools": (
-        BASE + IN_USER + "{% endfor %}{% if messages[-1].role != 'tool' %}" + GEN + "{% endif %}",
-        "does not open a turn",
-    ),
-    "tires in the second round": (
-        BASE + IN_USER + "{% if loop.index == 5 %}again{% endif %}{% endfor %}" + GEN,
-        "second round",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_unfit_template_is_refused_with_its_reason(case: str) -> None:
-    template, reason = REFUSED[case]
-    with pytest.raises(ChatError, match=reason):
-        ChatFormat(ByteTokenizer(), template, [PYTHON_SCHEMA])
-
-
-def test_the_pieces_of_the_refused_make_a_fit_template() -> None:
-    """So that each row above is refused for what it changes."""
-    boundaries = find_boundaries(BASE + IN_USER + END, [PYTHON_SCHEMA])
-    assert (boundaries.header, boundaries.end) == ("<|im_start|>assistant\n", "<|im_end|>")
-
-
-@pytest.mark.parametrize("special", [("<|other|>",), ()])
-def test_turn_must_end_with_a_special_token(special: tuple[str, ...]) -> None:
-    with pytest.raises(ChatError, match="could not end its turn"):
-        ChatFormat(ByteTokenizer(special=special), TEMPLATES["compact"], [PYTHON_SCHEMA])
-
-
-def test_turn_must_end_with_something() -> None:
-    template = BASE + "{{ '<|im_start|>' + m.role + '\n' + m.content }}{% endfor %}" + GEN
-    with pytest.raises(ChatError):
-        ChatFormat(ByteTokenizer(), template, [PYTHON_SCHEMA])
-
-
-def only_with_calls(change: Callable[[str], str]) -> ChatFormat:
-    """A fit template that misbehaves for assistant messages with tool_calls, which only data sets have."""
-    template = "{{ tools | length if tools else 0 }}" + FOR_EACH
-    template += (
-        "{% if m.tool_calls %}" + change(IN_USER) + "{% else %}" + IN_USER + "{% endif %}{% endfor %}" + GEN
-    )
-    return ChatFormat(ByteTokenizer(), template, [PYTHON_SCHEMA])
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda turn: turn.replace("<|im_end|>", ""), "assistant message 1 does not end with"),
-        (lambda turn: turn.replace("<|im_start|>", "<|im_start|>:"), "rewrites earlier text"),
-        (
-            lambda turn: turn.replace("m.content", "('now' if loop.last else 'then')"),
-            "rewrites earlier text when message 3 is added",
-        ),
-    ],
-)
-def test_conversation_that_the_template_rewrites_is_refused(change: Any, reason: str) -> None:
-    calls: dict[str, Any] = {"role": "assistant", "content": "c", "tool_calls": [CALL]}
-    messages = [{"role": "user", "content": "Q"}, calls, {"role": "tool", "content": "1"}]
-    with pytest.raises(ChatError, match=reason):
-        only_with_calls(change).encode_conversation([*messages, {"role": "assistant", "content": "A"}])
-
-
-def test_templates_are_found_by_name_and_by_path(tmp_path: Path) -> None:
-    (tmp_path / "mine.jinja").write_text("é", encoding="utf-8")
-    assert load_template(str(tmp_path / "mine.jinja"), None) == "é"
-    assert load_template("model", "own") == "own"
-    assert "tool_response" in load_template("compact", "own")
-    with pytest.raises(ChatError, match="no chat template"):
-        load_template("model", None)
-    with pytest.raises(ChatError, match="nor one of compact, rstar2, nor a file"):
-        load_template("rstar3", None)
