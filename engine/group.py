@@ -16,6 +16,7 @@ from rocstar.engine.types import Group, Task, TrajectoryKey
 async def run_group(agent: Agent, task: Task, *, size: int, seed: int, step: int) -> Group:
     """Roll out `size` siblings of `task`."""
     keys = [TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=k) for k in range(size)]
+    agent.inference.join([str(key) for key in keys])
     async with asyncio.TaskGroup() as siblings:
         running = [siblings.create_task(run_trajectory(agent, task, key)) for key in keys]
     return Group(task=task, trajectories=tuple(task.result() for task in running))

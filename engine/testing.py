@@ -357,6 +357,9 @@ class ScriptedPolicy:
     async def abort(self, request_id: str) -> None:
         self._abort(request_id)
 
+    def join(self, request_ids: Sequence[str]) -> None:
+        """Nothing to wait for: every request is answered alone."""
+
     def release(self, request_id: str) -> None:
         self.released.append(request_id)
         self._abort(request_id)

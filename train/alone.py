@@ -116,7 +116,12 @@ async def open_agent(
         thread.submit(checkpoint.set_threads, recipe.run.threads or torch.get_num_threads()).result()
         async with (
             open_sandbox(recipe) as sandbox,
-            EmbeddedEngine(policy, max_running=recipe.engine.max_running, thread=thread) as engine,
+            EmbeddedEngine(
+                policy,
+                max_running=recipe.engine.max_running,
+                thread=thread,
+                lockstep=recipe.engine.deterministic,
+            ) as engine,
         ):
             yield Agent(
                 inference=engine,

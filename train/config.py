@@ -157,6 +157,7 @@ class EvalConfig(Section):
 
 class EngineConfig(Section):
     max_running: int = Field(256, ge=1, description="rows decoded together by the embedded engine")
+    deterministic: bool = Field(False, description="decode in lockstep with the tools: same seed, same bits")
     sandbox_children: int = Field(0, ge=0, description="live children at most; 0 = twice the cores")
     turn_timeout_s: float = Field(600.0, gt=0)
 

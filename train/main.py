@@ -244,7 +244,12 @@ class _Builder:
             model = load_model(start, recipe.model.dtype)
             shard(model, world)
         team = LearnerTeam(model, world, self.thread)
-        engine = EmbeddedEngine(served, max_running=recipe.engine.max_running, thread=self.thread)
+        engine = EmbeddedEngine(
+            served,
+            max_running=recipe.engine.max_running,
+            thread=self.thread,
+            lockstep=recipe.engine.deterministic,
+        )
         async with engine:
             run = self._assemble(team, engine, chat, tokenizer)
             if saved is None and recipe.model.path != "scratch" and recipe.sft.steps:

@@ -6,9 +6,10 @@ All log-probs are fp32 `log_softmax(logits / T)[token]` (contract 1).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class StopReason(StrEnum):
@@ -85,12 +86,16 @@ class Inference(Protocol):
 
     def load(self) -> KvLoad: ...
 
-    async def publish(self, version: int, source: object) -> None:
+    async def publish(self, version: int, source: Any = None) -> None:
         """Make `source` (weights or where they lie) serve every token from now on, as `version`."""
         ...
 
     async def abort(self, request_id: str) -> None:
         """Stop the request if it runs; it answers with what it has, finish = aborted."""
+        ...
+
+    def join(self, request_ids: Sequence[str]) -> None:
+        """These trajectories are about to start. An engine in lockstep waits for all of them."""
         ...
 
     def release(self, request_id: str) -> None:

@@ -6,6 +6,10 @@ Who waits: `generate` waits for its tokens; a request waits for a free slot. The
 with the learner, so decoding pauses while the learner steps and neither sees half-written weights.
 A slot belongs to a trajectory from its first request until `release`: between turns its KV stays, and the
 next turn only pays for the tool's tokens. Siblings copy the KV of the first one's prompt.
+
+In lockstep, decoding waits while a trajectory that joined has no request: while its tool or judge is at work.
+Which rows share a forward then no longer depends on timing, so the same weights give the same bits; the
+price is that a slow tool holds up everybody.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -102,6 +106,7 @@ class EmbeddedEngine:
         max_running: int,
         thread: ThreadPoolExecutor,
         prefill_tokens: int = 8192,
+        lockstep: bool = False,
     ) -> None:
         config = model.config
         attention.install(model)
@@ -129,6 +134,12 @@ class EmbeddedEngine:
         self._waiting: deque[_Request] = deque()
         self._inbox: deque[_Request | tuple[str, str]] = deque()
         self._donors: dict[tuple[int, ...], _Row] = {}
+        self._lockstep = lockstep
+        self._joined: dict[str, int] = {}
+        """Trajectories in lockstep, by the order in which they joined."""
+        self._absent: set[str] = set()
+        """Those of them that have no request now; while there is one, no forward runs."""
+        self._num_joined = 0
         self._pending: dict[str, _Request] = {}
         """Every request that `generate` waits for, by trajectory: the event loop's own list."""
         self._wake = asyncio.Event()
@@ -222,6 +233,10 @@ class EmbeddedEngine:
         self._inbox.append(("abort", request_id))
         self._wake.set()
 
+    def join(self, request_ids: Sequence[str]) -> None:
+        if self._lockstep:
+            self._inbox.extend(("join", request_id) for request_id in request_ids)
+
     def release(self, request_id: str) -> None:
         self._inbox.append(("release", request_id))
         self._wake.set()
@@ -237,8 +252,8 @@ class EmbeddedEngine:
                     for request, finish in await loop.run_in_executor(self._thread, self._burst):
                         if not request.future.done():
                             request.future.set_result(request.result(finish))
-                    # With no row decoding, a waiting request can only go on after a release, which wakes us.
-                    busy = bool(self._inbox or self._num_active)
+                    # Without a row that may decode, only a request or a release helps, and both wake us.
+                    busy = bool(self._inbox or (self._num_active and not self._absent))
         except Exception as error:  # nobody awaits this task: every waiter and __aexit__ get the crash
             self._error = error
             self._stop(repr(error))
@@ -270,6 +285,8 @@ class EmbeddedEngine:
         done: _Done = []
         for _ in range(BURST):
             done += self._read_inbox()
+            if self._absent:
+                break
             self._admit()
             if not self._num_active:
                 break
@@ -285,8 +302,14 @@ class EmbeddedEngine:
             item = self._inbox.popleft()
             if isinstance(item, _Request):
                 self._waiting.append(item)
+                self._absent.discard(item.row_id)
                 continue
             verb, row_id = item
+            if verb == "join":
+                self._num_joined += 1
+                self._joined[row_id] = self._num_joined
+                self._absent.add(row_id)
+                continue
             row = self._rows.get(row_id)
             stopped = [r for r in self._waiting if r.row_id == row_id]
             for request in stopped:
@@ -295,6 +318,11 @@ class EmbeddedEngine:
                 stopped.append(row.request)
                 self._deactivate(row)
             done += [(request, StopReason.aborted) for request in stopped]
+            if verb == "release":
+                self._joined.pop(row_id, None)
+                self._absent.discard(row_id)
+            elif stopped and row_id in self._joined:
+                self._absent.add(row_id)
             if row is not None and verb == "release":
                 self._slots[row.slot] = None
                 del self._rows[row_id]
@@ -304,6 +332,8 @@ class EmbeddedEngine:
 
     def _admit(self) -> None:
         """Give waiting requests a slot while slots and the prefill budget last."""
+        if self._joined:  # not in the order of arrival, which is timing
+            self._waiting = deque(sorted(self._waiting, key=lambda r: self._joined.get(r.row_id, 0)))
         budget = self._prefill_tokens
         full = False
         deferred: list[_Request] = []
@@ -397,4 +427,6 @@ class EmbeddedEngine:
             if finish is not None:
                 done.append((request, finish))
                 self._deactivate(row)
+                if row.row_id in self._joined:
+                    self._absent.add(row.row_id)
         return done
