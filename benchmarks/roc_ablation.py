@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 sys.path.insert(0, str(Path(__file__).parent))
-from quickstart_seeds import ROOT, error_calls, machine, rise, rows, run  # noqa: E402
+from quickstart_seeds import ROOT, error_calls, machine, rise, rows, run
 
 ARMS = {
     "paper": ["--rl.roc_mode=paper"],
@@ -68,9 +68,14 @@ def summarise(results: list[dict]) -> dict:
         runs = [r for r in results if r["arm"] == arm]
         thirds = [r["error_share"] for r in runs]
         n = len(thirds[0])
-        cut = {"first_third": slice(0, n // 3), "second_third": slice(n // 3, 2 * n // 3), "last_third": slice(2 * n // 3, n)}
+        cut = {
+            "first_third": slice(0, n // 3),
+            "second_third": slice(n // 3, 2 * n // 3),
+            "last_third": slice(2 * n // 3, n),
+        }
         out[arm] = {
-            name: band([fmean(x for x in share[where] if x is not None) for share in thirds]) for name, where in cut.items()
+            name: band([fmean(x for x in share[where] if x is not None) for share in thirds])
+            for name, where in cut.items()
         }
         out[arm]["end_reward"] = band([r["end"] for r in runs])
         out[arm]["tokens"] = fmean(sum(r["tokens"]) for r in runs)
@@ -79,8 +84,12 @@ def summarise(results: list[dict]) -> dict:
 
 def figure(results: list[dict]) -> str:
     """Two panels side by side as plain SVG: error share by step, and by generated token."""
-    panels = [("RL step", lambda r: list(range(1, len(r["error_share"]) + 1))), ("thousand generated tokens", cumulative)]
+    panels = [
+        ("RL step", lambda r: list(range(1, len(r["error_share"]) + 1))),
+        ("thousand generated tokens", cumulative),
+    ]
     width, height, left, top = 360, 240, 52, 40
+    middle = 'text-anchor="middle" fill="#555"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * (width + 70)} {height + 116}" '
         'font-family="system-ui, sans-serif" font-size="12">',
@@ -92,20 +101,30 @@ def figure(results: list[dict]) -> str:
         x0 = left + k * (width + 70)
         longest = max(axis(r)[-1] for r in results)
         tops = max(x for r in results for x in r["error_share"] if x is not None)
-        sx, sy = (lambda v, x0=x0, m=longest: x0 + v / m * width), (lambda v, t=tops: top + height - v / t * height)
+        sx, sy = (
+            (lambda v, x0=x0, m=longest: x0 + v / m * width),
+            (lambda v, t=tops: top + height - v / t * height),
+        )
         for tick in range(5):
             y = tops * tick / 4
-            parts.append(f'<line x1="{x0}" x2="{x0 + width}" y1="{sy(y):.1f}" y2="{sy(y):.1f}" stroke="#e5e5e5"/>')
-            parts.append(f'<text x="{x0 - 6}" y="{sy(y) + 4:.1f}" text-anchor="end" fill="#555">{y:.0%}</text>')
+            parts.append(
+                f'<line x1="{x0}" x2="{x0 + width}" y1="{sy(y):.1f}" y2="{sy(y):.1f}" stroke="#e5e5e5"/>'
+            )
+            parts.append(
+                f'<text x="{x0 - 6}" y="{sy(y) + 4:.1f}" text-anchor="end" fill="#555">{y:.0%}</text>'
+            )
             x = longest * tick / 4
-            parts.append(f'<text x="{sx(x):.1f}" y="{top + height + 18}" text-anchor="middle" fill="#555">{x:.0f}</text>')
-        parts.append(f'<text x="{x0 + width / 2}" y="{top + height + 36}" text-anchor="middle" fill="#555">{label}</text>')
+            parts.append(f'<text x="{sx(x):.1f}" y="{top + height + 18}" {middle}>{x:.0f}</text>')
+        parts.append(f'<text x="{x0 + width / 2}" y="{top + height + 36}" {middle}>{label}</text>')
         for arm, colour in COLOURS.items():
             runs = [r for r in results if r["arm"] == arm]
             if not runs:
                 continue
             xs = [fmean(column) for column in zip(*(axis(r) for r in runs), strict=True)]
-            bands = [band([v or 0.0 for v in column]) for column in zip(*(r["error_share"] for r in runs), strict=True)]
+            bands = [
+                band([v or 0.0 for v in column])
+                for column in zip(*(r["error_share"] for r in runs), strict=True)
+            ]
             up = [f"{sx(x):.1f},{sy(m + s):.1f}" for x, (m, s) in zip(xs, bands, strict=True)]
             down = [f"{sx(x):.1f},{sy(max(0, m - s)):.1f}" for x, (m, s) in zip(xs, bands, strict=True)]
             parts.append(f'<polygon points="{" ".join(up + down[::-1])}" fill="{colour}" opacity="0.15"/>')
@@ -127,7 +146,9 @@ def cumulative(result: dict) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--starts", type=Path, default=ROOT / "runs" / "quickstart_seeds")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "roc_ablation")
     parser.add_argument("--seeds", type=int, default=5)

@@ -60,12 +60,18 @@ async def compare(run: Path) -> dict[str, object]:
         for name, chosen, step in (("real", agent, 0), ("errors_only", down, 1)):
             seed, k = recipe.run.seed + EVAL_SEED, recipe.eval.samples_per_task
             result, _ = await evaluate(chosen, tasks, k=k, seed=seed, step=step)
-            out[name] = {"avg": result.avg, "ci": [result.ci_low, result.ci_high], "by_source": result.by_source}
+            out[name] = {
+                "avg": result.avg,
+                "ci": [result.ci_low, result.ci_high],
+                "by_source": result.by_source,
+            }
     return out
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -75,7 +81,12 @@ def main() -> None:
             results.append(runner.run(compare(run)))
         print(json.dumps(results[-1]), flush=True)
     real, down = (fmean(r[name]["avg"] for r in results) for name in ("real", "errors_only"))  # type: ignore[index]
-    summary = {"command": " ".join(["python", *sys.argv]), "real": real, "errors_only": down, "results": results}
+    summary = {
+        "command": " ".join(["python", *sys.argv]),
+        "real": real,
+        "errors_only": down,
+        "results": results,
+    }
     options.out.write_text(json.dumps(summary, indent=1) + "\n")
     print(f"real {real:.3f}, errors only {down:.3f}")
 

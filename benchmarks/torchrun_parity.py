@@ -15,11 +15,13 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from quickstart_seeds import ROOT, machine, rows  # noqa: E402
+from quickstart_seeds import ROOT, machine, rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--recipe", default="recipes/quickstart.toml")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "torchrun_parity")
     parser.add_argument("--steps", type=int, default=5)
