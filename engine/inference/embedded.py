@@ -19,7 +19,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -30,66 +29,11 @@ from transformers import PreTrainedModel
 from rocstar.engine.inference import attention
 from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling, StopReason
 from rocstar.engine.inference.kv import Extra, SlotKv
+from rocstar.engine.inference.rows import Done, Request, Row
 from rocstar.engine.inference.sampling import noise, sample
 
 BURST = 16
 """Forwards in the device thread before the event loop is asked again, unless a row ends earlier."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Request:
-    """A `generate` call on its way: tokens so far, and the future that waits for them."""
-
-    row_id: str
-    ids: list[int]
-    max_new_tokens: int
-    stop_ids: frozenset[int]
-    temperature: float
-    seed: int
-    future: asyncio.Future[Generation]
-    new_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    spans: list[list[int]] = field(default_factory=list)
-    cached_tokens: int = 0
-
-    def add(self, token: int, logprob: float, version: int) -> StopReason | None:
-        at = len(self.new_ids)
-        self.new_ids.append(token)
-        self.logprobs.append(logprob)
-        if self.spans and self.spans[-1][2] == version:
-            self.spans[-1][1] = at + 1
-        else:
-            self.spans.append([at, at + 1, version])
-        if token in self.stop_ids:
-            return StopReason.stop
-        return StopReason.length if len(self.new_ids) >= self.max_new_tokens else None
-
-    def result(self, finish: StopReason) -> Generation:
-        return Generation(
-            ids=tuple(self.new_ids),
-            logprobs=tuple(self.logprobs),
-            version_spans=tuple((a, b, v) for a, b, v in self.spans),
-            finish=finish,
-            cached_tokens=self.cached_tokens,
-        )
-
-
-@dataclass(slots=True, kw_only=True)
-class _Row:
-    """A slot's owner. `cached` of its `ids` are in the KV cache; `request` is set while it decodes.
-
-    `prefix`: its first prompt without the last token, which siblings can copy.
-    """
-
-    row_id: str
-    slot: int
-    ids: list[int]
-    prefix: tuple[int, ...]
-    cached: int = 0
-    request: _Request | None = None
-
-
-_Done = list[tuple[_Request, StopReason]]
 
 
 class EmbeddedEngine:
@@ -128,19 +72,19 @@ class EmbeddedEngine:
         self.version = 0
         self.busy_s = 0.0
         """Seconds the device thread has spent decoding."""
-        self._rows: dict[str, _Row] = {}
-        self._slots: list[_Row | None] = [None] * max_running
+        self._rows: dict[str, Row] = {}
+        self._slots: list[Row | None] = [None] * max_running
         self._num_active = 0
-        self._waiting: deque[_Request] = deque()
-        self._inbox: deque[_Request | tuple[str, str]] = deque()
-        self._donors: dict[tuple[int, ...], _Row] = {}
+        self._waiting: deque[Request] = deque()
+        self._inbox: deque[Request | tuple[str, str]] = deque()
+        self._donors: dict[tuple[int, ...], Row] = {}
         self._lockstep = lockstep
         self._joined: dict[str, int] = {}
         """Trajectories in lockstep, by the order in which they joined."""
         self._absent: set[str] = set()
         """Those of them that have no request now; while there is one, no forward runs."""
         self._num_joined = 0
-        self._pending: dict[str, _Request] = {}
+        self._pending: dict[str, Request] = {}
         """Every request that `generate` waits for, by trajectory: the event loop's own list."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -176,7 +120,7 @@ class EmbeddedEngine:
         deadline: float | None,
     ) -> Generation:
         self._check(ids, max_new_tokens, seed, request_id)
-        request = _Request(
+        request = Request(
             row_id=request_id,
             ids=list(ids),
             max_new_tokens=max_new_tokens,
@@ -219,7 +163,7 @@ class EmbeddedEngine:
             # Copies: the device thread changes these containers meanwhile.
             used=sum(len(row.ids) for row in list(self._rows.values())),
             running=self._num_active,
-            waiting=len(self._waiting) + sum(isinstance(item, _Request) for item in self._inbox.copy()),
+            waiting=len(self._waiting) + sum(isinstance(item, Request) for item in self._inbox.copy()),
         )
 
     async def publish(self, version: int, source: Iterable[tuple[str, Tensor]] | None = None) -> None:
@@ -280,9 +224,9 @@ class EmbeddedEngine:
             row.cached = 0
 
     @torch.inference_mode()
-    def _burst(self) -> _Done:
+    def _burst(self) -> Done:
         started = time.perf_counter()
-        done: _Done = []
+        done: Done = []
         for _ in range(BURST):
             done += self._read_inbox()
             if self._absent:
@@ -296,11 +240,11 @@ class EmbeddedEngine:
         self.busy_s += time.perf_counter() - started
         return done
 
-    def _read_inbox(self) -> _Done:
-        done: _Done = []
+    def _read_inbox(self) -> Done:
+        done: Done = []
         while self._inbox:
             item = self._inbox.popleft()
-            if isinstance(item, _Request):
+            if isinstance(item, Request):
                 self._waiting.append(item)
                 self._absent.discard(item.row_id)
                 continue
@@ -336,7 +280,7 @@ class EmbeddedEngine:
             self._waiting = deque(sorted(self._waiting, key=lambda r: self._joined.get(r.row_id, 0)))
         budget = self._prefill_tokens
         full = False
-        deferred: list[_Request] = []
+        deferred: list[Request] = []
         while self._waiting and budget > 0:
             request = self._waiting.popleft()
             row = self._rows.get(request.row_id)
@@ -357,14 +301,14 @@ class EmbeddedEngine:
             self._activate(row)
         self._waiting.extendleft(reversed(deferred))
 
-    def _new_row(self, request: _Request) -> _Row | None:
+    def _new_row(self, request: Request) -> Row | None:
         """A row for a free slot, or None; the caller puts it there."""
         for slot in range(self._num_active, len(self._slots)):
             if self._slots[slot] is None:
-                return _Row(row_id=request.row_id, slot=slot, ids=[], prefix=tuple(request.ids[:-1]))
+                return Row(row_id=request.row_id, slot=slot, ids=[], prefix=tuple(request.ids[:-1]))
         return None
 
-    def _share_prompt(self, row: _Row) -> bool:
+    def _share_prompt(self, row: Row) -> bool:
         """Copy a sibling's KV of the same prompt. False: it is being computed now, so wait one forward."""
         donor = self._donors.get(row.prefix)
         if donor is not None and tuple(donor.ids[: len(row.prefix)]) != row.prefix:
@@ -378,16 +322,16 @@ class EmbeddedEngine:
             self._donors[row.prefix] = row
         return True
 
-    def _activate(self, row: _Row) -> None:
+    def _activate(self, row: Row) -> None:
         self._move(row, self._num_active)
         self._num_active += 1
 
-    def _deactivate(self, row: _Row) -> None:
+    def _deactivate(self, row: Row) -> None:
         row.request = None
         self._num_active -= 1
         self._move(row, self._num_active)
 
-    def _move(self, row: _Row, slot: int) -> None:
+    def _move(self, row: Row, slot: int) -> None:
         """Exchange the row with whatever lies in `slot`."""
         other, old = self._slots[slot], row.slot
         if other is row:
@@ -399,7 +343,7 @@ class EmbeddedEngine:
         if other is not None:
             other.slot = old
 
-    def _step(self) -> _Done:
+    def _step(self) -> Done:
         """One forward: every active row's last token, preceded by whatever of it is not cached."""
         rows = [row for row in self._slots[: self._num_active] if row is not None]
         extras = [
@@ -420,7 +364,7 @@ class EmbeddedEngine:
         sampled, logprobs = sample(logits_NV, [r.temperature for r in requests], noise_N)
         for row in rows:  # all of them before any row moves: a move copies `cached` tokens
             row.cached = len(row.ids)
-        done: _Done = []
+        done: Done = []
         for row, request, token, logprob in zip(rows, requests, sampled, logprobs, strict=True):
             row.ids.append(token)
             finish = request.add(token, logprob, self.version)

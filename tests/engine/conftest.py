@@ -6,7 +6,6 @@ torch and transformers are imported by the tests that need them: most of the eng
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,12 +32,11 @@ SIZES: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _one_torch_thread() -> Iterator[None]:
-    torch = sys.modules.get("torch")
-    if torch is None:
-        yield
-        return
+    """Tiny matrices: more threads only wait for each other."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -117,12 +115,12 @@ def thread() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def models() -> Callable[..., PreTrainedModel]:
+def models(_one_torch_thread: None) -> Callable[..., PreTrainedModel]:
     return tiny_model
 
 
 @pytest.fixture
-def counting() -> Callable[..., Any]:
+def counting(_one_torch_thread: None) -> Callable[..., Any]:
     return counting_model
 
 

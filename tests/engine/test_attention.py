@@ -14,6 +14,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from rocstar.engine.inference.attention import PackedAttention, _buckets, install
 from rocstar.engine.inference.kv import Extra, SlotKv
 
+pytestmark = pytest.mark.usefixtures("_one_torch_thread")
+
 CPU = torch.device("cpu")
 H, K, D = 4, 2, 8
 lengths = st.lists(st.integers(1, 70), min_size=1, max_size=9)

@@ -12,6 +12,8 @@ from rocstar.engine.inference import embedded as embedded_module
 from rocstar.engine.inference.base import Generation, Sampling, StopReason
 from rocstar.engine.inference.embedded import EmbeddedEngine
 
+pytestmark = pytest.mark.usefixtures("_one_torch_thread")
+
 VOCAB = 300
 STOP_IDS = frozenset(range(20))
 ARCHITECTURES = ["qwen3", "llama"]

@@ -9,6 +9,8 @@ import torch
 from rocstar.engine.inference.base import InferenceError, Sampling
 from rocstar.engine.inference.embedded import EmbeddedEngine
 
+pytestmark = pytest.mark.usefixtures("_one_torch_thread")
+
 ASK: dict[str, Any] = {
     "max_new_tokens": 99,
     "stop_ids": frozenset(),

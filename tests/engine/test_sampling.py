@@ -9,6 +9,8 @@ import torch
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.inference.sampling import noise, sample
 
+pytestmark = pytest.mark.usefixtures("_one_torch_thread")
+
 
 def one(logits: list[float], u: float, temperature: float = 1.0) -> tuple[int, float]:
     tokens, logprobs = sample(torch.tensor([logits]), [temperature], torch.tensor([u], dtype=torch.float64))
