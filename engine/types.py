@@ -26,13 +26,10 @@ class FinishReason(StrEnum):
     max_turns = "max_turns"
     max_tokens = "max_tokens"
     tool_budget = "tool_budget"
-    timeout = "timeout"
     aborted = "aborted"
 
 
-TRUNCATED = frozenset(
-    {FinishReason.max_tokens, FinishReason.max_turns, FinishReason.tool_budget, FinishReason.timeout}
-)
+TRUNCATED = frozenset({FinishReason.max_tokens, FinishReason.max_turns, FinishReason.tool_budget})
 """A trajectory that ended for one of these did not finish its answer: scored 0, kept in its group."""
 
 

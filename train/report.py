@@ -56,7 +56,9 @@ def write_report(run_dir: Path) -> Path:
         "<footer>Made from config.toml, metrics.jsonl and trajectories/ of this run.</footer>",
     ]
     path, partial = run_dir / "report.html", run_dir / "report.html.partial"
-    partial.write_text(page(title, [section for section in sections if section]), encoding="utf-8")
+    text = page(title, [section for section in sections if section])
+    # A policy may write half a surrogate pair in its arguments; it is shown as its escape.
+    partial.write_text(text, encoding="utf-8", errors="backslashreplace")
     partial.replace(path)
     return path
 

@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -162,3 +163,16 @@ def test_a_directory_without_rows_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert main([str(tmp_path)]) == 2
     assert "not a row" in capsys.readouterr().err
     assert not list(tmp_path.glob("report*"))
+
+
+def test_half_a_surrogate_pair_in_a_call_is_shown_as_its_escape(run_dir: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run_dir, copy)
+    path = max((copy / "trajectories").glob("*.jsonl"))
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in records:
+        for turn in record["turns"]:
+            for call in turn["calls"]:
+                call["arguments"] = {"code": "print('\ud83d')"}
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert "\\ud83d" in write_report(copy).read_text()
