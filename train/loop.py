@@ -41,7 +41,8 @@ from rocstar.train.verify import num_answers
 
 EVAL_SEED = 1_000_003
 FILTER_SEED = 2_000_003
-"""Added to the run's seed: evaluation and filter draw other noise than training, the same every time."""
+"""Added to the run's seed: evaluation and filter draw other noise than training. Noise depends on the step
+too, so `rocstar eval`, which counts as step 0, gives a checkpoint another draw than the run did."""
 
 
 class Publisher(Protocol):

@@ -224,22 +224,6 @@ class MetricsWriter:
         self._file.flush()
         return row
 
-    def truncate_after(self, step: int, *, phase: Literal["sft", "rl"] = "rl") -> int:
-        """Forget what a resumed run will do again; return the number of rows that went.
-
-        With phase `rl`: the RL and evaluation rows of later steps (SFT came before them and stays). With
-        phase `sft`: every row but those of SFT up to `step`. RL steps count on through the stages.
-        """
-        rows = read_metrics(self.path)
-        kept = [row for row in rows if _is_before(row, step, phase)]
-        if len(kept) < len(rows):
-            temporary = self.path.with_name(self.path.name + ".tmp")
-            temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-            self._file.close()
-            temporary.replace(self.path)
-            self._continue_after(kept)
-        return len(rows) - len(kept)
-
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         self._file.close()
@@ -251,8 +235,3 @@ class MetricsWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _is_before(row: Row, step: int, phase: Literal["sft", "rl"]) -> bool:
-    is_sft, is_early = row["phase"] == "sft", int(row["step"]) <= step
-    return is_sft and is_early if phase == "sft" else is_sft or is_early

@@ -11,7 +11,8 @@ from statistics import fmean
 
 from rocstar.engine.types import Failed, Scored, Trajectory
 from rocstar.train.learner import LossStats
-from rocstar.train.selection import Selection
+from rocstar.train.selection import Selection, policy_text
+from rocstar.train.verify import num_answers
 
 
 def rollout_metrics(selection: Selection) -> dict[str, float]:
@@ -48,7 +49,31 @@ def rollout_metrics(selection: Selection) -> dict[str, float]:
         metrics["penalty/format_mean"] = _mean(v.penalty_format or 0.0 for v in penalties)
     metrics |= {f"tool/status/{s}": float(n) for s, n in Counter(r.status for r in results).items()}
     kinds = Counter(t.outcome.kind for t in trajectories if isinstance(t.outcome, Failed))
-    return metrics | {f"failed/{kind}": float(n) for kind, n in kinds.items()}
+    metrics |= {f"failed/{kind}": float(n) for kind, n in kinds.items()}
+    reasons = Counter(t.finish_reason.value for t in trajectories)
+    metrics |= {f"finish/{reason}": n / len(trajectories) for reason, n in reasons.items()}
+    return metrics | released_metrics(selection)
+
+
+def released_metrics(selection: Selection) -> dict[str, float]:
+    """The released rStar2-Agent code's own names, so that curves can be laid over its curves."""
+    rewards: dict[str, set[float]] = {}
+    for trajectory, _ in selection.verdicts:
+        if isinstance(trajectory.outcome, Scored):
+            rewards.setdefault(trajectory.task.id, set()).add(trajectory.outcome.reward)
+    zeros = sum(values == {0.0} for values in rewards.values())
+    ones = sum(values == {1.0} for values in rewards.values())
+    answers = [num_answers(policy_text(t)) for t, _ in selection.verdicts]
+    penalties = [v.penalty_error for _, v in selection.verdicts if v.penalty_error is not None]
+    return {
+        "reject_equal_reward/solve_equal_total_ratio": (zeros + ones) / max(1, len(rewards)),
+        "reject_equal_reward/solve_equal_zeros": float(zeros),
+        "reject_equal_reward/solve_equal_non_all_zeros": float(ones),
+        "roc_error_ratio/global_err_ratio": _mean(penalties),
+        "roc_answer_format/answer_per_rollout_mean": _mean(answers),
+        "roc_answer_format/zero_answer_count": float(sum(n == 0 for n in answers)),
+        "roc_answer_format/gt_one_answer_count": float(sum(n > 1 for n in answers)),
+    }
 
 
 def update_metrics(stats: LossStats) -> dict[str, float]:

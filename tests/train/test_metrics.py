@@ -159,31 +159,6 @@ def test_another_file_is_not_taken_for_metrics(tmp_path: Path, line: str) -> Non
     assert path.read_text() == line + "\n", "and is left as it is"
 
 
-def test_truncating_forgets_what_a_resumed_run_does_again(tmp_path: Path) -> None:
-    path, clock = tmp_path / "m.jsonl", Clock()
-    with MetricsWriter(path, clock=clock) as writer:
-        for phase, step in (
-            ("sft", 5),
-            ("sft", 10),
-            ("eval", 0),
-            ("rl", 1),
-            ("rl", 2),
-            ("rl", 3),
-            ("eval", 3),
-        ):
-            clock.now += 1
-            write(writer, step, phase)
-        assert writer.truncate_after(9) == 0
-        assert writer.truncate_after(1) == 3
-        clock.now += 1
-        write(writer, 2)
-        assert steps_in(path) == [("sft", 5), ("sft", 10), ("eval", 0), ("rl", 1), ("rl", 2)]
-        assert read_metrics(path)[-1]["time_s"] == 5.0, "the time of forgotten rows is forgotten"
-        assert writer.truncate_after(5, phase="sft") == 4
-    assert steps_in(path) == [("sft", 5)]
-    assert [p.name for p in tmp_path.iterdir()] == ["m.jsonl"]
-
-
 # --- time ------------------------------------------------------------------------------------------------
 
 

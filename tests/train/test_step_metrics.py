@@ -147,3 +147,14 @@ def test_update_metrics_are_means_over_their_tokens() -> None:
 
 def test_an_update_without_tokens_divides_by_nothing() -> None:
     assert all(value == 0 for value in update_metrics(LossStats()).values())
+
+
+def test_the_released_codes_names_count_groups_and_answers() -> None:
+    wrong, right, mixed = ([(r, 0, 1) for r in rewards] for rewards in ([0.0] * 4, [1.0] * 4, [0.0, 1.0] * 2))
+    groups = [group("a", wrong), group("b", right), group("c", mixed)]
+    metrics = rollout_metrics(select(groups, config(2, 4), seed=0, step=1))
+    assert metrics["reject_equal_reward/solve_equal_zeros"] == 1
+    assert metrics["reject_equal_reward/solve_equal_non_all_zeros"] == 1
+    assert metrics["reject_equal_reward/solve_equal_total_ratio"] == 2 / 3
+    assert metrics["roc_answer_format/answer_per_rollout_mean"] == 1
+    assert metrics["finish/answered"] == 1
