@@ -19,33 +19,16 @@ from statistics import fmean
 import uvloop
 
 from rocstar.engine.inference.base import Sampling
-from rocstar.sandbox.types import ExecRequest, ExecResult, Status
+from rocstar.sandbox.testing import FakeSandbox, error
 from rocstar.train import checkpoint
 from rocstar.train.alone import open_agent
 from rocstar.train.config import load_recipe
 from rocstar.train.evaluate import evaluate
 from rocstar.train.loop import EVAL_SEED
-from rocstar.train.main import load_all_tasks
+from rocstar.train.preflight import load_all_tasks
 
-
-class ErrorsOnly:
-    """A sandbox that runs nothing and answers every call with the same error."""
-
-    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
-        return ExecResult(
-            status=Status.ERROR,
-            exit_code=1,
-            signal=None,
-            stdout="",
-            stderr="RuntimeError: the tool is down\n",
-            stdout_truncated=False,
-            stderr_truncated=False,
-            value=None,
-            wall_s=0.0,
-            cpu_s=0.0,
-            peak_memory_bytes=0,
-            isolation="none",
-        )
+TOOL_IS_DOWN = FakeSandbox(lambda request: error("RuntimeError: the tool is down\n"))
+"""Runs nothing and answers every call with the same error."""
 
 
 async def compare(run: Path) -> dict[str, object]:
@@ -56,7 +39,7 @@ async def compare(run: Path) -> dict[str, object]:
     out: dict[str, object] = {"run": run.name, "checkpoint": model.name}
     async with open_agent(recipe, str(model), stage.max_response_tokens, stage.max_turns) as agent:
         agent = dataclasses.replace(agent, sampling=Sampling(temperature=recipe.eval.temperature))
-        down = dataclasses.replace(agent, tools=dataclasses.replace(agent.tools, sandbox=ErrorsOnly()))
+        down = dataclasses.replace(agent, tools=dataclasses.replace(agent.tools, sandbox=TOOL_IS_DOWN))
         for name, chosen, step in (("real", agent, 0), ("errors_only", down, 1)):
             seed, k = recipe.run.seed + EVAL_SEED, recipe.eval.samples_per_task
             result, _ = await evaluate(chosen, tasks, k=k, seed=seed, step=step)
