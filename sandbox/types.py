@@ -5,7 +5,7 @@ A program that ends in any way at all gives an `ExecResult`; its `status` says h
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -98,7 +98,8 @@ class ExecResult:
 
     exit_code is set iff the program exited by itself, signal iff a signal ended it: exactly one is not None.
     value: repr of a trailing expression that is not None, as in IPython. peak_memory_bytes: largest resident
-    set above the zygote's own. isolation: the layers that held this program, joined by "+".
+    set above the zygote's own. isolation: the layers that held this program, joined by "+". tier: what they
+    add up to ("B", "A", or "none", which only a pool with `allow_no_isolation` gives; see docs/sandbox.md).
     """
 
     status: Status
@@ -113,6 +114,7 @@ class ExecResult:
     cpu_s: float
     peak_memory_bytes: int
     isolation: str
+    tier: str = "none"
 
     def __post_init__(self) -> None:
         if (self.exit_code is None) == (self.signal is None):
@@ -135,7 +137,8 @@ class SandboxError(Exception):
     """The sandbox itself failed; nothing is known about the program.
 
     kind: a short stable word for counting (`deadline`, `zygote_died`, `zygote_start`, `missing_import`,
-    `no_isolation`, `unknown_flavour`, `closed`, `child_start`). retryable: the same call may succeed later.
+    `no_isolation`, `unknown_flavour`, `closed`, `child_start`, `full`, `session_lost`, `supervisor_died`,
+    `fabric`). retryable: the same call may succeed later.
     """
 
     def __init__(self, message: str, *, kind: str, retryable: bool) -> None:
@@ -144,8 +147,64 @@ class SandboxError(Exception):
         self.retryable = retryable
 
 
+class SessionLost(SandboxError):
+    """The session's interpreter is gone and its state with it. `reason` says why: `evicted` (least recently
+    used, when room was needed), `expired` (its lease ended), `died` (the last cell exited, crashed or was
+    killed), `supervisor_died`, `closed`, `unknown`. The caller decides whether to replay the cells."""
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message, kind="session_lost", retryable=False)
+        self.reason = reason
+
+
 class Sandbox(Protocol):
     """Runs programs. `deadline` is an absolute `loop.time()`; past it the program is killed and a
     `SandboxError` of kind `deadline` raised."""
 
     async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult: ...
+
+
+class BatchSandbox(Sandbox, Protocol):
+    """A sandbox that also takes many programs at once. Calls are independent: a failure of ours for one of
+    them is yielded as its `SandboxError` and the others go on."""
+
+    def run_batch(
+        self, requests: Sequence[ExecRequest], *, deadline: float | None = None
+    ) -> AsyncIterator[tuple[int, "ExecResult | SandboxError"]]:
+        """Yields (index into `requests`, outcome) as programs finish, each index exactly once. Closing the
+        iterator kills what still runs."""
+        ...
+
+
+class Session(Protocol):
+    """One live interpreter: cells run one after the other and share its state, as in a notebook.
+
+    Between its cells there is no isolation. Every method raises `SessionLost` once the interpreter is gone.
+    """
+
+    @property
+    def id(self) -> str: ...
+
+    async def run(
+        self, code: str, *, wall_s: float | None = None, deadline: float | None = None
+    ) -> ExecResult:
+        """Runs one cell. `wall_s` replaces the session's own limit for this cell. A cell that exits, crashes
+        or is killed (timeout, memory) still has a result; the session is then lost. An uncaught exception
+        is an `error` and leaves the session alive."""
+        ...
+
+    async def branch(self) -> "Session":
+        """A second session that goes on from the same state, by fork. Both live on independently."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class SessionSandbox(BatchSandbox, Protocol):
+    """A sandbox that also holds sessions."""
+
+    async def open_session(
+        self, *, flavour: str = "stdlib", limits: Limits = DEFAULT_LIMITS, seed: int | None = None
+    ) -> Session:
+        """Starts an interpreter. `limits.memory_bytes` holds for its life, `wall_s` for each cell."""
+        ...
