@@ -11,20 +11,18 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox_bench.http_client import Client
 from sandbox_bench.processes import free_port, running, wait_for_port
-from sandbox_bench.programs import Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """workers: MAX_WORKERS; api: uvicorn processes; route: of the two batch routes; chunk: MAX_BATCH_CHUNK_SIZE
-    or MAX_LONG_BATCH_CHUNK_SIZE."""
+    """workers: MAX_WORKERS; api: uvicorn processes; route: a batch route; chunk: its chunk size,
+    MAX_BATCH_CHUNK_SIZE or MAX_LONG_BATCH_CHUNK_SIZE."""
 
     workers: int
     api: int
@@ -54,15 +52,6 @@ class CodeJudge:
         self.setting, self.port = setting, port
         self.service_roots = service
         self.roots = [*service, redis]
-
-    async def run_batch(self, client: Client, programs: Sequence[Program]) -> list[str | None]:
-        """Stdout of each program, in order; None for one that did not run to its end with exit code 0."""
-        submissions = [{"type": "python", "solution": program.code} for program in programs]
-        answer = await client.post(self.setting.route, {"type": "batch", "submissions": submissions})
-        if answer.status != 200:
-            raise RuntimeError(f"code-judge answered {answer.status}: {answer.body[:300]!r}")
-        results = answer.json()["results"]
-        return [result["stdout"] if result["run_success"] else None for result in results]
 
 
 def version(checkout: Path) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from sandbox_bench import proctree
+from rocstar.sandbox import proctree
 
 STOP_TIMEOUT_S = 15.0
 

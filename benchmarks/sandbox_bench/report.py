@@ -1,4 +1,4 @@
-"""Where a figure comes from and how it is shown: the machine, a table, a JSON file, a bar."""
+"""Where a figure comes from and how it is shown: the machine, a JSON file, a bar."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,24 +57,3 @@ def finish(part: str, result: dict[str, Any], bars: Sequence[Mapping[str, Any]],
         out.write_text(json.dumps(whole, indent=1) + "\n")
         print(f"wrote {out}")
     return int(not all(one["met"] for one in bars))
-
-
-def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A plain table: the first column to the left, the others to the right."""
-    lines = [list(headings), *([_cell(value) for value in row] for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
-    text = []
-    for number, line in enumerate(lines):
-        cells = [line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]
-        text.append("  ".join(cells).rstrip())
-        if number == 0:
-            text.append("  ".join("-" * width for width in widths))
-    return "\n".join(text)
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
-    return str(value)

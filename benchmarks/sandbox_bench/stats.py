@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of all values do not exceed (nearest rank, never invented)."""
-    if not values:
-        raise ValueError("no values: a percentile needs at least one")
-    if not 0 < share <= 1:
-        raise ValueError(f"share is {share}; it must lie in (0, 1]")
-    ordered = sorted(values)
-    return ordered[math.ceil(share * len(ordered)) - 1]
+from rocstar.sandbox.bench import percentile
 
 
 def latency_ms(seconds: Sequence[float]) -> dict[str, float]:

@@ -1,0 +1,197 @@
+"""45,000 calls in flight at once: one asyncio client, batches of 64, all sent without waiting for answers.
+
+    703 requests of 64 and one of 8, together  ->  service  ->  every answer checked against its own nonce
+    gauge every 0.25 s, memory every second    ->  peak in flight, peak memory
+
+Memory: `peak_bytes` is the largest sum seen of the client's resident set and the proportional set sizes of
+the service's whole tree; the sum of peaks of the service and the client (VmHWM) is given beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import resource
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from sandbox_bench.http_client import Client, HttpError
+from sandbox_bench.programs import MAKERS, Program
+from sandbox_bench.report import bar, finish
+from sandbox_bench.rocstar_service import Service, service
+from sandbox_bench.stats import percentile
+
+from rocstar.sandbox import proctree
+
+CALLS = 45_000
+BATCH = 64
+TIMEOUT_S = 600.0
+GAUGE = "rocstar_sandbox_in_flight"
+GIB = 1 << 30
+IN_FLIGHT_SHARE = 40_000 / 45_000
+MEMORY_BAR_GB, RATE_BAR = 2.5, 700.0
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = verbs.add_parser("flood", help="45,000 calls in flight through one client")
+    parser.add_argument("--calls", type=int, default=CALLS)
+    parser.add_argument("--serve-option", action="append", default=[], help="further option of serve")
+    parser.add_argument("--plot", type=Path, help="write in-flight and memory over time to this PNG or SVG")
+
+
+class Flood:
+    """State of one flood: answers by kind, and what was seen of gauge and memory over time."""
+
+    def __init__(self, server: Service) -> None:
+        self.server = server
+        self.statuses: Counter[int] = Counter()
+        self.right = 0
+        self.failures: list[str] = []
+        self.finished_s: list[float] = []
+        self.gauge: list[tuple[float, float]] = []
+        self.memory: list[tuple[float, int, int]] = []
+        self.started = 0.0
+
+    def now(self) -> float:
+        return time.perf_counter() - self.started
+
+    async def send(self, client: Client, programs: list[Program]) -> None:
+        requests = [{"code": program.code} for program in programs]
+        try:
+            answer = await client.post("/v1/batch", {"requests": requests}, timeout_s=TIMEOUT_S)
+        except (HttpError, OSError, TimeoutError) as error:
+            self.failures.append(repr(error)[:200])
+            return
+        self.statuses[answer.status] += 1
+        if answer.status == 200:
+            results = answer.json()["results"]
+            pairs = zip(programs, results, strict=True)
+            self.right += sum(
+                result.get("status") == "ok" and program.right(result["stdout"]) for program, result in pairs
+            )
+        else:
+            self.failures.append(f"{answer.status}: {answer.body[:200]!r}")
+        self.finished_s.append(self.now())
+
+    async def watch_gauge(self) -> None:
+        async with self.server.client() as client:
+            while True:
+                text = (await client.get("/metrics")).body.decode()
+                self.gauge.append((self.now(), gauge_value(text)))
+                await asyncio.sleep(0.25)
+
+    async def watch_memory(self) -> None:
+        while True:
+            tree = proctree.tree_pss_bytes([self.server.pid])
+            self.memory.append((self.now(), tree, proctree.status_kib(os.getpid(), "VmRSS") * 1024))
+            await asyncio.sleep(1.0)
+
+
+def gauge_value(text: str) -> float:
+    """The sum of the in-flight gauge over its labels, from the Prometheus text format."""
+    lines = [line for line in text.splitlines() if line.startswith(GAUGE)]
+    values = [float(line.rsplit(" ", 1)[1]) for line in lines if line[len(GAUGE)] in " {"]
+    if not values:
+        raise ValueError(f"/metrics has no {GAUGE}")
+    return sum(values)
+
+
+def raise_descriptor_limit() -> None:
+    """A socket per request in flight: more than the usual soft limit of 1024 leaves room for."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def run(options: argparse.Namespace) -> int:
+    raise_descriptor_limit()
+    make = MAKERS["print"]
+    batches = [
+        [make(10**6 + nonce) for nonce in range(first, min(first + BATCH, options.calls))]
+        for first in range(0, options.calls, BATCH)
+    ]
+    serve = options.serve_option or ["--max-in-flight", str(options.calls + BATCH)]
+    with service(*serve) as server:
+        flood = Flood(server)
+        async with server.client() as client:
+            await client.post("/v1/batch", {"requests": [{"code": "print(0)"}] * BATCH})
+            cpu, own = proctree.cpu_s([server.pid]), time.process_time()
+            flood.started = time.perf_counter()
+            watchers = [asyncio.create_task(flood.watch_gauge()), asyncio.create_task(flood.watch_memory())]
+            async with asyncio.TaskGroup() as group:
+                for batch in batches:
+                    group.create_task(flood.send(client, batch))
+            seconds = flood.now()
+            for watcher in watchers:
+                watcher.cancel()
+            await asyncio.wait(watchers)
+        cpu, own = proctree.cpu_s([server.pid]) - cpu, time.process_time() - own
+        service_peak = sum(proctree.peak_rss_bytes(member.pid) for member in proctree.tree([server.pid]))
+    return _report(options, flood, seconds, cpu, own, service_peak)
+
+
+def _report(
+    options: argparse.Namespace, flood: Flood, seconds: float, cpu: float, own: float, service_peak: int
+) -> int:
+    in_flight = max(value for _, value in flood.gauge)
+    peak = max(tree + client for _, tree, client in flood.memory)
+    client_peak = proctree.peak_rss_bytes(os.getpid())
+    result: dict[str, Any] = {
+        "calls": options.calls,
+        "requests": -(-options.calls // BATCH),
+        "answered_right": flood.right,
+        "http_statuses": dict(flood.statuses),
+        "failures": flood.failures[:20],
+        "seconds": round(seconds, 2),
+        "calls_per_s": round(options.calls / seconds, 1),
+        "service_cpu_ms_per_call": round(1e3 * cpu / options.calls, 4),
+        "client_cpu_ms_per_call": round(1e3 * own / options.calls, 4),
+        "max_in_flight_gauge": in_flight,
+        "peak_bytes": peak,
+        "peak_tree_pss_bytes": max(tree for _, tree, _ in flood.memory),
+        "peak_client_rss_bytes": client_peak,
+        "sum_of_process_peaks_bytes": service_peak + client_peak,
+        "first_answer_s": round(min(flood.finished_s), 3),
+        "request_p50_s": round(percentile(flood.finished_s, 0.5), 2),
+        "gauge_over_time": [
+            [round(at, 2), value] for at, value in flood.gauge[:: max(1, len(flood.gauge) // 100)]
+        ],
+    }
+    for name, value in result.items():
+        if name not in ("gauge_over_time", "failures"):
+            print(f"{name:28} {value}")
+    for failure in flood.failures[:3]:
+        print(f"failure: {failure}")
+    refused = sum(count for status, count in flood.statuses.items() if status != 200) + len(flood.failures)
+    bars = [
+        bar("calls answered right", flood.right, options.calls, at_most=False),
+        bar("requests refused or failed", refused, 0, at_most=True),
+        bar("in-flight gauge", in_flight, round(IN_FLIGHT_SHARE * options.calls), at_most=False),
+        bar("service and client memory in GB", peak / 1e9, MEMORY_BAR_GB, at_most=True),
+        bar("calls per second", options.calls / seconds, RATE_BAR, at_most=False),
+    ]
+    if options.plot:
+        _plot(flood, options.plot)
+    return finish("flood", result, bars, options.out)
+
+
+def _plot(flood: Flood, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    axes.plot([at for at, _ in flood.gauge], [value for _, value in flood.gauge], color="tab:blue")
+    axes.set_xlabel("seconds since the first request")
+    axes.set_ylabel("calls in flight", color="tab:blue")
+    memory = axes.twinx()
+    total = [(tree + client) / GIB for _, tree, client in flood.memory]
+    memory.plot([at for at, _, _ in flood.memory], total, color="tab:orange")
+    memory.set_ylabel("memory of service and client (GiB)", color="tab:orange")
+    memory.set_ylim(bottom=0)
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)

@@ -1,0 +1,216 @@
+"""`rocstar sandbox bench`: what this machine's sandbox does, in about twenty seconds.
+
+    rows, one after the other:  pool.run_batch, 64 calls at a time, 2 batches in flight   (throughput)
+                                pool.run, one call at a time                              (latency)
+                                one session, one cell at a time
+
+CPU per call is that of this process and all its descendants, so the caller's share is in it. Each program
+carries a number of its own, and every answer is checked.
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rocstar.sandbox import proctree
+from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, Session, SessionSandbox
+
+BATCH = 64
+BATCHES_IN_FLIGHT = 2
+WARM_UP_CALLS = 32
+
+PROGRAMS = {
+    "print": ("stdlib", "print({nonce})", "{nonce}"),
+    "sympy integral": (
+        "numeric",
+        "from sympy import symbols, integrate\nx = symbols('x')\nprint(integrate(x**2, x), {nonce})",
+        "x**3/3 {nonce}",
+    ),
+}
+"""Name: flavour, code and expected output, each with a place for the number of the call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table. cpu_ms_per_call: of the whole process tree; latencies: of single calls, and None
+    where calls went in batches."""
+
+    name: str
+    calls: int
+    wrong: int
+    calls_per_s: float
+    cpu_ms_per_call: float
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of all values do not exceed (nearest rank, never invented)."""
+    if not values:
+        raise ValueError("no values: a percentile needs at least one")
+    if not 0 < share <= 1:
+        raise ValueError(f"share is {share}; it must lie in (0, 1]")
+    return sorted(values)[math.ceil(share * len(values)) - 1]
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A plain table: the first column to the left, the others to the right; None is a dash."""
+    lines = [list(headings), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
+    text = []
+    for number, line in enumerate(lines):
+        cells = [line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]
+        text.append("  ".join(cells).rstrip())
+        if number == 0:
+            text.append("  ".join("-" * width for width in widths))
+    return "\n".join(text)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+    return str(value)
+
+
+def requests(name: str, first: int, count: int) -> list[tuple[ExecRequest, str]]:
+    """Programs `first` to `first + count - 1` of one kind, with what each must print."""
+    flavour, code, expected = PROGRAMS[name]
+    return [
+        (ExecRequest(code=code.format(nonce=n), flavour=flavour), expected.format(nonce=n))
+        for n in range(first, first + count)
+    ]
+
+
+def is_right(outcome: ExecResult | SandboxError, expected: str) -> bool:
+    return isinstance(outcome, ExecResult) and outcome.stdout.strip() == expected
+
+
+async def _one_batch(pool: SessionSandbox, name: str, first: int) -> int:
+    """Runs one batch; returns how many answers were wrong."""
+    wanted = requests(name, first, BATCH)
+    outcomes: AsyncIterator[tuple[int, ExecResult | SandboxError]]
+    outcomes = pool.run_batch([request for request, _ in wanted])
+    return sum([not is_right(outcome, wanted[index][1]) async for index, outcome in outcomes])
+
+
+async def measure(
+    name: str, seconds: float, call: Callable[[int], Awaitable[int]], *, per_call: int, lanes: int
+) -> Row:
+    """Repeats `call(n)`, which answers how many of its `per_call` answers were wrong, in `lanes` loops at a
+    time until `seconds` are over; n grows by `per_call` and is never used twice."""
+    numbers = iter(range(10**6, 10**12, per_call))
+    for _ in range(max(1, WARM_UP_CALLS // per_call)):
+        await call(next(numbers))
+    latencies: list[float] = []
+    wrong = 0
+    cpu_before, started = proctree.cpu_s([os.getpid()]), time.perf_counter()
+
+    async def lane() -> None:
+        nonlocal wrong
+        while time.perf_counter() - started < seconds:
+            begun = time.perf_counter()
+            wrong += await call(next(numbers))
+            latencies.append(time.perf_counter() - begun)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(lanes):
+            group.create_task(lane())
+    elapsed = time.perf_counter() - started
+    cpu = proctree.cpu_s([os.getpid()]) - cpu_before
+    calls = len(latencies) * per_call
+    single = per_call == 1
+    return Row(
+        name=name,
+        calls=calls,
+        wrong=wrong,
+        calls_per_s=calls / elapsed,
+        cpu_ms_per_call=1e3 * cpu / calls,
+        p50_ms=1e3 * percentile(latencies, 0.5) if single else None,
+        p99_ms=1e3 * percentile(latencies, 0.99) if single else None,
+    )
+
+
+async def bench(pool: SessionSandbox, names: Sequence[str], seconds: float) -> list[Row]:
+    """All rows for the programs `names`; `seconds` is what they take together."""
+    share = seconds / (2 * len(names) + 1)
+    rows = []
+    for name in names:
+
+        async def batch(first: int, name: str = name) -> int:
+            return await _one_batch(pool, name, first)
+
+        async def single(first: int, name: str = name) -> int:
+            ((request, expected),) = requests(name, first, 1)
+            return int(not is_right(await pool.run(request), expected))
+
+        many = f"{name}, batches of {BATCH}"
+        rows.append(await measure(many, share, batch, per_call=BATCH, lanes=BATCHES_IN_FLIGHT))
+        rows.append(await measure(f"{name}, one at a time", share, single, per_call=1, lanes=1))
+    session = await pool.open_session()
+    try:
+        rows.append(await measure("session cell", share, _cell_of(session), per_call=1, lanes=1))
+    finally:
+        await session.close()
+    return rows
+
+
+def _cell_of(session: Session) -> Callable[[int], Awaitable[int]]:
+    async def cell(nonce: int) -> int:
+        return int(not is_right(await session.run(f"print({nonce})"), str(nonce)))
+
+    return cell
+
+
+def show(rows: Sequence[Row]) -> str:
+    headings = ("", "calls", "wrong", "calls/s", "CPU ms/call", "p50 ms", "p99 ms")
+    return table(headings, [tuple(asdict(row).values()) for row in rows])
+
+
+def add_bench_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser(
+        "bench", help="throughput and latency of this machine", description="How fast is the sandbox here?"
+    )
+    parser.add_argument("--seconds", type=_seconds, default=20.0, help="how long to measure (default 20)")
+    parser.add_argument(
+        "--stdlib-only", action="store_true", help="leave out the programs that need numpy and sympy"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not in (0, 3600] seconds")
+    return value
+
+
+def run(options: argparse.Namespace) -> int:
+    """Exit status 1 when an answer was wrong."""
+    names = ["print"] if options.stdlib_only else list(PROGRAMS)
+    rows, about = asyncio.run(_with_pool(names, options.seconds))
+    if options.json:
+        print(json.dumps({**about, "rows": [asdict(row) for row in rows]}, indent=2))
+    else:
+        print(show(rows))
+        print(f"{about['cores']} cores, isolation tier {about['tier']}: {about['isolation']}")
+    return int(any(row.wrong for row in rows))
+
+
+async def _with_pool(names: Sequence[str], seconds: float) -> tuple[list[Row], dict[str, Any]]:
+    # The pool brings asyncio's socket machinery along, which --help does not need.
+    from rocstar.sandbox.pool import SandboxPool
+
+    flavours = list(dict.fromkeys(["stdlib", *(PROGRAMS[name][0] for name in names)]))
+    async with SandboxPool(flavours) as pool:
+        result = await pool.run(ExecRequest(code="print(1)"))
+        about = {"cores": len(os.sched_getaffinity(0)), "tier": result.tier, "isolation": result.isolation}
+        return await bench(pool, names, seconds), about
