@@ -1,0 +1,12 @@
+# group: cpu
+# tries: a regular expression that takes exponential time and holds the interpreter's lock
+# breach: it ends by itself
+# expect: timeout
+# output: started
+# held-by: wall clock
+# limits: wall_s=0.3
+import re
+
+print("started")
+re.match(r"(a+)+$", "a" * 64 + "b")
+print("BREACH: matched")
