@@ -2,16 +2,27 @@
 
 fake = FakeSandbox({"print(1)": ok("1\\n"), "1/0": error("ZeroDivisionError: division by zero\\n")})
 fake = FakeSandbox(lambda request: timeout() if "while" in request.code else ok())
+
+Sessions answer from the same script, cell by cell; `fake.lose(session, "evicted")` takes an interpreter away.
 """
 
 import asyncio
+import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 from rocstar.sandbox.cell import MEMORY_EXIT
-from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, Status
+from rocstar.sandbox.types import (
+    DEFAULT_LIMITS,
+    ExecRequest,
+    ExecResult,
+    Limits,
+    SandboxError,
+    SessionLost,
+    Status,
+)
 
 Answer = ExecResult | SandboxError
 
@@ -80,6 +91,7 @@ class FakeSandbox:
         self._script = script
         self._otherwise = otherwise
         self.requests: list[ExecRequest] = []
+        self.sessions: list[FakeSession] = []
 
     @classmethod
     def from_recordings(cls, path: Path) -> Self:
@@ -99,6 +111,31 @@ class FakeSandbox:
             raise answer
         return answer
 
+    async def run_batch(
+        self, requests: Sequence[ExecRequest], *, deadline: float | None = None
+    ) -> AsyncIterator[tuple[int, Answer]]:
+        """The last request's outcome comes first: whoever relies on the order of completion is found out."""
+        for index in reversed(range(len(requests))):
+            try:
+                yield index, await self.run(requests[index], deadline=deadline)
+            except SandboxError as error:
+                yield index, error
+
+    async def open_session(
+        self, *, flavour: str = "stdlib", limits: Limits = DEFAULT_LIMITS, seed: int | None = None
+    ) -> "FakeSession":
+        await asyncio.sleep(0)
+        return self._add_session(ExecRequest(code="", flavour=flavour, limits=limits, seed=seed), [])
+
+    def _add_session(self, template: ExecRequest, cells: list[str]) -> "FakeSession":
+        session = FakeSession(self, f"fake-{len(self.sessions)}", template, cells)
+        self.sessions.append(session)
+        return session
+
+    def lose(self, session: "FakeSession", reason: str) -> None:
+        """Takes the interpreter away: the next use of `session` raises SessionLost with this reason."""
+        session.lost = reason
+
     def _answer(self, request: ExecRequest) -> Answer:
         if callable(self._script):
             return self._script(request)
@@ -106,3 +143,46 @@ class FakeSandbox:
         if answer is None:
             raise LookupError(f"the script of this FakeSandbox has no answer to {request.code!r}")
         return answer
+
+
+class FakeSession:
+    """A session of a FakeSandbox. `cells`: what ran in it, those before a branch included. `lost`: why it is
+    gone, None while it lives."""
+
+    def __init__(self, sandbox: FakeSandbox, name: str, template: ExecRequest, cells: list[str]) -> None:
+        self._sandbox = sandbox
+        self._template = template
+        self.id = name
+        self.cells = cells
+        self.lost: str | None = None
+
+    async def run(
+        self, code: str, *, wall_s: float | None = None, deadline: float | None = None
+    ) -> ExecResult:
+        self._check()
+        limits = self._template.limits
+        if wall_s is not None:
+            limits = dataclasses.replace(limits, wall_s=wall_s)
+        try:
+            result = await self._sandbox.run(
+                dataclasses.replace(self._template, code=code, limits=limits), deadline=deadline
+            )
+        except SessionLost as loss:
+            self.lost = loss.reason
+            raise
+        self.cells.append(code)
+        if result.exit_code not in (0, 1):  # it exited, crashed or was killed, and the interpreter with it
+            self.lost = "died"
+        return result
+
+    async def branch(self) -> "FakeSession":
+        self._check()
+        await asyncio.sleep(0)
+        return self._sandbox._add_session(self._template, [*self.cells])
+
+    async def close(self) -> None:
+        self.lost = self.lost or "closed"
+
+    def _check(self) -> None:
+        if self.lost is not None:
+            raise SessionLost(f"the session is gone: {self.lost}", reason=self.lost)

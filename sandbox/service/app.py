@@ -1,0 +1,229 @@
+"""The aiohttp application: routes, and what holds for all of them.
+
+    request --> guard (drain, token, origin) --> handler --> response
+                  |  Refused -> the dialect's own 4xx;  cancelled -> client gone, its programs are killed
+
+Start and end are in `serve.py`.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from rocstar.sandbox.service.auth import is_authorized
+from rocstar.sandbox.service.calls import Calls
+from rocstar.sandbox.service.code_judge import CodeJudge
+from rocstar.sandbox.service.decode import Rules
+from rocstar.sandbox.service.decode_code_judge import JudgeOptions
+from rocstar.sandbox.service.errors import Full, Refused, SchemaError, Unparsable
+from rocstar.sandbox.service.http import JSON, failure_answer, read_body, respond, to_json
+from rocstar.sandbox.service.idempotency import IdempotencyStore
+from rocstar.sandbox.service.metrics import CONTENT_TYPE, Metrics
+from rocstar.sandbox.service.native import Native
+from rocstar.sandbox.service.openapi import document
+from rocstar.sandbox.service.sandbox_fusion import SandboxFusion
+from rocstar.sandbox.service.sessions import SessionTable
+from rocstar.sandbox.types import ExecRequest, SandboxError, SessionSandbox, Status
+
+OPEN_PATHS = frozenset(("/healthz", "/ping"))
+"""Paths that need no token."""
+
+READY_S = 10.0
+READY_KEPT_S = 1.0
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """What a service is told at its start.
+
+    max_calls: calls in flight, beyond which the answer is 429. max_body_bytes: of one request.
+    body_timeout_s: for a request's body to arrive. token: None lets everybody in, for loopback only.
+    num_workers: programs at a time, as /status tells it.
+    """
+
+    rules: Rules
+    judge: JudgeOptions = field(default_factory=JudgeOptions)
+    token: str | None = None
+    max_calls: int = 65_536
+    max_body_bytes: int = 64 << 20
+    body_timeout_s: float = 60.0
+    num_workers: int = 1
+    session_lease_s: float = 1800.0
+    max_sessions: int = 4096
+    idempotency_ttl_s: float = 600.0
+    idempotency_grace_s: float = 30.0
+    max_idempotency_keys: int = 65_536
+
+
+class Service:
+    """The service over one sandbox. `app` is what a server runs; `draining` refuses what is new."""
+
+    def __init__(self, sandbox: SessionSandbox, options: ServiceOptions) -> None:
+        self.options = options
+        self.metrics = Metrics()
+        self.draining = False
+        self._sandbox = sandbox
+        self.calls = Calls(sandbox, self.metrics, max_in_flight=options.max_calls)
+        self.sessions = SessionTable(
+            sandbox, self.metrics, lease_s=options.session_lease_s, max_sessions=options.max_sessions
+        )
+        self.keys = IdempotencyStore(
+            ttl_s=options.idempotency_ttl_s,
+            grace_s=options.idempotency_grace_s,
+            max_keys=options.max_idempotency_keys,
+        )
+        self._ready_lock = asyncio.Lock()
+        self._ready_s = float("-inf")
+        self._unready = ""
+        self.app = self._build()
+
+    def _build(self) -> web.Application:
+        options, rules = self.options, self.options.rules
+        app = web.Application(middlewares=[self._guard], handler_args={"handler_cancellation": True})
+        native = Native(self.calls, self.sessions, self.keys, rules, self._read_body)
+        judge = CodeJudge(
+            self.calls, self.metrics, rules, options.judge, self._read_body, num_workers=options.num_workers
+        )
+        fusion = SandboxFusion(self.calls, self._sandbox, rules, self._read_body)
+        app.add_routes([*native.routes(), *judge.routes(), *fusion.routes()])
+        app.router.add_get("/healthz", self.healthz)
+        app.router.add_get("/readyz", self.readyz)
+        app.router.add_get("/metrics", self.show_metrics)
+        app.router.add_get("/openapi.json", self.show_document)
+        app.cleanup_ctx.append(self._background)
+        return app
+
+    async def _background(self, app: web.Application) -> AsyncIterator[None]:
+        sweeper = asyncio.create_task(self.sessions.sweep_for_ever())
+        yield
+        sweeper.cancel()
+        with suppress(asyncio.CancelledError):
+            await sweeper
+        await self.keys.close()
+        await self.sessions.close_all()
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            self._check(request)
+            response = await handler(request)
+        except Refused as refusal:
+            response = refused(request.path, refusal)
+        except SandboxError as error:
+            response = respond(failure_answer(error))
+        except web.HTTPException as error:  # the router's: no such path, wrong method
+            response = web.Response(
+                body=to_json({"detail": error.reason}), status=error.status, content_type=JSON
+            )
+            if "Allow" in error.headers:
+                response.headers["Allow"] = error.headers["Allow"]
+        except (asyncio.CancelledError, ConnectionResetError):
+            self.metrics.disconnects += 1
+            raise
+        resource = request.match_info.route.resource
+        self.metrics.answers[resource.canonical if resource else "unknown", response.status] += 1
+        return response
+
+    def _check(self, request: web.Request) -> None:
+        path, options = request.path, self.options
+        if path in OPEN_PATHS:
+            return
+        if not is_authorized(request.headers.get("Authorization"), options.token):
+            raise Refused(
+                "give the service's token as `Authorization: Bearer TOKEN`", status=401, kind="unauthorized"
+            )
+        if options.token is None and "Origin" in request.headers:
+            # A page in a browser on this machine reaches loopback too, and it holds no token.
+            raise Refused("requests from web pages need a token", status=403, kind="forbidden")
+        if self.draining and request.method == "POST":
+            raise Refused("the service is shutting down", status=503, kind="closed")
+
+    async def _read_body(self, request: web.Request) -> bytes:
+        return await read_body(
+            request, max_bytes=self.options.max_body_bytes, timeout_s=self.options.body_timeout_s
+        )
+
+    async def healthz(self, request: web.Request) -> web.Response:
+        return web.Response(body=b'{"status":"ok"}', content_type=JSON)
+
+    async def readyz(self, request: web.Request) -> web.Response:
+        """Whether the sandbox runs a program now. One is run at most every second, however many ask."""
+        if self.draining:
+            return _unready("the service is shutting down")
+        async with self._ready_lock:
+            now_s = asyncio.get_running_loop().time()
+            if now_s - self._ready_s > READY_KEPT_S:
+                self._unready = await self._probe(now_s + READY_S)
+                self._ready_s = asyncio.get_running_loop().time()
+            return (
+                _unready(self._unready)
+                if self._unready
+                else web.Response(body=b'{"ready":true}', content_type=JSON)
+            )
+
+    async def _probe(self, deadline: float) -> str:
+        """What keeps the sandbox from running a program; empty when nothing does."""
+        request = ExecRequest(code="print(1)", flavour=self.options.rules.choice.choose(""))
+        try:
+            result = await self._sandbox.run(request, deadline=deadline)
+        except SandboxError as error:
+            return f"{error.kind}: {error}"
+        return (
+            "" if result.status is Status.OK and result.stdout == "1\n" else f"print(1) gave {result.status}"
+        )
+
+    async def show_metrics(self, request: web.Request) -> web.Response:
+        self.metrics.idempotent_hits = self.keys.hits
+        text = self.metrics.render(
+            sessions=len(self.sessions), remembered_keys=len(self.keys), backend=backend_stats(self._sandbox)
+        )
+        return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def show_document(self, request: web.Request) -> web.Response:
+        return web.Response(body=to_json(document()), content_type=JSON)
+
+
+def backend_stats(sandbox: object) -> dict[str, float]:
+    """What a sandbox tells about itself in `stats()`, if it does."""
+    stats = getattr(sandbox, "stats", None)
+    return dict(stats()) if callable(stats) else {}
+
+
+def refused(path: str, refusal: Refused) -> web.Response:
+    """A refusal in the shape of the path's dialect."""
+    headers = {"Retry-After": str(Full.retry_after_s)} if refusal.status in (429, 503) else {}
+    if refusal.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    value: dict[str, Any]
+    if isinstance(refusal, SchemaError):
+        value = {"detail": refusal.details}
+    elif path.startswith("/v1/"):
+        value = {"error": refusal.to_json()}
+    elif isinstance(refusal, Unparsable):
+        value = {"detail": "There was an error parsing the body"}
+    else:
+        value = {"detail": str(refusal)}
+    response = web.Response(body=_encoded(value), status=refusal.status, headers=headers, content_type=JSON)
+    if refusal.status in (408, 413):
+        response.force_close()  # what is left of the body is not read
+    return response
+
+
+def _encoded(value: dict[str, Any]) -> bytes:
+    """JSON of a refusal. What it quotes of the body may be no JSON (NaN), or nested beyond the encoder."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        details = [{**detail, "input": None} for detail in value["detail"]]
+        return to_json({"detail": details})
+
+
+def _unready(reason: str) -> web.Response:
+    return web.Response(body=to_json({"ready": False, "reason": reason}), status=503, content_type=JSON)

@@ -1,0 +1,115 @@
+"""Calls on their way to the sandbox: admitted or refused at once, counted, never queued here.
+
+    handler --> Calls.run / Calls.run_batch --> sandbox (holds what cannot run yet)
+                  ^ Full when `max_in_flight` would be exceeded
+
+A handler that is cancelled (its client went away) closes the sandbox's iterator, which kills its programs.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from typing import cast
+
+from rocstar.sandbox.service.errors import Full, Refused
+from rocstar.sandbox.service.metrics import Metrics
+from rocstar.sandbox.types import BatchSandbox, ExecRequest, ExecResult, SandboxError
+
+Outcome = ExecResult | SandboxError
+_Outcomes = AsyncGenerator[tuple[int, Outcome], None]
+
+MAX_CALL_S = 7200.0
+"""Deadline of a call whose caller gave none: no call outlives its client's patience for ever."""
+
+
+class Calls:
+    """Invariant: at most `max_in_flight` calls are in the sandbox; `metrics.in_flight` is their number."""
+
+    def __init__(self, sandbox: BatchSandbox, metrics: Metrics, *, max_in_flight: int) -> None:
+        if max_in_flight < 1:
+            raise ValueError(f"max_in_flight is {max_in_flight}; at least 1 is needed")
+        self._sandbox = sandbox
+        self._metrics = metrics
+        self.max_in_flight = max_in_flight
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def run(self, request: ExecRequest, deadline_s: float | None = None) -> ExecResult:
+        """Runs one call. Raises Full, or the SandboxError of a call that has no result."""
+        metrics = self._metrics
+        self._enter(1)
+        try:
+            result = await self._sandbox.run(request, deadline=self.deadline(deadline_s))
+        except SandboxError as error:
+            metrics.failures[error.kind] += 1
+            raise
+        finally:
+            self._leave(1)
+        metrics.saw_result(request.flavour, result)
+        return result
+
+    async def run_batch(
+        self, requests: Sequence[ExecRequest], deadline_s: float | None = None
+    ) -> AsyncIterator[tuple[int, Outcome]]:
+        """Yields (index, outcome) as calls end, each index once. Raises Full before anything ran."""
+        metrics = self._metrics
+        waiting = len(requests)
+        self._enter(waiting)
+        try:
+            generator = cast(_Outcomes, self._sandbox.run_batch(requests, deadline=self.deadline(deadline_s)))
+            async with aclosing(generator) as outcomes:
+                async for index, outcome in outcomes:
+                    if isinstance(outcome, ExecResult):
+                        metrics.saw_result(requests[index].flavour, outcome)
+                    else:
+                        metrics.failures[outcome.kind] += 1
+                    waiting -= 1
+                    self._leave(1)
+                    yield index, outcome
+        finally:
+            self._leave(waiting)
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Counts one call that runs inside, a session's cell say. Raises Full."""
+        self._enter(1)
+        try:
+            yield
+        except SandboxError as error:
+            self._metrics.failures[error.kind] += 1
+            raise
+        finally:
+            self._leave(1)
+
+    def admit(self, num_calls: int) -> None:
+        """Raises Full if so many calls could not enter now."""
+        in_flight = self._metrics.in_flight
+        if in_flight + num_calls > self.max_in_flight:
+            if num_calls > self.max_in_flight:
+                raise Refused(
+                    f"{num_calls} calls never fit: this service holds at most {self.max_in_flight}",
+                    kind="too_large",
+                    status=413,
+                )
+            raise Full(
+                f"{in_flight} calls are in flight and at most {self.max_in_flight} may be; ask again later"
+            )
+
+    async def drained(self) -> None:
+        """Returns once no call is in flight."""
+        await self._idle.wait()
+
+    def _enter(self, num_calls: int) -> None:
+        self.admit(num_calls)
+        self._metrics.in_flight += num_calls
+        self._idle.clear()
+
+    def _leave(self, num_calls: int) -> None:
+        self._metrics.in_flight -= num_calls
+        if self._metrics.in_flight == 0:
+            self._idle.set()
+
+    @staticmethod
+    def deadline(deadline_s: float | None) -> float:
+        """Absolute `loop.time()`."""
+        return asyncio.get_running_loop().time() + (MAX_CALL_S if deadline_s is None else deadline_s)

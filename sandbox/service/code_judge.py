@@ -1,0 +1,146 @@
+"""code-judge's dialect at the root: its eight routes, schemas, reasons and order.
+
+Differences that are meant are listed in docs/service.md; the rest is held against recordings of the original.
+"""
+
+from typing import Any
+
+from aiohttp import web
+
+from rocstar.sandbox.service.calls import Calls, Outcome
+from rocstar.sandbox.service.decode import Rules
+from rocstar.sandbox.service.decode_code_judge import (
+    JudgeOptions,
+    Submission,
+    decode_submission,
+    decode_submissions,
+)
+from rocstar.sandbox.service.http import to_json
+from rocstar.sandbox.service.metrics import Metrics
+from rocstar.sandbox.service.native import ReadBody
+from rocstar.sandbox.types import ExecResult, SandboxError, Status
+
+TIMEOUT_LINE = "Suicide from timeout.\n"
+PONG = b'"pong"'
+
+
+class CodeJudge:
+    """The handlers. `num_workers`: what /status tells."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        metrics: Metrics,
+        rules: Rules,
+        options: JudgeOptions,
+        read_body: ReadBody,
+        *,
+        num_workers: int,
+    ) -> None:
+        self._calls = calls
+        self._metrics = metrics
+        self._rules = rules
+        self._options = options
+        self._limits = options.limits
+        self._read_body = read_body
+        self._num_workers = num_workers
+
+    def routes(self) -> list[web.RouteDef]:
+        wait_s, long_wait_s = float(self._options.wait_s), float(self._options.long_batch_wait_s)
+        return [
+            web.get("/ping", self.ping),
+            web.get("/status", self.status),
+            *(web.post(f"/{verb}", self._single(verb == "run", wait_s)) for verb in ("run", "judge")),
+            *(web.post(f"/{verb}/batch", self._batch(verb == "run", wait_s)) for verb in ("run", "judge")),
+            *(
+                web.post(f"/{verb}/long-batch", self._batch(verb == "run", long_wait_s))
+                for verb in ("run", "judge")
+            ),
+        ]
+
+    async def ping(self, request: web.Request) -> web.Response:
+        return web.Response(body=PONG, content_type="application/json")
+
+    async def status(self, request: web.Request) -> web.Response:
+        waiting = max(0, self._metrics.in_flight - self._num_workers)
+        return _json({"queue": waiting, "num_workers": self._num_workers})
+
+    def _single(self, with_output: bool, wait_s: float) -> Any:
+        async def handler(request: web.Request) -> web.Response:
+            submission = decode_submission(await self._read_body(request), self._rules, self._limits)
+            outcome: Outcome | None = None
+            if submission.request is not None:
+                try:
+                    outcome = await self._calls.run(submission.request, wait_s)
+                except SandboxError as error:
+                    outcome = error
+            return _json(self._fields(submission, outcome, with_output, wait_s))
+
+        return handler
+
+    def _batch(self, with_output: bool, wait_s: float) -> Any:
+        async def handler(request: web.Request) -> web.Response:
+            body = await self._read_body(request)
+            sub_id, submissions = decode_submissions(body, self._rules, self._limits)
+            del body
+            results: list[dict[str, Any] | None] = [None] * len(submissions)
+            indices = [i for i, submission in enumerate(submissions) if submission.request is not None]
+            sent = [submission.request for submission in submissions if submission.request is not None]
+            if sent:
+                async for position, outcome in self._calls.run_batch(sent, wait_s):
+                    index = indices[position]
+                    results[index] = self._fields(submissions[index], outcome, with_output, wait_s)
+            for index, result in enumerate(results):
+                if result is None:
+                    results[index] = self._fields(submissions[index], None, with_output, wait_s)
+            return _json({"sub_id": sub_id, "results": results})
+
+        return handler
+
+    def _fields(
+        self, submission: Submission, outcome: Outcome | None, with_output: bool, wait_s: float
+    ) -> dict[str, Any]:
+        """One result, in the order of that schema's fields. `outcome` is None when nothing ran."""
+        if isinstance(outcome, ExecResult):
+            return self._judged(submission, outcome, with_output)
+        reason, cost = submission.reason or "internal_error", 0.0
+        if outcome is not None and outcome.retryable:
+            # The one reason that those clients retry. A deadline passed after exactly the wait.
+            reason, cost = "queue_timeout", wait_s if outcome.kind == "deadline" else 0.0
+        fields: dict[str, Any] = {
+            "sub_id": submission.sub_id,
+            "success": False,
+            "run_success": False,
+            "cost": cost,
+        }
+        if with_output:
+            fields["stdout"] = None
+            fields["stderr"] = submission.message or None
+        fields["reason"] = reason
+        return fields
+
+    def _judged(self, submission: Submission, result: ExecResult, with_output: bool) -> dict[str, Any]:
+        run_success = result.status is Status.OK
+        expected = submission.expected_output
+        stdout = result.stdout
+        timed_out = result.status is Status.TIMEOUT or (
+            not run_success and result.wall_s >= self._options.execution_s
+        )
+        fields: dict[str, Any] = {
+            "sub_id": submission.sub_id,
+            "success": run_success and (expected is None or stdout.strip() == expected.strip()),
+            "run_success": run_success,
+            "cost": result.wall_s,
+        }
+        if with_output:
+            shown = self._options.shown_chars
+            if result.status is Status.TIMEOUT:
+                stdout = stdout[:shown] + TIMEOUT_LINE
+            fields["stdout"] = stdout[:shown]
+            fields["stderr"] = result.stderr[:shown]
+        fields["reason"] = "worker_timeout" if timed_out else ""
+        return fields
+
+
+def _json(value: Any) -> web.Response:
+    return web.Response(body=to_json(value), content_type="application/json")

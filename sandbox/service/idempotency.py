@@ -1,0 +1,190 @@
+"""At most one execution per idempotency key, and one answer to all who ask with it.
+
+    first request  --> starts the execution (a task of the store's) and waits for it
+    retry, running --> waits for the same execution
+    retry, ended   --> gets the kept answer, for `ttl_s`
+
+The execution does not belong to a connection: it goes on while somebody waits, and `grace_s` longer for a
+client that lost its connection and comes back. Answers that a retry should get anew (a refusal, a failure of
+ours) are not kept. All of it lives in memory: a restarted service knows no keys.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rocstar.sandbox.service.errors import Refused
+
+MAX_KEY_CHARS = 255
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What an HTTP response will carry. keep: whether a retry by key gets it again."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+    keep: bool = True
+    retry_after_s: int | None = None
+
+
+class Execution:
+    """One piece of work under a key. `lines`: what it has streamed so far."""
+
+    def __init__(self, fingerprint: bytes) -> None:
+        self.fingerprint = fingerprint
+        self.lines: list[bytes] = []
+        self.task: asyncio.Task[Answer] | None = None
+        self.waiters = 0
+        self.size_bytes = 0
+        self.ended_s = 0.0
+        self.reaper: asyncio.TimerHandle | None = None
+        self._changed: asyncio.Future[None] | None = None
+
+    def emit(self, line: bytes) -> None:
+        self.lines.append(line)
+        self.wake()
+
+    def wake(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    async def changed(self) -> None:
+        if self._changed is None or self._changed.done():
+            self._changed = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._changed)
+
+
+Work = Callable[[Execution], Awaitable[Answer]]
+
+
+class IdempotencyStore:
+    """Invariant: a key has at most one execution under way; at most `max_keys` answers of together at most
+    `max_bytes` are kept."""
+
+    def __init__(
+        self,
+        *,
+        ttl_s: float = 600.0,
+        max_keys: int = 65_536,
+        max_bytes: int = 256 << 20,
+        grace_s: float = 30.0,
+    ) -> None:
+        self._ttl_s = ttl_s
+        self._max_keys = max_keys
+        self._max_bytes = max_bytes
+        self._grace_s = grace_s
+        self._running: dict[str, Execution] = {}
+        self._ended: OrderedDict[str, Execution] = OrderedDict()
+        self._ended_bytes = 0
+        self.hits = 0
+
+    def __len__(self) -> int:
+        return len(self._running) + len(self._ended)
+
+    async def once(self, key: str, fingerprint: bytes, work: Work) -> Answer:
+        """The answer to `key`, from `work` if nobody did it yet. Raises Refused when the key stands for
+        another request, and whatever `work` raises."""
+        with self._attached(key, fingerprint, work) as execution:
+            assert execution.task is not None
+            return await asyncio.shield(execution.task)
+
+    async def follow(self, key: str, fingerprint: bytes, work: Work) -> AsyncIterator[bytes]:
+        """As `once`, for work that streams: yields its lines from the first one on."""
+        with self._attached(key, fingerprint, work) as execution:
+            assert execution.task is not None
+            position = 0
+            while True:
+                while position < len(execution.lines):
+                    position += 1
+                    yield execution.lines[position - 1]
+                if execution.task.done():
+                    execution.task.result()
+                    return
+                await execution.changed()
+
+    @contextmanager
+    def _attached(self, key: str, fingerprint: bytes, work: Work) -> Iterator[Execution]:
+        execution = self._find(key, fingerprint)
+        if execution is None:
+            execution = self._start(key, fingerprint, work)
+        else:
+            self.hits += 1
+        execution.waiters += 1
+        if execution.reaper is not None:
+            execution.reaper.cancel()
+            execution.reaper = None
+        try:
+            yield execution
+        finally:
+            execution.waiters -= 1
+            assert execution.task is not None
+            if execution.waiters == 0 and not execution.task.done():
+                loop = asyncio.get_running_loop()
+                execution.reaper = loop.call_later(self._grace_s, execution.task.cancel)
+
+    def _find(self, key: str, fingerprint: bytes) -> Execution | None:
+        self._expire()
+        execution = self._running.get(key) or self._ended.get(key)
+        if execution is not None and execution.fingerprint != fingerprint:
+            raise Refused(
+                f"the idempotency key {key[:60]!r} was used for another request; give each request its own",
+                field="Idempotency-Key",
+                status=422,
+                kind="idempotency_key_reused",
+            )
+        return execution
+
+    def _start(self, key: str, fingerprint: bytes, work: Work) -> Execution:
+        execution = Execution(fingerprint)
+        self._running[key] = execution
+
+        async def execute() -> Answer:
+            return await work(execution)
+
+        execution.task = asyncio.create_task(execute())
+        execution.task.add_done_callback(lambda task: self._end(key, execution, task))
+        return execution
+
+    def _end(self, key: str, execution: Execution, task: "asyncio.Task[Answer]") -> None:
+        del self._running[key]
+        if execution.reaper is not None:
+            execution.reaper.cancel()
+        execution.wake()
+        if task.cancelled() or task.exception() is not None or not task.result().keep:
+            return
+        execution.ended_s = asyncio.get_running_loop().time()
+        execution.size_bytes = len(task.result().body) + sum(map(len, execution.lines))
+        self._ended[key] = execution
+        self._ended_bytes += execution.size_bytes
+        self._expire()
+
+    def _expire(self) -> None:
+        """Forgets what is too old, then the oldest while there is too much."""
+        oldest_s = asyncio.get_running_loop().time() - self._ttl_s
+        while self._ended:
+            key, execution = next(iter(self._ended.items()))
+            too_much = len(self._ended) > self._max_keys or self._ended_bytes > self._max_bytes
+            if execution.ended_s > oldest_s and not too_much:
+                return
+            del self._ended[key]
+            self._ended_bytes -= execution.size_bytes
+
+    async def close(self) -> None:
+        """Ends what still runs."""
+        tasks = [execution.task for execution in self._running.values() if execution.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def check_key(key: str) -> str:
+    if not 0 < len(key) <= MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
+        raise Refused(
+            f"Idempotency-Key has {len(key)} characters; give 1 to {MAX_KEY_CHARS} printable ASCII ones",
+            field="Idempotency-Key",
+        )
+    return key

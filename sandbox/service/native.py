@@ -1,0 +1,234 @@
+"""The native dialect: /v1/run, /v1/batch and /v1/sessions.
+
+An outcome is an `ExecResult` as JSON, or `{"error": {"kind", "message", "retryable"}}` where there is none.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from rocstar.sandbox.service.calls import Calls, Outcome
+from rocstar.sandbox.service.decode import (
+    BatchCall,
+    Rules,
+    decode_batch,
+    decode_cell,
+    decode_run,
+    decode_session,
+)
+from rocstar.sandbox.service.errors import Refused
+from rocstar.sandbox.service.http import NDJSON, failure_answer, failure_fields, respond, to_json
+from rocstar.sandbox.service.idempotency import Answer, Execution, IdempotencyStore, check_key
+from rocstar.sandbox.service.sessions import SessionTable
+from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+
+ReadBody = Callable[[web.Request], Awaitable[bytes]]
+
+LOST = SandboxError("the sandbox ended the batch without this call's outcome", kind="lost", retryable=True)
+
+
+class Native:
+    """The handlers. Each takes a request and returns its response; refusals are raised."""
+
+    def __init__(
+        self, calls: Calls, sessions: SessionTable, keys: IdempotencyStore, rules: Rules, read_body: ReadBody
+    ) -> None:
+        self._calls = calls
+        self._sessions = sessions
+        self._keys = keys
+        self._rules = rules
+        self._read_body = read_body
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/run", self.run),
+            web.post("/v1/batch", self.batch),
+            web.post("/v1/sessions", self.open_session),
+            web.post("/v1/sessions/{id}/run", self.run_cell),
+            web.post("/v1/sessions/{id}/branch", self.branch_session),
+            web.delete("/v1/sessions/{id}", self.close_session),
+        ]
+
+    async def run(self, request: web.Request) -> web.Response:
+        body = await self._read_body(request)
+
+        async def work(_: Execution | None = None) -> Answer:
+            call = decode_run(body, self._rules)
+            return await _answer(self._calls.run(call.request, call.deadline_s))
+
+        return respond(await self._once(request, body, work))
+
+    async def batch(self, request: web.Request) -> web.StreamResponse:
+        body = await self._read_body(request)
+        call = decode_batch(body, self._rules)
+        stream = call.stream or NDJSON in request.headers.get("Accept", "")
+        key = request.headers.get("Idempotency-Key")
+        fingerprint = b"" if key is None else _fingerprint(request.path, body, stream)
+        del body
+        if key is None:
+            if stream:
+                return await self._stream(request, call)
+            return respond(await self._whole(call))
+        check_key(key)
+        if stream:
+            return await self._stream_by_key(request, call, key, fingerprint)
+
+        async def work(_: Execution) -> Answer:
+            return await self._whole(call)
+
+        return respond(await self._keys.once(key, fingerprint, work))
+
+    async def _whole(self, call: BatchCall) -> Answer:
+        outcomes: list[Any] = [
+            _refusal(item) if isinstance(item, Refused) else None for item in call.requests
+        ]
+        sent, indices = _runnable(call)
+        if sent:
+            async for position, outcome in self._calls.run_batch(sent, call.deadline_s):
+                outcomes[indices[position]] = _fields(outcome)
+        for index in indices:
+            if outcomes[index] is None:
+                outcomes[index] = _fields(LOST)
+        return Answer(status=200, body=to_json({"results": outcomes}))
+
+    async def _stream(self, request: web.Request, call: BatchCall) -> web.StreamResponse:
+        sent, _ = _runnable(call)
+        self._calls.admit(len(sent))
+        response = await _open_stream(request)
+        async for line in self._lines(call):
+            await response.write(line)
+        await response.write_eof()
+        return response
+
+    async def _stream_by_key(
+        self, request: web.Request, call: BatchCall, key: str, fingerprint: bytes
+    ) -> web.StreamResponse:
+        async def work(execution: Execution) -> Answer:
+            async for line in self._lines(call):
+                execution.emit(line)
+            return Answer(status=200, body=b"", content_type=NDJSON)
+
+        response: web.StreamResponse | None = None
+        async for line in self._keys.follow(key, fingerprint, work):
+            if response is None:  # from here on the status can no longer be a refusal's
+                response = await _open_stream(request)
+            await response.write(line)
+        assert response is not None, "a batch has at least one line"
+        await response.write_eof()
+        return response
+
+    async def _lines(self, call: BatchCall) -> Any:
+        """One line per call, as they end; those that cannot run first."""
+        sent, indices = _runnable(call)
+        for index, item in enumerate(call.requests):
+            if isinstance(item, Refused):
+                yield _line(index, _refusal(item))
+        if not sent:
+            return
+        left = set(indices)
+        async for position, outcome in self._calls.run_batch(sent, call.deadline_s):
+            left.discard(indices[position])
+            yield _line(indices[position], _fields(outcome))
+        for index in sorted(left):
+            yield _line(index, _fields(LOST))
+
+    async def open_session(self, request: web.Request) -> web.Response:
+        body = await self._read_body(request)
+
+        async def work(_: Execution | None = None) -> Answer:
+            call = decode_session(body, self._rules)
+            with self._calls.admitted():
+                return await _id_answer(self._sessions.open(call.flavour, call.limits, call.seed))
+
+        return respond(await self._once(request, body, work))
+
+    async def run_cell(self, request: web.Request) -> web.Response:
+        body = await self._read_body(request)
+        session_id = request.match_info["id"]
+
+        async def work(_: Execution | None = None) -> Answer:
+            call = decode_cell(body, self._rules)
+            deadline = self._calls.deadline(call.deadline_s)
+            with self._calls.admitted():
+                return await _answer(
+                    self._sessions.run(session_id, call.code, wall_s=call.wall_s, deadline=deadline)
+                )
+
+        return respond(await self._once(request, body, work))
+
+    async def branch_session(self, request: web.Request) -> web.Response:
+        body = await self._read_body(request)
+        session_id = request.match_info["id"]
+
+        async def work(_: Execution | None = None) -> Answer:
+            with self._calls.admitted():
+                return await _id_answer(
+                    self._sessions.branch(session_id, deadline=self._calls.deadline(None))
+                )
+
+        return respond(await self._once(request, body, work))
+
+    async def close_session(self, request: web.Request) -> web.Response:
+        try:
+            await self._sessions.close(request.match_info["id"])
+        except SandboxError as error:
+            return respond(failure_answer(error))
+        return web.Response(status=204)
+
+    async def _once(
+        self, request: web.Request, body: bytes, work: Callable[[Execution | None], Awaitable[Answer]]
+    ) -> Answer:
+        key = request.headers.get("Idempotency-Key")
+        if key is None:
+            return await work(None)
+        return await self._keys.once(check_key(key), _fingerprint(request.path, body, False), work)
+
+
+async def _answer(running: Awaitable[ExecResult]) -> Answer:
+    try:
+        return Answer(status=200, body=to_json((await running).to_json()))
+    except SandboxError as error:
+        return failure_answer(error)
+
+
+async def _id_answer(opening: Awaitable[str]) -> Answer:
+    try:
+        return Answer(status=201, body=to_json({"id": await opening}))
+    except SandboxError as error:
+        return failure_answer(error)
+
+
+async def _open_stream(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": NDJSON, "X-Accel-Buffering": "no"})
+    await response.prepare(request)
+    return response
+
+
+def _runnable(call: BatchCall) -> tuple[list[ExecRequest], list[int] | range]:
+    """The calls that can run, and their places in the batch."""
+    sent = [item for item in call.requests if isinstance(item, ExecRequest)]
+    if len(sent) == len(call.requests):
+        return sent, range(len(sent))
+    return sent, [index for index, item in enumerate(call.requests) if isinstance(item, ExecRequest)]
+
+
+def _fields(outcome: Outcome) -> dict[str, Any]:
+    if isinstance(outcome, ExecResult):
+        return outcome.to_json()
+    return {"error": failure_fields(outcome)}
+
+
+def _refusal(refusal: Refused) -> dict[str, Any]:
+    return {"error": refusal.to_json()}
+
+
+def _line(index: int, fields: dict[str, Any]) -> bytes:
+    return to_json({"index": index, **fields}) + b"\n"
+
+
+def _fingerprint(path: str, body: bytes, stream: bool) -> bytes:
+    digest = hashlib.blake2b(body, digest_size=16, person=b"stream" if stream else b"whole")
+    digest.update(b"\0" + path.encode("utf-8", "surrogatepass"))
+    return digest.digest()

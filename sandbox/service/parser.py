@@ -1,0 +1,76 @@
+"""The command line of `rocstar sandbox serve`. Imports no server: `--help` stays quick."""
+
+import argparse
+
+from rocstar.sandbox.flavours import FLAVOURS
+
+DESCRIPTION = """Serve the sandbox over HTTP: the native API under /v1, code-judge's routes at the root,
+SandboxFusion's /run_code and /run_jupyter. MAX_EXECUTION_TIME, MAX_MEMORY (MiB above the interpreter's own),
+MAX_STDOUT_ERROR_LENGTH, MAX_QUEUE_WORK_LIFE_TIME, LONG_BATCH_MAX_QUEUE_WAIT_TIME and MAX_WORKERS in the
+environment act as in code-judge. ROCSTAR_SANDBOX_TOKEN is the token, unless --token-file gives one."""
+
+
+def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = verbs.add_parser("serve", help="serve the sandbox over HTTP", description=DESCRIPTION)
+    add = parser.add_argument
+    add(
+        "--host",
+        default="127.0.0.1",
+        help="address to bind (default: %(default)s); any but loopback needs a token",
+    )
+    add("--port", type=_port, default=8088, help="port to bind (default: %(default)s); 0 takes a free one")
+    add("--token-file", metavar="FILE", help="file with the token that clients send as a bearer token")
+    add(
+        "--redis", metavar="URL", help="hand stateless calls to the workers on this Redis; sessions stay here"
+    )
+    add(
+        "--flavours",
+        default=",".join(FLAVOURS),
+        metavar="A,B",
+        help="interpreters kept warm (default: %(default)s); a call that names none gets one by its imports",
+    )
+    add("--max-live", type=_count, help="programs at a time (default: MAX_WORKERS, or 1.5 per core)")
+    add("--max-calls", type=_count, default=65_536, help="calls in flight before 429 (default: %(default)s)")
+    add("--max-sessions", type=_count, default=4096, help="sessions held (default: %(default)s)")
+    add(
+        "--session-lease-s",
+        type=_seconds,
+        default=1800.0,
+        help="idle time of a session (default: %(default)s)",
+    )
+    add("--max-wall-s", type=_seconds, default=3600.0, help="longest wall_s of a call (default: %(default)s)")
+    add("--max-body-bytes", type=_count, default=64 << 20, help="largest request (default: %(default)s)")
+    add(
+        "--drain-s",
+        type=_seconds,
+        default=30.0,
+        help="time for calls to end after SIGTERM (default: %(default)s)",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from rocstar.sandbox.service.serve import run
+
+    return run(options)
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65_535:
+        raise argparse.ArgumentTypeError(f"{value} is no port; give 0 to 65535")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is too small; give at least 1")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no time; give seconds")
+    return value

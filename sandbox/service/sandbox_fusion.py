@@ -1,0 +1,264 @@
+"""SandboxFusion's dialect: /run_code and /run_jupyter, for Python and C++.
+
+Files of a request are written by a few lines of Python that run in the sandbox before the program, and
+fetched by a few after it, which hand them over as the value of a trailing expression. A session runs the
+notebook.
+"""
+
+import ast
+import asyncio
+import base64
+import binascii
+import json
+import re
+from typing import Any
+
+from aiohttp import web
+
+from rocstar.sandbox.service.calls import Calls
+from rocstar.sandbox.service.decode import Rules
+from rocstar.sandbox.service.decode_code_judge import SCRIPT_END
+from rocstar.sandbox.service.decode_sandbox_fusion import (
+    CodeRun,
+    JupyterRun,
+    decode_run_code,
+    decode_run_jupyter,
+)
+from rocstar.sandbox.service.http import to_json
+from rocstar.sandbox.service.native import ReadBody
+from rocstar.sandbox.types import (
+    ExecRequest,
+    ExecResult,
+    SandboxError,
+    Session,
+    SessionLost,
+    SessionSandbox,
+    Status,
+)
+
+RETRYABLE_STATUS = 504
+"""HTTP status of a failure of ours that may pass: the one that this API's clients retry."""
+
+_WRITE = """\
+def _rocstar_write(files):
+    import base64, os
+    for name, text in files.items():
+        if os.path.dirname(name):
+            os.makedirs(os.path.dirname(name), exist_ok=True)
+        with open(name, "wb") as file:
+            file.write(base64.b64decode(text))
+_rocstar_write({files!r})
+del _rocstar_write
+"""
+_FETCH = """
+def _rocstar_fetch(names):
+    import base64, json, os
+    there = [name for name in names if os.path.isfile(name)]
+    return json.dumps({name: base64.b64encode(open(name, "rb").read()).decode() for name in there})
+_rocstar_fetch(%r)
+"""
+_RUN = """\
+def _rocstar_run(source):
+    import linecache, sys
+    linecache.cache["<cell>"] = (len(source), None, source.splitlines(keepends=True), "<cell>")
+    exec(compile(source, "<cell>", "exec", dont_inherit=True), sys.modules["__main__"].__dict__)
+_rocstar_run(%r)
+"""
+_LAST_LINE = re.compile(r"^(\w+(?:\.\w+)*)(?:: (.*))?$", re.S)
+TRACEBACK = "Traceback (most recent call last):\n"
+
+
+class SandboxFusion:
+    """The handlers."""
+
+    def __init__(self, calls: Calls, sandbox: SessionSandbox, rules: Rules, read_body: ReadBody) -> None:
+        self._calls = calls
+        self._sandbox = sandbox
+        self._rules = rules
+        self._read_body = read_body
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/run_code", self.run_code),
+            web.post("/run_jupyter", self.run_jupyter),
+            web.get("/v1/ping", self.ping),
+        ]
+
+    async def ping(self, request: web.Request) -> web.Response:
+        return web.Response(body=b'"pong"', content_type="application/json")
+
+    async def run_code(self, request: web.Request) -> web.Response:
+        run = decode_run_code(await self._read_body(request), self._rules)
+        if run.language not in ("python", "cpp"):
+            return _sandbox_error(
+                f"the language {run.language!r} is not supported here, only python and cpp are"
+            )
+        if run.language == "cpp" and (run.files or run.fetch_files):
+            return _sandbox_error("files and fetch_files are supported for python only")
+        try:
+            result = await self._calls.run(self._request(run))
+        except SandboxError as error:
+            return _sandbox_error(str(error), retryable=error.retryable)
+        return _json(_code_answer(run, result))
+
+    def _request(self, run: CodeRun) -> ExecRequest:
+        flavour = "cpp" if run.language == "cpp" else self._rules.choice.choose(run.code)
+        code = run.code if run.language == "cpp" else _with_files(run)
+        return ExecRequest(code=code, stdin=run.stdin, limits=run.limits, flavour=flavour)
+
+    async def run_jupyter(self, request: web.Request) -> web.Response:
+        run = decode_run_jupyter(await self._read_body(request), self._rules)
+        try:
+            with self._calls.admitted():
+                return _json(await self._notebook(run))
+        except SandboxError as error:
+            return _sandbox_error(str(error), retryable=error.retryable, extra={"driver": None, "cells": []})
+
+    async def _notebook(self, run: JupyterRun) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        start_s = loop.time()
+        flavour = self._rules.choice.choose("\n".join(run.cells))
+        session = await self._sandbox.open_session(flavour=flavour, limits=run.limits)
+        cells: list[dict[str, Any]] = []
+        files: dict[str, str] = {}
+        status, message = "Finished", ""
+        try:
+            if run.files:
+                await _must(session, _write_files(run.files))
+            for source in run.cells:
+                left_s = run.total_timeout_s - (loop.time() - start_s)
+                result = await session.run(source, wall_s=_cell_wall_s(run, left_s)) if left_s > 0 else None
+                if result is None or result.status is Status.TIMEOUT:
+                    status = "TimeLimitExceeded"
+                    break
+                cells.append(_cell(result))
+            if run.fetch_files and status == "Finished":
+                files = _fetched((await _must(session, _FETCH % run.fetch_files)).value)
+        except SessionLost as loss:
+            status, message = "Error", f"the interpreter is gone: {loss.reason}"
+        finally:
+            await session.close()
+        return {
+            "status": "Success" if status == "Finished" else "Failed",
+            "message": "",
+            "driver": {
+                "status": status,
+                "execution_time": loop.time() - start_s,
+                "return_code": 0 if status == "Finished" else None,
+                "stdout": "",
+                "stderr": message,
+            },
+            "cells": cells,
+            "executor_pod_name": None,
+            "files": files,
+        }
+
+
+def _cell_wall_s(run: JupyterRun, left_s: float) -> float:
+    return max(0.001, min(left_s, run.cell_timeout_s or left_s))
+
+
+async def _must(session: Session, code: str) -> ExecResult:
+    """Runs a cell of ours. Raises SandboxError if it fails: no files can be written here, say."""
+    result = await session.run(code)
+    if result.status is not Status.OK:
+        reason = result.stderr.strip().rpartition("\n")[2]
+        raise SandboxError(f"the files could not be handled: {reason}", kind="files", retryable=False)
+    return result
+
+
+def _with_files(run: CodeRun) -> str:
+    if not run.files and not run.fetch_files:
+        return run.code + SCRIPT_END
+    # The program is one statement of ours, so that its own line numbers stay right.
+    return (
+        (_write_files(run.files) if run.files else "")
+        + _RUN % run.code
+        + (_FETCH % run.fetch_files if run.fetch_files else SCRIPT_END)
+    )
+
+
+def _write_files(files: dict[str, bytes]) -> str:
+    encoded = {name: base64.b64encode(content).decode() for name, content in files.items()}
+    return _WRITE.replace("{files!r}", repr(encoded))
+
+
+def _fetched(value: str | None) -> dict[str, str]:
+    """What a program's last expression handed over. It can only lie about its own files."""
+    try:
+        files = json.loads(ast.literal_eval(value or "''"))
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return {}
+    if not isinstance(files, dict):
+        return {}
+    return {name: text for name, text in files.items() if isinstance(text, str) and _is_base64(text)}
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return True
+
+
+def _code_answer(run: CodeRun, result: ExecResult) -> dict[str, Any]:
+    compile_result: dict[str, Any] | None = None
+    run_result: dict[str, Any] | None = _command(result)
+    if run.language == "cpp":
+        compiled = not (result.status is Status.ERROR and result.wall_s == 0.0)
+        compile_result = {
+            "status": "Finished",
+            "execution_time": None,
+            "return_code": 0 if compiled else 1,
+            "stdout": "",
+            "stderr": "" if compiled else result.stderr,
+        }
+        if not compiled:
+            run_result = None
+    return_code = run_result["return_code"] if run_result else 1
+    return {
+        "status": "Success" if return_code == 0 else "Failed",
+        "message": "",
+        "compile_result": compile_result,
+        "run_result": run_result,
+        "executor_pod_name": None,
+        "files": _fetched(result.value) if run.fetch_files else {},
+    }
+
+
+def _command(result: ExecResult) -> dict[str, Any]:
+    timed_out = result.status is Status.TIMEOUT
+    return_code = result.exit_code if result.signal is None else -result.signal
+    return {
+        "status": "TimeLimitExceeded" if timed_out else "Finished",
+        "execution_time": result.wall_s,
+        "return_code": None if timed_out else return_code,
+        "stdout": result.stdout,
+        "stderr": result.stderr,
+    }
+
+
+def _cell(result: ExecResult) -> dict[str, Any]:
+    """A notebook's view of a result: a traceback is no part of standard error."""
+    stderr, errors = result.stderr, []
+    if result.status is not Status.OK:
+        before, found, trace = stderr.rpartition(TRACEBACK)
+        stderr = before if found else ""
+        match = _LAST_LINE.match(trace.strip().rpartition("\n")[2])
+        name, value = (match[1], match[2] or "") if match else (str(result.status), trace)
+        errors = [{"ename": name, "evalue": value, "traceback": (found + trace).splitlines()}]
+    display = [] if result.value is None else [{"text/plain": result.value}]
+    return {"stdout": result.stdout, "stderr": stderr, "display": display, "error": errors}
+
+
+def _sandbox_error(
+    message: str, *, retryable: bool = False, extra: dict[str, Any] | None = None
+) -> web.Response:
+    fields = {"compile_result": None, "run_result": None} if extra is None else extra
+    value = {"status": "SandboxError", "message": message, **fields, "executor_pod_name": None, "files": {}}
+    return _json(value, status=RETRYABLE_STATUS if retryable else 200)
+
+
+def _json(value: Any, *, status: int = 200) -> web.Response:
+    return web.Response(body=to_json(value), status=status, content_type="application/json")

@@ -1,0 +1,187 @@
+"""`rocstar sandbox serve`: the service as a process.
+
+    start: options -> sandbox (pool; with --redis a fabric for stateless calls) -> sockets -> "serving on"
+    stop:  SIGTERM -> no new connections, POST answers 503 -> wait for calls in flight, at most --drain-s
+           -> close the sandbox, which fails the rest with an answer -> close connections -> exit 0
+A second SIGTERM ends the waiting.
+"""
+
+import argparse
+import asyncio
+import gc
+import os
+import resource
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import cast
+
+from aiohttp import web
+
+from rocstar.sandbox.flavours import FLAVOURS
+from rocstar.sandbox.pool import SandboxPool, default_max_live
+from rocstar.sandbox.service.app import Service, ServiceOptions
+from rocstar.sandbox.service.auth import read_token, require_token_unless_loopback
+from rocstar.sandbox.service.calls import Outcome
+from rocstar.sandbox.service.decode import Rules
+from rocstar.sandbox.service.decode_code_judge import JudgeOptions
+from rocstar.sandbox.service.imports import FlavourChoice
+from rocstar.sandbox.types import (
+    DEFAULT_LIMITS,
+    BatchSandbox,
+    ExecRequest,
+    ExecResult,
+    Limits,
+    Session,
+    SessionSandbox,
+)
+
+FAIL_S = 5.0
+"""How long calls have to answer that they failed, once the sandbox is closed under them."""
+
+BACKLOG = 4096
+MAX_DESCRIPTORS = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    host: str
+    port: int
+
+
+class SplitSandbox:
+    """Stateless calls go to one sandbox (a fabric of many nodes), sessions to another: an interpreter lives
+    on the node that holds it."""
+
+    def __init__(self, stateless: BatchSandbox, stateful: SessionSandbox) -> None:
+        self._stateless = stateless
+        self._stateful = stateful
+
+    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
+        return await self._stateless.run(request, deadline=deadline)
+
+    def run_batch(
+        self, requests: Sequence[ExecRequest], *, deadline: float | None = None
+    ) -> AsyncIterator[tuple[int, Outcome]]:
+        return self._stateless.run_batch(requests, deadline=deadline)
+
+    async def open_session(
+        self, *, flavour: str = "stdlib", limits: Limits = DEFAULT_LIMITS, seed: int | None = None
+    ) -> Session:
+        return await self._stateful.open_session(flavour=flavour, limits=limits, seed=seed)
+
+    def stats(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for sandbox in (self._stateful, self._stateless):
+            stats = getattr(sandbox, "stats", None)
+            found.update(stats() if callable(stats) else {})
+        return found
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serves until a signal. Raises ValueError, OSError or SandboxError for what keeps it from starting."""
+    import uvloop
+
+    address = Address(host=options.host, port=options.port)
+    token = read_token(options.token_file, os.environ)
+    require_token_unless_loopback(address.host, token)
+    settings = service_options(options, token)
+    raise_descriptor_limit()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(options, settings, address))
+
+
+def service_options(options: argparse.Namespace, token: str | None) -> ServiceOptions:
+    flavours = options.flavours.split(",")
+    for name in flavours:
+        if name not in FLAVOURS:
+            raise ValueError(f"--flavours has {name!r}; there are {', '.join(FLAVOURS)}")
+    judge = JudgeOptions.from_environment(os.environ)
+    if options.max_live is None:
+        options.max_live = judge.workers
+    rules = Rules(
+        choice=FlavourChoice(flavours), max_calls_per_batch=options.max_calls, max_wall_s=options.max_wall_s
+    )
+    return ServiceOptions(
+        rules=rules,
+        judge=judge,
+        token=token,
+        max_calls=options.max_calls,
+        max_body_bytes=options.max_body_bytes,
+        num_workers=options.max_live or default_max_live(),
+        session_lease_s=options.session_lease_s,
+        max_sessions=options.max_sessions,
+    )
+
+
+async def _serve(options: argparse.Namespace, settings: ServiceOptions, address: Address) -> int:
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    async with AsyncExitStack() as stack:
+        sandbox = await _open_sandbox(options, settings, stack)
+        service = Service(sandbox, settings)
+        runner = web.AppRunner(service.app, access_log=None, shutdown_timeout=FAIL_S)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, address.host, address.port, backlog=BACKLOG)
+            await site.start()
+            _announce(runner, settings)
+            gc.freeze()  # what was imported lives as long as the process
+            await stop.wait()
+            service.draining = True
+            await site.stop()
+            if not await _drained(service, hurry, options.drain_s):
+                await stack.aclose()
+                await _drained(service, asyncio.Event(), FAIL_S)
+        finally:
+            await runner.cleanup()
+    return 0
+
+
+async def _open_sandbox(
+    options: argparse.Namespace, settings: ServiceOptions, stack: AsyncExitStack
+) -> SessionSandbox:
+    pool = SandboxPool(settings.rules.choice.names, max_live=options.max_live)
+    stateful = cast(SessionSandbox, await stack.enter_async_context(pool))
+    if options.redis is None:
+        return stateful
+    from rocstar.sandbox.fabric import RedisFabric
+
+    fabric: BatchSandbox = await stack.enter_async_context(RedisFabric(options.redis))
+    return SplitSandbox(fabric, stateful)
+
+
+async def _drained(service: Service, hurry: asyncio.Event, timeout_s: float) -> bool:
+    """Whether no call is in flight any more, when the time is over or somebody hurries."""
+    waits = [asyncio.create_task(service.calls.drained()), asyncio.create_task(hurry.wait())]
+    try:
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+    return service.metrics.in_flight == 0
+
+
+def _announce(runner: web.AppRunner, settings: ServiceOptions) -> None:
+    for host, port, *_ in runner.addresses:
+        shown = f"[{host}]" if ":" in host else host
+        print(f"rocstar sandbox: serving on http://{shown}:{port}", flush=True)
+    flavours = ", ".join(settings.rules.choice.names)
+    guard = "token required" if settings.token else "no token, loopback only"
+    print(f"rocstar sandbox: {settings.num_workers} programs at a time; {flavours}; {guard}", flush=True)
+
+
+def raise_descriptor_limit() -> None:
+    """A connection is a descriptor, and the usual soft limit is 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(MAX_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
