@@ -39,6 +39,9 @@ class CMakeBuild(build_ext):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)  # a running zygote has it mapped: never write into the old file
         shutil.copy2(next(build.glob("_native*.so")), target)
+        supervisor = target.with_name("_supervisor")
+        supervisor.unlink(missing_ok=True)
+        shutil.copy2(build / "_supervisor", supervisor)
 
 
 def cmake() -> str:

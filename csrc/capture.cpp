@@ -7,6 +7,46 @@
 
 namespace rocstar {
 
+void HeadTail::append(std::string_view bytes) {
+  total_ += bytes.size();
+  const size_t to_head = std::min<size_t>(head_cap_ - head_.size(), bytes.size());
+  head_.append(bytes.substr(0, to_head));
+  bytes.remove_prefix(to_head);
+  const size_t room = cap_ - head_cap_;
+  if (bytes.empty() || room == 0) return;
+  if (bytes.size() >= room) {
+    tail_ = bytes.substr(bytes.size() - room);
+    tail_start_ = 0;
+    return;
+  }
+  const size_t to_end = std::min(room - tail_.size(), bytes.size());
+  tail_.append(bytes.substr(0, to_end));
+  bytes.remove_prefix(to_end);
+  for (size_t left = bytes.size(); left > 0;) {  // full: overwrite the oldest, at most once around
+    const size_t run = std::min(left, room - tail_start_);
+    std::copy_n(bytes.data() + bytes.size() - left, run, tail_.data() + tail_start_);
+    tail_start_ = (tail_start_ + run) % room;
+    left -= run;
+  }
+}
+
+std::string HeadTail::text() const {
+  std::string tail = tail_.substr(tail_start_) + tail_.substr(0, tail_start_);
+  if (!truncated()) return repair_utf8(head_ + tail);
+  if (cap_ == 0) return {};
+  const std::string_view head = cut_utf8(head_);
+  const std::string_view end = skip_partial_utf8(tail);
+  const uint64_t missing = total_ - head.size() - end.size();
+  return repair_utf8(head) + "\n... [" + std::to_string(missing) + " bytes cut] ...\n" + repair_utf8(end);
+}
+
+void HeadTail::clear() {
+  total_ = 0;
+  head_.clear();
+  tail_.clear();
+  tail_start_ = 0;
+}
+
 bool Capture::drain() {
   // One pipe holds 64 KiB: a child that writes without end gets one buffer per wake-up, not the reactor.
   static char buffer[64 << 10];
@@ -17,13 +57,8 @@ bool Capture::drain() {
     pipe_.reset();
     return false;
   }
-  total_ += static_cast<uint64_t>(got);
-  // A few bytes beyond the cap are kept, so that the cut can see whether it splits a code point.
-  const uint64_t room = cap_ + 4 - std::min<uint64_t>(kept_.size(), cap_ + 4);
-  kept_.append(buffer, std::min<uint64_t>(room, static_cast<uint64_t>(got)));
+  kept_.append({buffer, static_cast<size_t>(got)});
   return true;
 }
-
-std::string Capture::text() const { return repair_utf8(cut_utf8(kept_, cap_)); }
 
 }  // namespace rocstar

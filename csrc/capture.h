@@ -3,34 +3,49 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "unique_fd.h"
 
 namespace rocstar {
 
-// Invariant: the head of at most `cap` bytes is kept whatever the child writes; `total()` counts everything.
+// The first and the last `cap / 2` bytes of a stream. Invariants: never more than `cap` bytes are kept, whatever
+// comes; `total()` counts everything.
+class HeadTail {
+ public:
+  HeadTail() = default;
+  explicit HeadTail(uint64_t cap) : cap_(cap), head_cap_(cap - cap / 2) {}
+
+  void append(std::string_view bytes);
+  uint64_t total() const { return total_; }
+  bool truncated() const { return total_ > cap_; }
+  // Valid UTF-8: both parts, and between them, where bytes are missing, a line that counts them.
+  std::string text() const;
+  void clear();
+
+ private:
+  uint64_t cap_ = 0;
+  uint64_t head_cap_ = 0;
+  uint64_t total_ = 0;
+  std::string head_;
+  std::string tail_;       // a ring once it is full
+  size_t tail_start_ = 0;  // of the ring
+};
+
 class Capture {
  public:
   Capture() = default;
-  Capture(UniqueFd pipe, uint64_t cap) : pipe_(std::move(pipe)), cap_(cap) {}
+  Capture(UniqueFd pipe, uint64_t cap) : pipe_(std::move(pipe)), kept_(cap) {}
 
   // Reads once without blocking; closes the pipe at its end. True when there was something to read.
   bool drain();
-
   int fd() const { return pipe_.get(); }
-  uint64_t total() const { return total_; }
-  bool truncated() const { return total_ > cap_; }
-
-  // The kept head as valid UTF-8, cut at a code point where it was cut.
-  std::string text() const;
-  // The kept bytes as they came, a few more than the cap when there were more.
-  const std::string& raw() const { return kept_; }
+  HeadTail& kept() { return kept_; }
+  const HeadTail& kept() const { return kept_; }
 
  private:
   UniqueFd pipe_;
-  uint64_t cap_ = 0;
-  uint64_t total_ = 0;
-  std::string kept_;
+  HeadTail kept_;
 };
 
 }  // namespace rocstar

@@ -20,8 +20,18 @@ namespace {
 
 constexpr uint32_t kVersionFlag = 1;
 constexpr uint32_t kRulePathBeneath = 1;
+constexpr uint64_t kWriteFile = 1u << 1;
 constexpr uint64_t kReadFile = 1u << 2;
 constexpr uint64_t kReadDir = 1u << 3;
+constexpr uint64_t kRemoveDir = 1u << 4;
+constexpr uint64_t kRemoveFile = 1u << 5;
+constexpr uint64_t kMakeDir = 1u << 7;
+constexpr uint64_t kMakeFile = 1u << 8;
+constexpr uint64_t kRefer = 1u << 13;
+constexpr uint64_t kTruncate = 1u << 14;
+// Not devices, sockets, pipes or links, and nothing to execute.
+constexpr uint64_t kScratch =
+    kWriteFile | kReadFile | kReadDir | kRemoveDir | kRemoveFile | kMakeDir | kMakeFile | kRefer | kTruncate;
 
 // As in <linux/landlock.h>, whose older copies end after the first field.
 struct RulesetAttr {
@@ -51,15 +61,18 @@ Ruleset ruleset_for(int abi) {
   return {{fs, net, scoped}, size};
 }
 
-void allow_reading(int ruleset, const std::string& path) {
+void allow(int ruleset, const std::string& path, uint64_t rights) {
   const UniqueFd fd(open(path.c_str(), O_PATH | O_CLOEXEC));
   if (!fd) return;
-  struct stat info;
-  if (fstat(fd.get(), &info) != 0) return;
-  const PathAttr attr{kReadFile | (S_ISDIR(info.st_mode) ? kReadDir : 0), fd.get()};
+  const PathAttr attr{rights, fd.get()};
   if (syscall(__NR_landlock_add_rule, ruleset, kRulePathBeneath, &attr, 0) != 0) {
     throw std::system_error(errno, std::generic_category(), "landlock_add_rule(" + path + ")");
   }
+}
+
+bool is_directory(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
 }  // namespace
@@ -69,11 +82,15 @@ int landlock_abi() {
   return abi < 0 ? 0 : static_cast<int>(abi);
 }
 
-UniqueFd make_landlock_ruleset(const std::vector<std::string>& paths) {
+UniqueFd make_landlock_ruleset(const std::vector<std::string>& paths, const std::string& scratch) {
   const Ruleset wanted = ruleset_for(landlock_abi());
   UniqueFd ruleset(static_cast<int>(syscall(__NR_landlock_create_ruleset, &wanted.attr, wanted.size, 0)));
   if (!ruleset) throw std::system_error(errno, std::generic_category(), "landlock_create_ruleset");
-  for (const std::string& path : paths) allow_reading(ruleset.get(), path);
+  for (const std::string& path : paths) {
+    allow(ruleset.get(), path, kReadFile | (is_directory(path) ? kReadDir : 0));
+  }
+  allow(ruleset.get(), "/dev/null", kReadFile | kWriteFile);
+  if (!scratch.empty()) allow(ruleset.get(), scratch, kScratch & wanted.attr.handled_fs);
   return ruleset;
 }
 

@@ -1,4 +1,5 @@
-// Read-only access to a list of paths and to nothing else (Landlock, Linux >= 5.13, no privilege needed).
+// Read access to a list of paths, write access to one scratch directory, nothing else (Landlock, Linux >= 5.13, no
+// privilege needed).
 #pragma once
 
 #include <string>
@@ -11,10 +12,10 @@ namespace rocstar {
 // The kernel's Landlock version; 0 when it has none.
 int landlock_abi();
 
-// A ruleset that lets its subjects read below `paths`; missing paths are skipped. From ABI 4 it also forbids
-// TCP bind and connect, from ABI 6 signals to and abstract sockets of processes outside the child.
-// Throws std::system_error.
-UniqueFd make_landlock_ruleset(const std::vector<std::string>& paths);
+// A ruleset that lets its subjects read below `paths` (missing ones are skipped), write to /dev/null, and create,
+// write and remove files and directories below `scratch`, if that is not empty. From ABI 4 it also forbids TCP bind
+// and connect, from ABI 6 signals to and abstract sockets of processes outside the child. Throws std::system_error.
+UniqueFd make_landlock_ruleset(const std::vector<std::string>& paths, const std::string& scratch);
 
 // Confines the calling thread for ever. Needs no_new_privs. Returns 0 or errno.
 int enter_landlock(int ruleset);

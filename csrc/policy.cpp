@@ -1,8 +1,9 @@
 // Which system calls a child may make. Three answers: allowed (perhaps for some arguments only); refused with the
 // error that a well-behaved program expects; killed, for calls that no honest program makes by accident.
 //
-// There is no writable place: a path cannot be opened for writing, so nothing needs to be cleaned up and no
-// Landlock is needed for it. There are no descendants: only threads can be created, so one SIGKILL ends a call.
+// Without a scratch directory there is no writable place: a path cannot be opened for writing. With one, Landlock
+// says where, and notify.h counts what is created. There are no descendants: only threads can be created, so one
+// SIGKILL ends a call; a session is forked on the supervisor's order alone.
 
 #include <fcntl.h>
 #include <linux/sched.h>
@@ -80,14 +81,22 @@ constexpr uint32_t kKilled[] = {
 #endif
 };
 
-// What open(..., "w"), mkdir, unlink and their kin get: there is nothing to write to.
-constexpr uint32_t kReadOnlyFileSystem[] = {
-    __NR_mkdirat, __NR_unlinkat, __NR_renameat2, __NR_linkat, __NR_symlinkat, __NR_mknodat, __NR_fchmodat,
-    __NR_fchownat, __NR_truncate, __NR_utimensat, __NR_setxattr, __NR_lsetxattr, __NR_removexattr,
-    __NR_lremovexattr, __NR_fchmod, __NR_fchown, __NR_fallocate,
+// What changes a file system and Landlock never allows or does not know about (modes, owners, times, attributes).
+constexpr uint32_t kNeverWritten[] = {
+    __NR_linkat, __NR_symlinkat, __NR_mknodat, __NR_fchmodat, __NR_fchownat, __NR_utimensat, __NR_setxattr,
+    __NR_lsetxattr, __NR_removexattr, __NR_lremovexattr, __NR_fchmod, __NR_fchown,
 #if defined(__x86_64__)
-    __NR_mkdir, __NR_rmdir, __NR_unlink, __NR_rename, __NR_renameat, __NR_link, __NR_symlink, __NR_mknod,
-    __NR_chmod, __NR_chown, __NR_lchown, __NR_creat, __NR_utime, __NR_utimes, __NR_futimesat,
+    __NR_link, __NR_symlink, __NR_mknod, __NR_chmod, __NR_chown, __NR_lchown, __NR_creat, __NR_utime,
+    __NR_utimes, __NR_futimesat,
+#endif
+};
+
+// What changes a directory that is one's own.
+constexpr uint32_t kScratchCalls[] = {
+    __NR_mkdirat, __NR_unlinkat, __NR_renameat2, __NR_fallocate, __NR_fsync, __NR_fdatasync, __NR_sendfile,
+    __NR_copy_file_range, __NR_pwritev, __NR_flock,
+#if defined(__x86_64__)
+    __NR_mkdir, __NR_rmdir, __NR_unlink, __NR_rename, __NR_renameat,
 #endif
 };
 
@@ -96,28 +105,57 @@ constexpr uint32_t kReadOnlyFileSystem[] = {
 // Not there: glibc then falls back to a call whose arguments can be checked.
 constexpr uint32_t kMissing[] = {__NR_clone3, __NR_openat2};
 
-constexpr uint32_t kWriting = O_ACCMODE | O_CREAT | O_TRUNC | (O_TMPFILE & ~O_DIRECTORY);
+constexpr uint32_t kTmpfile = O_TMPFILE & ~O_DIRECTORY;
+constexpr uint32_t kWriting = O_ACCMODE | O_CREAT | O_TRUNC | kTmpfile;
 constexpr uint32_t kNewNamespaces =
     CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
 constexpr uint32_t kNoThread = kNewNamespaces | CLONE_VFORK | CLONE_PTRACE | CLONE_PARENT;
 
-std::vector<Rule> checked() {
-  constexpr auto kAllow = Rule::Action::kAllow;
-  const ArgCheck own_pid{.index = 0, .own_pid = true};
+constexpr auto kAllow = Rule::Action::kAllow;
+
+Rule opening(uint32_t number, unsigned flags, bool scratch) {
+  // A file without a name would not be counted; Python then makes one with a name.
+  if (scratch) return {number, kAllow, EOPNOTSUPP, {{.index = flags, .mask = kTmpfile, .values = {0}}}};
+  return {number, kAllow, EROFS, {{.index = flags, .mask = kWriting, .values = {O_RDONLY}}}};
+}
+
+// A session's branches have other pids than the one that is pinned: there the supervisor decides (notify.h).
+Rule signalling(uint32_t number, bool session) {
+  if (session) return {number, kAllow};
+  return {number, kAllow, EPERM, {{.index = 0, .own_pid = true}}};
+}
+
+Rule cloning(bool session) {
+  Rule rule{__NR_clone, kAllow, EPERM, {{.index = 0, .mask = CLONE_THREAD | kNoThread, .values = {CLONE_THREAD}}}};
+  if (session) rule.otherwise = {{.index = 0, .values = {kBranchFlags}}};
+  return rule;
+}
+
+// A branch must ask for its death with its parent anew; nobody may take that back.
+Rule process_control(bool session) {
+  Rule rule{__NR_prctl, kAllow, EPERM, {{.index = 0, .values = {PR_SET_NAME, PR_GET_NAME, PR_GET_DUMPABLE}}}};
+  if (session) rule.otherwise = {{.index = 0, .values = {PR_SET_PDEATHSIG}}, {.index = 1, .values = {SIGKILL}}};
+  return rule;
+}
+
+Rule file_control(bool scratch) {
+  // F_SETOWN with F_SETSIG would send any signal to any process of the same user.
+  std::vector<uint32_t> commands{F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_GETPIPE_SZ};
+  if (scratch) commands.insert(commands.end(), {F_SETLK, F_SETLKW, F_GETLK});
+  return {__NR_fcntl, kAllow, EPERM, {{.index = 1, .values = commands}}};
+}
+
+std::vector<Rule> checked(const PolicyOptions& options) {
   return {
-      {__NR_openat, kAllow, EROFS, {{.index = 2, .mask = kWriting, .values = {O_RDONLY}}}},
+      opening(__NR_openat, 2, options.scratch),
 #if defined(__x86_64__)
-      {__NR_open, kAllow, EROFS, {{.index = 1, .mask = kWriting, .values = {O_RDONLY}}}},
+      opening(__NR_open, 1, options.scratch),
 #endif
       {__NR_mmap, kAllow, EPERM, {{.index = 3, .mask = MAP_HUGETLB, .values = {0}}}},
-      {__NR_clone, kAllow, EPERM, {{.index = 0, .mask = CLONE_THREAD | kNoThread, .values = {CLONE_THREAD}}}},
-      {__NR_kill, kAllow, EPERM, {own_pid}},
-      {__NR_tgkill, kAllow, EPERM, {own_pid}},
-      // F_SETOWN with F_SETSIG would send any signal to any process of the same user.
-      {__NR_fcntl,
-       kAllow,
-       EPERM,
-       {{.index = 1, .values = {F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_GETPIPE_SZ}}}},
+      cloning(options.session),
+      signalling(__NR_kill, options.session),
+      signalling(__NR_tgkill, options.session),
+      file_control(options.scratch),
       {__NR_ioctl,
        kAllow,
        ENOTTY,
@@ -129,18 +167,26 @@ std::vector<Rule> checked() {
        {{.index = 0, .values = {AF_UNIX}}, {.index = 1, .mask = 0xF, .values = {SOCK_STREAM}}}},
       {__NR_sendto, kAllow, EPERM, {{.index = 4, .values = {0}}, {.index = 4, .values = {0}, .high = true}}},
       {__NR_prlimit64, kAllow, EPERM, {{.index = 2, .values = {0}}, {.index = 2, .values = {0}, .high = true}}},
-      {__NR_prctl, kAllow, EPERM, {{.index = 0, .values = {PR_SET_NAME, PR_GET_NAME, PR_GET_DUMPABLE}}}},
+      process_control(options.session),
   };
 }
 
 }  // namespace
 
-std::vector<Rule> child_policy() {
-  std::vector<Rule> rules = checked();
-  for (const uint32_t number : kAllowed) rules.push_back({number, Rule::Action::kAllow});
+std::vector<Rule> child_policy(const PolicyOptions& options) {
+  std::vector<Rule> rules = checked(options);
+  const Rule::Action refused = Rule::Action::kErrno;
+  for (const uint32_t number : kAllowed) rules.push_back({number, kAllow});
   for (const uint32_t number : kKilled) rules.push_back({number, Rule::Action::kKill});
-  for (const uint32_t number : kReadOnlyFileSystem) rules.push_back({number, Rule::Action::kErrno, EROFS});
-  for (const uint32_t number : kMissing) rules.push_back({number, Rule::Action::kErrno, ENOSYS});
+  // A program with a scratch directory finds what it may not do there, one without finds nothing to write to.
+  const int never = options.scratch ? EPERM : EROFS;
+  for (const uint32_t number : kNeverWritten) rules.push_back({number, refused, never});
+  for (const uint32_t number : kScratchCalls) {
+    rules.push_back({number, options.scratch ? kAllow : refused, options.scratch ? 0 : EROFS});
+  }
+  rules.push_back({__NR_truncate, options.truncate ? kAllow : refused, options.truncate ? 0 : EROFS});
+  if (options.session) rules.push_back({__NR_recvmsg, kAllow});
+  for (const uint32_t number : kMissing) rules.push_back({number, refused, ENOSYS});
   return rules;
 }
 

@@ -1,5 +1,6 @@
 #include "protocol.h"
 
+#include <csignal>
 #include <cstring>
 
 namespace rocstar {
@@ -56,32 +57,66 @@ class FrameWriter {
 
 }  // namespace
 
-Request decode_run(std::string_view payload) {
+Status status_of(const Outcome& outcome, const Limits& limits) {
+  if (outcome.flags & Outcome::kOutputLimit) return Status::kOutputLimit;
+  // A session that stopped in time when it was interrupted has exited or answered, and was late all the same.
+  if (outcome.flags & Outcome::kTimedOut) return Status::kTimeout;
+  if (!outcome.signaled) {
+    if (outcome.code == 0) return Status::kOk;
+    return outcome.code == kMemoryExit ? Status::kMemoryLimit : Status::kError;
+  }
+  // SIGKILL a second after SIGXCPU is how the kernel ends a program that ignores the first.
+  const bool over_cpu = outcome.cpu_us >= limits.cpu_s * 1'000'000;
+  if (outcome.code == SIGXCPU || (outcome.code == SIGKILL && over_cpu)) return Status::kTimeout;
+  if (outcome.flags & Outcome::kMemoryKilled) return Status::kMemoryLimit;
+  return outcome.code == SIGSYS ? Status::kDenied : Status::kSignaled;
+}
+
+Request decode_request(FrameType type, std::string_view payload) {
   Cursor in(payload);
-  Request request;
-  request.id = in.number<uint64_t>();
-  request.wall_us = in.number<uint64_t>();
-  request.cpu_s = in.number<uint64_t>();
-  request.memory_bytes = in.number<uint64_t>();
-  request.output_bytes = in.number<uint64_t>();
-  request.file_bytes = in.number<uint64_t>();
-  const bool has_seed = in.number<uint8_t>() != 0;
-  const auto seed = in.number<uint64_t>();
-  if (has_seed) request.seed = seed;
-  const auto code_length = in.number<uint32_t>();
-  const auto stdin_length = in.number<uint32_t>();
-  request.code = in.take(code_length);
-  request.stdin_bytes = in.take(stdin_length);
+  Request request{.type = type, .id = in.number<uint64_t>()};
+  if (type == FrameType::kBranch) {
+    request.session = in.number<uint64_t>();
+  } else if (type == FrameType::kCell) {
+    request.session = in.number<uint64_t>();
+    request.limits.wall_us = in.number<uint64_t>();
+    request.code = in.take(in.number<uint32_t>());
+  } else {
+    Limits& limits = request.limits;
+    for (uint64_t* field : {&limits.wall_us, &limits.cpu_s, &limits.memory_bytes, &limits.output_bytes,
+                            &limits.file_bytes, &limits.files}) {
+      *field = in.number<uint64_t>();
+    }
+    request.flavour = in.number<uint8_t>();
+    const bool has_seed = in.number<uint8_t>() != 0;
+    const auto seed = in.number<uint64_t>();
+    if (has_seed) request.seed = seed;
+    const auto code_length = in.number<uint32_t>();
+    const auto stdin_length = in.number<uint32_t>();
+    request.code = in.take(code_length);
+    request.stdin_bytes = in.take(stdin_length);
+  }
   in.finish();
   return request;
 }
 
-void append_run(std::string& to, const Request& request) {
-  const FrameWriter frame(to, FrameType::kRun);
+void append_request(std::string& to, const Request& request) {
+  const FrameWriter frame(to, request.type);
+  put(to, request.id);
+  if (request.type == FrameType::kBranch || request.type == FrameType::kCell) {
+    put(to, request.session);
+    if (request.type == FrameType::kBranch) return;
+    put(to, request.limits.wall_us);
+    put(to, static_cast<uint32_t>(request.code.size()));
+    to += request.code;
+    return;
+  }
+  const Limits& limits = request.limits;
   for (const uint64_t field :
-       {request.id, request.wall_us, request.cpu_s, request.memory_bytes, request.output_bytes, request.file_bytes}) {
+       {limits.wall_us, limits.cpu_s, limits.memory_bytes, limits.output_bytes, limits.file_bytes, limits.files}) {
     put(to, field);
   }
+  put(to, request.flavour);
   put<uint8_t>(to, request.seed.has_value());
   put<uint64_t>(to, request.seed.value_or(0));
   put(to, static_cast<uint32_t>(request.code.size()));
@@ -90,16 +125,22 @@ void append_run(std::string& to, const Request& request) {
   to += request.stdin_bytes;
 }
 
-uint64_t decode_cancel(std::string_view payload) {
+uint64_t decode_id(std::string_view payload) {
   Cursor in(payload);
   const auto id = in.number<uint64_t>();
   in.finish();
   return id;
 }
 
-void append_result(std::string& to, const Outcome& outcome) {
+void append_id(std::string& to, FrameType type, uint64_t id) {
+  const FrameWriter frame(to, type);
+  put(to, id);
+}
+
+void append_result(std::string& to, const Outcome& outcome, Status status) {
   const FrameWriter frame(to, FrameType::kResult);
   put(to, outcome.id);
+  put(to, static_cast<uint8_t>(status));
   put<uint8_t>(to, outcome.signaled);
   put(to, outcome.code);
   put(to, outcome.flags);
@@ -114,10 +155,51 @@ void append_result(std::string& to, const Outcome& outcome) {
   to += outcome.value;
 }
 
-void append_failed(std::string& to, uint64_t id, std::string_view reason) {
+ResultView decode_result(std::string_view payload) {
+  Cursor in(payload);
+  ResultView result{};
+  result.id = in.number<uint64_t>();
+  result.status = static_cast<Status>(in.number<uint8_t>());
+  result.signaled = in.number<uint8_t>() != 0;
+  result.code = in.number<int32_t>();
+  result.flags = in.number<uint32_t>();
+  result.wall_us = in.number<uint64_t>();
+  result.cpu_us = in.number<uint64_t>();
+  result.peak_bytes = in.number<uint64_t>();
+  const auto out_length = in.number<uint32_t>();
+  const auto err_length = in.number<uint32_t>();
+  const auto value_length = in.number<uint32_t>();
+  result.out = in.take(out_length);
+  result.err = in.take(err_length);
+  result.value = in.take(value_length);
+  in.finish();
+  return result;
+}
+
+void append_failed(std::string& to, uint64_t id, Failure why, std::string_view reason) {
   const FrameWriter frame(to, FrameType::kFailed);
   put(to, id);
+  put(to, static_cast<uint8_t>(why));
   to += reason;
+}
+
+void append_opened(std::string& to, uint64_t id) { append_id(to, FrameType::kOpened, id); }
+
+void append_gone(std::string& to, uint64_t session, GoneWhy why) {
+  const FrameWriter frame(to, FrameType::kGone);
+  put(to, session);
+  put(to, static_cast<uint8_t>(why));
+}
+
+void append_zygote(std::string& to, uint8_t flavour, uint64_t pid) {
+  const FrameWriter frame(to, FrameType::kZygote);
+  put(to, flavour);
+  put(to, pid);
+}
+
+void append_json(std::string& to, FrameType type, std::string_view json) {
+  const FrameWriter frame(to, type);
+  to += json;
 }
 
 void FrameReader::feed(std::string_view bytes) {

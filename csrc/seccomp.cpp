@@ -58,18 +58,28 @@ size_t check_length(const ArgCheck& check) {
   return 1 + (check.mask != 0xFFFFFFFF) + (check.own_pid ? 1 : check.values.size());
 }
 
-// What happens once the number is known to be this rule's.
-Code leaf(const Rule& rule) {
-  if (rule.action == Rule::Action::kKill) return {give(SECCOMP_RET_KILL_PROCESS)};
-  if (rule.action == Rule::Action::kErrno) return {give(errno_verdict(rule.error))};
+// Allows if all checks hold, else falls out of its own end.
+Code all_of(const std::vector<ArgCheck>& checks) {
   size_t left = 0;
-  for (const ArgCheck& check : rule.checks) left += check_length(check);
+  for (const ArgCheck& check : checks) left += check_length(check);
   Code code;
-  for (const ArgCheck& check : rule.checks) {
+  for (const ArgCheck& check : checks) {
     left -= check_length(check);
     append_check(code, check, left + 1);
   }
   code.push_back(give(SECCOMP_RET_ALLOW));
+  return code;
+}
+
+// What happens once the number is known to be this rule's.
+Code leaf(const Rule& rule) {
+  if (rule.action == Rule::Action::kKill) return {give(SECCOMP_RET_KILL_PROCESS)};
+  if (rule.action == Rule::Action::kErrno) return {give(errno_verdict(rule.error))};
+  Code code = all_of(rule.checks);
+  if (!rule.otherwise.empty()) {
+    const Code second = all_of(rule.otherwise);
+    code.insert(code.end(), second.begin(), second.end());
+  }
   if (!rule.checks.empty()) code.push_back(give(errno_verdict(rule.error)));
   return code;
 }

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <linux/filter.h>
+#include <linux/sched.h>
 
 #include <stddef.h>
+#include <csignal>
 #include <cstdint>
 #include <vector>
 
@@ -22,8 +24,9 @@ struct Rule {
   enum class Action { kAllow, kErrno, kKill };
   uint32_t number;
   Action action;
-  int error = 0;                 // for kErrno, and for kAllow when a check fails
-  std::vector<ArgCheck> checks;  // all must hold
+  int error = 0;                    // for kErrno, and for kAllow when a check fails
+  std::vector<ArgCheck> checks;     // all must hold,
+  std::vector<ArgCheck> otherwise;  // or all of these, if there are any
 };
 
 // Invariant: a system call without a rule is never allowed. Up to `newest` it gets EPERM, beyond it ENOSYS, which
@@ -44,8 +47,18 @@ class SeccompFilter {
 
 bool seccomp_available();
 
+// What a child may do beyond the least.
+struct PolicyOptions {
+  bool scratch = false;   // create and write files: needs Landlock to say where, and notify.h to say how many
+  bool session = false;   // be branched, which notify.h must grant
+  bool truncate = false;  // by path: needs Landlock's ABI 3
+};
+
+// How a session forks itself, and nobody else may: the exact first argument of clone.
+inline constexpr uint32_t kBranchFlags = CLONE_PARENT | CLONE_CHILD_SETTID | SIGCHLD;
+
 // The rules of rocstar's children: see policy.cpp.
-std::vector<Rule> child_policy();
+std::vector<Rule> child_policy(const PolicyOptions& options);
 uint32_t newest_known_syscall();
 
 }  // namespace rocstar

@@ -1,36 +1,48 @@
 // Theory of operation
 //
-//   pool (Python, asyncio)          one per node, in the trainer
+//   pool (Python, asyncio)            in the trainer or the service; one supervisor each
 //     |  stream socket, both ways: frames of protocol.h
-//   zygote (this loop)              one per flavour; a warm Python interpreter with a single thread
-//     |  fork per call
-//   child                           runs one program, confined by zygote.cpp, then exits
+//   supervisor (this loop)            a process of its own, C++, one thread, epoll; parent of all below
+//     |  packet socket each: orders to fork, link.h
+//   zygotes                           warm Python interpreters, one or more per flavour
+//     :  fork, as the supervisor's own children (CLONE_PARENT)
+//   children                          one program each, or one session of many cells; confined by child.cpp
 //
-// Between zygote and child, per call:
-//   0 stdin    a sealed memfd, or /dev/null when there is no input
-//   1 stdout   pipe; its head is kept up to output_bytes
-//   2 stderr   pipe; the same
-//   3 value    pipe; one byte 'R' once the child is confined, then the repr of the trailing expression
-//   pidfd      held by the zygote: readable when the child has ended, and what SIGKILL is sent through
+// Between supervisor and child:
+//   0 stdin     a sealed memfd, or /dev/null when there is no input
+//   1, 2        pipes for stdout and stderr; head and tail of each are kept up to output_bytes
+//   3 control   a socket: down go the program or the cells, up come 'R' once it is confined, then the value of a
+//               trailing expression (a session: one reply per cell)
+//   pidfd       held by the supervisor: readable when the child has ended, and what SIGKILL is sent through
+//   listener    per zygote: what the kernel asks for its children (notify.h)
 //
-// Who waits for whom: the pool waits for one RESULT or FAILED frame per RUN frame; the zygote waits in epoll for the
-// socket, pipes and pidfds, at most until the next wall clock deadline; a child waits for nobody. A call is over
-// when its pidfd says so: by then the kernel has closed the child's pipe ends, so one last read gets everything.
-// How it ended comes from waitid and from what this loop did to it, never from anything that the child wrote.
+// A call: RUN frame -> queue -> order to a zygote with the child's ends -> 'R' on the control socket, only then the
+// program goes down -> pidfd readable -> one last read of the pipes -> RESULT frame. A program is over when its pidfd
+// says so; a cell when its session answers. How a program ended comes from waitid and from what this loop did to it,
+// never from anything that the child wrote. What a session says of a cell is its own word; its clock is not.
 //
-// Deaths: socket closed -> the zygote kills and reaps all children and returns. Zygote killed -> every child gets
-// SIGKILL (PR_SET_PDEATHSIG). Pool killed -> the socket closes and the zygote gets SIGKILL the same way.
+// Who waits for whom: the pool waits for one RESULT, OPENED or FAILED frame per request; the supervisor waits in
+// epoll, at most until the next deadline; a zygote waits for orders; a child waits for nobody once it has a program.
+//
+// Deaths: pool gone -> the socket closes, the supervisor kills and reaps everything and removes what was written.
+// Supervisor gone -> zygotes and children get SIGKILL (PR_SET_PDEATHSIG). Zygote gone -> orders without an answer go
+// to its replacement; children and sessions live on, they are not its own.
 #pragma once
 
 #include <chrono>
 #include <deque>
-#include <functional>
+#include <map>
+#include <memory>
+#include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "capture.h"
+#include "home.h"
+#include "link.h"
+#include "notify.h"
 #include "protocol.h"
-#include "zygote.h"
 
 namespace rocstar {
 
@@ -39,61 +51,112 @@ inline constexpr uint64_t kHardOutputFactor = 4;
 // Below this a cap kills no sooner: a program that may show nothing can still print a little.
 inline constexpr uint64_t kSmallestOutputCap = 4096;
 
-// Invariants: every RUN frame gets exactly one RESULT or FAILED frame, while the socket lives; at most `max_live`
-// children exist at a time; no child outlives `run`.
+struct SupervisorOptions {
+  int client_fd = -1;
+  std::vector<std::string> zygote_command;  // a flavour's name and `--fd N` are appended
+  std::vector<std::string> flavours;
+  uint32_t replicas = 1;      // zygotes per flavour
+  uint32_t max_live = 3;      // programs and cells under way at a time
+  uint32_t max_sessions = 0;  // interpreters that live between cells
+  uint64_t memory_bytes = 0;  // what all calls under way may take, and idle sessions hold, together
+  uint64_t lease_us = 0;      // an idle session's life
+  HomeOptions home;
+  std::string hello_json;  // sent to the pool once every zygote is ready
+};
+
+// Invariants: every request gets exactly one RESULT, OPENED or FAILED frame, while the pool lives; at most `max_live`
+// programs and cells are under way at a time, and what they may take together is at most `memory_bytes`; no child
+// outlives `run`; a session is gone exactly when its GONE frame was sent.
 class Supervisor {
  public:
-  // Runs in the child and returns its exit code.
-  using Program = std::function<int(const Request&)>;
+  explicit Supervisor(SupervisorOptions options);
+  ~Supervisor();
 
-  Supervisor(UniqueFd client, Zygote& zygote, size_t max_live, Program program);
-
-  // Returns when the socket closes. Throws ProtocolError or std::system_error, after killing all children.
+  // Returns when the pool is gone. Throws ProtocolError or std::system_error, after killing all children.
   void run();
 
  private:
   using Clock = std::chrono::steady_clock;
+  struct Process;
+  struct Server;
+  enum class Source : uint8_t { kClient, kZygote, kZygoteEnd, kListener, kControl, kOut, kErr, kPidfd };
 
-  struct Call {
-    bool live = false;
-    Request request;
-    ChildHandle child;
-    Capture out, err, value;
-    Clock::time_point started, deadline;
-    uint32_t flags = 0;
-  };
-
-  enum class Source : uint32_t { kClient, kPidfd, kOut, kErr, kValue };
-
+  // supervise.cpp: the loop and the pool's side
   void loop();
-  void start_pending();
-  void start(Request request, uint32_t slot);
-  void watch(int fd, Source source, uint32_t slot, uint32_t events);
-  void handle(Source source, uint32_t slot, uint32_t events);
+  void handle(uint64_t tag, uint32_t events);
+  void watch(int fd, Source source, uint32_t index, uint32_t generation, uint32_t events);
   void read_client();
   void handle_frame(const Frame& frame);
   void cancel(uint64_t id);
+  void close_session(uint64_t session, GoneWhy why);
   void flush_client();
-  void drain(Call& call, Capture& stream);
-  void reap(uint32_t slot);
-  void report(Call& call, bool signaled, int code, uint64_t cpu_us, uint64_t maxrss_bytes);
-  void kill(Call& call, Outcome::Flag why);  // the first reason stands
+  void set_deadline(Process& process, Clock::time_point when);
   void expire();
   int next_timeout_ms() const;
+
+  // zygotes.cpp: the fork servers
+  void start_zygote(Server& server);
+  void read_zygote(Server& server);
+  void zygote_ended(Server& server);
+  void take_hello(Server& server, std::string_view rest);
+  void read_listener(uint32_t index, uint32_t events);
+  int judge(const Question& question);
+  Process* process_of_thread(pid_t thread);
+  Server* server_for(uint8_t flavour);
+
+  // admission.cpp: what may start when
+  void start_pending();
+  bool start_oldest();
+  bool make_room(uint64_t bytes);
+  Process* least_recently_used();
+
+  // processes.cpp: programs and sessions
+  void order_child(Request request, Server& server);
+  Process& new_process(Request request, std::shared_ptr<Home> home);
+  void start_cell(Request request, Process& session);
+  void start_branch(Request request, Process& origin);
+  void read_control(Process& process);
+  void take_birth(Process& process);
+  void take_replies(Process& process);
+  void send_cell(Process& process);
+  void flush_control(Process& process);
+  void drain(Process& process, Capture& stream);
+  void kill(Process& process, Outcome::Flag why);
+  void interrupt(Process& process, Outcome::Flag why);
+  void stop(Process& process, Outcome::Flag why);
+  void reap(Process& process);
+  void reap_strangers();
+  void finish_cell(Process& session, const CellReply& reply, std::string_view value);
+  void report(Process& process, Outcome outcome);
+  void start_failed(Process& process, const std::string& why);
+  void forget(Process& process);
+  void set_cpu_limit(const Process& process, bool idle) const;
   void kill_all();
 
+  SupervisorOptions options_;
   UniqueFd client_;
-  Zygote& zygote_;
-  Program program_;
   UniqueFd epoll_;
+  UniqueFd null_;
+  Homes homes_;
   FrameReader reader_;
   std::string outbox_;
   size_t sent_ = 0;  // of outbox_
   bool client_open_ = true;
   bool watching_writes_ = false;
-  std::deque<Request> pending_;
-  std::vector<Call> calls_;  // by slot
+  bool said_hello_ = false;
+  std::vector<std::unique_ptr<Server>> servers_;
+  std::map<uint32_t, UniqueFd> listeners_;  // one per zygote that ever was, while it has children
+  uint32_t next_listener_ = 0;
+  std::vector<std::deque<std::pair<uint64_t, Request>>> pending_;  // by flavour, sessions' last; with order of arrival
+  uint64_t arrivals_ = 0;
+  std::deque<Process> processes_;  // by index; addresses stay
   std::vector<uint32_t> free_;
+  std::unordered_map<uint64_t, uint32_t> sessions_;  // by number
+  std::unordered_map<pid_t, uint32_t> by_pid_;
+  std::set<std::pair<Clock::time_point, uint32_t>> deadlines_;  // of processes, by index
+  uint32_t under_way_ = 0;
+  uint64_t reserved_bytes_ = 0;
+  bool strangers_ = false;  // children may have ended that nobody knows
 };
 
 }  // namespace rocstar

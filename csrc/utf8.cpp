@@ -78,14 +78,20 @@ std::string repair_utf8(std::string_view bytes) {
   return repaired;
 }
 
-std::string_view cut_utf8(std::string_view bytes, size_t limit) {
-  if (bytes.size() <= limit) return bytes;
-  for (size_t back = 1; back <= 3 && back <= limit; ++back) {
-    const Step step = step_at(bytes, limit - back);
-    if (step.valid && step.length > back) return bytes.substr(0, limit - back);
-    if (step.valid) break;
+std::string_view cut_utf8(std::string_view bytes) {
+  for (size_t back = 1; back <= 3 && back <= bytes.size(); ++back) {
+    const size_t at = bytes.size() - back;
+    const size_t length = lead_of(static_cast<unsigned char>(bytes[at])).length;
+    if (length == 0) continue;  // a continuation byte: its lead is further back
+    return length > back && step_at(bytes, at).length == back ? bytes.substr(0, at) : bytes;
   }
-  return bytes.substr(0, limit);
+  return bytes;
+}
+
+std::string_view skip_partial_utf8(std::string_view bytes) {
+  size_t skip = 0;
+  while (skip < 3 && skip < bytes.size() && (static_cast<unsigned char>(bytes[skip]) & 0xC0) == 0x80) ++skip;
+  return bytes.substr(skip);
 }
 
 }  // namespace rocstar

@@ -11,7 +11,10 @@ namespace rocstar {
 // Python's errors="replace" do. The result is at most three times as long as the input.
 std::string repair_utf8(std::string_view bytes);
 
-// The longest prefix of at most `limit` bytes that does not cut a valid code point in two.
-std::string_view cut_utf8(std::string_view bytes, size_t limit);
+// Without the code point that the end of `bytes` cuts in two, if it does.
+std::string_view cut_utf8(std::string_view bytes);
+
+// Without the rest of a code point that the start of `bytes` cuts in two, if it does.
+std::string_view skip_partial_utf8(std::string_view bytes);
 
 }  // namespace rocstar

@@ -1,77 +1,49 @@
-// Forks a child out of the warm interpreter and confines it before it runs anything of the user's.
+// The fork server inside a warm Python process: takes orders from the supervisor and forks confined children, which
+// are the supervisor's own (CLONE_PARENT), not its. It sees no program and no output, only orders.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
-#include <optional>
+#include <functional>
 #include <string>
-#include <vector>
 
-#include "rlimits.h"
+#include "child.h"
 #include "seccomp.h"
 #include "unique_fd.h"
 
 namespace rocstar {
 
-// The layers of every child of one zygote. Names as `names()` joins them: nnp+rlimits+landlock+seccomp+uid.
+// The layers of every child of one zygote besides no_new_privs and rlimits, which all have.
 struct Layers {
   bool seccomp = true;
-  bool landlock = true;
-  bool slot_uid = false;  // a user of the slot's own; needs root
-  std::vector<std::string> readable_paths;
-  uint32_t first_uid = 100000;
-
-  std::string names() const;
-};
-
-// Descriptors of a child, the same in each: the standard three, and the one where the value leaves.
-inline constexpr int kValueFd = 3;
-inline constexpr int kFirstOtherFd = 4;
-
-// The first byte on the value pipe, written before the user's code exists: what comes later cannot deny it.
-inline constexpr char kReady = 'R';
-inline constexpr char kNotReady = 'F';
-
-// What the parent of a running child holds.
-struct ChildHandle {
-  pid_t pid = -1;
-  UniqueFd pidfd;
-  UniqueFd out;  // read ends, non-blocking
-  UniqueFd err;
-  UniqueFd value;
-};
-
-struct ForkResult {
-  bool in_child = false;
-  ChildHandle handle;  // in the parent
+  bool notify = true;    // the supervisor is asked about new files, signals and branches
+  bool truncate = true;  // by path: Landlock's ABI 3 can say where
 };
 
 class Zygote {
  public:
-  explicit Zygote(Layers layers);
+  // Installs the notification filter and says so to the supervisor; measures what a child that runs nothing has.
+  // Throws std::system_error.
+  Zygote(UniqueFd supervisor, const Layers& layers);
 
-  // Returns twice. In the child everything is closed but 0..3 and every layer is active; a child that cannot be
-  // confined says so on the value pipe and exits. Throws std::system_error in the parent when it cannot fork.
-  ForkResult fork(const Rlimits& limits, const std::string& stdin_bytes, uint32_t slot);
+  // What the supervisor learns first. `json` may be empty for a zygote that is well.
+  void hello(const std::string& json);
 
-  // Address space and resident set of a child that has not run anything: what a program uses counts from there.
-  uint64_t baseline_address_space() const { return meter_.bytes(); }
-  uint64_t baseline_resident() const { return baseline_resident_; }
-  const Layers& layers() const { return layers_; }
+  // Serves orders until the supervisor is gone. `run` is called in each child, which never returns from here.
+  void serve(const std::function<int(Child&)>& run);
 
  private:
-  struct Pipes;
-  void confine(const Pipes& pipes, const Rlimits& limits, uint32_t slot, pid_t parent);
-  int enter_layers(const Rlimits& limits, uint32_t slot, pid_t parent);
+  void fork(const ForkOrder& order, std::vector<UniqueFd> fds, const std::function<int(Child&)>& run);
 
+  UniqueFd supervisor_;
   Layers layers_;
-  SeccompFilter filter_;
-  UniqueFd null_;
-  UniqueFd ruleset_;
   AddressSpaceMeter meter_;
   uint64_t baseline_resident_ = 0;
 };
+
+// Says FATAL on the socket: the zygote cannot be.
+void say_fatal(int supervisor, const std::string& json);
 
 // The parent's death kills this process; `parent` is checked against the one that may be gone already.
 bool die_with_parent(pid_t parent);

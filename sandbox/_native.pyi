@@ -1,31 +1,38 @@
 """rocstar's fork server, built from csrc/ (theory of operation: csrc/supervise.h)."""
 
-from collections.abc import Callable, Sequence
-from typing import TypedDict
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+MEMORY_EXIT: int
 
 class Facts(TypedDict):
     kernel: str
     machine: str
     seccomp: bool
+    user_notif: bool
     landlock_abi: int
 
 class Layers:
-    def __init__(
-        self, *, seccomp: bool, landlock: bool, slot_uid: bool, readable_paths: Sequence[str]
-    ) -> None: ...
-    @property
-    def names(self) -> str: ...
+    def __init__(self, *, seccomp: bool, notify: bool, truncate: bool) -> None: ...
+
+class ResultReader:
+    """Cuts the supervisor's bytes into frames. A RESULT is (18, id, status index, exit code or None, signal or
+    None, stdout, stderr, stdout cut, stderr cut, value or None, wall s, CPU s, peak bytes); any other frame is
+    (type, payload)."""
+
+    def feed(self, bytes: bytes) -> list[tuple[Any, ...]]: ...
 
 def serve(
     fd: int,
     *,
-    max_live: int,
     layers: Layers,
+    hello: str,
     run_cell: Callable[[bytes, int], int],
-    memory_exit: int,
+    run_session_cell: Callable[[bytes, int | None], tuple[int, bytes, bool]],
 ) -> None:
-    """Serves frames from the socket until it closes; calls `run_cell` in a confined child for each."""
+    """Serves the supervisor's orders until it is gone; calls one of the functions in each confined child."""
 
+def say_fatal(fd: int, json: str) -> None: ...
 def probe() -> Facts: ...
 def die_with_parent(parent: int) -> bool: ...
 def collapse_heap() -> int: ...

@@ -16,6 +16,7 @@ import sys
 import threading
 import traceback
 import types
+from collections.abc import Callable
 from typing import IO, Any
 
 CELL = "<cell>"
@@ -67,15 +68,38 @@ def reseed(seed: int) -> None:
         _random.Random.seed(sympy_random.rng, seed)
 
 
-def run_source(code: bytes) -> int:
-    """The program's exit code, with its traceback written to standard error if it has one."""
+def run_session_cell(code: bytes, seed: int | None) -> tuple[int, bytes, bool]:
+    """Runs one cell of a session: its exit code, the repr of its value, and whether the process ends with it.
+
+    The state of the first cell's random modules is `seed`'s; later cells go on from where they are."""
+    global _cells
+    _cells += 1
+    if _cells == 1:
+        reseed(int.from_bytes(os.urandom(8), "little") if seed is None else seed)
+    values: list[str] = []
+    try:
+        exit_code = run_source(code, f"<cell {_cells}>", values.append)
+    except SystemExit as stop:
+        return finish(exit_code_of(stop)), b"", True
+    flush()
+    return exit_code, "".join(values).encode("utf-8", "replace"), False
+
+
+_cells = 0
+
+
+def run_source(code: bytes, name: str = CELL, take_value: "Callable[[str], object] | None" = None) -> int:
+    """The exit code, with its traceback written to standard error if it has one. A session's SystemExit, one
+    with `take_value`, is raised."""
     try:
         source = code.decode("utf-8", "surrogatepass")
-        linecache.cache[CELL] = (len(source), None, source.splitlines(keepends=True), CELL)
-        value = evaluate(source, MAIN.__dict__)
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        value = evaluate(source, MAIN.__dict__, name)
         if value is not None:
-            write_value(repr(value))
+            (take_value or write_value)(repr(value))
     except SystemExit as stop:
+        if take_value is not None:
+            raise
         return exit_code_of(stop)
     except BaseException as error:  # whatever a program raises is its result
         report(error)
@@ -83,17 +107,17 @@ def run_source(code: bytes) -> int:
     return 0
 
 
-def evaluate(source: str, namespace: dict[str, Any]) -> object:
+def evaluate(source: str, namespace: dict[str, Any], name: str = CELL) -> object:
     """Runs the statements; the value of a trailing expression, None when there is none or a ';' hides it."""
-    tree = ast.parse(source, CELL)
+    tree = ast.parse(source, name)
     last = tree.body[-1] if tree.body else None
     if isinstance(last, ast.Expr):
         tree.body.pop()
     if tree.body:
-        exec(compile(tree, CELL, "exec", dont_inherit=True), namespace)
+        exec(compile(tree, name, "exec", dont_inherit=True), namespace)
     if not isinstance(last, ast.Expr):
         return None
-    value: object = eval(compile(ast.Expression(last.value), CELL, "eval", dont_inherit=True), namespace)
+    value: object = eval(compile(ast.Expression(last.value), name, "eval", dont_inherit=True), namespace)
     return None if is_hidden(source, last) else value
 
 
@@ -143,7 +167,7 @@ def keep_cell_frames(summary: traceback.TracebackException | None, seen: set[int
     if summary is None or id(summary) in seen:
         return
     seen.add(id(summary))
-    frames = [frame for frame in summary.stack if frame.filename == CELL]
+    frames = [frame for frame in summary.stack if frame.filename.startswith("<cell")]
     if frames:
         summary.stack[:] = frames
     else:
@@ -160,9 +184,13 @@ def finish(exit_code: int) -> int:
         threading._shutdown()  # type: ignore[attr-defined]
     if atexit._ncallbacks():
         atexit._run_exitfuncs()
+    flush()
+    return exit_code
+
+
+def flush() -> None:
     for stream in (sys.stdout, sys.__stdout__, sys.stderr, sys.__stderr__):
         try:
             stream.flush()  # type: ignore[union-attr]
         except (AttributeError, ValueError):  # replaced by something else, or closed
             continue
-    return exit_code

@@ -1,27 +1,43 @@
-"""The sandbox of one node: a zygote per flavour, bounded, restarted when it dies.
+"""The sandbox of one node: a supervisor process with its zygotes, bounded, restarted when it dies.
 
-    run() -> permit -> zygote -> child        permits: max_live + max_queued per flavour
-               ^                   |
-               +-- given back when the child is gone
+    run / run_batch / session.run
+        -> room (max_queued) -> queue -> window -> supervisor -> zygote -> child
+                                            ^                       |
+                                            +---- RESULT frame <----+
 
-A caller waits first for a permit (that is the back-pressure), then for its result. `max_queued` calls wait
-inside the zygote, so that a finished child is followed by the next without asking a busy event loop.
+A caller waits first for room (that is the back-pressure), then for its future. The window is what the
+supervisor holds at a time: enough that a finished child is followed by the next without asking a busy event
+loop, few enough that little is lost with it. Calls that were lost with a supervisor are sent again, for programs
+have no effect outside; calls of sessions are not, for their state is gone.
 """
 
 import asyncio
 import os
-from collections.abc import Collection, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from rocstar.sandbox import wire
 from rocstar.sandbox.flavours import FLAVOURS
-from rocstar.sandbox.process import Zygote, ZygoteOptions
-from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+from rocstar.sandbox.process import Supervisor, SupervisorOptions
+from rocstar.sandbox.session import LiveSession
+from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, ExecResult, Limits, SandboxError, SessionLost
 
-LAYERS = ("seccomp", "landlock", "uid")
+LAYERS = ("seccomp", "landlock", "uid", "notify", "scratch", "namespaces")
 """Layers that can be left out, for tests of what the others hold."""
 
-START_ATTEMPTS = 2
+AUTO = "auto"
+"""The flavour that is chosen by what a program imports."""
+
+MAX_ATTEMPTS = 4
+"""A call that was lost so often with its supervisor is given up."""
+
+HANG_GRACE_S = 60.0
+"""How long after the last possible end of its calls a silent supervisor is taken to hang."""
 
 
 def default_max_live() -> int:
@@ -29,80 +45,36 @@ def default_max_live() -> int:
     return max(2, len(os.sched_getaffinity(0)) * 3 // 2)
 
 
-class _Lane:
-    """The calls of one flavour. Invariant: at most one zygote is alive; a call in it holds a permit."""
+def default_memory_bytes() -> int:
+    """Three quarters of what this machine or container has."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            found.append(int(Path(limit).read_text()))
+    return min(found) * 3 // 4
 
-    def __init__(self, options: ZygoteOptions, permits: int, needs_seccomp: bool) -> None:
-        self._options = options
-        self._needs_seccomp = needs_seccomp
-        self._permits = asyncio.Semaphore(permits)
-        self._starting = asyncio.Lock()
-        self.zygote: Zygote | None = None
-        self.closed = False
 
-    async def ready(self) -> Zygote:
-        if self.zygote is not None and self.zygote.alive:
-            return self.zygote
-        async with self._starting:
-            if self.closed:
-                raise SandboxError("the sandbox pool is closed", kind="closed", retryable=False)
-            if self.zygote is None or not self.zygote.alive:
-                await self._replace()
-            assert self.zygote is not None
-            return self.zygote
+@dataclass(slots=True, eq=False)
+class _Call:
+    """encode: the frame, given the call's id. restartable: it can be sent to another supervisor."""
 
-    async def _replace(self) -> None:
-        if self.zygote is not None:
-            await self.zygote.close()
-            self.zygote = None
-        for attempt in range(START_ATTEMPTS):
-            zygote = Zygote(self._options)
-            try:
-                await zygote.start()
-            except SandboxError as error:
-                if not error.retryable or attempt + 1 == START_ATTEMPTS:
-                    raise
-                continue
-            self.zygote = zygote
-            break
-        assert self.zygote is not None
-        if self._needs_seccomp and "seccomp" not in self.zygote.isolation.split("+"):
-            await self.zygote.close()
-            raise SandboxError(
-                "this kernel offers no seccomp filter, so programs could do anything this user can; run "
-                "`rocstar sandbox doctor` for the fix, or accept it with allow_no_isolation=True",
-                kind="no_isolation",
-                retryable=False,
-            )
-
-    async def run(self, request: ExecRequest) -> ExecResult:
-        await self._permits.acquire()
-        try:
-            zygote = await self.ready()
-            call_id, future = zygote.submit(request, self._permits.release)
-        except BaseException:
-            self._permits.release()
-            raise
-        try:
-            return await future
-        except asyncio.CancelledError:
-            zygote.cancel(call_id)
-            raise
-
-    async def close(self) -> None:
-        self.closed = True
-        async with self._starting:
-            if self.zygote is not None:
-                await self.zygote.close()
+    encode: Callable[[int], bytes]
+    future: asyncio.Future[Any]
+    wall_s: float
+    restartable: bool
+    id: int = 0
+    attempts: int = 0
 
 
 class SandboxPool:
     """Runs programs in confined children of warm zygotes. Use it as an async context manager.
 
-    flavours: the zygotes to start (see flavours.py). max_live: children at a time per flavour; their
-    `memory_bytes` together should fit the machine. max_queued: calls waiting in the zygote beyond those;
-    further callers wait in `run`. allow_no_isolation: start even where no seccomp filter can be had; every
-    result then says so in `isolation`. without: layers to leave out, for tests.
+    flavours: the zygotes to start (see flavours.py). max_live: children at work at a time. max_queued: calls
+    that wait beyond those; further callers wait in `run`. memory_bytes: what the calls under way may take
+    together, by their limits, and idle sessions hold. max_sessions, lease_s: how many interpreters live
+    between cells, and how long one may be idle; the least recently used gives way. replicas: zygotes per
+    flavour. allow_no_isolation: start even below tier A; every result then says so. without: layers to leave
+    out, for tests.
 
     Invariants: every `run` ends in exactly one result, SandboxError or cancellation; when `run` was cancelled
     or its deadline passed, the child is killed; after the context ends no process of the pool is left.
@@ -113,76 +85,422 @@ class SandboxPool:
         flavours: Sequence[str] = ("stdlib",),
         *,
         max_live: int | None = None,
-        max_queued: int = 64,
+        max_queued: int = 1 << 16,
+        memory_bytes: int | None = None,
+        max_sessions: int = 1024,
+        lease_s: float = 600.0,
+        replicas: int | None = None,
         allow_no_isolation: bool = False,
         without: Collection[str] = (),
     ) -> None:
         live = default_max_live() if max_live is None else max_live
-        if live < 1 or max_queued < 0:
-            raise ValueError(f"max_live={live}, max_queued={max_queued}: at least 1 and 0 are needed")
+        if live < 1 or max_queued < 0 or max_sessions < 0:
+            raise ValueError(
+                f"max_live={live}, max_queued={max_queued}, max_sessions={max_sessions}: at least 1, 0 and 0 "
+                "are needed"
+            )
         for name in flavours:
             if name not in FLAVOURS:
                 raise ValueError(f"unknown flavour {name!r}; there are {', '.join(FLAVOURS)}")
         for layer in without:
             if layer not in LAYERS:
                 raise ValueError(f"unknown layer {layer!r}; these can be left out: {', '.join(LAYERS)}")
-        self._lanes = {
-            name: _Lane(
-                ZygoteOptions(flavour=name, max_live=live, without=tuple(without)),
-                live + max_queued,
-                needs_seccomp=not allow_no_isolation,
-            )
-            for name in dict.fromkeys(flavours)
-        }
+        self._options = SupervisorOptions(
+            flavours=tuple(dict.fromkeys(flavours)),
+            max_live=live,
+            max_sessions=max_sessions,
+            memory_bytes=default_memory_bytes() if memory_bytes is None else memory_bytes,
+            lease_s=lease_s,
+            replicas=max(1, live // 12) if replicas is None else replicas,
+            without=tuple(without),
+            allow_no_isolation=allow_no_isolation,
+        )
+        self._window = 2 * live + 8
+        self._room = asyncio.Semaphore(self._window + max_queued)
+        self._queue: deque[_Call] = deque()
+        self._sent: dict[int, _Call] = {}
+        self._sessions: dict[int, LiveSession] = {}
+        self._next_id = 0
+        self._supervisor: Supervisor | None = None
+        self._restart: asyncio.Task[None] | None = None
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._latest_end = 0.0
+        self._closed = False
+        self.zygotes: dict[str, list[int]] = {name: [] for name in self._options.flavours}
+        """Pids, the living and the replaced, oldest first."""
+        self.restarts = 0
+        """How often the supervisor was replaced."""
+        self.evictions = 0
+        """Sessions that gave way to others or whose lease ended."""
+
+    # --- life --------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        try:
-            async with asyncio.TaskGroup() as group:
-                for lane in self._lanes.values():
-                    group.create_task(lane.ready())
-        except BaseExceptionGroup as failures:
-            await self._close()
-            raise failures.exceptions[0] from None
-        except asyncio.CancelledError:
-            await asyncio.shield(self._close())
-            raise
+        supervisor = self._new_supervisor()
+        await supervisor.start()
+        self._supervisor = supervisor
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._close()
+        self._closed = True
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        if self._restart is not None:
+            self._restart.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._restart
+        self._fail_all("the sandbox pool is closed", kind="closed", retryable=False)
+        self._lose_sessions("closed")
+        if self._supervisor is not None:
+            await asyncio.shield(self._supervisor.close())
 
-    async def _close(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for lane in self._lanes.values():
-                group.create_task(lane.close())
+    def _new_supervisor(self) -> Supervisor:
+        return Supervisor(self._options, self._take_frame, self._supervisor_ended)
+
+    @property
+    def isolation(self) -> str:
+        return str(self._facts.get("isolation", ""))
+
+    @property
+    def tier(self) -> str:
+        return str(self._facts.get("tier", ""))
+
+    @property
+    def supervisor_pid(self) -> int:
+        """0 while it is being replaced."""
+        return self._supervisor.pid if self._supervisor is not None and self._supervisor.alive else 0
+
+    @property
+    def flavours(self) -> tuple[str, ...]:
+        return self._options.flavours
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that were accepted and have not ended."""
+        return len(self._queue) + len(self._sent)
+
+    @property
+    def sessions(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        return self._supervisor.facts if self._supervisor is not None else {}
+
+    # --- calls -------------------------------------------------------------------------------------------
 
     async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
-        """Runs one program. `deadline`: absolute `loop.time()`. Raises SandboxError for failures of ours.
+        """Runs one program. `deadline`: absolute `loop.time()`. Raises SandboxError for failures of ours."""
+        encode = self._encoder(request)
+        result: ExecResult = await self._perform(encode, request.limits.wall_s, deadline, restartable=True)
+        return result
 
-        A call that was lost because its zygote died is repeated once: programs have no effect outside."""
-        lane = self._lanes.get(request.flavour)
-        if lane is None:
-            raise SandboxError(
-                f"this pool has no flavour {request.flavour!r}, only {', '.join(self._lanes)}",
-                kind="unknown_flavour",
-                retryable=False,
-            )
-        if deadline is None:
-            return await self._run_twice(lane, request)
+    async def run_batch(
+        self, requests: Sequence[ExecRequest], *, deadline: float | None = None
+    ) -> AsyncIterator[tuple[int, ExecResult | SandboxError]]:
+        """See BatchSandbox. No task per call: futures whose callbacks fill one queue."""
+        done: asyncio.Queue[tuple[int, asyncio.Future[ExecResult]]] = asyncio.Queue()
+        calls: list[_Call] = []
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._run_twice(lane, request)
+                for index, request in enumerate(requests):
+                    call = await self._submit(self._encoder(request), request.limits.wall_s, restartable=True)
+                    calls.append(call)
+                    call.future.add_done_callback(
+                        lambda future, index=index: done.put_nowait((index, future))  # type: ignore[misc]
+                    )
         except TimeoutError:
-            raise SandboxError(
-                "the deadline passed before the program ended", kind="deadline", retryable=True
-            ) from None
-
-    async def _run_twice(self, lane: _Lane, request: ExecRequest) -> ExecResult:
-        try:
-            return await lane.run(request)
+            pass
         except SandboxError as error:
-            if error.kind != "zygote_died":
-                raise
-        return await lane.run(request)
+            if len(calls) == 0 and len(requests) == 1:
+                yield 0, error
+                return
+            raise
+        try:
+            async for outcome in self._outcomes(len(requests), calls, done, deadline):
+                yield outcome
+        finally:
+            for call in calls:
+                self._abandon(call)
+
+    async def _outcomes(
+        self,
+        count: int,
+        calls: list[_Call],
+        done: "asyncio.Queue[tuple[int, asyncio.Future[ExecResult]]]",
+        deadline: float | None,
+    ) -> AsyncIterator[tuple[int, ExecResult | SandboxError]]:
+        left = set(range(len(calls)))
+        try:
+            while left:
+                async with asyncio.timeout_at(deadline):
+                    index, future = await done.get()
+                left.discard(index)
+                failure = future.exception()
+                if failure is not None and not isinstance(failure, SandboxError):
+                    raise failure
+                yield index, failure if failure is not None else future.result()
+        except TimeoutError:
+            pass
+        for index in sorted(left | set(range(len(calls), count))):
+            yield index, _late()
+
+    def _encoder(self, request: ExecRequest) -> Callable[[int], bytes]:
+        flavour = self._flavour(request.flavour, request.code)
+        self._check_memory(request.limits)
+        return lambda call_id: wire.encode_run(call_id, request, flavour)
+
+    def _flavour(self, name: str, code: str) -> int:
+        if name == AUTO:
+            from rocstar.sandbox.scan import flavour_for
+
+            name = flavour_for(code, self._options.flavours)
+        if name in self._options.flavours:
+            return self._options.flavours.index(name)
+        message = f"this pool has no flavour {name!r}, only {', '.join(self._options.flavours)}"
+        raise SandboxError(message, kind="unknown_flavour", retryable=False)
+
+    def _check_memory(self, limits: Limits) -> None:
+        if limits.memory_bytes > self._options.memory_bytes:
+            raise SandboxError(
+                f"memory_bytes is {limits.memory_bytes}; this pool has {self._options.memory_bytes} for all "
+                "programs together",
+                kind="too_large",
+                retryable=False,
+            )
+
+    async def _perform(
+        self, encode: Callable[[int], bytes], wall_s: float, deadline: float | None, *, restartable: bool
+    ) -> Any:
+        call: _Call | None = None
+        try:
+            async with asyncio.timeout_at(deadline):
+                call = await self._submit(encode, wall_s, restartable=restartable)
+                return await call.future
+        except TimeoutError:
+            raise _late() from None
+        finally:
+            if call is not None:
+                self._abandon(call)
+
+    async def _submit(self, encode: Callable[[int], bytes], wall_s: float, *, restartable: bool) -> _Call:
+        if self._closed:
+            raise SandboxError("the sandbox pool is closed", kind="closed", retryable=False)
+        await self._room.acquire()
+        call = _Call(encode, asyncio.get_running_loop().create_future(), wall_s, restartable)
+        self._queue.append(call)
+        self._send_more()
+        return call
+
+    def _send_more(self) -> None:
+        if self._supervisor is None or not self._supervisor.alive:
+            return
+        frames: list[bytes] = []
+        while self._queue and len(self._sent) < self._window:
+            call = self._queue.popleft()
+            if call.future.done():  # cancelled while it waited
+                self._room.release()
+                continue
+            self._next_id += 1
+            call.id = self._next_id
+            call.attempts += 1
+            try:
+                frames.append(call.encode(call.id))
+            except ValueError as error:
+                self._room.release()
+                call.future.set_exception(error)
+                continue
+            self._sent[call.id] = call
+            self._expect(call)
+        if frames:
+            self._supervisor.write(b"".join(frames))
+
+    def _abandon(self, call: _Call) -> None:
+        """Nobody waits for it any more: what is under way is killed, and its place given back after that."""
+        if not call.future.done():
+            call.future.cancel()
+        if call.id in self._sent and self._supervisor is not None and self._supervisor.alive:
+            self._supervisor.write(wire.encode_id(wire.CANCEL, call.id))
+
+    # --- sessions ----------------------------------------------------------------------------------------
+
+    async def open_session(
+        self,
+        *,
+        flavour: str = "stdlib",
+        limits: Limits = DEFAULT_LIMITS,
+        seed: int | None = None,
+        deadline: float | None = None,
+    ) -> LiveSession:
+        """See SessionSandbox."""
+        index = self._flavour(flavour, "")
+        self._check_memory(limits)
+
+        def encode(call_id: int) -> bytes:
+            return wire.encode_open(call_id, limits, index, seed)
+
+        number = await self._perform(encode, limits.wall_s, deadline, restartable=True)
+        return self._register(number, limits)
+
+    def _register(self, number: int, limits: Limits) -> LiveSession:
+        session = LiveSession(self, number, limits)
+        self._sessions[number] = session
+        return session
+
+    async def run_cell(
+        self, session: LiveSession, code: str, wall_s: float, deadline: float | None
+    ) -> ExecResult:
+        """For LiveSession."""
+
+        def encode(call_id: int) -> bytes:
+            return wire.encode_cell(call_id, session.number, code, wall_s)
+
+        result: ExecResult = await self._perform(encode, wall_s, deadline, restartable=False)
+        return result
+
+    async def branch(self, session: LiveSession) -> LiveSession:
+        """For LiveSession."""
+
+        def encode(call_id: int) -> bytes:
+            return wire.encode_branch(call_id, session.number)
+
+        number = await self._perform(encode, 30.0, None, restartable=False)
+        return self._register(number, session.limits)
+
+    async def close_session(self, session: LiveSession) -> None:
+        """For LiveSession."""
+        if self._sessions.pop(session.number, None) is not None:
+            session.lose("closed")
+            if self._supervisor is not None and self._supervisor.alive:
+                self._supervisor.write(wire.encode_id(wire.CLOSE, session.number))
+
+    def _lose_sessions(self, reason: str) -> None:
+        for session in self._sessions.values():
+            session.lose(reason)
+        self._sessions.clear()
+
+    # --- what the supervisor says ------------------------------------------------------------------------
+
+    def _take_frame(self, frame: tuple[Any, ...]) -> None:
+        kind = frame[0]
+        if kind == wire.RESULT:
+            facts = self._facts
+            result = ExecResult(
+                status=wire.STATUSES[frame[2]],
+                exit_code=frame[3],
+                signal=frame[4],
+                stdout=frame[5],
+                stderr=frame[6],
+                stdout_truncated=frame[7],
+                stderr_truncated=frame[8],
+                value=frame[9],
+                wall_s=frame[10],
+                cpu_s=frame[11],
+                peak_memory_bytes=frame[12],
+                isolation=facts["isolation"],
+                tier=facts["tier"],
+            )
+            self._settle(frame[1], result)
+        elif kind == wire.FAILED:
+            call_id, why, text = wire.decode_failed(frame[1])
+            self._settle(call_id, wire.failure(why, text))
+        elif kind == wire.OPENED:
+            number = wire.decode_id(frame[1])
+            self._settle(number, number)
+        elif kind == wire.GONE:
+            number, reason = wire.decode_gone(frame[1])
+            self.evictions += reason in ("evicted", "expired")
+            if session := self._sessions.pop(number, None):
+                session.lose(reason)
+        elif kind == wire.ZYGOTE:
+            flavour, pid = wire.decode_zygote(frame[1])
+            self.zygotes[self._options.flavours[flavour]].append(pid)
+
+    def _settle(self, call_id: int, outcome: "ExecResult | SandboxError | int") -> None:
+        call = self._sent.pop(call_id)
+        self._room.release()
+        if not call.future.done():
+            if isinstance(outcome, SandboxError):
+                call.future.set_exception(outcome)
+            else:
+                call.future.set_result(outcome)
+        elif isinstance(outcome, int):  # nobody took the session
+            assert self._supervisor is not None
+            self._supervisor.write(wire.encode_id(wire.CLOSE, outcome))
+        self._send_more()
+
+    def _fail_all(self, message: str, *, kind: str, retryable: bool) -> None:
+        calls = [*self._sent.values(), *self._queue]
+        self._sent.clear()
+        self._queue.clear()
+        for call in calls:
+            self._fail(call, SandboxError(message, kind=kind, retryable=retryable))
+
+    def _fail(self, call: _Call, error: SandboxError) -> None:
+        self._room.release()
+        if not call.future.done():
+            call.future.set_exception(error)
+            call.future.exception()  # whoever waits still gets it; nobody need wait
+
+    # --- its death ---------------------------------------------------------------------------------------
+
+    def _supervisor_ended(self) -> None:
+        self._lose_sessions("supervisor_died")
+        lost = [self._sent.pop(call_id) for call_id in sorted(self._sent)]
+        for call in reversed(lost):
+            if not call.restartable:
+                message = "the sandbox supervisor died, and the session with it"
+                self._fail(call, SessionLost(message, reason="supervisor_died"))
+            elif call.attempts >= MAX_ATTEMPTS:
+                message = f"the sandbox supervisor died {MAX_ATTEMPTS} times under this call"
+                self._fail(call, SandboxError(message, kind="supervisor_died", retryable=True))
+            elif call.future.done():
+                self._room.release()
+            else:
+                self._queue.appendleft(call)
+        if not self._closed and self._supervisor is not None and self._restart is None:
+            self.restarts += 1
+            self._restart = asyncio.get_running_loop().create_task(self._start_again())
+
+    async def _start_again(self) -> None:
+        try:
+            for attempt in range(MAX_ATTEMPTS):
+                assert self._supervisor is not None
+                await self._supervisor.close()
+                self._supervisor = self._new_supervisor()
+                try:
+                    await self._supervisor.start()
+                except SandboxError as error:
+                    if error.retryable and attempt + 1 < MAX_ATTEMPTS:
+                        continue
+                    self._fail_all(str(error), kind=error.kind, retryable=error.retryable)
+                    return
+                self._latest_end = 0.0
+                self._send_more()
+                return
+        finally:
+            self._restart = None
+
+    def _expect(self, call: _Call) -> None:
+        # At worst the calls in flight run one after the other.
+        now = asyncio.get_running_loop().time()
+        self._latest_end = max(self._latest_end, now) + call.wall_s
+        if self._watchdog is None:
+            self._watchdog = asyncio.get_running_loop().call_later(HANG_GRACE_S, self._look_for_hang)
+
+    def _look_for_hang(self) -> None:
+        self._watchdog = None
+        loop = asyncio.get_running_loop()
+        if not self._sent or self._supervisor is None:
+            self._latest_end = 0.0
+            return
+        if loop.time() > HANG_GRACE_S + self._latest_end and self._supervisor.alive:
+            self._supervisor.kill()
+        else:
+            self._watchdog = loop.call_later(HANG_GRACE_S, self._look_for_hang)
+
+
+def _late() -> SandboxError:
+    return SandboxError("the deadline passed before the program ended", kind="deadline", retryable=True)

@@ -1,33 +1,35 @@
-"""One zygote process as the pool sees it: a socket, the calls in flight on it, and its death.
+"""The supervisor process as the pool sees it: how it starts, a socket for frames, and its death.
 
-    run() --frame--> transport ==socket==> zygote --fork--> child
-      ^                                       |
-      +--- future <--- data_received <==frame-+
+    pool --frames--> transport ==socket==> supervisor (csrc/supervise.h) --> zygotes --> children
+     ^                                         |
+     +------ on_frame <--- data_received <-----+
 
-A caller waits for its future; the future is settled by a RESULT or FAILED frame, by the socket's end, or,
-should the zygote hang, by the watchdog that kills it. Nobody else waits for anybody.
+Nobody waits here but `start` and `close`; the pool is told of every frame, and once of the end.
 """
 
 import asyncio
 import json
 import os
+import site
 import socket
 import subprocess
 import sys
+import sysconfig
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
-from rocstar.sandbox import wire
-from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+from rocstar.sandbox import _native, wire
+from rocstar.sandbox.types import SandboxError
 
 START_TIMEOUT_S = 120.0
 """A cold import of the heaviest flavour on a busy machine takes seconds; a hang must still end."""
 
 EXIT_TIMEOUT_S = 10.0
 
-HANG_GRACE_S = 30.0
-"""How long after the last possible end of its calls a silent zygote is taken to hang."""
+SUPERVISOR = Path(__file__).with_name("_supervisor")
 
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -35,45 +37,67 @@ ENVIRONMENT = {
     "PYTHONUTF8": "1",
     "PYTHONHASHSEED": "0",
     "PYTHONDONTWRITEBYTECODE": "1",
+    "TMPDIR": ".",
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
 }
-"""All that a zygote and its children see. A fixed hash seed makes the order of sets repeatable."""
+"""All that supervisor, zygotes and children see. A fixed hash seed makes the order of sets repeatable; the
+temporary directory is the program's own."""
 
-
-@dataclass(slots=True)
-class _Call:
-    request: ExecRequest
-    done: asyncio.Future[ExecResult]
-    on_end: Callable[[], None]
-    latest_end: float
+SYSTEM_PATHS = (
+    *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo"),
+    *("/etc/ld.so.cache", "/etc/localtime", "/dev/zero", "/dev/urandom", "/dev/random"),
+    *("/sys/devices/system/cpu", "/proc/cpuinfo", "/proc/meminfo"),
+)
+"""What a program may read besides the Python installation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ZygoteOptions:
-    flavour: str
+class SupervisorOptions:
+    flavours: tuple[str, ...]
     max_live: int
+    max_sessions: int
+    memory_bytes: int
+    lease_s: float
+    replicas: int = 1
     without: tuple[str, ...] = ()
+    allow_no_isolation: bool = False
+    scratch_parent: str = field(default_factory=lambda: default_scratch_parent())
     python: str = field(default_factory=lambda: sys.executable)
+    program: str = str(SUPERVISOR)
+
+    def command(self, fd: int) -> list[str]:
+        paths = python_paths()
+        words = [self.program, f"--fd={fd}", f"--parent={os.getpid()}", f"--max-live={self.max_live}"]
+        words += [f"--max-sessions={self.max_sessions}", f"--memory-bytes={self.memory_bytes}"]
+        words += [f"--lease-us={round(self.lease_s * 1e6)}", f"--replicas={self.replicas}"]
+        words += [f"--scratch-parent={self.scratch_parent}"]
+        words += [f"--flavour={name}" for name in self.flavours]
+        words += [f"--readable={path}" for path in (*paths, *SYSTEM_PATHS)]
+        words += [f"--without={layer}" for layer in self.without]
+        words += ["--world-readable"] if all(map(is_world_readable, paths)) else []
+        words += ["--allow-no-isolation"] if self.allow_no_isolation else []
+        return [*words, "--", self.python, "-P", "-m", "rocstar.sandbox.zygote"]
 
 
-class Zygote(asyncio.Protocol):
-    """A running zygote. Invariant: every submitted call's future is settled exactly once and `on_end` is
-    called exactly once, when the child is gone or the zygote is."""
+class Supervisor(asyncio.Protocol):
+    """A running supervisor. Invariant: `on_end` is called exactly once, after the last `on_frame`."""
 
-    def __init__(self, options: ZygoteOptions) -> None:
+    def __init__(
+        self,
+        options: SupervisorOptions,
+        on_frame: Callable[[tuple[Any, ...]], None],
+        on_end: Callable[[], None],
+    ) -> None:
         self._options = options
+        self._on_frame = on_frame
+        self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        self._frames = wire.FrameBuffer()
-        self._calls: dict[int, _Call] = {}
-        self._next_id = 0
-        self._wall_s_in_flight = 0.0
+        self._reader = _native.ResultReader()
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._lost: asyncio.Future[None] = self._loop.create_future()
-        self._watchdog: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._process: subprocess.Popen[bytes]
-        self.isolation = ""
-        self._memory_exit = -1
+        self.facts: dict[str, Any] = {}
 
     @property
     def alive(self) -> bool:
@@ -83,10 +107,14 @@ class Zygote(asyncio.Protocol):
     def pid(self) -> int:
         return self._process.pid
 
+    def write(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(data)
+
     # --- start and end -----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Returns once the flavour is warm. Raises SandboxError; the process is gone then."""
+        """Returns once every flavour is warm. Raises SandboxError; the process is gone then."""
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = self._spawn(theirs.fileno(), ours)
@@ -98,46 +126,35 @@ class Zygote(asyncio.Protocol):
         except BaseException as error:
             await asyncio.shield(self.close())
             if isinstance(error, TimeoutError):
-                message = f"the {self._options.flavour} zygote was not ready after {START_TIMEOUT_S:.0f} s"
+                message = f"the zygotes were not ready after {START_TIMEOUT_S:.0f} s"
                 raise SandboxError(message, kind="zygote_start", retryable=True) from None
             raise
 
     def _spawn(self, fd: int, ours: socket.socket) -> "subprocess.Popen[bytes]":
-        options = self._options
-        command = [options.python, "-P", "-m", "rocstar.sandbox.zygote", f"--flavour={options.flavour}"]
-        command += [f"--fd={fd}", f"--parent={os.getpid()}", f"--max-live={options.max_live}"]
-        if options.without:
-            command += ["--without", *options.without]
-        # HOME only finds the user's site-packages; the zygote forgets it before it serves.
-        environment = {**ENVIRONMENT, "HOME": os.path.expanduser("~")}
         try:
             return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+                self._options.command(fd),
+                env=ENVIRONMENT,
                 pass_fds=(fd,),
-                cwd="/",
-                env=environment,
-                start_new_session=True,  # Ctrl-C is for the trainer, which then closes the socket
+                stdin=subprocess.DEVNULL,
+                close_fds=True,
             )
         except OSError as error:
             ours.close()
-            raise SandboxError(
-                f"cannot start {options.python}: {error}", kind="zygote_start", retryable=True
-            ) from error
+            message = f"cannot start {self._options.program}: {error.strerror}; `make setup` builds it"
+            raise SandboxError(message, kind="zygote_start", retryable=False) from None
 
     async def close(self) -> None:
-        """Ends the process and every child. Calls in flight get a SandboxError of kind `closed`."""
-        self._fail_calls("the pool was closed", "closed", retryable=False)
-        if not self.isolation:
-            self.kill()  # it reads no socket yet, and it has no children
-        if self._transport is not None:
-            self._transport.abort()
+        """Ends the process and all its children; returns when they are gone."""
+        if self._transport is not None and not self._lost.done():
+            self._transport.close()
             await self._lost
+        if not self._hello.done():
+            self._hello.cancel()
         await self._reap()
 
     def kill(self) -> None:
-        """SIGKILL; the kernel then kills the children."""
+        """The kernel kills zygotes and children with it."""
         self._process.kill()
 
     async def _reap(self) -> None:
@@ -156,57 +173,6 @@ class Zygote(asyncio.Protocol):
             os.close(pidfd)
             self._process.wait()
 
-    # --- calls -------------------------------------------------------------------------------------------
-
-    def submit(
-        self, request: ExecRequest, on_end: Callable[[], None]
-    ) -> "tuple[int, asyncio.Future[ExecResult]]":
-        """Sends a call. Raises ValueError for a request that cannot be sent; then `on_end` is not called."""
-        self._next_id += 1
-        data = wire.encode_run(self._next_id, request)
-        # At worst the calls in flight run one after the other.
-        self._wall_s_in_flight += request.limits.wall_s
-        latest_end = self._loop.time() + self._wall_s_in_flight
-        future: asyncio.Future[ExecResult] = self._loop.create_future()
-        self._calls[self._next_id] = _Call(request, future, on_end, latest_end)
-        if self._watchdog is None:
-            self._watchdog = self._loop.call_later(HANG_GRACE_S, self._look_for_hang)
-        self._write(data)
-        return self._next_id, future
-
-    def cancel(self, call_id: int) -> None:
-        """Kills the call's child; `on_end` follows when it is gone."""
-        if call_id in self._calls and self.alive:
-            self._write(wire.encode_cancel(call_id))
-
-    def _write(self, data: bytes) -> None:
-        assert self._transport is not None
-        self._transport.write(data)
-
-    def _settle(self, call_id: int, result: ExecResult | SandboxError) -> None:
-        call = self._calls.pop(call_id)
-        self._wall_s_in_flight -= call.request.limits.wall_s
-        call.on_end()
-        if call.done.done():
-            return
-        if isinstance(result, SandboxError):
-            call.done.set_exception(result)
-        else:
-            call.done.set_result(result)
-
-    def _fail_calls(self, message: str, kind: str, *, retryable: bool) -> None:
-        for call_id in list(self._calls):
-            self._settle(call_id, SandboxError(message, kind=kind, retryable=retryable))
-
-    def _look_for_hang(self) -> None:
-        self._watchdog = None
-        if not self._calls:
-            return
-        if self._loop.time() > HANG_GRACE_S + min(call.latest_end for call in self._calls.values()):
-            self.kill()
-        else:
-            self._watchdog = self._loop.call_later(HANG_GRACE_S, self._look_for_hang)
-
     # --- asyncio.Protocol --------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -214,37 +180,61 @@ class Zygote(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        for frame in self._frames.feed(data):
-            self._handle(frame)
+        for frame in self._reader.feed(data):
+            if frame[0] == wire.HELLO:
+                self.facts = json.loads(frame[1])
+                if not self._hello.done():
+                    self._hello.set_result(None)
+            elif frame[0] == wire.FATAL:
+                self._refused(json.loads(frame[1]))
+            else:
+                self._on_frame(frame)
+
+    def _refused(self, fatal: dict[str, str]) -> None:
+        if not self._hello.done():
+            retryable = fatal["kind"] == "zygote_start"
+            error = SandboxError(fatal["message"], kind=fatal["kind"], retryable=retryable)
+            self._hello.set_exception(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        message = f"the {self._options.flavour} zygote (pid {self.pid}) died"
-        self._fail_calls(message, "zygote_died", retryable=True)
         if not self._hello.done():
-            self._hello.set_exception(
-                SandboxError(message + " while starting", kind="zygote_start", retryable=True)
-            )
-        if self._watchdog is not None:
-            self._watchdog.cancel()
+            message = f"the sandbox supervisor (pid {self.pid}) died while starting"
+            self._hello.set_exception(SandboxError(message, kind="zygote_start", retryable=True))
+        if scratch := self.facts.get("scratch"):
+            remove_scratch(scratch, self.pid)
         self._lost.set_result(None)
+        self._on_end()
 
-    def _handle(self, frame: wire.Frame) -> None:
-        if frame.type == wire.RESULT:
-            call_id = wire.decode_id(frame.payload)
-            request = self._calls[call_id].request
-            result = wire.decode_result(
-                frame.payload, request=request, isolation=self.isolation, memory_exit=self._memory_exit
-            )
-            self._settle(call_id, result)
-        elif frame.type == wire.FAILED:
-            call_id, reason = wire.decode_failed(frame.payload)
-            self._settle(call_id, SandboxError(reason, kind="child_start", retryable=True))
-        elif frame.type == wire.HELLO:
-            hello = json.loads(frame.payload)
-            self.isolation, self._memory_exit = hello["isolation"], hello["memory_exit"]
-            if not self._hello.done():
-                self._hello.set_result(None)
-        elif frame.type == wire.FATAL:
-            fatal = json.loads(frame.payload)
-            if not self._hello.done():
-                self._hello.set_exception(SandboxError(fatal["message"], kind=fatal["kind"], retryable=False))
+
+def remove_scratch(base: str, pid: int) -> None:
+    """What a killed supervisor could not remove itself. The name is checked: it came over a socket."""
+    if Path(base).name.startswith(f"rocstar-{pid}-"):
+        import shutil
+
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def default_scratch_parent() -> str:
+    """Where scratch directories go: the usual temporary directory, if a user without rights can reach it."""
+    usual = tempfile.gettempdir()
+    return usual if is_world_readable(usual) else "/tmp"
+
+
+def python_paths() -> list[str]:
+    """The folders that this interpreter imports from. Folders that a .pth file points to are left out: they
+    are somebody's working copies."""
+    found = [
+        sys.prefix,
+        sys.base_prefix,
+        *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+    ]
+    if site.ENABLE_USER_SITE:
+        found.append(site.getusersitepackages())
+    return [path for path in dict.fromkeys(map(os.path.realpath, found)) if os.path.isdir(path)]
+
+
+def is_world_readable(path: str) -> bool:
+    """True when a user with no rights of its own can reach and list the folder."""
+    folder = Path(path)
+    reachable = all(parent.stat().st_mode & 0o001 for parent in (folder, *folder.parents))
+    return reachable and bool(folder.stat().st_mode & 0o004)

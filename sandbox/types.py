@@ -47,14 +47,16 @@ class Limits:
 
     wall_s: wall clock from the start of the child, kept by its parent. cpu_s: RLIMIT_CPU, whole seconds.
     memory_bytes: address space above the zygote's own. output_bytes: kept per stream; more is cut and
-    marked, and 4 times as much ends the program with output_limit. file_bytes: RLIMIT_FSIZE.
+    marked, and 4 times as much ends the program with output_limit. files: how many files and directories may
+    be created in its scratch directory; file_bytes: how large each may become.
     """
 
     wall_s: float = 4.0
     cpu_s: int = 5
     memory_bytes: int = 1 << 30
     output_bytes: int = 1 << 20
-    file_bytes: int = 16 << 20
+    file_bytes: int = 4 << 20
+    files: int = 64
 
     def __post_init__(self) -> None:
         _check_number("wall_s", self.wall_s, 0.001, 86_400.0)
@@ -63,6 +65,7 @@ class Limits:
             ("memory_bytes", 1 << 20, 1 << 46),
             ("output_bytes", 0, MAX_OUTPUT_BYTES),
             ("file_bytes", 0, 1 << 46),
+            ("files", 0, 65_536),
         ):
             value = getattr(self, name)
             if not isinstance(value, int):
@@ -75,7 +78,9 @@ DEFAULT_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecRequest:
-    """One program. `seed` fixes the random modules' state; None draws fresh entropy for every call."""
+    """One program. `seed` fixes the random modules' state; None draws fresh entropy for every call.
+
+    flavour: "auto" chooses by what the code imports (see scan.py)."""
 
     code: str
     stdin: str = ""

@@ -1,126 +1,150 @@
-"""Frames between the pool and a zygote; csrc/protocol.h is the other half and describes the layout."""
+"""Frames between the pool and the supervisor; csrc/protocol.h is the other half and describes the layout.
 
-import json
+The pool encodes here and decodes with `_native.ResultReader`; `PythonReader` is the same in Python, which
+tests and benchmarks hold against it.
+"""
+
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from rocstar.sandbox.types import MAX_TEXT_BYTES, ExecRequest, ExecResult, Status
+from rocstar.sandbox.types import MAX_TEXT_BYTES, ExecRequest, Limits, SandboxError, Status
 
-RUN, CANCEL, HELLO, FATAL, RESULT, FAILED = 1, 2, 16, 17, 18, 19
+RUN, CANCEL, OPEN, CELL, BRANCH, CLOSE = 1, 2, 3, 4, 5, 6
+HELLO, FATAL, RESULT, FAILED, OPENED, GONE, ZYGOTE = 16, 17, 18, 19, 20, 21, 22
 
-TIMED_OUT, OUTPUT_LIMIT, STDOUT_TRUNCATED, STDERR_TRUNCATED, HAS_VALUE = 1, 2, 8, 16, 32
+STATUSES = tuple(Status)
+"""In the order of csrc/protocol.h."""
 
-SIGKILL, SIGXCPU, SIGSYS = 9, 24, 31
+STDOUT_TRUNCATED, STDERR_TRUNCATED, HAS_VALUE = 8, 16, 32
+
+FAILURES = {1: "child_start", 2: "cancelled", 3: "session_lost", 4: "full", 5: "cannot_branch"}
+GONE_REASONS = {1: "died", 2: "evicted", 3: "expired", 4: "closed"}
 
 _HEADER = struct.Struct("=IB")
-_RUN = struct.Struct("=QQQQQQBQII")
+_RUN = struct.Struct("=QQQQQQQBBQII")
+_CELL = struct.Struct("=QQQI")
+_BRANCH = struct.Struct("=QQ")
 _ID = struct.Struct("=Q")
-_RESULT = struct.Struct("=QBiIQQQIII")
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    type: int
-    payload: bytes
-
-
-class FrameBuffer:
-    """Cuts a byte stream into frames, whatever pieces it comes in."""
-
-    def __init__(self) -> None:
-        self._bytes = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        self._bytes += data
-        start = 0
-        while len(self._bytes) - start >= _HEADER.size:
-            length, kind = _HEADER.unpack_from(self._bytes, start)
-            end = start + 4 + length
-            if len(self._bytes) < end:
-                break
-            yield Frame(kind, bytes(self._bytes[start + _HEADER.size : end]))
-            start = end
-        del self._bytes[:start]
+_RESULT = struct.Struct("=QBBiIQQQIII")
 
 
 def frame(kind: int, payload: bytes) -> bytes:
     return _HEADER.pack(len(payload) + 1, kind) + payload
 
 
-def encode_json(kind: int, value: dict[str, Any]) -> bytes:
-    return frame(kind, json.dumps(value).encode())
+def encode_id(kind: int, number: int) -> bytes:
+    """CANCEL of a call, CLOSE of a session."""
+    return frame(kind, _ID.pack(number))
 
 
-def encode_cancel(call_id: int) -> bytes:
-    return frame(CANCEL, _ID.pack(call_id))
+def encode_text(name: str, text: str, errors: str) -> bytes:
+    encoded = text.encode("utf-8", errors)
+    if len(encoded) > MAX_TEXT_BYTES:
+        raise ValueError(f"{name} is {len(encoded)} bytes long; at most {MAX_TEXT_BYTES} are sent")
+    return encoded
 
 
-def encode_run(call_id: int, request: ExecRequest) -> bytes:
+def encode_run(call_id: int, request: ExecRequest, flavour: int) -> bytes:
     """Lone surrogates in the code reach the child, which reports them as Python does; in stdin become "?"."""
-    code = request.code.encode("utf-8", "surrogatepass")
-    stdin = request.stdin.encode("utf-8", "replace")
-    for name, text in (("code", code), ("stdin", stdin)):
-        if len(text) > MAX_TEXT_BYTES:
-            raise ValueError(f"{name} is {len(text)} bytes long; at most {MAX_TEXT_BYTES} are sent")
-    limits = request.limits
-    head = _RUN.pack(
+    code = encode_text("code", request.code, "surrogatepass")
+    stdin = encode_text("stdin", request.stdin, "replace")
+    head = _run_head(call_id, request.limits, flavour, request.seed, len(code), len(stdin))
+    return frame(RUN, head + code + stdin)
+
+
+def encode_open(call_id: int, limits: Limits, flavour: int, seed: int | None) -> bytes:
+    return frame(OPEN, _run_head(call_id, limits, flavour, seed, 0, 0))
+
+
+def _run_head(call_id: int, limits: Limits, flavour: int, seed: int | None, code: int, stdin: int) -> bytes:
+    return _RUN.pack(
         call_id,
         round(limits.wall_s * 1e6),
         limits.cpu_s,
         limits.memory_bytes,
         limits.output_bytes,
         limits.file_bytes,
-        request.seed is not None,
-        request.seed or 0,
-        len(code),
-        len(stdin),
+        limits.files,
+        flavour,
+        seed is not None,
+        seed or 0,
+        code,
+        stdin,
     )
-    return frame(RUN, head + code + stdin)
 
 
-def decode_failed(payload: bytes) -> tuple[int, str]:
-    return _ID.unpack_from(payload)[0], payload[_ID.size :].decode("utf-8", "replace")
+def encode_cell(call_id: int, session: int, code: str, wall_s: float) -> bytes:
+    text = encode_text("code", code, "surrogatepass")
+    return frame(CELL, _CELL.pack(call_id, session, round(wall_s * 1e6), len(text)) + text)
+
+
+def encode_branch(call_id: int, session: int) -> bytes:
+    return frame(BRANCH, _BRANCH.pack(call_id, session))
 
 
 def decode_id(payload: bytes) -> int:
-    call_id: int = _ID.unpack_from(payload)[0]
-    return call_id
+    number: int = _ID.unpack_from(payload)[0]
+    return number
 
 
-def decode_result(payload: bytes, *, request: ExecRequest, isolation: str, memory_exit: int) -> ExecResult:
-    _, signaled, code, flags, wall_us, cpu_us, peak, out_len, err_len, value_len = _RESULT.unpack_from(
-        payload
-    )
-    out_end = _RESULT.size + out_len
-    err_end = out_end + err_len
-    cpu_s = cpu_us / 1e6
-    return ExecResult(
-        status=status_of(
-            signaled, code, flags, over_cpu=cpu_s >= request.limits.cpu_s, memory_exit=memory_exit
-        ),
-        exit_code=None if signaled else code,
-        signal=code if signaled else None,
-        stdout=payload[_RESULT.size : out_end].decode(),
-        stderr=payload[out_end:err_end].decode(),
-        stdout_truncated=bool(flags & STDOUT_TRUNCATED),
-        stderr_truncated=bool(flags & STDERR_TRUNCATED),
-        value=payload[err_end : err_end + value_len].decode() if flags & HAS_VALUE else None,
-        wall_s=wall_us / 1e6,
-        cpu_s=cpu_s,
-        peak_memory_bytes=peak,
-        isolation=isolation,
-    )
+def decode_failed(payload: bytes) -> tuple[int, str, str]:
+    """The call's id, the kind of failure, what it says."""
+    return decode_id(payload), FAILURES[payload[_ID.size]], payload[_ID.size + 1 :].decode("utf-8", "replace")
 
 
-def status_of(signaled: bool, code: int, flags: int, *, over_cpu: bool, memory_exit: int) -> Status:
-    """From how the child ended and from what its parent did to it; nothing that the child wrote counts."""
-    if flags & OUTPUT_LIMIT:
-        return Status.OUTPUT_LIMIT
-    if not signaled:
-        return Status.OK if code == 0 else Status.MEMORY_LIMIT if code == memory_exit else Status.ERROR
-    # SIGKILL a second after SIGXCPU is how the kernel ends a program that ignores the first.
-    if flags & TIMED_OUT or code == SIGXCPU or (code == SIGKILL and over_cpu):
-        return Status.TIMEOUT
-    return Status.DENIED if code == SIGSYS else Status.SIGNALED
+def decode_gone(payload: bytes) -> tuple[int, str]:
+    """The session's number and why it ended."""
+    return decode_id(payload), GONE_REASONS[payload[_ID.size]]
+
+
+def decode_zygote(payload: bytes) -> tuple[int, int]:
+    """The flavour's index and the zygote's pid."""
+    return payload[0], _ID.unpack_from(payload, 1)[0]
+
+
+def failure(kind: str, text: str) -> SandboxError:
+    return SandboxError(text, kind=kind, retryable=kind in ("child_start", "full"))
+
+
+class PythonReader:
+    """What `_native.ResultReader` is, in Python."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[Any, ...]]:
+        self._bytes += data
+        frames: list[tuple[Any, ...]] = []
+        start = 0
+        while len(self._bytes) - start >= _HEADER.size:
+            length, kind = _HEADER.unpack_from(self._bytes, start)
+            end = start + 4 + length
+            if len(self._bytes) < end:
+                break
+            payload = bytes(self._bytes[start + _HEADER.size : end])
+            frames.append(self._result(payload) if kind == RESULT else (kind, payload))
+            start = end
+        del self._bytes[:start]
+        return frames
+
+    @staticmethod
+    def _result(payload: bytes) -> tuple[Any, ...]:
+        fields = _RESULT.unpack_from(payload)
+        call_id, status, signaled, code, flags, wall_us, cpu_us, peak, out_len, err_len, value_len = fields
+        out_end = _RESULT.size + out_len
+        err_end = out_end + err_len
+        return (
+            RESULT,
+            call_id,
+            status,
+            None if signaled else code,
+            code if signaled else None,
+            payload[_RESULT.size : out_end].decode(),
+            payload[out_end:err_end].decode(),
+            bool(flags & STDOUT_TRUNCATED),
+            bool(flags & STDERR_TRUNCATED),
+            payload[err_end : err_end + value_len].decode() if flags & HAS_VALUE else None,
+            wall_us / 1e6,
+            cpu_us / 1e6,
+            peak,
+        )

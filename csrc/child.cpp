@@ -1,0 +1,190 @@
+#include "child.h"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <linux/sched.h>
+#include <pthread.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "landlock.h"
+
+namespace rocstar {
+namespace {
+
+constexpr int kSetupFailedExit = 125;
+
+int drop_capabilities() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct none[2]{};
+  return syscall(SYS_capset, &header, none) == 0 ? 0 : errno;
+}
+
+int enter_uid(uint32_t uid) {
+  if (setgroups(0, nullptr) != 0) return errno;
+  if (setresgid(uid, uid, uid) != 0) return errno;
+  return setresuid(uid, uid, uid) == 0 ? 0 : errno;
+}
+
+int take_descriptors(const Confinement& how) {
+  const std::array<int, 4> wanted{how.input, how.output, how.error, how.control};
+  for (int fd = 0; fd < 4; ++fd) {
+    if (dup2(wanted[static_cast<size_t>(fd)], fd) < 0) return errno;
+  }
+  return 0;
+}
+
+// In this order: Landlock and seccomp need no_new_privs; the directory and the ruleset are descriptors, which
+// close_range ends; a change of uid clears the death signal and the capabilities; nothing but writing works after
+// seccomp.
+int enter_layers(const Confinement& how) {
+  if (setsid() < 0) return errno;
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return errno;
+  if (how.scratch >= 0 && fchdir(how.scratch) != 0) return errno;
+  if (how.ruleset >= 0) {
+    if (const int error = enter_landlock(how.ruleset)) return error;
+  }
+  if (syscall(SYS_close_range, kFirstOtherFd, ~0U, 0) != 0) return errno;
+  if (const int error = apply_rlimits(how.limits)) return error;
+  if (how.uid != 0) {
+    if (const int error = enter_uid(how.uid)) return error;
+  }
+  if (const int error = drop_capabilities()) return error;
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno;
+  if (getppid() != how.parent) return ESRCH;
+  if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return errno;
+  return how.filter == nullptr ? 0 : how.filter->install(static_cast<uint32_t>(getpid()));
+}
+
+bool write_exactly(int fd, const char* bytes, size_t count) {
+  while (count > 0) {
+    const ssize_t n = write(fd, bytes, count);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    bytes += n;
+    count -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+bool announce(int error) {
+  const Birth birth{error == 0 ? kReady : kNotReady, error == 0 ? getpid() : error};
+  return write_exactly(kControlFd, reinterpret_cast<const char*>(&birth), sizeof birth);
+}
+
+// The C library keeps the thread's id in its own record, where the kernel writes a new one. That record's layout is
+// not public, but the id is easily found in it.
+int* find_thread_id() {
+  static int elsewhere = 0;
+  const auto own = static_cast<int>(syscall(SYS_gettid));
+  int* words = reinterpret_cast<int*>(pthread_self());
+  for (size_t i = 0; i < 512; ++i) {
+    if (words[i] == own) return words + i;
+  }
+  return &elsewhere;
+}
+
+}  // namespace
+
+uint64_t zygote_fork_flags() { return CLONE_PARENT | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | SIGCHLD; }
+
+pid_t fork_sibling(uint64_t flags) {
+  static int* const thread_id = find_thread_id();
+#if defined(__aarch64__)
+  return static_cast<pid_t>(syscall(SYS_clone, flags, nullptr, nullptr, nullptr, thread_id));
+#else
+  return static_cast<pid_t>(syscall(SYS_clone, flags, nullptr, nullptr, thread_id, nullptr));
+#endif
+}
+
+void Child::confine(const Confinement& how) {
+  int error = take_descriptors(how);
+  if (error == 0) error = enter_layers(how);
+  if (!announce(error) || error != 0) _exit(kSetupFailedExit);
+}
+
+bool Child::read_exactly(char* to, size_t count, std::vector<UniqueFd>* fds) {
+  while (count > 0) {
+    ssize_t got = 0;
+    if (fds != nullptr) {
+      bool again = false;
+      Message message = receive_message(kControlFd, {to, count}, again);
+      if (again) continue;
+      for (UniqueFd& fd : message.fds) fds->push_back(std::move(fd));
+      got = static_cast<ssize_t>(message.bytes);
+    } else {
+      got = read(kControlFd, to, count);
+      if (got < 0 && errno == EINTR) continue;
+    }
+    if (got <= 0) return false;
+    to += got;
+    count -= static_cast<size_t>(got);
+  }
+  return true;
+}
+
+std::optional<Cell> Child::next_cell() {
+  while (true) {
+    CellHeader header;
+    std::vector<UniqueFd> fds;
+    if (!read_exactly(reinterpret_cast<char*>(&header), sizeof header, session_ ? &fds : nullptr)) return std::nullopt;
+    if (header.kind == CellKind::kBranch) {
+      branch(std::move(fds));
+      continue;
+    }
+    Cell cell;
+    if (header.has_seed) cell.seed = uint64_t{header.seed};
+    cell.code.resize(header.code_bytes);
+    if (!read_exactly(cell.code.data(), cell.code.size(), nullptr)) return std::nullopt;
+    return cell;
+  }
+}
+
+void Child::reply(int code, const std::string& value) {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const CellReply reply{CellKind::kRun, code, static_cast<uint64_t>(usage.ru_maxrss) * 1024,
+                        static_cast<uint32_t>(value.size())};
+  std::string bytes(reinterpret_cast<const char*>(&reply), sizeof reply);
+  bytes += value;
+  if (!write_exactly(kControlFd, bytes.data(), bytes.size())) _exit(0);
+}
+
+// The new process keeps everything that was inherited (layers, uid, directory) and takes new descriptors. A death
+// signal is not inherited. It has what its origin had, random state included.
+void Child::branch(std::vector<UniqueFd> fds) {
+  const pid_t parent = getppid();
+  int error = fds.size() == 4 ? 0 : EINVAL;
+  if (error == 0 && has_threads != nullptr && has_threads()) error = EBUSY;
+  if (error == 0) {
+    const pid_t pid = fork_sibling(kBranchFlags);
+    if (pid == 0) {
+      const Confinement how{.input = fds[0].get(),
+                            .output = fds[1].get(),
+                            .error = fds[2].get(),
+                            .control = fds[3].get(),
+                            .limits = {},
+                            .parent = parent};
+      int wrong = take_descriptors(how);
+      fds.clear();
+      if (wrong == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) wrong = errno;
+      if (wrong == 0 && getppid() != parent) wrong = ESRCH;
+      if (!announce(wrong) || wrong != 0) _exit(kSetupFailedExit);
+      return;
+    }
+    if (pid < 0) error = errno;
+  }
+  const CellReply reply{CellKind::kBranch, error, 0, 0};
+  if (!write_exactly(kControlFd, reinterpret_cast<const char*>(&reply), sizeof reply)) _exit(0);
+}
+
+}  // namespace rocstar

@@ -1,0 +1,61 @@
+// A confined process: how it becomes one, and how it gets its program, or the cells of its session.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "link.h"
+#include "seccomp.h"
+
+namespace rocstar {
+
+// What a child needs to confine itself, all of it prepared before the fork.
+struct Confinement {
+  int input, output, error, control;  // become 0, 1, 2, 3
+  int scratch = -1;                   // directory to start in
+  int ruleset = -1;
+  uint32_t uid = 0;
+  Rlimits limits;
+  SeccompFilter* filter = nullptr;  // null: none
+  pid_t parent;
+};
+
+struct Cell {
+  std::string code;
+  std::optional<uint64_t> seed;
+};
+
+class Child {
+ public:
+  explicit Child(bool session) : session_(session) {}
+
+  // Runs in the new process. All but 0..3 is closed and every layer active when it returns; a process that cannot
+  // be confined says so on its control socket and exits.
+  static void confine(const Confinement& how);
+
+  bool session() const { return session_; }
+  // Waits for the next program or cell; nothing when the supervisor is gone. Branches are made meanwhile: a new
+  // process returns from here with a cell of its own.
+  std::optional<Cell> next_cell();
+  // Tells how a cell ended. Of a session only: a program tells by exiting.
+  void reply(int code, const std::string& value);
+  // Refuses branches with EBUSY while this returns true.
+  bool (*has_threads)() = nullptr;
+
+ private:
+  bool read_exactly(char* to, size_t count, std::vector<UniqueFd>* fds);
+  void branch(std::vector<UniqueFd> fds);
+
+  bool session_;
+};
+
+// fork(2) without the C library's part: the new process is its parent's sibling, and has one thread.
+pid_t fork_sibling(uint64_t flags);
+
+// Flags for it from a zygote; a session's own are kBranchFlags.
+uint64_t zygote_fork_flags();
+
+}  // namespace rocstar

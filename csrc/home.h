@@ -1,0 +1,77 @@
+// A slot: what a child has of its own while it lives, a uid and a scratch directory, and later the next child.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "unique_fd.h"
+
+namespace rocstar {
+
+struct HomeOptions {
+  std::string base;  // an existing directory of ours; empty: no scratch directories
+  std::vector<std::string> readable_paths;
+  bool landlock = false;
+  bool slot_uid = false;
+  uint32_t first_uid = 100000;
+};
+
+class Homes;
+
+// Belongs to one child, or to the branches of one session together. Invariant: when the last owner lets go, nothing
+// that was created in the directory is left, and only then the slot is used again.
+class Home {
+ public:
+  Home(Homes& homes, uint32_t slot) : homes_(homes), slot_(slot) {}
+  Home(const Home&) = delete;
+  ~Home();
+
+  uint32_t uid() const;
+  int directory() const;  // -1 without scratch
+  int ruleset() const;    // -1 without Landlock
+  // One file or directory more, of at most `limit`. False when that is too many.
+  bool may_create(uint64_t limit);
+
+ private:
+  Homes& homes_;
+  uint32_t slot_;
+  uint64_t created_ = 0;
+};
+
+class Homes {
+ public:
+  // Throws std::system_error when the kernel refuses a ruleset.
+  explicit Homes(HomeOptions options);
+  ~Homes();
+
+  std::shared_ptr<Home> take();
+  bool has_scratch() const { return !options_.base.empty(); }
+
+ private:
+  friend class Home;
+  struct Slot {
+    std::string path;
+    UniqueFd directory;
+    UniqueFd ruleset;
+  };
+
+  void make(Slot& slot, uint32_t index);
+
+  HomeOptions options_;
+  UniqueFd shared_ruleset_;  // without scratch, one for all
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_;
+};
+
+// Removes what is in a directory and follows no link. Returns the number of entries that were there.
+uint64_t remove_contents(int directory);
+
+// Files and directories below it, counted up to `enough`.
+uint64_t count_contents(int directory, uint64_t enough);
+
+// A new directory for the slots, `<parent>/rocstar-<pid>-XXXXXX`, after removing those whose process is gone.
+std::string make_scratch_base(const std::string& parent);
+
+}  // namespace rocstar

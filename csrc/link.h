@@ -1,0 +1,78 @@
+// What passes between supervisor, zygotes and children. All ends are ours: no bytes of a program travel to a zygote,
+// so what a zygote holds, and every later child inherits, is the same for all.
+//
+// supervisor -> zygote    one packet per order (SOCK_SEQPACKET): ForkOrder, with the child's descriptors attached
+// zygote -> supervisor    packets of ZygoteWord: 'H' hello and 'F' fatal with JSON, 'L' with the notification
+//                         listener attached, 'E' with a ForkError
+// supervisor -> child     over the control socket, which is the child's descriptor 3: a CellHeader and the code;
+//                         a branch order has the descriptors of the new process attached
+// child -> supervisor     first 'R' and the pid once it is confined, or 'F' and errno. A program then writes the
+//                         repr of its value. A session writes a CellReply and the repr, after each cell
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rlimits.h"
+#include "unique_fd.h"
+
+namespace rocstar {
+
+// Descriptors of a child, the same in each: the standard three, and the control socket.
+inline constexpr int kControlFd = 3;
+inline constexpr int kFirstOtherFd = 4;
+
+inline constexpr char kReady = 'R';
+inline constexpr char kNotReady = 'F';
+
+struct ForkOrder {
+  uint32_t child;  // the supervisor's name for it, returned with an error
+  uint8_t session;
+  uint8_t has_scratch;  // the directory and the ruleset are attached
+  uint32_t uid;         // 0: keep
+  Rlimits limits;       // address space: above the zygote's own
+};
+
+enum class ZygoteWord : char { kHello = 'H', kFatal = 'F', kListener = 'L', kForkError = 'E' };
+
+struct ForkError {
+  uint32_t child;
+  int32_t error;
+};
+
+// The first message of a child.
+struct [[gnu::packed]] Birth {
+  char state;    // kReady or kNotReady
+  int32_t what;  // pid, or errno
+};
+
+enum class CellKind : uint8_t { kRun = 1, kBranch = 2 };
+
+struct [[gnu::packed]] CellHeader {
+  CellKind kind;
+  uint8_t has_seed;
+  uint64_t seed;
+  uint32_t code_bytes;
+};
+
+struct [[gnu::packed]] CellReply {
+  CellKind kind;
+  int32_t code;         // exit code of the cell; of a branch 0 or errno
+  uint64_t peak_bytes;  // of the process so far; a session's own word
+  uint32_t value_bytes;
+};
+
+// What a message brought along. Throws std::system_error.
+struct Message {
+  size_t bytes = 0;  // 0: the other end is closed
+  std::vector<UniqueFd> fds;
+};
+
+void send_message(int socket, std::string_view bytes, std::span<const int> fds);
+// Blocks unless the socket does not; then `bytes` is 0 and errno EAGAIN, and `would_block` is set.
+Message receive_message(int socket, std::span<char> buffer, bool& would_block);
+
+}  // namespace rocstar

@@ -1,0 +1,69 @@
+// The supervisor's records of a child and of a zygote.
+#pragma once
+
+#include <set>
+
+#include "supervise.h"
+
+namespace rocstar {
+
+struct Supervisor::Process {
+  enum class State : uint8_t {
+    kFree,
+    kStarting,  // ordered; nothing is known of it but the sockets
+    kRunning,   // has a program or a cell
+    kIdle,      // a session between cells
+    kBranching  // a session that forks itself
+  };
+  State state = State::kFree;
+  uint32_t index = 0;
+  uint32_t generation = 0;  // of the index: events of an earlier owner are stale
+  bool session = false;
+  Server* server = nullptr;      // that was ordered to fork it, while starting
+  Process* origin = nullptr;     // that forks it, while starting
+  Process* offspring = nullptr;  // that it forks, while branching
+  Request request;               // under way: the program, cell, opening or branching
+  uint64_t number = 0;           // of the session
+  Limits limits;                 // of the program or session
+  std::shared_ptr<Home> home;
+  pid_t pid = -1;
+  UniqueFd pidfd, control;
+  Capture out, err;
+  std::string value;         // of a program; of a session, replies that are not complete yet
+  uint64_t value_bytes = 0;  // seen
+  std::string to_send;       // down the control socket
+  size_t sent = 0;
+  bool watching_control_writes = false;
+  bool branch_granted = false;
+  bool lost = false;  // a session whose end is not the pool's news any more
+  uint32_t flags = 0;
+  uint64_t reserved_bytes = 0;
+  uint64_t baseline_resident = 0;
+  uint64_t cpu_us_before = 0;  // of the session, when its cell began
+  Clock::time_point started, deadline = Clock::time_point::max(), last_used;
+};
+
+struct Supervisor::Server {
+  uint32_t index = 0;
+  uint8_t flavour = 0;
+  pid_t pid = -1;
+  UniqueFd socket, pidfd;
+  bool ready = false;
+  uint32_t deaths = 0;  // before it was ever ready, in a row
+  uint32_t generation = 0;
+  uint64_t baseline_resident = 0;
+  std::set<uint32_t> orders;  // processes that are starting
+};
+
+// Orders one zygote may have at a time: enough to be never idle, few enough to be redone quickly.
+inline constexpr size_t kMostOrders = 16;
+// A zygote that dies so often before it was ready is not tried again.
+inline constexpr uint32_t kMostDeaths = 3;
+// A session whose cell is interrupted has this long to answer before it is killed.
+inline constexpr std::chrono::milliseconds kInterruptGrace{300};
+
+[[noreturn]] void fail(const char* what);
+// Microseconds of CPU time that a process has used, all its threads together; 0 when it cannot be known.
+uint64_t cpu_us_of(pid_t pid);
+
+}  // namespace rocstar

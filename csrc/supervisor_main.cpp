@@ -1,0 +1,120 @@
+// The supervisor as a program: rocstar/sandbox/_supervisor. Started by the pool (rocstar/sandbox/process.py), which
+// gives everything on the command line: see `usage`.
+#include <getopt.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include "supervise.h"
+#include "tiers.h"
+#include "zygote.h"
+
+namespace {
+
+constexpr const char* kUsage =
+    "usage: _supervisor --fd N --parent PID --flavour NAME... [--replicas N] [--max-live N] [--max-sessions N]\n"
+    "    [--memory-bytes N] [--lease-us N] [--scratch-parent DIR] [--readable PATH...] [--world-readable]\n"
+    "    [--without LAYER...] [--allow-no-isolation] -- ZYGOTE COMMAND...\n";
+
+struct Arguments {
+  rocstar::SupervisorOptions supervisor;
+  rocstar::TierOptions tiers;
+  pid_t parent = 0;
+};
+
+[[noreturn]] void refuse() {
+  std::fputs(kUsage, stderr);
+  std::exit(2);
+}
+
+uint64_t number(const char* text) {
+  char* end = nullptr;
+  const uint64_t value = std::strtoull(text, &end, 10);
+  if (end == text || *end != '\0') refuse();
+  return value;
+}
+
+Arguments parse(int argc, char** argv) {
+  static const option kOptions[] = {{"fd", required_argument, nullptr, 'f'},
+                                    {"parent", required_argument, nullptr, 'p'},
+                                    {"flavour", required_argument, nullptr, 'F'},
+                                    {"replicas", required_argument, nullptr, 'r'},
+                                    {"max-live", required_argument, nullptr, 'l'},
+                                    {"max-sessions", required_argument, nullptr, 's'},
+                                    {"memory-bytes", required_argument, nullptr, 'm'},
+                                    {"lease-us", required_argument, nullptr, 'e'},
+                                    {"scratch-parent", required_argument, nullptr, 'S'},
+                                    {"readable", required_argument, nullptr, 'R'},
+                                    {"world-readable", no_argument, nullptr, 'W'},
+                                    {"without", required_argument, nullptr, 'w'},
+                                    {"allow-no-isolation", no_argument, nullptr, 'n'},
+                                    {nullptr, 0, nullptr, 0}};
+  Arguments given;
+  rocstar::SupervisorOptions& supervisor = given.supervisor;
+  for (int option; (option = getopt_long(argc, argv, "", kOptions, nullptr)) != -1;) {
+    switch (option) {
+      case 'f':
+        supervisor.client_fd = static_cast<int>(number(optarg));
+        break;
+      case 'p':
+        given.parent = static_cast<pid_t>(number(optarg));
+        break;
+      case 'F':
+        supervisor.flavours.emplace_back(optarg);
+        break;
+      case 'r':
+        supervisor.replicas = static_cast<uint32_t>(number(optarg));
+        break;
+      case 'l':
+        supervisor.max_live = static_cast<uint32_t>(number(optarg));
+        break;
+      case 's':
+        supervisor.max_sessions = static_cast<uint32_t>(number(optarg));
+        break;
+      case 'm':
+        supervisor.memory_bytes = number(optarg);
+        break;
+      case 'e':
+        supervisor.lease_us = number(optarg);
+        break;
+      case 'S':
+        given.tiers.scratch_parent = optarg;
+        break;
+      case 'R':
+        given.tiers.readable_paths.emplace_back(optarg);
+        break;
+      case 'W':
+        given.tiers.world_readable = true;
+        break;
+      case 'w':
+        given.tiers.without.insert(optarg);
+        break;
+      case 'n':
+        given.tiers.allow_no_isolation = true;
+        break;
+      default:
+        refuse();
+    }
+  }
+  for (int i = optind; i < argc; ++i) supervisor.zygote_command.emplace_back(argv[i]);
+  if (supervisor.client_fd < 0 || supervisor.flavours.empty() || supervisor.zygote_command.empty()) refuse();
+  return given;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments given = parse(argc, argv);
+  if (!rocstar::die_with_parent(given.parent)) return 0;
+  setsid();  // a terminal's Ctrl-C is the pool's to handle: it closes the socket when it is done
+  try {
+    if (!rocstar::enter_tier(given.tiers, given.supervisor)) return 3;
+    rocstar::Supervisor(std::move(given.supervisor)).run();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "rocstar supervisor: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

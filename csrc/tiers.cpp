@@ -1,0 +1,70 @@
+#include "tiers.h"
+
+#include <grp.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "landlock.h"
+#include "notify.h"
+#include "process.h"
+#include "seccomp.h"
+
+namespace rocstar {
+namespace {
+
+// A user namespace may have no such uid, and a container may lack the capability: only trying tells.
+bool can_become(uint32_t uid) {
+  if (geteuid() != 0) return false;
+  const pid_t pid = fork();
+  if (pid < 0) fail("fork");
+  if (pid == 0)
+    _exit(setgroups(0, nullptr) == 0 && setresgid(uid, uid, uid) == 0 && setresuid(uid, uid, uid) == 0 ? 0 : 1);
+  int status = 1;
+  if (waitpid(pid, &status, 0) != pid) fail("waitpid");
+  return status == 0;
+}
+
+bool refuse(const SupervisorOptions& supervisor, const std::string& lacks) {
+  std::string bytes;
+  append_json(bytes, FrameType::kFatal,
+              "{\"kind\": \"no_isolation\", \"message\": \"" + lacks +
+                  ", so programs could do what this user can; run `rocstar sandbox doctor` for the fix, or accept it "
+                  "with allow_no_isolation=True\"}");
+  send(supervisor.client_fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  return false;
+}
+
+}  // namespace
+
+bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
+  const auto wanted = [&options](const char* layer) { return !options.without.contains(layer); };
+  const bool seccomp = wanted("seccomp") && seccomp_available();
+  const bool landlock = wanted("landlock") && landlock_abi() > 0;
+  const bool uid = wanted("uid") && options.world_readable && can_become(supervisor.home.first_uid);
+  const bool notify = seccomp && wanted("notify") && notify_available();
+  const bool scratch = landlock && notify && wanted("scratch") && !options.scratch_parent.empty();
+  const std::string tier = !seccomp || (!landlock && !uid) ? "none" : "A";
+  if (tier == "none" && !options.allow_no_isolation) {
+    return refuse(supervisor, seccomp ? "neither Landlock nor a user id per program can be had here"
+                                      : "this kernel offers no seccomp filter");
+  }
+  supervisor.home.landlock = landlock;
+  supervisor.home.slot_uid = uid;
+  supervisor.home.readable_paths = options.readable_paths;
+  if (scratch) supervisor.home.base = make_scratch_base(options.scratch_parent);
+  std::string names = "nnp+rlimits";
+  if (landlock) names += "+landlock";
+  if (seccomp) names += "+seccomp";
+  if (uid) names += "+uid";
+  std::string layers = "--layers=";
+  if (seccomp) layers += "seccomp,";
+  if (notify) layers += "notify,";
+  if (landlock_abi() >= 3) layers += "truncate,";
+  supervisor.zygote_command.push_back(layers);
+  supervisor.hello_json = "{\"isolation\": \"" + names + "\", \"tier\": \"" + tier + "\", \"scratch\": \"" +
+                          supervisor.home.base + "\", \"branch\": " + (notify ? "true" : "false") + "}";
+  return true;
+}
+
+}  // namespace rocstar

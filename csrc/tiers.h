@@ -1,0 +1,27 @@
+// Which layers hold here: probed by the supervisor before it starts anything, entered once, inherited by all.
+//
+//   tier A   no_new_privs, rlimits, a system call filter, and for files Landlock or a uid of the slot's own
+//   tier B   A, in namespaces of its own
+//   none     less than A: refused, unless the pool allows it
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "supervise.h"
+
+namespace rocstar {
+
+struct TierOptions {
+  std::vector<std::string> readable_paths;
+  std::string scratch_parent;   // empty: no scratch directories
+  bool world_readable = false;  // any user can read the Python installation
+  bool allow_no_isolation = false;
+  std::set<std::string> without;  // layers to leave out
+};
+
+// Completes `supervisor`: homes, the zygotes' options, what is said in HELLO. False after telling the pool why not.
+bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor);
+
+}  // namespace rocstar
