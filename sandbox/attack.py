@@ -3,9 +3,9 @@
     rocstar sandbox doctor --attack              every program, with all layers
     python -m rocstar.sandbox.attack --breaches  those that a single missing layer lets through, without it
 
-After each program: `print(1)` is still right; no process, file, System V object or descriptor is left; none of
-the host's servers was reached; its files are whole. Programs run one after the other, so that what is left
-behind has one cause.
+After each program: `print(1)` is still right; no process, file, System V object or descriptor is left; none
+of the host's servers was reached; its files are whole. Programs run one after the other, so that what is
+left behind has one cause.
 """
 
 import argparse
@@ -109,7 +109,7 @@ class Runner:
         results = await self.execute(program, variant.limits)
         self._host.visitors()
         through = any("BREACH" in result.text for result in results)
-        problems = () if through else (f"without {label} it is still held: {brief(results)}",)
+        problems = [] if through else [f"without {label} it is still held: {brief(results)}"]
         return Verdict(
             name=program.name, group=program.group, variant=label, problems=problems, results=results
         )
@@ -172,9 +172,11 @@ class Runner:
 async def settled(host: Host) -> list[str]:
     """What is left once it had time to go. A process that has just ended is reaped a moment later."""
     give_up = time.monotonic() + SETTLE_S
-    while (left := host.leftovers()) and time.monotonic() < give_up:
-        await asyncio.sleep(0.02)
-    return left
+    while True:
+        left = host.leftovers()
+        if not left or time.monotonic() > give_up:
+            return left
+        await asyncio.sleep(0.02)  # the kernel says nothing when it has finished
 
 
 async def observed(call: Any, wall_s: float) -> PartResult:

@@ -1,7 +1,7 @@
 """What surrounds the attacks: bait to steal, servers to reach, and the search for what they left behind.
 
-The process that uses this becomes the reaper of its descendants, so that nothing an attack starts can leave its
-sight by losing its parent.
+The process that uses this becomes the reaper of its descendants, so that nothing an attack starts can leave
+its sight by losing its parent.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ class Host:
         self._listeners.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _listen(self, family: int, kind: int, address: object) -> socket.socket:
+    def _listen(self, family: int, kind: int, address: tuple[str, int] | str) -> socket.socket:
         server = socket.socket(family, kind)
         server.setblocking(False)
         server.bind(address)

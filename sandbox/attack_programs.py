@@ -8,10 +8,10 @@ with a block of comments, `# field: value`, and the rest is the program. Kinds o
     cell        a cell of the file's session        other   the first cell of another session
     branch      a cell of a branch of the session   pause   nothing for `seconds`
 
-Fields of a file: group, tries, breach (how success shows: the program prints `BREACH: ...`), held-by (layers),
-needs (facts of the machine), compare (`differ` or `same`: the standard outputs of the parts that have a regular
-expression in common), breaches-without (layers, joined by +, whose absence alone lets the attack through and
-where that does no harm; after `when`, facts that this takes), loosened (limits that let it through).
+Fields of a file: group, tries, breach (how success shows: the program prints `BREACH: ...`), held-by
+(layers), needs (facts of the machine), compare (`differ` or `same`: what the last two parts print),
+breaches-without (layers, joined by +, whose absence lets the attack through, where that does no harm; after
+`when`, facts that this takes), loosened (limits that let it through).
 
 Fields of a part: expect (statuses; `lost` for a session that is gone), output (a regular expression that
 standard output, error and value must show), forbid (one that they must not), limits, flavour, seed,
@@ -36,8 +36,10 @@ FILE_FIELDS: Final = frozenset(
     ("group", "mode", "breach", "held-by", "needs", "compare", "breaches-without", "loosened")
 )
 PART_FIELDS: Final = frozenset(
-    ("tries", "expect", "output", "forbid", "limits", "flavour", "seed", "stdin", "value", "truncated")
-    + ("may-raise", "seconds")
+    (
+        *("tries", "expect", "output", "forbid", "limits", "flavour", "seed", "stdin", "value", "truncated"),
+        *("may-raise", "seconds"),
+    )
 )
 STATUSES: Final = frozenset(
     ("ok", "error", "signaled", "timeout", "memory_limit", "output_limit", "denied", "lost")
