@@ -7,6 +7,7 @@
 
 #include <system_error>
 
+#include "compact.h"
 #include "landlock.h"
 #include "notify.h"
 #include "protocol.h"
@@ -149,6 +150,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("say_fatal", &rocstar::say_fatal, py::arg("fd"), py::arg("json"));
   module.def("probe", &probe);
   module.def("die_with_parent", &rocstar::die_with_parent, py::arg("parent"));
+  module.def("compact_memory", &rocstar::compact_memory);
   module.def("collapse_heap", &rocstar::collapse_heap);
   module.def("repair_utf8", [](const std::string& bytes) { return rocstar::repair_utf8(bytes); }, py::arg("bytes"));
   module.attr("MEMORY_EXIT") = rocstar::kMemoryExit;

@@ -7,8 +7,8 @@
 
 A caller waits first for room (that is the back-pressure), then for its future. The window is what the
 supervisor holds at a time: enough that a finished child is followed by the next without asking a busy event
-loop, few enough that little is lost with it. Calls that were lost with a supervisor are sent again, for programs
-have no effect outside; calls of sessions are not, for their state is gone.
+loop, few enough that little is lost with it. Calls that were lost with a supervisor are sent again, for
+programs have no effect outside; calls of sessions are not, for their state is gone.
 """
 
 import asyncio

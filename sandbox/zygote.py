@@ -79,7 +79,8 @@ def settle() -> None:
     atexit._clear()
     gc.collect()
     gc.freeze()
-    _native.collapse_heap()
+    if not _native.compact_memory():
+        _native.collapse_heap()
 
 
 if __name__ == "__main__":
