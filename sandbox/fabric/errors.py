@@ -1,0 +1,36 @@
+"""The failures of ours that the fabric itself finds."""
+
+from rocstar.sandbox.types import SandboxError
+
+
+def deadline_error() -> SandboxError:
+    return SandboxError("the deadline passed before the program ended", kind="deadline", retryable=True)
+
+
+def full_error(reason: str) -> SandboxError:
+    return SandboxError(f"the fabric is full: {reason}; try again later", kind="full", retryable=True)
+
+
+def no_worker_error(flavour: str, waited_s: float) -> SandboxError:
+    return SandboxError(
+        f"no worker of flavour {flavour} has been alive for {waited_s:.1f} s; start one: "
+        f"rocstar sandbox worker --flavours {flavour} --redis URL",
+        kind="fabric",
+        retryable=True,
+    )
+
+
+def poison_error(deaths: int) -> SandboxError:
+    return SandboxError(
+        f"{deaths} workers in turn died while they held the entry of this call; it is not tried again",
+        kind="fabric",
+        retryable=False,
+    )
+
+
+def too_large_error(size: int, most: int) -> SandboxError:
+    return SandboxError(
+        f"the result takes {size} bytes and the fabric carries {most}; lower output_bytes",
+        kind="fabric",
+        retryable=False,
+    )

@@ -1,0 +1,246 @@
+"""Which calls a client still owes an answer, and where each of them is. Pure: no I/O, no clock.
+
+            take           sent              answer
+    outbox ------> sending ------> in entry --------> settled (gone)
+      ^  ^            | unsent        | |  retryable error
+      |  +------------+      lost     | +-----------------> parked --requeue--+
+      |  +----------------------------+                                       |
+      +-----------------------------------------------------------------------+
+
+`drop` (cancelled, deadline) takes a call out from wherever it is.
+"""
+
+import itertools
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from rocstar.sandbox.fabric.wire import Answer, Outcome
+from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+
+
+class Place(Enum):
+    OUTBOX = auto()
+    SENDING = auto()
+    ENTRY = auto()
+    PARKED = auto()
+
+
+class Verdict(Enum):
+    """What an answer did. SETTLED: the caller has it. RETRY: the call is parked for another attempt.
+    LATE: the call was settled before, or this error is of an attempt that no longer counts."""
+
+    SETTLED = auto()
+    RETRY = auto()
+    LATE = auto()
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Call:
+    """One call until it is settled. batch: calls of different batches never share an entry, except those of
+    batch 0. entry_calls: the largest entry it may be part of. attempts: retryable errors so far."""
+
+    id: int
+    request: ExecRequest
+    deadline: float | None
+    opened_at: float
+    batch: int
+    entry_calls: int
+    settle: Callable[[Outcome], None]
+    place: Place = Place.OUTBOX
+    ref: str = ""
+    attempts: int = 0
+    again: bool = False
+
+    @property
+    def key(self) -> tuple[str, bool]:
+        """Its outbox: an entry has one flavour, and calls that were accepted before are never refused."""
+        return self.request.flavour, self.again
+
+    @property
+    def weight(self) -> int:
+        """About how many characters it takes in an entry."""
+        return 64 + len(self.request.code) + len(self.request.stdin)
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Invariants: an opened call is in exactly one place (outbox, being sent, one entry, parked) until it is
+    settled or dropped; `settle` runs at most once per call, and never after `drop`; an entry in `entries`
+    has at least one call. `abandoned` collects entries that Redis may still hold although nobody waits for
+    any of their calls: the caller deletes them there and clears the list. `flavours` and `weight` sum up `calls`."""
+
+    max_attempts: int = 3
+    calls: dict[int, Call] = field(default_factory=dict)
+    entries: dict[str, set[int]] = field(default_factory=dict)
+    abandoned: list[str] = field(default_factory=list)
+    flavours: Counter[str] = field(default_factory=Counter)
+    weight: int = 0
+    _outboxes: dict[tuple[str, bool], OrderedDict[int, Call]] = field(default_factory=dict)
+    _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def open(
+        self,
+        request: ExecRequest,
+        settle: Callable[[Outcome], None],
+        *,
+        deadline: float | None = None,
+        opened_at: float = 0.0,
+        batch: int = 0,
+        entry_calls: int = 16,
+    ) -> Call:
+        call = Call(
+            id=next(self._ids),
+            request=request,
+            deadline=deadline,
+            opened_at=opened_at,
+            batch=batch,
+            entry_calls=entry_calls,
+            settle=settle,
+        )
+        self.calls[call.id] = call
+        self.flavours[request.flavour] += 1
+        self.weight += call.weight
+        self._outbox(call)[call.id] = call
+        return call
+
+    @property
+    def next_key(self) -> tuple[str, bool] | None:
+        """Flavour of the calls that `take` gives next, and whether they were sent before."""
+        return next(iter(self._outboxes), None)
+
+    def take(self, max_weight: int) -> list[Call]:
+        """The next entry's calls, moved from the outbox to being sent; [] when the outbox is empty. Of one
+        batch (or of none), one kind, and together of at most `max_weight` unless one alone is heavier."""
+        if not self._outboxes:
+            return []
+        key, outbox = next(iter(self._outboxes.items()))
+        taken: list[Call] = []
+        weight = 0
+        while outbox:
+            call = next(iter(outbox.values()))
+            weight += call.weight
+            if taken and (
+                call.batch != taken[0].batch
+                or len(taken) >= min(call.entry_calls, taken[0].entry_calls)
+                or weight > max_weight
+            ):
+                break
+            del outbox[call.id]
+            call.place = Place.SENDING
+            taken.append(call)
+        if not outbox:
+            del self._outboxes[key]
+        return taken
+
+    def sent(self, calls: Iterable[Call], ref: str) -> None:
+        """Redis holds these calls as entry `ref`."""
+        waiting = [call for call in calls if call.id in self.calls and call.place is Place.SENDING]
+        for call in waiting:
+            call.place, call.ref = Place.ENTRY, ref
+        if waiting:
+            self.entries[ref] = {call.id for call in waiting}
+        else:
+            self.abandoned.append(ref)
+
+    def unsent(self, calls: Iterable[Call]) -> None:
+        """Redis may or may not hold these calls: they go out again."""
+        for call in calls:
+            if call.id in self.calls and call.place is Place.SENDING:
+                self._to_outbox(call)
+
+    def lost(self, ref: str) -> int:
+        """Redis no longer holds this entry: its calls go out again. How many they are."""
+        ids = self.entries.pop(ref, set())
+        for call_id in ids:
+            self._to_outbox(self.calls[call_id])
+        return len(ids)
+
+    def oldest(self, count: int) -> list[str]:
+        """The entries that were not looked at for longest; they go to the end of the line."""
+        refs = list(itertools.islice(self.entries, count))
+        for ref in refs:
+            self.entries[ref] = self.entries.pop(ref)
+        return refs
+
+    def requeue(self, call_id: int) -> None:
+        """A parked call goes out again."""
+        call = self.calls.get(call_id)
+        if call is not None and call.place is Place.PARKED:
+            self._to_outbox(call)
+
+    def answer(self, answer: Answer) -> list[tuple[Verdict, int]]:
+        """Settles, parks or ignores. A result counts whichever attempt it comes from; an error only when it
+        comes from the entry that the call is in now. An answer for all speaks to the entry's own calls."""
+        if answer.call_id is not None:
+            return [(self._answer_one(answer.ref, answer.call_id, answer.outcome), answer.call_id)]
+        ids = sorted(self.entries.get(answer.ref, ()))
+        return [(self._answer_one(answer.ref, call_id, answer.outcome), call_id) for call_id in ids]
+
+    def _answer_one(self, ref: str, call_id: int, outcome: Outcome) -> Verdict:
+        call = self.calls.get(call_id)
+        if call is None:
+            return Verdict.LATE
+        if isinstance(outcome, ExecResult):
+            self._settle(call, outcome, by=ref)
+            return Verdict.SETTLED
+        # While being sent, the answer can overtake the reply that tells the entry's name.
+        if call.place is not Place.SENDING and (call.place is not Place.ENTRY or call.ref != ref):
+            return Verdict.LATE
+        call.attempts += 1
+        if not outcome.retryable or outcome.kind == "deadline" or call.attempts >= self.max_attempts:
+            self._settle(call, outcome, by=ref)
+            return Verdict.SETTLED
+        self._leave(call, by=ref)
+        call.place = Place.PARKED
+        return Verdict.RETRY
+
+    def drop(self, call_ids: Iterable[int]) -> None:
+        """Nobody waits for these calls any more."""
+        for call_id in call_ids:
+            call = self.calls.get(call_id)
+            if call is not None:
+                self._forget(call, by=None)
+
+    def fail(self, call_ids: Iterable[int], error: SandboxError) -> None:
+        """Settles calls with an error of the client's own."""
+        for call_id in call_ids:
+            call = self.calls.get(call_id)
+            if call is not None:
+                self._settle(call, error, by=None)
+
+    def _settle(self, call: Call, outcome: Outcome, *, by: str | None) -> None:
+        self._forget(call, by=by)
+        call.settle(outcome)
+
+    def _forget(self, call: Call, *, by: str | None) -> None:
+        del self.calls[call.id]
+        self.weight -= call.weight
+        self.flavours[call.request.flavour] -= 1
+        if not self.flavours[call.request.flavour]:
+            del self.flavours[call.request.flavour]
+        self._leave(call, by=by)
+
+    def _leave(self, call: Call, *, by: str | None) -> None:
+        """`by`: the entry whose answer this is. A worker that answers the last call of an entry has deleted
+        it; for any other reason the entry is still there."""
+        if call.place is Place.OUTBOX:
+            outbox = self._outboxes[call.key]
+            del outbox[call.id]
+            if not outbox:
+                del self._outboxes[call.key]
+        elif call.place is Place.ENTRY:
+            waiting = self.entries[call.ref]
+            waiting.discard(call.id)
+            if not waiting:
+                del self.entries[call.ref]
+                if by != call.ref:
+                    self.abandoned.append(call.ref)
+
+    def _outbox(self, call: Call) -> "OrderedDict[int, Call]":
+        return self._outboxes.setdefault(call.key, OrderedDict())
+
+    def _to_outbox(self, call: Call) -> None:
+        call.place, call.ref, call.again = Place.OUTBOX, "", True
+        self._outbox(call)[call.id] = call

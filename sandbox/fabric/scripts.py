@@ -1,0 +1,35 @@
+"""Lua that Redis runs as one step, where two commands would leave a gap."""
+
+ENQUEUE = """
+local max, ids = tonumber(ARGV[1]), {}
+for i = 3, #ARGV do
+    if max >= 0 and redis.call('XLEN', KEYS[1]) >= max then break end
+    ids[#ids + 1] = redis.call('XADD', KEYS[1], '*', 'client', ARGV[2], 'calls', ARGV[i])
+end
+redis.call('EXPIRE', KEYS[1], 86400)
+return ids
+"""
+"""KEYS: stream. ARGV: longest length of the stream or -1, client, entries. The ids of those that had room."""
+
+AUDIT = """
+local last, missing = '0-0', {}
+local info = redis.pcall('XINFO', 'STREAM', KEYS[1])
+if not info.err then
+    for i = 1, #info, 2 do
+        if info[i] == 'last-generated-id' then last = info[i + 1] end
+    end
+end
+for i = 1, #ARGV do
+    if #redis.call('XRANGE', KEYS[i + 1], ARGV[i], ARGV[i]) == 0 then missing[#missing + 1] = i end
+end
+return {last, missing}
+"""
+"""KEYS: reply stream, then a stream per entry. ARGV: the entries' ids. [newest id of the reply stream, which
+of the entries are gone, from 1]. An entry that is gone was answered at or before that id, or lost."""
+
+FORGET_CONSUMER = """
+if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) > 0 then return 0 end
+redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
+return 1
+"""
+"""KEYS: stream. ARGV: group, consumer. Deleting one would drop its pending entries: only without any."""

@@ -1,0 +1,385 @@
+"""A node's end of the fabric: takes entries as room frees, runs them, stores answers, then acknowledges.
+
+    _pull    -- XREADGROUP, one entry at a time, while there is room --+
+    _reclaim -- XAUTOCLAIM of entries whose worker fell silent --------+--> _run, a task per entry
+                                                                                |  answers, as they come
+    _heartbeat: lease in the registry, claim of what is held              _store: answers + XACK, one step
+                what is gone from Redis is for nobody: stop it
+
+`_pull` and `_reclaim` wait for room, `_store` waits for answers, an entry's task waits for the sandbox. An
+entry is held from its delivery until its last answer is stored. A heartbeat claims what is held, so a worker
+that dies loses it to another after `claim_idle_s`.
+"""
+
+import asyncio
+import contextlib
+import math
+import random
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from rocstar.sandbox.fabric.client_commands import LEASE_S
+from rocstar.sandbox.fabric.errors import deadline_error, poison_error
+from rocstar.sandbox.fabric.held import Held, Stored, encode_portions, portable
+from rocstar.sandbox.fabric.link import PREFIX, REDIS_ERRORS, Keys, Link, id_order, make_ref, unique_name
+from rocstar.sandbox.fabric.wire import Answer, Outcome, WireCall, WireError, decode_entry, weight
+from rocstar.sandbox.fabric.worker_commands import Delivery, GroupGone, Storing, WorkerCommands
+from rocstar.sandbox.fabric.workers import WorkerInfo
+from rocstar.sandbox.types import BatchSandbox, SandboxError
+
+STORE_WEIGHT = 4 << 20
+FORGET_EVERY_S = 30.0
+STOP_TIMEOUT_S = 2.0
+
+
+class RedisWorker:
+    """Runs calls from Redis on `sandbox`. `await worker.run()` ends after `stop()`, by cancellation, or with
+    SandboxError of kind `fabric` when Redis did not answer for `patience_s`.
+
+    capacity: programs the sandbox runs at a time. prefetch: calls held beyond those, so that the sandbox does
+    not wait for Redis (default: capacity). heartbeat_s: how often held entries are claimed; claim_idle_s:
+    how long a worker may be silent before another takes its entries. max_deliveries: an entry whose
+    workers died this often is answered with an error. store_s: how long an answer waits for others to
+    travel with. drain_s: how long `stop` lets running programs go on.
+
+    Invariants: an entry is acknowledged in the same step that stores its last answer, never before; an entry
+    is pulled only while fewer than capacity + prefetch calls are waiting here.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        sandbox: BatchSandbox,
+        capacity: int,
+        *,
+        flavours: Sequence[str] = ("stdlib",),
+        prefix: str = PREFIX,
+        name: str | None = None,
+        prefetch: int | None = None,
+        heartbeat_s: float = 0.5,
+        claim_idle_s: float = 2.0,
+        max_deliveries: int = 5,
+        store_s: float = 0.01,
+        patience_s: float = 300.0,
+        drain_s: float = 10.0,
+    ) -> None:
+        if capacity < 1 or max_deliveries < 1 or (prefetch is not None and prefetch < 0):
+            raise ValueError("capacity and max_deliveries must be at least 1, prefetch at least 0")
+        if not 0 < heartbeat_s < claim_idle_s:
+            raise ValueError(f"heartbeat_s={heartbeat_s} must lie between 0 and claim_idle_s={claim_idle_s}")
+        self.info = WorkerInfo(
+            name=name or unique_name(), capacity=capacity, flavours=tuple(dict.fromkeys(flavours))
+        )
+        self._link = Link(url)
+        self._redis = WorkerCommands(self._link, Keys(prefix), self.info)
+        self._sandbox = sandbox
+        self._limit = capacity + (capacity if prefetch is None else prefetch)
+        self._heartbeat_s = heartbeat_s
+        self._claim_idle_s = claim_idle_s
+        self._max_deliveries = max_deliveries
+        self._store_s = store_s
+        self._patience_s = patience_s
+        self._drain_s = drain_s
+        self._held: dict[str, Held] = {}
+        self._waiting = 0
+        self._answers: deque[Stored] = deque()
+        self._finished: list[Held] = []
+        self._has_groups = False
+        self._given_up: SandboxError | None = None
+        self._store_now = asyncio.Event()
+        self._store_timer: asyncio.TimerHandle | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+        self._emptied = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._server_minus_loop_s = 0.0
+        self._counts: Counter[str] = Counter()
+        self.ready = asyncio.Event()
+
+    @property
+    def held_calls(self) -> int:
+        """Calls taken from Redis that have no answer yet."""
+        return self._waiting
+
+    def counters(self) -> Mapping[str, int]:
+        """Since the start: `entries`, `calls`, `reclaimed` entries of other workers, `skipped_calls` that a
+        dead worker had answered, `orphaned_calls` of dead clients, `expired_calls`, `abandoned` and `poisoned`
+        entries, `reconnects`."""
+        return {**self._counts, "reconnects": self._link.reconnects}
+
+    def stop(self) -> None:
+        """Takes nothing more; `run` returns when what is held is answered, or handed back after `drain_s`."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Works until `stop`."""
+        try:
+            await self._link.open(self._patience_s)
+            await self._start()
+            async with asyncio.TaskGroup() as group:
+                self._tasks = group
+                steps = (self._pull, self._reclaim, self._heartbeat, self._store, self._forget_consumers)
+                loops = {
+                    step.__name__: group.create_task(self._link.forever(step, self._give_up_in_time))
+                    for step in steps
+                }
+                await self._stopping.wait()
+                loops["_pull"].cancel()
+                loops["_reclaim"].cancel()
+                await self._drain()
+                for task in loops.values():
+                    task.cancel()
+                for entry in self._held.values():
+                    if entry.task is not None:
+                        entry.task.cancel()
+            await self._leave()
+        finally:
+            await self._link.close()
+        if self._given_up is not None:
+            raise self._given_up
+
+    def _give_up_in_time(self) -> None:
+        if self._link.down_since is not None:
+            down_s = asyncio.get_running_loop().time() - self._link.down_since
+            if down_s > self._patience_s:
+                self._given_up = self._link.error(down_s)
+                self._stopping.set()
+
+    async def _start(self) -> None:
+        """Learns Redis's clock before anything is measured by it."""
+        try:
+            self._server_minus_loop_s = await self._redis.server_s() - asyncio.get_running_loop().time()
+        except REDIS_ERRORS as error:
+            self._link.failed("start", error)
+            raise self._link.error(0.0) from None
+
+    async def _pull(self) -> None:
+        await self._room.wait()
+        if not self._has_groups:
+            await self._redis.make_groups()
+            self._has_groups = True
+        with self._groups_may_be_gone():
+            for delivery in await self._redis.pull():
+                self._take(delivery)
+
+    @contextlib.contextmanager
+    def _groups_may_be_gone(self) -> Iterator[None]:
+        """What we hold of a Redis that lost its data is not stopped because Redis no longer has it."""
+        try:
+            yield
+        except GroupGone:
+            self._has_groups = False
+            self._link.era += 1
+
+    async def _reclaim(self) -> None:
+        """Entries whose worker fell silent."""
+        await asyncio.sleep(self._heartbeat_s * random.uniform(0.5, 1.0))
+        with self._groups_may_be_gone():
+            for flavour in self.info.flavours if self._has_groups else ():
+                cursor = "0-0"
+                while self._room.is_set():
+                    cursor, deliveries = await self._redis.reclaim(flavour, self._claim_idle_s, cursor)
+                    self._counts["reclaimed"] += len(deliveries)
+                    for delivery in deliveries:
+                        self._take(delivery)
+                    if cursor == "0-0":
+                        break
+
+    def _take(self, delivery: Delivery) -> None:
+        if make_ref(delivery.flavour, delivery.stream_id) in self._held:
+            return  # our own, claimed back after this process stood still
+        entry = Held(
+            flavour=delivery.flavour,
+            stream_id=delivery.stream_id,
+            client=delivery.client,
+            deliveries=delivery.deliveries,
+            era=self._link.era,
+        )
+        self._held[entry.ref] = entry
+        self._counts["entries"] += 1
+        if entry.deliveries > self._max_deliveries:
+            self._counts["poisoned"] += 1
+            self._finish(entry, poison_error(entry.deliveries - 1))
+            return
+        try:
+            calls = decode_entry(delivery.blob)
+        except WireError as error:
+            self._finish(entry, SandboxError(str(error), kind="fabric", retryable=True))
+            return
+        entry.waiting = {call.id for call in calls}
+        self._waiting += len(calls)
+        self._update_room()
+        assert self._tasks is not None
+        entry.task = self._tasks.create_task(self._run(entry, calls), name=f"entry {entry.ref}")
+
+    async def _run(self, entry: Held, calls: list[WireCall]) -> None:
+        age_s = self._age_s(entry)
+        if entry.deliveries > 1 or age_s > LEASE_S:
+            calls = await self._still_wanted(entry, calls)
+        due = [call for call in calls if call.remaining_s is None or call.remaining_s > age_s]
+        for call in calls:
+            if call.remaining_s is not None and call.remaining_s <= age_s:
+                self._counts["expired_calls"] += 1
+                self._answer(entry, call.id, deadline_error())
+        self._counts["calls"] += len(due)
+        left_s = [math.inf if call.remaining_s is None else call.remaining_s - age_s for call in due]
+        longest_s = max(left_s, default=0.0)
+        deadline = None if longest_s == math.inf else asyncio.get_running_loop().time() + longest_s
+        failure = SandboxError("the sandbox gave no outcome for this call", kind="fabric", retryable=True)
+        try:
+            if due:
+                outcomes = self._sandbox.run_batch([call.request for call in due], deadline=deadline)
+                async with contextlib.aclosing(cast(AsyncGenerator[tuple[int, Outcome]], outcomes)):
+                    async for index, outcome in outcomes:
+                        self._answer(entry, due[index].id, portable(outcome))
+        except SandboxError as error:
+            failure = error
+        self._finish(entry, failure)
+
+    async def _still_wanted(self, entry: Held, calls: list[WireCall]) -> list[WireCall]:
+        """Of an entry that is old or had another worker: the calls that nobody answered, none if its client is
+        dead. When Redis cannot say, all of them."""
+        try:
+            stored = await self._redis.answered(entry.client, entry.ref)
+        except REDIS_ERRORS:
+            return calls
+        ids = {call.id for call in calls}
+        answered = ids if stored is None else ids & stored
+        self._counts["orphaned_calls" if stored is None else "skipped_calls"] += len(answered)
+        entry.partial = bool(stored)
+        entry.waiting -= answered
+        self._waiting -= len(answered)
+        self._update_room()
+        return [call for call in calls if call.id not in answered]
+
+    def _age_s(self, entry: Held) -> float:
+        """How long ago the entry was written, by the server's clock, which alone its id knows."""
+        now_s = asyncio.get_running_loop().time() + self._server_minus_loop_s
+        return now_s - id_order(entry.stream_id)[0] / 1000
+
+    def _answer(self, entry: Held, call_id: int | None, outcome: Outcome) -> None:
+        if call_id is not None:
+            entry.waiting.discard(call_id)
+            self._waiting -= 1
+            self._update_room()
+        entry.unstored += 1
+        self._answers.append((entry, call_id, outcome))
+        if self._store_timer is None:
+            self._store_timer = asyncio.get_running_loop().call_later(self._store_s, self._store_now.set)
+
+    def _finish(self, entry: Held, failure: SandboxError) -> None:
+        """Nothing more will come: calls without an answer get `failure`."""
+        if entry.task is None:
+            self._answer(entry, None, failure)
+        for call_id in sorted(entry.waiting):
+            self._answer(entry, call_id, portable(failure))
+        self._finished.append(entry)
+        self._store_now.set()
+
+    def _is_for_nobody(self, entry: Held) -> bool:
+        """Of an entry that Redis no longer has: deleted, neither acknowledged just now nor lost."""
+        return entry.ref in self._held and entry not in self._finished and entry.era == self._link.era
+
+    def _abandon(self, entry: Held) -> None:
+        """The caller has gone, or another worker was quicker."""
+        self._counts["abandoned"] += 1
+        if entry.task is not None:
+            entry.task.cancel()
+        self._release(entry)
+
+    def _release(self, entry: Held) -> None:
+        if self._held.pop(entry.ref, None) is not None:
+            self._waiting -= len(entry.waiting)
+            entry.waiting.clear()
+            self._update_room()
+            if not self._held:
+                self._emptied.set()
+
+    def _update_room(self) -> None:
+        if self._waiting < self._limit:
+            self._room.set()
+        else:
+            self._room.clear()
+
+    async def _store(self) -> None:
+        """Stores what is there, in one step with the acknowledgement of the entries it completes."""
+        await self._store_now.wait()
+        self._store_now.clear()
+        if self._store_timer is not None:
+            self._store_timer.cancel()
+            self._store_timer = None
+        batch: list[Stored] = []
+        total = 0
+        while self._answers and total < STORE_WEIGHT:
+            batch.append(self._answers.popleft())
+            total += weight(batch[-1][2])
+        counts = Counter(entry for entry, _, _ in batch)
+        finished = [entry for entry in self._finished if entry.unstored == counts[entry]]
+        try:
+            await self._write(batch, finished)
+        except REDIS_ERRORS:
+            self._answers.extendleft(reversed(batch))
+            self._store_now.set()
+            raise
+        for entry, count in counts.items():
+            entry.unstored -= count
+        for entry in finished:
+            self._finished.remove(entry)
+            self._release(entry)
+        if self._answers or self._finished:
+            self._store_now.set()
+
+    async def _write(self, batch: list[Stored], finished: list[Held]) -> None:
+        by_client: dict[str, list[Answer]] = {}
+        done: dict[str, list[int]] = {}
+        for entry, call_id, outcome in batch:
+            answer = Answer(ref=entry.ref, call_id=call_id, outcome=outcome)
+            by_client.setdefault(entry.client, []).append(answer)
+            if entry not in finished and call_id is not None:
+                entry.partial = True
+                done.setdefault(entry.ref, []).append(call_id)
+        await self._redis.store(
+            Storing(
+                messages={client: list(encode_portions(answers)) for client, answers in by_client.items()},
+                done=done,
+                finished=[entry.ref for entry in finished],
+                partial=[entry.ref for entry in finished if entry.partial],
+            )
+        )
+
+    async def _heartbeat(self) -> None:
+        """Says that this worker lives and keeps what it holds; stops what Redis no longer has."""
+        loop = asyncio.get_running_loop()
+        held = list(self._held.values())
+        lease_end_s = loop.time() + self._server_minus_loop_s + 2 * self._claim_idle_s
+        with self._groups_may_be_gone():
+            server_s, claimed = await self._redis.heartbeat(lease_end_s, [entry.ref for entry in held])
+            self._server_minus_loop_s = server_s - loop.time()
+            for entry in held:
+                if entry.ref not in claimed and self._is_for_nobody(entry):
+                    self._abandon(entry)
+            if self._has_groups:
+                self.ready.set()
+        await asyncio.sleep(self._heartbeat_s)
+
+    async def _forget_consumers(self) -> None:
+        await asyncio.sleep(FORGET_EVERY_S * random.uniform(0.5, 1.0))
+        with self._groups_may_be_gone():
+            await self._redis.forget_consumers()
+
+    async def _drain(self) -> None:
+        if self._given_up is not None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._drain_s):
+                while self._held:
+                    self._emptied.clear()
+                    await self._emptied.wait()
+
+    async def _leave(self) -> None:
+        with contextlib.suppress(*REDIS_ERRORS, TimeoutError, GroupGone):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._redis.leave(self._held)

@@ -1,0 +1,186 @@
+"""What a worker says to Redis. Every method raises `REDIS_ERRORS` when Redis does not do it, and those that
+need the consumer group `GroupGone` when Redis does not know it."""
+
+import contextlib
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis import exceptions
+
+from rocstar.sandbox.fabric import scripts
+from rocstar.sandbox.fabric.client_commands import REPLY_TTL_S
+from rocstar.sandbox.fabric.link import BLOCK_MS, Keys, Link, make_ref, split_refs
+from rocstar.sandbox.fabric.workers import WorkerInfo, encode_worker
+
+GROUP = "workers"
+NOBODY = "handed-back"
+HANDED_BACK_IDLE_MS = 3_600_000
+RECLAIM_COUNT = 4
+DONE_TTL_S = 600
+KEY_TTL_S = 86_400
+FORGET_IDLE_S = 60
+
+_DONE = struct.Struct("<Q")
+
+
+class GroupGone(Exception):
+    """Redis has lost the consumer group, and with it everything else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """An entry as Redis hands it out. deliveries: how many workers got it, this one included."""
+
+    flavour: str
+    stream_id: str
+    client: str
+    blob: bytes
+    deliveries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storing:
+    """One step. messages: per client, in order. done: answered call ids of entries that go on. finished: refs
+    to acknowledge. partial: those of them that had ids in `done` earlier."""
+
+    messages: Mapping[str, Sequence[bytes]]
+    done: Mapping[str, Sequence[int]]
+    finished: Sequence[str]
+    partial: Sequence[str]
+
+
+class WorkerCommands:
+    def __init__(self, link: Link, keys: Keys, info: WorkerInfo) -> None:
+        self._redis: Any = link.redis  # redis-py's annotations differ from release to release
+        self._keys = keys
+        self._info = info
+
+    async def server_s(self) -> float:
+        seconds, microseconds = await self._redis.time()
+        return float(seconds + microseconds / 1e6)
+
+    async def make_groups(self) -> None:
+        for flavour in self._info.flavours:
+            try:
+                await self._redis.xgroup_create(self._keys.calls(flavour), GROUP, id="0", mkstream=True)
+            except exceptions.ResponseError as error:
+                if not str(error).startswith("BUSYGROUP"):
+                    raise
+
+    async def pull(self) -> list[Delivery]:
+        """The next entry of each flavour; waits for the first up to `BLOCK_MS`."""
+        streams = {self._keys.calls(flavour): ">" for flavour in self._info.flavours}
+        with _group_gone():
+            found = await self._redis.xreadgroup(GROUP, self._info.name, streams, count=1, block=BLOCK_MS)
+        flavours = {self._keys.calls(flavour): flavour for flavour in self._info.flavours}
+        return [
+            _delivery(flavours[stream.decode()], stream_id, fields, 1)
+            for stream, messages in found
+            for stream_id, fields in messages
+        ]
+
+    async def reclaim(self, flavour: str, idle_s: float, cursor: str) -> tuple[str, list[Delivery]]:
+        """Takes over entries whose worker has been silent for `idle_s`. The cursor to go on from, 0-0 at the
+        end."""
+        key = self._keys.calls(flavour)
+        with _group_gone():
+            following, messages, _ = await self._redis.xautoclaim(
+                key, GROUP, self._info.name, round(idle_s * 1000), start_id=cursor, count=RECLAIM_COUNT
+            )
+            deliveries = []
+            for stream_id, fields in messages:
+                states = await self._redis.xpending_range(key, GROUP, stream_id, stream_id, 1)
+                times = states[0]["times_delivered"] if states else 1
+                deliveries.append(_delivery(flavour, stream_id, fields, times))
+        return following.decode(), deliveries
+
+    async def answered(self, client: str, ref: str) -> set[int] | None:
+        """Ids of an entry's calls that have stored answers; None when its client is dead."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.exists(self._keys.client(client))
+            pipe.get(self._keys.done(ref))
+            alive, done = await pipe.execute()
+        return {call_id for (call_id,) in _DONE.iter_unpack(done or b"")} if alive else None
+
+    async def store(self, storing: Storing) -> None:
+        """Answers and acknowledgements, all or none."""
+        async with self._redis.pipeline(transaction=True) as pipe:
+            for client, blobs in storing.messages.items():
+                for blob in blobs:
+                    pipe.xadd(self._keys.reply(client), {"answers": blob})
+                pipe.expire(self._keys.reply(client), REPLY_TTL_S)
+            for ref, ids in storing.done.items():
+                pipe.append(self._keys.done(ref), b"".join(_DONE.pack(call_id) for call_id in ids))
+                pipe.expire(self._keys.done(ref), DONE_TTL_S)
+            for ref in storing.partial:
+                pipe.delete(self._keys.done(ref))
+            for flavour, stream_ids in split_refs(storing.finished).items():
+                pipe.xack(self._keys.calls(flavour), GROUP, *stream_ids)
+                pipe.xdel(self._keys.calls(flavour), *stream_ids)
+            await pipe.execute()
+
+    async def heartbeat(self, lease_end_s: float, held: Iterable[str]) -> tuple[float, set[str]]:
+        """Renews the lease and the claims. (Redis's clock, those of `held` that Redis still has)"""
+        by_flavour = split_refs(held)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.time()
+            pipe.zadd(self._keys.workers, {encode_worker(self._info): lease_end_s})
+            pipe.zremrangebyscore(self._keys.workers, "-inf", lease_end_s - KEY_TTL_S)
+            pipe.expire(self._keys.workers, KEY_TTL_S)
+            for flavour in self._info.flavours:
+                pipe.expire(self._keys.calls(flavour), KEY_TTL_S)
+            for flavour, ids in by_flavour.items():
+                pipe.xclaim(self._keys.calls(flavour), GROUP, self._info.name, 0, ids, justid=True)
+            with _group_gone():
+                replies = await pipe.execute()
+        seconds, microseconds = replies[0]
+        claimed = {
+            make_ref(flavour, stream_id.decode())
+            for flavour, ids in zip(by_flavour, replies[4 + len(self._info.flavours) :], strict=True)
+            for stream_id in ids
+        }
+        return seconds + microseconds / 1e6, claimed
+
+    async def forget_consumers(self) -> None:
+        """Removes names of workers that are long gone and hold nothing."""
+        for flavour in self._info.flavours:
+            key = self._keys.calls(flavour)
+            with _group_gone():
+                for consumer in await self._redis.xinfo_consumers(key, GROUP):
+                    if consumer["pending"] == 0 and consumer["idle"] > FORGET_IDLE_S * 1000:
+                        await self._redis.eval(scripts.FORGET_CONSUMER, 1, key, GROUP, consumer["name"])
+
+    async def leave(self, held: Iterable[str]) -> None:
+        """Hands back what is held, so that others need not wait for it to fall silent."""
+        await self._redis.zrem(self._keys.workers, encode_worker(self._info))
+        with _group_gone():
+            for flavour, ids in split_refs(held).items():
+                await self._redis.xclaim(
+                    self._keys.calls(flavour), GROUP, NOBODY, 0, ids, idle=HANDED_BACK_IDLE_MS, justid=True
+                )
+            for flavour in self._info.flavours:
+                key = self._keys.calls(flavour)
+                await self._redis.eval(scripts.FORGET_CONSUMER, 1, key, GROUP, self._info.name)
+
+
+def _delivery(flavour: str, stream_id: bytes, fields: Mapping[bytes, bytes], deliveries: int) -> Delivery:
+    return Delivery(
+        flavour=flavour,
+        stream_id=stream_id.decode(),
+        client=fields.get(b"client", b"").decode(),
+        blob=fields.get(b"calls", b""),
+        deliveries=deliveries,
+    )
+
+
+@contextlib.contextmanager
+def _group_gone() -> Iterator[None]:
+    try:
+        yield
+    except exceptions.ResponseError as error:
+        text = str(error)
+        if "NOGROUP" in text or "UNBLOCKED" in text or "no such key" in text:
+            raise GroupGone(text) from error
+        raise
