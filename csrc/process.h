@@ -59,11 +59,21 @@ struct Supervisor::Server {
 inline constexpr size_t kMostOrders = 16;
 // A zygote that dies so often before it was ready is not tried again.
 inline constexpr uint32_t kMostDeaths = 3;
+// A zygote that lets a child wait this long to be born is taken to hang, and killed: its orders go to the next.
+inline constexpr std::chrono::seconds kBirthGrace{20};
 // A session whose cell is interrupted has this long to answer before it is killed.
 inline constexpr std::chrono::milliseconds kInterruptGrace{300};
 
 [[noreturn]] void fail(const char* what);
 // Microseconds of CPU time that a process has used, all its threads together; 0 when it cannot be known.
 uint64_t cpu_us_of(pid_t pid);
+// What a session holds of its own, to within the zygote's pages that it has changed.
+uint64_t held_bytes_of(pid_t pid, uint64_t baseline_resident);
+
+inline constexpr uint32_t kStopped = Outcome::kTimedOut | Outcome::kOutputLimit | Outcome::kCancelled;
+
+inline uint64_t hard_cap(const Limits& limits) {
+  return kHardOutputFactor * (limits.output_bytes < kSmallestOutputCap ? kSmallestOutputCap : limits.output_bytes);
+}
 
 }  // namespace rocstar

@@ -3,11 +3,13 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <system_error>
 
 #include "process.h"
@@ -196,6 +198,8 @@ void Supervisor::expire() {
     set_deadline(process, Clock::time_point::max());
     if (process.state == Process::State::kIdle) {
       close_session(process.number, GoneWhy::kExpired);
+    } else if (process.state == Process::State::kStarting && process.server != nullptr) {
+      syscall(SYS_pidfd_send_signal, process.server->pidfd.get(), SIGKILL, nullptr, 0);
     } else {
       stop(process, Outcome::kTimedOut);
     }

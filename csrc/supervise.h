@@ -110,16 +110,19 @@ class Supervisor {
   bool make_room(uint64_t bytes);
   Process* least_recently_used();
 
-  // processes.cpp: programs and sessions
+  // births.cpp: how programs, sessions, cells and branches begin
   void order_child(Request request, Server& server);
   Process& new_process(Request request, std::shared_ptr<Home> home);
   void start_cell(Request request, Process& session);
   void start_branch(Request request, Process& origin);
-  void read_control(Process& process);
   void take_birth(Process& process);
-  void take_replies(Process& process);
+  void start_failed(Process& process, const std::string& why);
   void send_cell(Process& process);
   void flush_control(Process& process);
+
+  // processes.cpp: how they answer and end
+  void read_control(Process& process);
+  void take_replies(Process& process);
   void drain(Process& process, Capture& stream);
   void kill(Process& process, Outcome::Flag why);
   void interrupt(Process& process, Outcome::Flag why);
@@ -128,7 +131,6 @@ class Supervisor {
   void reap_strangers();
   void finish_cell(Process& session, const CellReply& reply, std::string_view value);
   void report(Process& process, Outcome outcome);
-  void start_failed(Process& process, const std::string& why);
   void forget(Process& process);
   void set_cpu_limit(const Process& process, bool idle) const;
   void kill_all();

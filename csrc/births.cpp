@@ -1,0 +1,250 @@
+// How programs, sessions, cells and branches begin: descriptors made, a zygote ordered, the birth awaited, the code
+// sent.
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <system_error>
+
+#include "process.h"
+
+namespace rocstar {
+namespace {
+
+struct Pair {
+  UniqueFd ours, theirs;
+};
+
+Pair make_output() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) fail("pipe2");
+  Pair made{UniqueFd(ends[0]), UniqueFd(ends[1])};
+  if (fcntl(ends[0], F_SETFL, O_NONBLOCK) != 0) fail("fcntl(O_NONBLOCK)");
+  return made;
+}
+
+Pair make_control() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail("socketpair");
+  Pair made{UniqueFd(ends[0]), UniqueFd(ends[1])};
+  if (fcntl(ends[0], F_SETFL, O_NONBLOCK) != 0) fail("fcntl(O_NONBLOCK)");
+  return made;
+}
+
+// A sealed file: the child can read and seek, and nothing it does can change or grow it.
+UniqueFd make_stdin(const std::string& bytes) {
+  UniqueFd file(memfd_create("stdin", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file) fail("memfd_create");
+  for (size_t sent = 0; sent < bytes.size();) {
+    const ssize_t n = pwrite(file.get(), bytes.data() + sent, bytes.size() - sent, static_cast<off_t>(sent));
+    if (n < 0) fail("write to the memfd of stdin");
+    sent += static_cast<size_t>(n);
+  }
+  if (fcntl(file.get(), F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) != 0) {
+    fail("fcntl(F_ADD_SEALS)");
+  }
+  return file;
+}
+
+}  // namespace
+
+void Supervisor::order_child(Request request, Server& server) {
+  const uint64_t id = request.id;
+  try {
+    Pair out = make_output(), err = make_output(), control = make_control();
+    const UniqueFd input = request.stdin_bytes.empty() ? UniqueFd() : make_stdin(request.stdin_bytes);
+    std::shared_ptr<Home> home = homes_.take();
+    const Limits& limits = request.limits;
+    const bool session = request.type == FrameType::kOpen;
+    ForkOrder order{.child = 0,
+                    .session = session,
+                    .has_scratch = home->directory() >= 0,
+                    .uid = home->uid(),
+                    .limits = {.address_space_bytes = limits.memory_bytes,
+                               .cpu_s = session ? RLIM_INFINITY - 1 : limits.cpu_s,
+                               .file_bytes = limits.file_bytes,
+                               .processes = home->uid() != 0 ? 64u : 0u}};
+    std::vector<int> fds{input ? input.get() : null_.get(), out.theirs.get(), err.theirs.get(), control.theirs.get()};
+    if (home->ruleset() >= 0) fds.push_back(home->ruleset());
+    if (home->directory() >= 0) fds.push_back(home->directory());
+    Process& process = new_process(std::move(request), std::move(home));
+    process.out = Capture(std::move(out.ours), process.limits.output_bytes);
+    process.err = Capture(std::move(err.ours), process.limits.output_bytes);
+    process.control = std::move(control.ours);
+    process.server = &server;
+    process.baseline_resident = server.baseline_resident;
+    server.orders.insert(process.index);
+    watch(process.control.get(), Source::kControl, process.index, process.generation, EPOLLIN);
+    order.child = process.index;
+    set_deadline(process, Clock::now() + kBirthGrace);
+    try {
+      send_message(server.socket.get(), {reinterpret_cast<const char*>(&order), sizeof order}, fds);
+    } catch (const std::system_error&) {
+      // The zygote is dying: its end is on the way, and finds this order among those to be given again.
+    }
+  } catch (const std::system_error& error) {
+    append_failed(outbox_, id, Failure::kChildStart, error.what());
+  }
+}
+
+Supervisor::Process& Supervisor::new_process(Request request, std::shared_ptr<Home> home) {
+  if (free_.empty()) {
+    free_.push_back(static_cast<uint32_t>(processes_.size()));
+    processes_.emplace_back();
+    processes_.back().index = free_.back();
+  }
+  Process& process = processes_[free_.back()];
+  free_.pop_back();
+  process.state = Process::State::kStarting;
+  process.session = request.type != FrameType::kRun;
+  process.number = process.session ? request.id : 0;
+  if (request.type != FrameType::kBranch) process.limits = request.limits;
+  process.home = std::move(home);
+  process.request = std::move(request);
+  process.reserved_bytes = process.limits.memory_bytes;
+  reserved_bytes_ += process.reserved_bytes;
+  ++under_way_;
+  return process;
+}
+
+void Supervisor::take_birth(Process& process) {
+  Birth birth;
+  const ssize_t got = read(process.control.get(), &birth, sizeof birth);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got != sizeof birth) return start_failed(process, "the child ended before it was confined");
+  if (birth.state != kReady) {
+    return start_failed(process, "the child could not be confined: " + std::generic_category().message(birth.what));
+  }
+  process.pid = birth.what;
+  process.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
+  if (!process.pidfd) return start_failed(process, "pidfd_open: " + std::generic_category().message(errno));
+  by_pid_[process.pid] = process.index;
+  if (process.server != nullptr) process.server->orders.erase(process.index);
+  process.server = nullptr;
+  if (process.origin != nullptr) process.origin->offspring = nullptr;
+  process.origin = nullptr;
+  process.started = Clock::now();
+  watch(process.pidfd.get(), Source::kPidfd, process.index, process.generation, EPOLLIN);
+  watch(process.out.fd(), Source::kOut, process.index, process.generation, EPOLLIN);
+  watch(process.err.fd(), Source::kErr, process.index, process.generation, EPOLLIN);
+  if (process.flags & kStopped) {  // cancelled meanwhile: its end answers the request
+    process.state = Process::State::kRunning;
+    return kill(process, Outcome::kCancelled);
+  }
+  if (!process.session) {
+    process.state = Process::State::kRunning;
+    set_deadline(process, process.started + std::chrono::microseconds(process.limits.wall_us));
+    return send_cell(process);
+  }
+  sessions_[process.number] = process.index;
+  append_opened(outbox_, process.request.id);
+  process.request = Request{.seed = process.request.seed};
+  --under_way_;
+  process.state = Process::State::kIdle;
+  process.last_used = process.started;
+  set_deadline(process, process.started + std::chrono::microseconds(options_.lease_us));
+  reserved_bytes_ -= process.reserved_bytes;
+  process.reserved_bytes = std::min(held_bytes_of(process.pid, process.baseline_resident), process.limits.memory_bytes);
+  reserved_bytes_ += process.reserved_bytes;
+}
+
+// Nobody knows its pid: it sees the closed socket, if it lives, and is reaped as a stranger.
+void Supervisor::start_failed(Process& process, const std::string& why) {
+  if (process.pid > 0 && process.pidfd) {
+    ::kill(process.pid, SIGKILL);  // a child of ours that is not reaped yet: the number is its own
+  }
+  const bool cancelled = process.flags & Outcome::kCancelled;
+  append_failed(outbox_, process.request.id, cancelled ? Failure::kCancelled : Failure::kChildStart, why);
+  strangers_ = true;
+  forget(process);
+}
+
+void Supervisor::start_cell(Request request, Process& session) {
+  request.limits = {.wall_us = request.limits.wall_us,
+                    .cpu_s = session.limits.cpu_s,
+                    .memory_bytes = session.limits.memory_bytes,
+                    .output_bytes = session.limits.output_bytes};
+  session.request = std::move(request);
+  session.state = Process::State::kRunning;
+  session.flags = 0;
+  ++under_way_;
+  reserved_bytes_ += session.limits.memory_bytes - session.reserved_bytes;
+  session.reserved_bytes = session.limits.memory_bytes;
+  session.started = session.last_used = Clock::now();
+  session.cpu_us_before = cpu_us_of(session.pid);
+  set_cpu_limit(session, false);
+  set_deadline(session, session.started + std::chrono::microseconds(session.request.limits.wall_us));
+  send_cell(session);
+}
+
+void Supervisor::start_branch(Request request, Process& origin) {
+  const uint64_t id = request.id;
+  try {
+    if (sessions_.size() >= options_.max_sessions) {
+      Process* victim = least_recently_used();
+      if (victim == nullptr || victim == &origin) {
+        append_failed(outbox_, id, Failure::kFull, "there is no room for one more session");
+        return;
+      }
+      close_session(victim->number, GoneWhy::kEvicted);
+    }
+    Pair out = make_output(), err = make_output(), control = make_control();
+    const int fds[4] = {null_.get(), out.theirs.get(), err.theirs.get(), control.theirs.get()};
+    const CellHeader header{CellKind::kBranch, 0, 0, 0};
+    send_message(origin.control.get(), {reinterpret_cast<const char*>(&header), sizeof header}, fds);
+    Process& process = new_process(std::move(request), origin.home);
+    process.limits = origin.limits;
+    process.out = Capture(std::move(out.ours), process.limits.output_bytes);
+    process.err = Capture(std::move(err.ours), process.limits.output_bytes);
+    process.control = std::move(control.ours);
+    process.baseline_resident = origin.baseline_resident;
+    process.origin = &origin;
+    origin.offspring = &process;
+    origin.branch_granted = true;
+    origin.state = Process::State::kBranching;
+    set_deadline(origin, Clock::now() + std::chrono::seconds(10));
+    watch(process.control.get(), Source::kControl, process.index, process.generation, EPOLLIN);
+  } catch (const std::system_error& error) {
+    append_failed(outbox_, id, Failure::kChildStart, error.what());
+  }
+}
+
+void Supervisor::send_cell(Process& process) {
+  const Request& request = process.request;
+  const CellHeader header{CellKind::kRun, request.seed.has_value(), request.seed.value_or(0),
+                          static_cast<uint32_t>(request.code.size())};
+  process.to_send.assign(reinterpret_cast<const char*>(&header), sizeof header);
+  process.to_send += request.code;
+  process.sent = 0;
+  process.request.code = {};
+  process.request.stdin_bytes = {};
+  flush_control(process);
+}
+
+void Supervisor::flush_control(Process& process) {
+  while (process.sent < process.to_send.size()) {
+    const ssize_t n = send(process.control.get(), process.to_send.data() + process.sent,
+                           process.to_send.size() - process.sent, MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) break;
+    if (n < 0) {  // it is dead or has closed its end: its own affair, and its end is told by the pidfd
+      process.sent = process.to_send.size();
+      break;
+    }
+    process.sent += static_cast<size_t>(n);
+  }
+  const bool more = process.sent < process.to_send.size();
+  if (!more) process.to_send = {};
+  if (more == process.watching_control_writes) return;
+  process.watching_control_writes = more;
+  watch(process.control.get(), Source::kControl, process.index, process.generation,
+        more ? EPOLLIN | EPOLLOUT : EPOLLIN);
+}
+
+}  // namespace rocstar
