@@ -1,12 +1,12 @@
 """The fabric as a caller sees it: a BatchSandbox whose programs run on any node that has a worker.
 
-    run, run_batch -> Ledger -> _write  -- entries --> calls stream per flavour ==> workers
-          ^             |  ^                                                          |
-          |             |  +--- _audit: is every entry still there? lease, live workers
-          +-- settle ---+------ _read  <-- answers --- reply stream of this client <--+
+    run, run_batch -> Ledger -> Sender.write -- entries --> calls stream per flavour ==> workers
+          ^             |  ^                                                               |
+          |             |  +--- Receiver.audit: is every entry still there? lease, live workers
+          +-- settle ---+------ Receiver.read <-- answers --- reply stream of this client <+
 
-Callers wait for their own futures and for nothing else. The four tasks of a client (`_write`, `_read`,
-`_audit`, `_watch`) wait for Redis, each for at most a socket timeout, and never for each other.
+Callers wait for their own futures and for nothing else. The tasks of a client wait for Redis, each for at
+most a socket timeout, and never for each other; `_watch` waits for nobody and ends what takes too long.
 
 At-least-once inside: an entry is run again when its worker dies (by another worker), when Redis lost it (this
 client sends it again) or when sending was cut (sent again, perhaps twice). Exactly one outcome outside: the
@@ -15,28 +15,26 @@ ledger settles a call once and ignores what comes after.
 
 import asyncio
 import contextlib
+import functools
 import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from redis import exceptions
-
-from rocstar.sandbox.fabric.client_commands import NO_BOUND, ClientCommands
+from rocstar.sandbox.fabric.client_commands import ClientCommands
 from rocstar.sandbox.fabric.errors import deadline_error, full_error, no_worker_error
-from rocstar.sandbox.fabric.ledger import Call, Ledger, Verdict
-from rocstar.sandbox.fabric.link import PREFIX, REDIS_ERRORS, Keys, Link, id_order, unique_name
-from rocstar.sandbox.fabric.wire import Outcome, WireCall, WireError, decode_answers, encode_entry
+from rocstar.sandbox.fabric.ledger import Ledger
+from rocstar.sandbox.fabric.link import PREFIX, REDIS_ERRORS, Keys, Link, unique_name
+from rocstar.sandbox.fabric.receiver import Receiver
+from rocstar.sandbox.fabric.sender import Sender
+from rocstar.sandbox.fabric.wire import Outcome
 from rocstar.sandbox.fabric.workers import WorkerInfo
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
-ENTRY_WEIGHT = 1 << 20
-SEND_WEIGHT = 4 << 20
-AUDIT_STEP = 16
 SMALLEST_SHARE = 4
+NO_CALL = 0
 WATCH_S = 0.25
-RETRY_DELAY_S = 0.05
 CLOSE_TIMEOUT_S = 1.0
 
 
@@ -44,10 +42,11 @@ class RedisFabric:
     """Runs programs on the workers that listen at `url`. Use it as an async context manager.
 
     entry_calls: most calls of a batch that travel together; a batch is cut finer when several workers can
-    share it. Calls beyond `max_calls` open ones of this client, beyond `max_bytes` of their programs, or while
-    a calls stream has `max_queued_entries`, are refused with SandboxError of kind `full`. patience_s: how long Redis may be silent, or no
-    worker alive for a flavour, before the calls that wait for it fail with kind `fabric`. max_attempts: how
-    often a call is tried whose worker reports a retryable failure of its sandbox.
+    share it. Refused with SandboxError of kind `full` are calls beyond `max_calls` open ones of this client,
+    beyond about `max_bytes` of their programs, and while a calls stream has `max_queued_entries`.
+    patience_s: how long Redis may be silent, or no worker alive for a flavour, before the calls that wait for
+    it fail with kind `fabric`. max_attempts: how often a call is tried whose worker reports a retryable
+    failure of its sandbox. audit_s: how often the client looks whether Redis still has its entries.
 
     Invariant: every call ends in exactly one result, SandboxError or cancellation, whatever Redis and the
     workers do; nothing waits for ever while `patience_s` is finite.
@@ -80,20 +79,15 @@ class RedisFabric:
         self._entry_calls = entry_calls
         self._max_calls = max_calls
         self._max_bytes = max_bytes
-        self._max_queued_entries = max_queued_entries
         self._patience_s = patience_s
-        self._audit_s = audit_s
         self._ledger = Ledger(max_attempts=max_attempts)
         self._counts: Counter[str] = Counter()
-        self._cursor = "0-0"
         self._batches = itertools.count(1)
-        self._wake = asyncio.Event()
-        self._audited_era = -1
-        self._suspects: dict[str, str] = {}
-        self._workers: list[WorkerInfo] = []
-        self._server_minus_loop_s: float | None = None
-        self._data_lost = False
-        self._served_at: dict[str, float] = {}
+        self._sender = Sender(self._redis, self._ledger, self._counts, max_queued_entries=max_queued_entries)
+        self._wake = self._sender.wake.set
+        self._receiver = Receiver(
+            self._link, self._redis, self._ledger, self._counts, self._wake, audit_s=audit_s
+        )
         self._main: asyncio.Task[None] | None = None
         self._closed: SandboxError | None = SandboxError(
             "the fabric is not open; use `async with`", kind="closed", retryable=False
@@ -103,7 +97,7 @@ class RedisFabric:
         """Raises SandboxError of kind `fabric` when Redis does not answer within `patience_s`."""
         try:
             await self._link.open(self._patience_s)
-            await self._refresh()
+            await self._receiver.refresh()
         except REDIS_ERRORS as error:
             await self._link.close()
             raise self._unreachable(error) from None
@@ -121,14 +115,15 @@ class RedisFabric:
         self._close(SandboxError("the fabric is closed", kind="closed", retryable=False))
         self._main.cancel()
         try:
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._main
-        finally:
+            await asyncio.wait([self._main])
             with contextlib.suppress(*REDIS_ERRORS, TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    await self._delete_abandoned()
+                    await self._sender.delete_abandoned()
                     await self._redis.leave()
+        finally:
             await self._link.close()
+        if not self._main.cancelled() and (failure := self._main.exception()) is not None:
+            raise failure
 
     async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
         """Runs one program. `deadline`: absolute `loop.time()`. Raises SandboxError for failures of ours."""
@@ -159,19 +154,18 @@ class RedisFabric:
         outcomes: asyncio.Queue[tuple[int, Outcome]] = asyncio.Queue()  # bounded by the batch itself
         waiting: dict[int, int] = {}
         batch, share = next(self._batches), self._share(len(requests))
-        for index, request in enumerate(requests):
-
-            def settle(outcome: Outcome, index: int = index) -> None:
-                outcomes.put_nowait((index, outcome))
-
-            try:
-                waiting[index] = self._open(
-                    request, settle, deadline=deadline, batch=batch, entry_calls=share
-                )
-            except SandboxError as error:
-                outcomes.put_nowait((index, error))
-                waiting[index] = 0
         try:
+            for index, request in enumerate(requests):
+                settle = functools.partial(
+                    lambda index, outcome: outcomes.put_nowait((index, outcome)), index
+                )
+                try:
+                    waiting[index] = self._open(
+                        request, settle, deadline=deadline, batch=batch, entry_calls=share
+                    )
+                except SandboxError as error:
+                    waiting[index] = NO_CALL
+                    outcomes.put_nowait((index, error))
             while waiting:
                 try:
                     async with asyncio.timeout_at(deadline):
@@ -191,10 +185,10 @@ class RedisFabric:
     async def workers(self) -> list[WorkerInfo]:
         """The workers that are alive now. Raises SandboxError of kind `fabric` when Redis does not answer."""
         try:
-            await self._refresh()
+            await self._receiver.refresh()
         except REDIS_ERRORS as error:
             raise self._unreachable(error) from None
-        return list(self._workers)
+        return list(self._receiver.workers)
 
     async def queue_length(self) -> int:
         """Entries of all clients that are waiting or being run, over the flavours that are known here."""
@@ -211,9 +205,10 @@ class RedisFabric:
         return len(self._ledger.calls)
 
     def counters(self) -> Mapping[str, int]:
-        """Since the start: `calls`, `entries` sent, `late_answers` (to calls that were settled already: a second
-        delivery, or a caller that had gone), `lost_entries` (Redis lost them), `resent_calls`,
-        `retries` of retryable failures, `cancelled`, `deadlines`, `refused`, `unreachable`, `reconnects`."""
+        """Since the start: `calls`, `entries` sent, `late_answers` (to calls that were settled already: a
+        second delivery, or a caller that had gone), `lost_entries` (Redis lost them), `resent_calls`,
+        `retries` of retryable failures, `cancelled`, `deadlines`, `refused`, `unreachable`, `unreadable`,
+        `reconnects`."""
         return {**self._counts, "reconnects": self._link.reconnects}
 
     def _open(
@@ -243,7 +238,7 @@ class RedisFabric:
         call = self._ledger.open(
             request, settle, deadline=deadline, opened_at=now, batch=batch, entry_calls=entry_calls
         )
-        self._wake.set()
+        self._wake()
         return call.id
 
     def _drop(self, call_ids: Iterable[int], why: str = "cancelled") -> None:
@@ -252,11 +247,11 @@ class RedisFabric:
         if open_ids:
             self._counts[why] += len(open_ids)
             self._ledger.drop(open_ids)
-            self._wake.set()
+            self._wake()
 
     def _share(self, calls: int) -> int:
         """How many calls of a batch travel together: fewer when several workers can share the batch."""
-        parts = 2 * max(1, len(self._workers))
+        parts = 2 * max(1, len(self._receiver.workers))
         return min(self._entry_calls, max(SMALLEST_SHARE, -(-calls // parts)))
 
     def _close(self, error: SandboxError) -> None:
@@ -268,130 +263,12 @@ class RedisFabric:
         the context ends."""
         try:
             async with asyncio.TaskGroup() as group:
-                for step in (self._write, self._read, self._audit):
-                    group.create_task(self._link.forever(step, self._wake.set), name=step.__name__)
+                for step in (self._sender.write, self._receiver.read, self._receiver.audit):
+                    group.create_task(self._link.forever(step, self._wake), name=step.__name__)
                 group.create_task(self._watch(), name="_watch")
         finally:
             if self._closed is None:
                 self._close(SandboxError("the fabric client has failed", kind="fabric", retryable=False))
-
-    async def _write(self) -> None:
-        await self._wake.wait()
-        self._wake.clear()
-        await self._send()
-        await self._delete_abandoned()
-
-    async def _send(self) -> None:
-        """Empties the outbox: one command for up to `SEND_WEIGHT` of entries of one kind."""
-        while first := self._ledger.take(ENTRY_WEIGHT):
-            entries, key, weight = [first], first[0].key, entry_weight(first)
-            try:
-                while weight < SEND_WEIGHT and self._ledger.next_key == key:
-                    entries.append(self._ledger.take(ENTRY_WEIGHT))
-                    weight += entry_weight(entries[-1])
-                await self._enqueue(key, entries)
-            finally:
-                self._ledger.unsent(itertools.chain(*entries))  # those that Redis did not take
-
-    async def _enqueue(self, key: tuple[str, bool], entries: list[list[Call]]) -> None:
-        flavour, again = key
-        now = asyncio.get_running_loop().time()
-        blobs = [encode_entry([to_wire(call, now) for call in calls]) for calls in entries]
-        longest = NO_BOUND if again else self._max_queued_entries
-        try:
-            refs = await self._redis.enqueue(flavour, blobs, longest=longest)
-        except exceptions.OutOfMemoryError:
-            if again:
-                raise
-            self._refuse(itertools.chain(*entries), "Redis is out of memory")
-            return
-        for calls, ref in zip(entries, refs, strict=False):
-            self._counts["entries"] += 1
-            self._counts["resent_calls"] += len(calls) if again else 0
-            self._ledger.sent(calls, ref)
-        refused = itertools.chain(*entries[len(refs) :])
-        self._refuse(refused, f"{self._max_queued_entries} entries of flavour {flavour} are waiting")
-
-    def _refuse(self, calls: Iterable[Call], reason: str) -> None:
-        ids = [call.id for call in calls]
-        self._counts["refused"] += len(ids)
-        self._ledger.fail(ids, full_error(reason))
-
-    async def _delete_abandoned(self) -> None:
-        refs, self._ledger.abandoned = self._ledger.abandoned, []
-        try:
-            await self._redis.delete(refs)
-        except REDIS_ERRORS:
-            self._ledger.abandoned += refs
-            raise
-
-    async def _read(self) -> None:
-        for stream_id, blob in await self._redis.read(self._cursor):
-            self._receive(blob)
-            self._cursor = stream_id
-
-    def _receive(self, blob: bytes) -> None:
-        try:
-            answers = decode_answers(blob)
-        except WireError:
-            self._counts["unreadable"] += 1  # the audit finds these entries gone and sends them again
-            return
-        for answer in answers:
-            for verdict, call_id in self._ledger.answer(answer):
-                if verdict is Verdict.LATE:
-                    self._counts["late_answers"] += 1
-                elif verdict is Verdict.RETRY:
-                    self._counts["retries"] += 1
-                    delay_s = RETRY_DELAY_S * 2 ** self._ledger.calls[call_id].attempts
-                    asyncio.get_running_loop().call_later(delay_s, self._requeue, call_id)
-        if self._ledger.abandoned:
-            self._wake.set()
-
-    def _requeue(self, call_id: int) -> None:
-        self._ledger.requeue(call_id)
-        self._wake.set()
-
-    async def _audit(self) -> None:
-        """Every `audit_s`: renews the lease, counts the workers, and looks whether Redis still holds what it
-        was given: every entry after a failure, otherwise a few in turn."""
-        era = self._link.era
-        await self._refresh()
-        everything, self._data_lost = self._data_lost or era != self._audited_era, False
-        await self._check(everything=everything)
-        self._audited_era = era
-        await asyncio.sleep(self._audit_s)
-
-    async def _refresh(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._server_minus_loop_s is None:
-            self._server_minus_loop_s = await self._redis.server_s() - loop.time()
-        upkeep = await self._redis.keep_up(self._cursor, loop.time() + self._server_minus_loop_s)
-        now = loop.time()
-        self._server_minus_loop_s = upkeep.server_s - now
-        self._data_lost |= not upkeep.known
-        self._workers = upkeep.workers
-        for worker in self._workers:
-            self._served_at.update(dict.fromkeys(worker.flavours, now))
-
-    async def _check(self, *, everything: bool) -> None:
-        refs = list(self._ledger.entries) if everything else self._ledger.oldest(AUDIT_STEP)
-        for start in range(0, len(refs), AUDIT_STEP):
-            newest, missing = await self._redis.audit(refs[start : start + AUDIT_STEP])
-            self._suspects.update(dict.fromkeys(missing, newest))
-            if newest != "0-0" and id_order(newest) < id_order(self._cursor):
-                self._cursor = "0-0"  # another stream by that name, from a clock that runs behind
-        self._resend_lost()
-
-    def _resend_lost(self) -> None:
-        """An entry that is gone was answered in a message that Redis had before; once all of those are read,
-        what has no answer is lost."""
-        for ref, newest in list(self._suspects.items()):
-            if ref in self._ledger.entries and id_order(self._cursor) < id_order(newest):
-                continue  # the answers may be among those still to be read
-            del self._suspects[ref]
-            if self._ledger.lost(ref):
-                self._counts["lost_entries"] += 1
-                self._wake.set()
 
     async def _watch(self) -> None:
         """Ends the wait for a Redis that does not answer and for workers that do not come."""
@@ -401,7 +278,7 @@ class RedisFabric:
             now = loop.time()
             down_since = self._link.down_since
             for call in list(self._ledger.calls.values()) if self._is_waiting_in_vain() else ():
-                served_at = max(call.opened_at, self._served_at.get(call.request.flavour, 0.0))
+                served_at = max(call.opened_at, self._receiver.served_at.get(call.request.flavour, 0.0))
                 if down_since is not None and now - max(call.opened_at, down_since) > self._patience_s:
                     error = self._link.error(now - down_since)
                 elif down_since is None and now - served_at > self._patience_s:
@@ -410,12 +287,12 @@ class RedisFabric:
                     continue
                 self._counts["unreachable"] += 1
                 self._ledger.fail([call.id], error)
-                self._wake.set()
+                self._wake()
 
     def _is_waiting_in_vain(self) -> bool:
         if not self._ledger.calls:
             return False
-        served = {flavour for worker in self._workers for flavour in worker.flavours}
+        served = {flavour for worker in self._receiver.workers for flavour in worker.flavours}
         return self._link.down_since is not None or not self._ledger.flavours.keys() <= served
 
     def _unreachable(self, error: BaseException) -> SandboxError:
@@ -424,12 +301,3 @@ class RedisFabric:
             kind="fabric",
             retryable=True,
         )
-
-
-def to_wire(call: Call, now: float) -> WireCall:
-    remaining_s = None if call.deadline is None else call.deadline - now
-    return WireCall(id=call.id, request=call.request, remaining_s=remaining_s)
-
-
-def entry_weight(calls: Iterable[Call]) -> int:
-    return sum(call.weight for call in calls)

@@ -20,6 +20,14 @@ def no_worker_error(flavour: str, waited_s: float) -> SandboxError:
     )
 
 
+def lost_error(times: int) -> SandboxError:
+    return SandboxError(
+        f"this call was sent {times} times and each time Redis had neither it nor an answer in the end",
+        kind="fabric",
+        retryable=True,
+    )
+
+
 def poison_error(deaths: int) -> SandboxError:
     return SandboxError(
         f"{deaths} workers in turn died while they held the entry of this call; it is not tried again",

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from rocstar.sandbox.fabric.errors import lost_error
 from rocstar.sandbox.fabric.wire import Answer, Outcome
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
@@ -39,7 +40,8 @@ class Verdict(Enum):
 @dataclass(slots=True, eq=False, kw_only=True)
 class Call:
     """One call until it is settled. batch: calls of different batches never share an entry, except those of
-    batch 0. entry_calls: the largest entry it may be part of. attempts: retryable errors so far."""
+    batch 0. entry_calls: the largest entry it may be part of. attempts: retryable errors so far. losses: how
+    often Redis lost it."""
 
     id: int
     request: ExecRequest
@@ -51,6 +53,7 @@ class Call:
     place: Place = Place.OUTBOX
     ref: str = ""
     attempts: int = 0
+    losses: int = 0
     again: bool = False
 
     @property
@@ -69,9 +72,11 @@ class Ledger:
     """Invariants: an opened call is in exactly one place (outbox, being sent, one entry, parked) until it is
     settled or dropped; `settle` runs at most once per call, and never after `drop`; an entry in `entries`
     has at least one call. `abandoned` collects entries that Redis may still hold although nobody waits for
-    any of their calls: the caller deletes them there and clears the list. `flavours` and `weight` sum up `calls`."""
+    any of their calls: the caller deletes them there and clears the list. `flavours` and `weight` sum up
+    `calls`."""
 
     max_attempts: int = 3
+    max_losses: int = 10
     calls: dict[int, Call] = field(default_factory=dict)
     entries: dict[str, set[int]] = field(default_factory=dict)
     abandoned: list[str] = field(default_factory=list)
@@ -151,10 +156,14 @@ class Ledger:
                 self._to_outbox(call)
 
     def lost(self, ref: str) -> int:
-        """Redis no longer holds this entry: its calls go out again. How many they are."""
+        """Redis no longer holds this entry: its calls go out again, but not for ever. How many they are."""
         ids = self.entries.pop(ref, set())
         for call_id in ids:
-            self._to_outbox(self.calls[call_id])
+            call = self.calls[call_id]
+            call.losses += 1
+            self._to_outbox(call)
+            if call.losses >= self.max_losses:
+                self._settle(call, lost_error(call.losses), by=None)
         return len(ids)
 
     def oldest(self, count: int) -> list[str]:

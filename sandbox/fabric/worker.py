@@ -17,7 +17,6 @@ import math
 import random
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import cast
 
 from rocstar.sandbox.fabric.client_commands import LEASE_S
@@ -106,9 +105,13 @@ class RedisWorker:
 
     def counters(self) -> Mapping[str, int]:
         """Since the start: `entries`, `calls`, `reclaimed` entries of other workers, `skipped_calls` that a
-        dead worker had answered, `orphaned_calls` of dead clients, `expired_calls`, `abandoned` and `poisoned`
-        entries, `reconnects`."""
+        dead worker had answered, `orphaned_calls` of dead clients, `expired_calls`, `abandoned` and
+        `poisoned` entries, `reconnects`."""
         return {**self._counts, "reconnects": self._link.reconnects}
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
 
     def stop(self) -> None:
         """Takes nothing more; `run` returns when what is held is answered, or handed back after `drain_s`."""
@@ -240,8 +243,8 @@ class RedisWorker:
         self._finish(entry, failure)
 
     async def _still_wanted(self, entry: Held, calls: list[WireCall]) -> list[WireCall]:
-        """Of an entry that is old or had another worker: the calls that nobody answered, none if its client is
-        dead. When Redis cannot say, all of them."""
+        """Of an entry that is old or had another worker: the calls that nobody answered, none if its client
+        is dead. When Redis cannot say, all of them."""
         try:
             stored = await self._redis.answered(entry.client, entry.ref)
         except REDIS_ERRORS:

@@ -1,0 +1,111 @@
+"""Takes a client's answers out of Redis, and looks whether Redis still has what it was given."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from rocstar.sandbox.fabric.client_commands import ClientCommands
+from rocstar.sandbox.fabric.ledger import Ledger, Verdict
+from rocstar.sandbox.fabric.link import Link, id_order
+from rocstar.sandbox.fabric.wire import WireError, decode_answers
+from rocstar.sandbox.fabric.workers import WorkerInfo
+
+AUDIT_STEP = 16
+RETRY_DELAY_S = 0.05
+
+
+class Receiver:
+    """`cursor`: id of the last message of the reply stream that was read; all before it are. `served_at`:
+    `loop.time()` at which a flavour last had a live worker. `wake`: called when something is to be sent."""
+
+    def __init__(
+        self,
+        link: Link,
+        redis: ClientCommands,
+        ledger: Ledger,
+        counts: Counter[str],
+        wake: Callable[[], None],
+        *,
+        audit_s: float,
+    ) -> None:
+        self._link = link
+        self._redis = redis
+        self._ledger = ledger
+        self._counts = counts
+        self._wake = wake
+        self._audit_s = audit_s
+        self._cursor = "0-0"
+        self._audited_era = -1
+        self._suspects: dict[str, str] = {}
+        self._server_minus_loop_s: float | None = None
+        self._data_lost = False
+        self.workers: list[WorkerInfo] = []
+        self.served_at: dict[str, float] = {}
+
+    async def read(self) -> None:
+        for stream_id, blob in await self._redis.read(self._cursor):
+            self._receive(blob)
+            self._cursor = stream_id
+
+    def _receive(self, blob: bytes) -> None:
+        try:
+            answers = decode_answers(blob)
+        except WireError:
+            self._counts["unreadable"] += 1  # the audit finds these entries gone and sends them again
+            return
+        for answer in answers:
+            for verdict, call_id in self._ledger.answer(answer):
+                if verdict is Verdict.LATE:
+                    self._counts["late_answers"] += 1
+                elif verdict is Verdict.RETRY:
+                    self._counts["retries"] += 1
+                    delay_s = RETRY_DELAY_S * 2 ** self._ledger.calls[call_id].attempts
+                    asyncio.get_running_loop().call_later(delay_s, self._requeue, call_id)
+        if self._ledger.abandoned:
+            self._wake()
+
+    def _requeue(self, call_id: int) -> None:
+        self._ledger.requeue(call_id)
+        self._wake()
+
+    async def audit(self) -> None:
+        """Every `audit_s`: renews the lease, counts the workers, and looks whether Redis still holds what it
+        was given: every entry after a failure, otherwise a few in turn."""
+        era = self._link.era
+        await self.refresh()
+        everything, self._data_lost = self._data_lost or era != self._audited_era, False
+        await self._check(everything=everything)
+        self._audited_era = era
+        await asyncio.sleep(self._audit_s)
+
+    async def refresh(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._server_minus_loop_s is None:
+            self._server_minus_loop_s = await self._redis.server_s() - loop.time()
+        upkeep = await self._redis.keep_up(self._cursor, loop.time() + self._server_minus_loop_s)
+        now = loop.time()
+        self._server_minus_loop_s = upkeep.server_s - now
+        self._data_lost |= not upkeep.known
+        self.workers = upkeep.workers
+        for worker in self.workers:
+            self.served_at.update(dict.fromkeys(worker.flavours, now))
+
+    async def _check(self, *, everything: bool) -> None:
+        refs = list(self._ledger.entries) if everything else self._ledger.oldest(AUDIT_STEP)
+        for start in range(0, len(refs), AUDIT_STEP):
+            newest, missing = await self._redis.audit(refs[start : start + AUDIT_STEP])
+            self._suspects.update(dict.fromkeys(missing, newest))
+            if newest != "0-0" and id_order(newest) < id_order(self._cursor):
+                self._cursor = "0-0"  # another stream by that name, from a clock that runs behind
+        self._resend_lost()
+
+    def _resend_lost(self) -> None:
+        """An entry that is gone was answered in a message that Redis had before; once all of those are read,
+        what has no answer is lost."""
+        for ref, newest in list(self._suspects.items()):
+            if ref in self._ledger.entries and id_order(self._cursor) < id_order(newest):
+                continue  # the answers may be among those still to be read
+            del self._suspects[ref]
+            if self._ledger.lost(ref):
+                self._counts["lost_entries"] += 1
+                self._wake()

@@ -1,0 +1,135 @@
+"""`rocstar sandbox worker`: run calls that a service puts into Redis, on this node.
+
+It ends with status 0 after SIGTERM or SIGINT, when the running programs are answered (or handed back to Redis
+after --drain-s); a second signal ends it at once. It ends with status 2 when Redis refuses it or is away
+for --patience-s.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from rocstar.sandbox.flavours import FLAVOURS
+
+URL_VARIABLES = ("ROCSTAR_REDIS_URL", "REDIS_URL", "REDIS_URI")
+
+
+def add_redis_options(parser: argparse.ArgumentParser) -> None:
+    """Where Redis is; read with `redis_url`."""
+    parser.add_argument(
+        "--redis",
+        metavar="URL",
+        help="redis://, rediss:// or unix:// URL of the Redis that joins the nodes; default: "
+        f"${URL_VARIABLES[0]}. A command line is readable by every user of the machine: give a URL with a "
+        "password in that variable or with --redis-file",
+    )
+    parser.add_argument("--redis-file", metavar="FILE", help="file whose first line is the Redis URL")
+    parser.add_argument("--redis-prefix", metavar="PREFIX", help="begin of all keys, to share a Redis")
+
+
+def redis_url(options: argparse.Namespace) -> str | None:
+    """The URL given by option, file or environment; None without any. Raises ValueError for an empty file,
+    OSError for one that cannot be read."""
+    if options.redis:
+        return str(options.redis)
+    if options.redis_file:
+        lines = Path(options.redis_file).read_text(encoding="utf-8").split()
+        if not lines:
+            raise ValueError(f"{options.redis_file} is empty; write the Redis URL into its first line")
+        return lines[0]
+    return next((os.environ[name] for name in URL_VARIABLES if os.environ.get(name)), None)
+
+
+def add_worker_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = verbs.add_parser(
+        "worker", help="run calls that arrive through Redis on this node", description=__doc__
+    )
+    add_redis_options(parser)
+    parser.add_argument(
+        "--flavours",
+        default="stdlib",
+        metavar="NAME[,NAME...]",
+        help=f"what this node can run, of: {', '.join(FLAVOURS)}",
+    )
+    parser.add_argument("--max-live", type=int, metavar="N", help="programs at a time; default 1.5 per core")
+    parser.add_argument("--name", help="how the worker is listed; default: host, process and a random part")
+    parser.add_argument("--patience-s", type=float, default=300.0, help="how long Redis may be away")
+    parser.add_argument("--drain-s", type=float, default=10.0, help="how long to finish after a signal")
+    parser.set_defaults(run=run_worker)
+
+
+def run_worker(options: argparse.Namespace) -> int:
+    """Raises ValueError, OSError or SandboxError for what the user has to mend."""
+    import uvloop
+
+    url = redis_url(options)
+    if url is None:
+        raise ValueError(f"no Redis is given; use --redis URL or set {URL_VARIABLES[0]}")
+    flavours = tuple(name for name in options.flavours.split(",") if name)
+    if unknown := sorted(set(flavours) - set(FLAVOURS)):
+        raise ValueError(f"unknown flavour {unknown[0]!r}; there are {', '.join(FLAVOURS)}")
+    if not flavours:
+        raise ValueError(f"--flavours names none; there are {', '.join(FLAVOURS)}")
+    max_live = default_max_live() if options.max_live is None else options.max_live
+    if max_live < 1:
+        raise ValueError(f"--max-live is {max_live}; at least 1 program must be able to run")
+    if options.redis and "@" in options.redis:
+        print(
+            "rocstar sandbox worker: the password in --redis shows in the process list; "
+            f"better use {URL_VARIABLES[0]} or --redis-file",
+            file=sys.stderr,
+        )
+    uvloop.run(work(url, flavours, max_live, options))
+    return 0
+
+
+def default_max_live() -> int:
+    """One and a half programs per core keep the cores busy and hardly stretch wall clocks."""
+    return max(2, len(os.sched_getaffinity(0)) * 3 // 2)
+
+
+async def work(url: str, flavours: tuple[str, ...], max_live: int, options: argparse.Namespace) -> None:
+    # --help needs neither Redis nor the pool.
+    from rocstar.sandbox.fabric import RedisWorker, as_batch
+    from rocstar.sandbox.fabric.link import PREFIX, shown
+    from rocstar.sandbox.pool import SandboxPool
+
+    place = shown(url)
+    async with SandboxPool(flavours, max_live=max_live) as pool:
+        worker = RedisWorker(
+            url,
+            as_batch(pool),
+            max_live,
+            flavours=flavours,
+            prefix=options.redis_prefix or PREFIX,
+            name=options.name,
+            patience_s=options.patience_s,
+            drain_s=options.drain_s,
+        )
+        running = asyncio.create_task(worker.run())
+        announcing = asyncio.create_task(announce(worker.ready, f"{worker.info} at {place}"))
+
+        def end() -> None:
+            if worker.stopping:
+                running.cancel()
+            worker.stop()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, end)
+        try:
+            await asyncio.wait([running])
+        finally:
+            announcing.cancel()
+            running.cancel()
+        print(f"rocstar sandbox worker: ended; {dict(worker.counters())}", file=sys.stderr, flush=True)
+        if not running.cancelled():
+            running.result()
+
+
+async def announce(ready: asyncio.Event, what: str) -> None:
+    await ready.wait()
+    print(f"rocstar sandbox worker: ready, {what}", file=sys.stderr, flush=True)
