@@ -38,7 +38,7 @@ def require_token_unless_loopback(host: str, token: str | None) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """True if every address that `host` stands for is this machine's own. Raises OSError for unknown names."""
+    """True if every address `host` stands for is this machine's own. Raises OSError for an unknown name."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -150,7 +150,7 @@ def _object(value: Any, where: str, known: Collection[str]) -> dict[str, Any]:
         if name not in known:
             near = difflib.get_close_matches(name[:100], known, n=1)
             hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(known))}"
-            path = ascii(f"{where}.{name}" if where else name)[1:-1][:120]
+            path = ascii(f"{where}.{name}" if where else name)[1:-1][:120] or "''"
             raise Refused(f"{path} is no field of this request{hint}", field=path)
     return value
 

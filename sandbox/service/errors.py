@@ -41,7 +41,7 @@ class SchemaError(Refused):
 
     def __init__(self, details: list[dict[str, Any]]) -> None:
         first = details[0]
-        super().__init__(first["msg"], field=".".join(str(part) for part in first["loc"][1:]))
+        super().__init__(first["msg"], field=".".join(str(part) for part in first["loc"][1:]) or "body")
         self.details = details
 
 

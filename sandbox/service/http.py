@@ -1,4 +1,4 @@
-"""What every route needs from HTTP: bounded bodies, answers as JSON, the status that a failure of ours has."""
+"""What every route needs from HTTP: bounded bodies, answers as JSON, the status of a failure of ours."""
 
 import asyncio
 import json

@@ -1,6 +1,9 @@
 """A service on a real socket of loopback, over any sandbox, and a client for it."""
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,8 +27,13 @@ class Running:
     http: aiohttp.ClientSession
     port: int
 
-    async def post(self, path: str, body: Any = None, **options: Any) -> tuple[int, Any]:
-        async with self.http.post(path, **({"json": body} if body is not None else {}), **options) as answer:
+    async def post(
+        self, path: str, body: Any = None, *, data: bytes | None = None, headers: Any = ()
+    ) -> tuple[int, Any]:
+        if data is None:
+            data = b"" if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", **dict(headers)}
+        async with self.http.post(path, data=io.BytesIO(data), headers=headers) as answer:
             return answer.status, await answer.json()
 
     async def get(self, path: str, **options: Any) -> tuple[int, Any]:
@@ -53,6 +61,13 @@ async def serving(sandbox: Any, **options: Any) -> AsyncIterator[Running]:
         await runner.cleanup()
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Lets everything else run until `condition` holds."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  # what is waited for has no event of its own
+            await asyncio.sleep(0)
+
+
 Serve = Callable[..., AbstractAsyncContextManager[Running]]
 
 
@@ -60,6 +75,11 @@ Serve = Callable[..., AbstractAsyncContextManager[Running]]
 def serve() -> Serve:
     """`async with serve(sandbox, **ServiceOptions)`."""
     return serving
+
+
+@pytest.fixture(name="until")
+def until_fixture() -> Callable[[Callable[[], object]], Awaitable[None]]:
+    return until
 
 
 @pytest.fixture

@@ -1,0 +1,231 @@
+"""code-judge's dialect against recordings of the original, and what the recordings cannot show."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.sandbox.service.decode_code_judge import SCRIPT_END, JudgeOptions
+from rocstar.sandbox.testing import FakeSandbox, error, ok, output_limit, signaled, timeout
+from rocstar.sandbox.types import ExecRequest, SandboxError
+
+RECORDED = json.loads((Path(__file__).parent / "recordings" / "code_judge.json").read_text(encoding="utf-8"))
+CASES: dict[str, dict[str, Any]] = {case["name"]: case for case in RECORDED["cases"]}
+
+ALWAYS = ok("1\n")
+"""What the fake answers: these cases are about the shape of requests, not about programs."""
+
+REFUSED = [name for name, case in CASES.items() if case["status"] != 200 and case["body"] is not None]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_mistakes_are_answered_as_the_original_does(serve: Any, name: str) -> None:
+    case = CASES[name]
+    async with serve(FakeSandbox({}, otherwise=ALWAYS)) as service:
+        body = case["body"].encode("utf-8", "surrogateescape")
+        status, answer = await service.post(
+            case["path"], data=body, headers={"Content-Type": "application/json"}
+        )
+    assert (status, answer) == (case["status"], case["answer"])
+
+
+async def test_overnested_bodies_are_400_as_in_the_original(serve: Any) -> None:
+    case = CASES["nested"]
+    body = b'{"type":"python","solution":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    async with serve(FakeSandbox({})) as service:
+        assert await service.post("/run", data=body) == (case["status"], case["answer"])
+
+
+@pytest.mark.parametrize("name", ["wrong_method", "no_such_path"])
+async def test_paths_and_methods_are_refused_as_in_the_original(serve: Any, name: str) -> None:
+    case = CASES[name]
+    async with (
+        serve(FakeSandbox({})) as service,
+        service.http.request(case["method"], case["path"]) as answer,
+    ):
+        assert (answer.status, await answer.json()) == (case["status"], case["answer"])
+
+
+async def test_ping_and_status_have_the_recorded_shape(serve: Any) -> None:
+    async with serve(FakeSandbox({}), num_workers=2) as service:
+        assert await service.get("/ping") == (200, CASES["ping"]["answer"])
+        assert await service.get("/status") == (200, CASES["status"]["answer"])
+
+
+@pytest.mark.parametrize("route", ["/run/batch", "/run/long-batch", "/judge/batch", "/judge/long-batch"])
+async def test_batches_have_the_recorded_fields_and_order(serve: Any, route: str) -> None:
+    case = CASES[f"mixed {route}"]
+    script = {"print('a')": ok("a\n"), "print(input())": ok("9\n"), "x=1/0": error("ZeroDivisionError\n")}
+    fake = FakeSandbox({code + SCRIPT_END: result for code, result in script.items()})
+    async with serve(fake) as service:
+        status, answer = await service.post(route, data=case["body"].encode())
+    assert (status, answer["sub_id"]) == (200, "whole")
+    for ours, theirs in zip(answer["results"], case["answer"]["results"], strict=True):
+        assert list(ours) == list(theirs)
+        for name in ("success", "run_success", "reason", "stdout"):
+            assert ours.get(name) == theirs.get(name)
+
+
+def submission(code: str = "x", **fields: Any) -> dict[str, Any]:
+    return {"type": "python", "solution": code, **fields}
+
+
+async def judged(
+    serve: Any, result: Any, body: dict[str, Any], path: str = "/run", **options: Any
+) -> dict[str, Any]:
+    fake = FakeSandbox({}, otherwise=result)
+    async with serve(fake, judge=JudgeOptions(**options)) as service:
+        status, answer = await service.post(path, body)
+    assert status == 200, answer
+    found: dict[str, Any] = answer
+    return found
+
+
+async def test_a_timeout_keeps_what_was_printed_and_ends_as_the_original(serve: Any) -> None:
+    result = timeout()
+    object.__setattr__(result, "stdout", "early\n")
+    answer = await judged(serve, result, submission())
+    assert answer["stdout"] == "early\nSuicide from timeout.\n"
+    assert (answer["reason"], answer["run_success"], answer["success"]) == ("worker_timeout", False, False)
+
+
+async def test_streams_are_cut_at_their_heads(serve: Any) -> None:
+    late = timeout()
+    object.__setattr__(late, "stdout", "x" * 2000)
+    assert (await judged(serve, late, submission()))["stdout"] == "x" * 1000
+    long = ok("y" * 5000, stderr="e" * 5000)
+    answer = await judged(serve, long, submission(expected_output="y" * 5000))
+    assert (answer["stdout"], answer["stderr"], answer["success"]) == ("y" * 1000, "e" * 1000, True)
+    assert (await judged(serve, long, submission(), shown_chars=3))["stdout"] == "yyy"
+
+
+async def test_the_value_of_a_trailing_expression_is_not_shown(serve: Any) -> None:
+    assert (await judged(serve, ok("", value="42"), submission("6 * 7")))["stdout"] == ""
+
+
+async def test_a_failure_as_slow_as_the_limit_counts_as_a_timeout(serve: Any) -> None:
+    result = error("late\n")
+    object.__setattr__(result, "wall_s", 10.5)
+    answer = await judged(serve, result, submission())
+    assert (answer["reason"], answer["stdout"]) == ("worker_timeout", "")
+
+
+@pytest.mark.parametrize("result", [signaled(), output_limit("x"), error("", exit_code=3)])
+async def test_other_endings_have_no_reason(serve: Any, result: Any) -> None:
+    answer = await judged(serve, result, submission(expected_output=result.stdout))
+    assert (answer["run_success"], answer["success"], answer["reason"]) == (False, False, "")
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason", "cost"),
+    [
+        (SandboxError("late", kind="deadline", retryable=True), "queue_timeout", 19.0),
+        (SandboxError("died", kind="zygote_died", retryable=True), "queue_timeout", 0.0),
+        (SandboxError("none", kind="unknown_flavour", retryable=False), "internal_error", 0.0),
+    ],
+)
+@pytest.mark.parametrize("path", ["/run", "/judge", "/run/batch", "/judge/long-batch"])
+async def test_a_failure_of_ours_has_a_reason_and_no_output(
+    serve: Any, path: str, failure: SandboxError, reason: str, cost: float
+) -> None:
+    single = path.count("/") == 1
+    answer = await judged(serve, failure, submission() if single else {"submissions": [submission()]}, path)
+    result = answer if single else answer["results"][0]
+    assert (result["reason"], result["success"], result["run_success"]) == (reason, False, False)
+    assert result["cost"] == (3615.0 if path.endswith("long-batch") and cost else cost)
+    assert result.get("stdout") is None and result.get("stderr") is None
+
+
+async def test_every_submission_gets_the_environments_limits(serve: Any) -> None:
+    fake = FakeSandbox({}, otherwise=ALWAYS)
+    options = JudgeOptions.from_environment({"MAX_EXECUTION_TIME": "4", "MAX_MEMORY": "512"})
+    async with serve(fake, judge=options) as service:
+        await service.post("/run", submission("import sympy", input="in"))
+        await service.post("/run", {"type": "cpp", "solution": "int main(){}"})
+    python, cpp = fake.requests
+    assert (python.code, python.stdin, python.flavour) == ("import sympy" + SCRIPT_END, "in", "numeric")
+    assert (cpp.code, cpp.flavour) == ("int main(){}", "cpp")
+    for request in fake.requests:
+        assert (request.limits.wall_s, request.limits.memory_bytes) == (4.0, 512 << 20)
+
+
+async def test_a_compile_error_is_its_text_at_no_cost(serve: Any) -> None:
+    result = error("source.cpp:1: error: xx\n")
+    object.__setattr__(result, "wall_s", 0.0)
+    answer = await judged(serve, result, {"type": "cpp", "solution": "xx"})
+    recorded = CASES["cpp_compile_error /run"]["answer"]
+    for name in ("success", "run_success", "cost", "stdout", "reason"):
+        assert answer[name] == recorded[name]
+    assert "error" in answer["stderr"]
+
+
+@pytest.mark.parametrize(("name", "field"), [("surrogate", "solution"), ("surrogate_input", "input")])
+async def test_half_a_surrogate_pair_alone_is_refused_and_named(serve: Any, name: str, field: str) -> None:
+    """The original answers internal_error here; a client is better served by the reason."""
+    async with serve(FakeSandbox({}, otherwise=ALWAYS)) as service:
+        status, answer = await service.post("/run", data=CASES[name]["body"].encode())
+    assert (status, answer["detail"][0]["loc"]) == (422, ["body", field])
+
+
+async def test_half_a_surrogate_pair_in_a_batch_spares_the_others(serve: Any) -> None:
+    fake = FakeSandbox({}, otherwise=ALWAYS)
+    items = [submission("a"), submission("'\ud800'"), submission("b", input="\udc00"), submission("c")]
+    async with serve(fake) as service:
+        status, answer = await service.post("/run/long-batch", {"submissions": items})
+    assert status == 200
+    assert [result["reason"] for result in answer["results"]] == ["", "invalid_input", "invalid_input", ""]
+    assert "surrogate" in answer["results"][1]["stderr"]
+    assert [request.code for request in fake.requests] == ["c" + SCRIPT_END, "a" + SCRIPT_END]
+
+
+async def test_a_deadline_goes_with_every_call(serve: Any) -> None:
+    """/run and /batch wait MAX_QUEUE_WAIT_TIME, /long-batch its hour: then the answer is queue_timeout."""
+    seen: list[float] = []
+
+    class Watching(FakeSandbox):
+        async def run(self, request: ExecRequest, *, deadline: float | None = None) -> Any:
+            assert deadline is not None
+            seen.append(deadline)
+            return ALWAYS
+
+    async with serve(Watching({}), judge=JudgeOptions(execution_s=2, queue_s=1)) as service:
+        import asyncio
+
+        start_s = asyncio.get_running_loop().time()
+        await service.post("/run", submission())
+        await service.post("/run/batch", {"submissions": [submission()]})
+        await service.post("/run/long-batch", {"submissions": [submission()]})
+    waits = [deadline - start_s for deadline in seen]
+    assert [round(wait / 10) for wait in waits] == [1, 1, 361]
+
+
+def test_options_come_from_the_originals_variables() -> None:
+    options = JudgeOptions.from_environment(
+        {
+            "MAX_EXECUTION_TIME": "4",
+            "MAX_MEMORY": "100",
+            "MAX_STDOUT_ERROR_LENGTH": "7",
+            "MAX_QUEUE_WORK_LIFE_TIME": "6",
+            "LONG_BATCH_MAX_QUEUE_WAIT_TIME": "5000",
+            "MAX_WORKERS": "3",
+        }
+    )
+    assert (options.execution_s, options.memory_bytes, options.shown_chars) == (4, 100 << 20, 7)
+    assert (options.wait_s, options.long_batch_wait_s, options.workers) == (4 + 5 + 6, 5000, 3)
+    assert JudgeOptions.from_environment({}) == JudgeOptions(long_wait_s=3615)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MAX_EXECUTION_TIME", "soon"),
+        ("MAX_EXECUTION_TIME", "0"),
+        ("MAX_MEMORY", "-1"),
+        ("LONG_BATCH_MAX_QUEUE_WAIT_TIME", "3600"),
+        ("MAX_WORKERS", "1.5"),
+    ],
+)
+def test_a_wrong_variable_is_named(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is"):
+        JudgeOptions.from_environment({name: value})

@@ -1,0 +1,174 @@
+"""Request decoding: whatever the bytes are, typed calls or `Refused`, and nothing else."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rocstar.sandbox.service.app import refused
+from rocstar.sandbox.service.decode import (
+    BatchCall,
+    Rules,
+    decode_batch,
+    decode_cell,
+    decode_run,
+    decode_session,
+)
+from rocstar.sandbox.service.decode_code_judge import JudgeOptions, decode_submission, decode_submissions
+from rocstar.sandbox.service.decode_sandbox_fusion import decode_run_code, decode_run_jupyter
+from rocstar.sandbox.service.errors import Refused
+from rocstar.sandbox.service.imports import FlavourChoice
+from rocstar.sandbox.types import ExecRequest, Limits
+
+RULES = Rules(choice=FlavourChoice(("stdlib", "numeric")))
+LIMITS = JudgeOptions().limits
+DECODERS = {
+    "/v1/run": lambda body: decode_run(body, RULES),
+    "/v1/batch": lambda body: decode_batch(body, RULES),
+    "/v1/sessions": lambda body: decode_session(body, RULES),
+    "/v1/sessions/x/run": lambda body: decode_cell(body, RULES),
+    "/run": lambda body: decode_submission(body, RULES, LIMITS),
+    "/run/batch": lambda body: decode_submissions(body, RULES, LIMITS),
+    "/run_code": lambda body: decode_run_code(body, RULES),
+    "/run_jupyter": lambda body: decode_run_jupyter(body, RULES),
+}
+
+NAMES = st.sampled_from(
+    [
+        *(
+            "code",
+            "stdin",
+            "limits",
+            "flavour",
+            "seed",
+            "deadline_s",
+            "requests",
+            "stream",
+            "wall_s",
+            "cpu_s",
+        ),
+        *("memory_bytes", "type", "solution", "input", "expected_output", "sub_id", "options", "submissions"),
+        *(
+            "language",
+            "files",
+            "fetch_files",
+            "run_timeout",
+            "memory_limit_MB",
+            "cells",
+            "kernel",
+            "total_timeout",
+        ),
+    ]
+)
+TEXTS = st.one_of(
+    st.sampled_from(
+        ["print(1)", "import numpy", "python", "cpp", "math", "batch", "stdlib", "auto", "\ud800", "a\0"]
+    ),
+    st.text(max_size=20),
+)
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), TEXTS),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.one_of(NAMES, TEXTS), inner, max_size=6)
+    ),
+    max_leaves=12,
+)
+BODIES = st.one_of(
+    st.binary(max_size=60),
+    VALUES.map(lambda value: json.dumps(value).encode()),
+    st.dictionaries(NAMES, VALUES, max_size=8).map(lambda value: json.dumps(value).encode()),
+)
+
+
+def decoded(path: str, body: bytes) -> Any:
+    """The typed calls, or None after a refusal that can be answered."""
+    try:
+        return DECODERS[path](body)
+    except Refused as caught:
+        refusal = caught
+    answer = refused(path, refusal)
+    assert 400 <= answer.status < 500
+    assert isinstance(answer.body, bytes)
+    json.loads(answer.body, parse_constant=no_constant)
+    assert refusal.field, "a refusal names the field at fault"
+    assert len(answer.body) < 100_000
+    return None
+
+
+def no_constant(name: str) -> None:
+    raise AssertionError(f"an answer has {name} in it, which is no JSON")
+
+
+@settings(max_examples=400, deadline=None)
+@given(path=st.sampled_from(sorted(DECODERS)), body=BODIES)
+def test_any_body_is_calls_or_a_refusal(path: str, body: bytes) -> None:
+    decoded(path, body)
+
+
+ITEMS = st.one_of(
+    st.fixed_dictionaries(
+        {"code": TEXTS}, optional={"stdin": TEXTS, "seed": st.integers(), "limits": VALUES}
+    ),
+    VALUES,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(items=st.lists(ITEMS, min_size=1, max_size=8))
+def test_an_item_of_a_batch_is_judged_as_if_it_were_alone(items: list[Any]) -> None:
+    body = json.dumps({"requests": items}).encode()
+    call = decoded("/v1/batch", body)
+    if call is None:  # no strict JSON: NaN or Infinity somewhere
+        assert b"NaN" in body or b"Infinity" in body
+        return
+    assert isinstance(call, BatchCall)
+    assert len(call.requests) == len(items)
+    for index, (item, outcome) in enumerate(zip(items, call.requests, strict=True)):
+        alone = decode_batch(json.dumps({"requests": [item]}).encode(), RULES).requests[0]
+        if isinstance(outcome, ExecRequest):
+            assert outcome == alone
+        else:
+            assert isinstance(alone, Refused)
+            assert str(outcome).replace(f"requests[{index}]", "requests[0]") == str(alone)
+
+
+REQUESTS = st.builds(
+    ExecRequest,
+    code=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+    stdin=st.text(st.characters(exclude_categories=["Cs"])),
+    flavour=st.sampled_from(["stdlib", "numeric"]),
+    seed=st.none() | st.integers(0, 2**64 - 1),
+    limits=st.builds(
+        Limits,
+        wall_s=st.floats(0.001, 3600.0),
+        cpu_s=st.integers(1, 86_400),
+        memory_bytes=st.integers(1 << 20, 1 << 36),
+        output_bytes=st.integers(0, 1 << 26),
+        file_bytes=st.integers(0, 1 << 46),
+    ),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(requests=st.lists(REQUESTS, min_size=1, max_size=4))
+def test_every_request_can_be_sent(requests: list[ExecRequest]) -> None:
+    """Decoding is the inverse of writing a request's fields down."""
+    items = [
+        {
+            **{name: getattr(request, name) for name in ("code", "stdin", "flavour", "seed")},
+            "limits": {name: getattr(request.limits, name) for name in Limits.__dataclass_fields__},
+        }
+        for request in requests
+    ]
+    assert decode_batch(json.dumps({"requests": items}).encode(), RULES).requests == requests
+
+
+def test_an_answer_to_mistakes_stays_small() -> None:
+    body = b'{"submissions":[' + b",".join([b"{}"] * 100_000) + b"]}"
+    rules = Rules(choice=RULES.choice, max_calls_per_batch=200_000)
+    with pytest.raises(Refused) as refusal:
+        decode_submissions(body, rules, LIMITS)
+    answer = refused("/run/batch", refusal.value)
+    assert isinstance(answer.body, bytes) and len(answer.body) < 20_000

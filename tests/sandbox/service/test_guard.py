@@ -1,0 +1,248 @@
+"""What holds for every route: tokens, sizes, bounds, clients that go away, readiness, metrics."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
+from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+
+TOKEN = "0123456789abcdef"
+EVERY_POST = (
+    "/v1/run",
+    "/v1/batch",
+    "/v1/sessions",
+    "/run",
+    "/judge/long-batch",
+    "/run_code",
+    "/run_jupyter",
+)
+
+
+class Hanging(FakeSandbox):
+    """Its programs run until they are cancelled. `running` are those under way, `killed` those that ended."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.running = 0
+        self.killed = 0
+        self.changed = asyncio.Condition()
+
+    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
+        await self._count(1)
+        try:
+            await asyncio.Event().wait()
+            raise AssertionError
+        finally:
+            await self._count(-1)
+
+    async def run_batch(self, requests: Any, *, deadline: float | None = None) -> Any:
+        await self._count(len(requests))
+        try:
+            await asyncio.Event().wait()
+            yield 0, ok()
+        finally:
+            await self._count(-len(requests))
+
+    async def _count(self, change: int) -> None:
+        async with self.changed:
+            self.running += change
+            self.killed -= min(0, change)
+            self.changed.notify_all()
+
+    async def until_running(self, number: int) -> None:
+        async with asyncio.timeout(10), self.changed:
+            await self.changed.wait_for(lambda: self.running == number)
+
+
+@pytest.mark.parametrize("path", EVERY_POST)
+async def test_a_token_is_needed_where_one_is_set(serve: Any, path: str) -> None:
+    fake = FakeSandbox({}, otherwise=ok())
+    async with serve(fake, token=TOKEN) as service:
+        for header in (
+            {},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": TOKEN},
+            {"Authorization": f"Basic {TOKEN}"},
+        ):
+            status, _ = await service.post(path, {"code": "x"}, headers=header)
+            assert status == 401
+        right = {"Authorization": f"Bearer {TOKEN}"}
+        status, _ = await service.post(path, {"nonsense": 1}, headers=right)
+        assert status in (400, 422)
+    assert fake.requests == []
+
+
+async def test_only_health_and_ping_need_no_token(serve: Any) -> None:
+    async with serve(FakeSandbox({}, otherwise=ok("1\n")), token=TOKEN) as service:
+        for path, status in (
+            ("/healthz", 200),
+            ("/ping", 200),
+            ("/readyz", 401),
+            ("/metrics", 401),
+            ("/status", 401),
+        ):
+            async with service.http.get(path) as answer:
+                assert answer.status == status, path
+
+
+async def test_web_pages_need_a_token(serve: Any) -> None:
+    fake = FakeSandbox({}, otherwise=ok())
+    async with serve(fake) as service:
+        status, _ = await service.post("/run", {}, headers={"Origin": "http://evil.example"})
+    assert (status, fake.requests) == (403, [])
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_that_is_too_large_is_a_413(serve: Any, chunked: bool) -> None:
+    async def pieces() -> Any:
+        for _ in range(64):
+            yield b" " * 1024
+
+    async with serve(FakeSandbox({}, otherwise=ok()), max_body_bytes=10_000) as service:
+        data = pieces() if chunked else b" " * 20_000
+        async with service.http.post("/v1/run", data=data) as answer:
+            fields = await answer.json()
+        assert (answer.status, fields["error"]["field"]) == (413, "body")
+        assert (await service.post("/v1/run", {"code": "x"}))[0] == 200
+
+
+async def test_a_body_that_does_not_arrive_is_a_408(serve: Any) -> None:
+    async with serve(FakeSandbox({}), body_timeout_s=0.05) as service:
+        reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+        writer.write(b"POST /v1/run HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        async with asyncio.timeout(10):
+            assert b" 408 " in await reader.readline()
+        writer.close()
+
+
+async def test_more_calls_than_fit_are_a_429_and_run_nothing(serve: Any) -> None:
+    hanging = Hanging()
+    async with serve(hanging, max_calls=10) as service:
+        held = asyncio.create_task(service.post("/v1/batch", {"requests": [{"code": "x"}] * 8}))
+        await hanging.until_running(8)
+        bodies: list[tuple[str, dict[str, Any]]] = [
+            ("/v1/batch", {"requests": [{"code": "x"}] * 3}),
+            ("/v1/batch", {"requests": [{"code": "x"}] * 3, "stream": True}),
+            ("/run/long-batch", {"submissions": [{"type": "python", "solution": "x"}] * 3}),
+        ]
+        for path, body in bodies:
+            async with service.http.post(path, json=body) as answer:
+                assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
+        assert hanging.running == 8
+        more = asyncio.create_task(service.post("/v1/batch", {"requests": [{"code": "x"}] * 2}))
+        await hanging.until_running(10)
+        for path, body in (
+            ("/v1/run", {"code": "x"}),
+            ("/run", {"type": "python", "solution": "x"}),
+            ("/run_code", {"code": "x", "language": "python"}),
+            ("/run_jupyter", {"cells": ["x"]}),
+            ("/v1/sessions", {}),
+        ):
+            assert (await service.post(path, body))[0] == 429, path
+        held.cancel()
+        await hanging.until_running(2)
+        more.cancel()
+        await hanging.until_running(0)
+
+
+async def test_a_batch_that_never_fits_is_refused_for_good(serve: Any) -> None:
+    async with serve(FakeSandbox({}, otherwise=ok()), max_calls=4) as service:
+        status, answer = await service.post("/v1/batch", {"requests": [{"code": "x"}] * 5})
+        assert (status, answer["error"]["retryable"]) == (413, False)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "number"),
+    [
+        ("/v1/run", {"code": "x"}, 1),
+        ("/v1/batch", {"requests": [{"code": "x"}] * 5}, 5),
+        ("/v1/batch", {"requests": [{"code": "x"}] * 5, "stream": True}, 5),
+        ("/run", {"type": "python", "solution": "x"}, 1),
+        ("/judge/long-batch", {"submissions": [{"type": "python", "solution": "x"}] * 3}, 3),
+        ("/run_code", {"code": "x", "language": "python"}, 1),
+    ],
+)
+async def test_a_client_that_goes_away_takes_its_calls_along(
+    serve: Any, until: Any, path: str, body: Any, number: int
+) -> None:
+    hanging = Hanging()
+    async with serve(hanging) as service:
+        data = json.dumps(body).encode()
+        _, writer = await asyncio.open_connection("127.0.0.1", service.port)
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+        writer.write(head.encode() + data)
+        await hanging.until_running(number)
+        assert service.service.metrics.in_flight == number
+        writer.close()
+        await hanging.until_running(0)
+        assert hanging.killed == number
+        await asyncio.wait_for(service.service.calls.drained(), 10)
+        assert service.service.metrics.in_flight == 0
+        await until(lambda: service.service.metrics.disconnects)
+
+
+async def test_a_client_that_is_slow_to_read_a_stream_does_not_harm_others(serve: Any) -> None:
+    fake = FakeSandbox({}, otherwise=ok("x" * 100_000))
+    async with serve(fake) as service:
+        body = json.dumps({"requests": [{"code": "x"}] * 500, "stream": True}).encode()
+        _, writer = await asyncio.open_connection("127.0.0.1", service.port, limit=1024)
+        writer.write(b"POST /v1/batch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        assert (await service.post("/v1/run", {"code": "x"}))[0] == 200
+        assert len(fake.requests) < 500  # the stream waits for its reader
+        writer.close()
+        await asyncio.wait_for(service.service.calls.drained(), 10)
+
+
+async def test_a_service_that_drains_takes_nothing_new(serve: Any) -> None:
+    async with serve(FakeSandbox({}, otherwise=ok())) as service:
+        service.service.draining = True
+        async with service.http.post("/run", json={}) as answer:
+            assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+        assert (await service.get("/healthz"))[0] == 200
+        assert (await service.get("/readyz"))[0] == 503
+
+
+async def test_readiness_is_a_program_that_runs(serve: Any) -> None:
+    answers: list[Any] = [ok("1\n"), error("boom\n"), SandboxError("gone", kind="closed", retryable=False)]
+    for answer, status in zip(answers, (200, 503, 503), strict=True):
+        fake = FakeSandbox({}, otherwise=answer)
+        async with serve(fake) as service:
+            found = await asyncio.gather(*(service.get("/readyz") for _ in range(5)))
+        assert [entry[0] for entry in found] == [status] * 5
+        assert len(fake.requests) == 1
+
+
+async def test_metrics_count_what_happened(serve: Any) -> None:
+    class Telling(FakeSandbox):
+        def stats(self) -> dict[str, float]:
+            return {"queued": 3, "restarts_total": 1}
+
+    script = {"a": ok(), "b": timeout(), "c": SandboxError("x", kind="zygote_died", retryable=True)}
+    async with serve(Telling(script)) as service:
+        await service.post("/v1/batch", {"requests": [{"code": code} for code in "aab"]})
+        await service.post("/v1/run", {"code": "c"})
+        async with service.http.get("/metrics") as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            text = await answer.text()
+    lines = text.splitlines()
+    for line in (
+        "rocstar_sandbox_in_flight 0",
+        'rocstar_sandbox_results_total{flavour="stdlib",status="ok"} 2',
+        'rocstar_sandbox_results_total{flavour="stdlib",status="timeout"} 1',
+        'rocstar_sandbox_failures_total{kind="zygote_died"} 1',
+        'rocstar_sandbox_answers_total{route="/v1/run",code="503"} 1',
+        'rocstar_sandbox_wall_seconds_bucket{le="0.001"} 0',
+        'rocstar_sandbox_wall_seconds_bucket{le="0.0025"} 3',
+        "rocstar_sandbox_wall_seconds_count 3",
+        "rocstar_sandbox_queued 3",
+        "rocstar_sandbox_restarts_total 1",
+    ):
+        assert line in lines, line
+    names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert len(names) == len(set(names))
+    for line in lines:
+        assert line.startswith("#") or float(line.rsplit(" ", 1)[1]) >= 0

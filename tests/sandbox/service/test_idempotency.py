@@ -1,0 +1,227 @@
+"""One execution per key, whatever clients do."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from rocstar.sandbox.service.errors import Refused
+from rocstar.sandbox.service.idempotency import Answer, Execution, IdempotencyStore
+from rocstar.sandbox.testing import FakeSandbox, ok
+from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+
+KEY = {"Idempotency-Key": "k1"}
+
+
+class Gated(FakeSandbox):
+    """Programs end when `gate` opens; each prints how many ran before it."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.gate = asyncio.Event()
+        self.started = asyncio.Event()
+        self.cancelled = 0
+
+    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
+        self.requests.append(request)
+        number = len(self.requests)
+        self.started.set()
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return ok(f"{number}\n")
+
+
+BODIES: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/run", {"code": "x"}),
+    ("/v1/batch", {"requests": [{"code": "x"}, {"code": "y"}]}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+async def test_retries_while_running_share_the_execution(
+    serve: Any, until: Any, path: str, body: Any
+) -> None:
+    gated = Gated()
+    async with serve(gated) as service:
+        waiting = [asyncio.create_task(service.post(path, body, headers=KEY)) for _ in range(5)]
+        await gated.started.wait()
+        await until(lambda: service.service.keys.hits == 4)
+        gated.gate.set()
+        answers = await asyncio.gather(*waiting)
+        assert all(answer == answers[0] for answer in answers)
+        later = await service.post(path, body, headers=KEY)
+    assert later == answers[0]
+    assert len(gated.requests) == len(body.get("requests", [0]))
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+async def test_without_a_key_every_request_runs(serve: Any, path: str, body: Any) -> None:
+    gated = Gated()
+    gated.gate.set()
+    async with serve(gated) as service:
+        assert await service.post(path, body) != await service.post(path, body)
+
+
+async def test_a_key_for_another_request_is_a_422(serve: Any) -> None:
+    gated = Gated()
+    gated.gate.set()
+    async with serve(gated) as service:
+        assert (await service.post("/v1/run", {"code": "x"}, headers=KEY))[0] == 200
+        for path, body in (("/v1/run", {"code": "y"}), ("/v1/batch", {"requests": [{"code": "x"}]})):
+            status, answer = await service.post(path, body, headers=KEY)
+            assert (status, answer["error"]["kind"]) == (422, "idempotency_key_reused")
+    assert len(gated.requests) == 1
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "a\tb"])
+async def test_a_key_must_be_usable(serve: Any, key: str) -> None:
+    async with serve(Gated()) as service:
+        status, answer = await service.post("/v1/run", {"code": "x"}, headers={"Idempotency-Key": key})
+    assert (status, answer["error"]["field"]) == (400, "Idempotency-Key")
+
+
+async def test_a_client_that_lost_its_connection_finds_its_execution_again(serve: Any, until: Any) -> None:
+    gated = Gated()
+    async with serve(gated) as service:
+        data = json.dumps({"code": "x"}).encode()
+        _, writer = await asyncio.open_connection("127.0.0.1", service.port)
+        writer.write(
+            b"POST /v1/run HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k1\r\nContent-Length: %d\r\n\r\n"
+            % len(data)
+            + data
+        )
+        await gated.started.wait()
+        writer.close()
+        await until(lambda: service.service.metrics.disconnects)
+        assert gated.cancelled == 0
+        # The same bytes: a key stands for a body, not for what the body means.
+        again = asyncio.create_task(service.post("/v1/run", data=data, headers=KEY))
+        await until(lambda: service.service.keys.hits)
+        gated.gate.set()
+        assert (await again)[1]["stdout"] == "1\n"
+    assert len(gated.requests) == 1
+
+
+async def test_an_execution_that_nobody_waits_for_ends_after_its_grace(serve: Any, until: Any) -> None:
+    gated = Gated()
+    async with serve(gated, idempotency_grace_s=0.01) as service:
+        waiting = asyncio.create_task(service.post("/v1/run", {"code": "x"}, headers=KEY))
+        await gated.started.wait()
+        waiting.cancel()
+        await until(lambda: gated.cancelled)
+        await asyncio.wait_for(service.service.calls.drained(), 10)
+        gated.gate.set()
+        assert (await service.post("/v1/run", {"code": "x"}, headers=KEY))[1]["stdout"] == "2\n"
+
+
+async def test_a_failure_of_ours_is_not_kept(serve: Any) -> None:
+    fake = FakeSandbox({"x": SandboxError("died", kind="zygote_died", retryable=True)})
+    async with serve(fake) as service:
+        assert (await service.post("/v1/run", {"code": "x"}, headers=KEY))[0] == 503
+        fake._script = {"x": ok("1")}
+        assert (await service.post("/v1/run", {"code": "x"}, headers=KEY))[0] == 200
+
+
+async def test_a_refusal_is_not_kept(serve: Any) -> None:
+    fake = FakeSandbox({"x": ok("1")})
+    async with serve(fake) as service:
+        body = {"code": "x", "limits": {"wall_s": -1}}
+        assert (await service.post("/v1/run", body, headers=KEY))[0] == 400
+        assert (await service.post("/v1/run", {"code": "x"}, headers=KEY))[0] == 200
+
+
+async def test_a_stream_is_replayed_from_its_first_line(serve: Any, until: Any) -> None:
+    class Stepwise(FakeSandbox):
+        async def run_batch(self, requests: Any, *, deadline: float | None = None) -> Any:
+            self.requests += requests
+            for index in range(len(requests)):
+                yield index, ok(str(index))
+                if index == 0:
+                    await gate.wait()
+
+    gate = asyncio.Event()
+    fake = Stepwise({})
+    body = {"requests": [{"code": "a"}, {"code": "b"}, {"code": "c"}], "stream": True}
+
+    async def lines(count: int) -> list[Any]:
+        async with service.http.post("/v1/batch", json=body, headers=KEY) as answer:
+            return [json.loads(await answer.content.readline()) for _ in range(count)]
+
+    async with serve(fake) as service:
+        assert [line["index"] for line in await lines(1)] == [0]  # and the connection is dropped
+        second = asyncio.create_task(lines(3))
+        await until(lambda: service.service.keys.hits)
+        gate.set()
+        assert [line["stdout"] for line in await second] == ["0", "1", "2"]
+        assert await lines(3) == await second
+    assert len(fake.requests) == 3
+
+
+async def test_a_session_cell_runs_once_per_key(serve: Any) -> None:
+    fake = FakeSandbox({}, otherwise=ok("1"))
+    async with serve(fake) as service:
+        _, opened = await service.post("/v1/sessions", {}, headers={"Idempotency-Key": "open"})
+        assert (await service.post("/v1/sessions", {}, headers={"Idempotency-Key": "open"}))[1] == opened
+        path = f"/v1/sessions/{opened['id']}/run"
+        for _ in range(3):
+            assert (await service.post(path, {"code": "x += 1"}, headers=KEY))[0] == 200
+    assert fake.sessions[0].cells == ["x += 1"]
+    assert len(fake.sessions) == 1
+
+
+async def answer(_: Execution) -> Answer:
+    return Answer(status=200, body=b"x" * 100)
+
+
+async def test_kept_answers_are_bounded_in_number_and_bytes() -> None:
+    store = IdempotencyStore(max_keys=3)
+    for number in range(10):
+        await store.once(str(number), b"f", answer)
+    assert len(store) == 3
+    store = IdempotencyStore(max_bytes=250)
+    for number in range(10):
+        await store.once(str(number), b"f", answer)
+    assert len(store) == 2
+    await store.once("9", b"f", answer)
+    assert store.hits == 1
+
+
+async def test_kept_answers_are_forgotten_after_their_time() -> None:
+    store = IdempotencyStore(ttl_s=0.0)
+    await store.once("a", b"f", answer)
+    await store.once("a", b"other", answer)
+    assert store.hits == 0
+
+
+async def test_an_exception_reaches_every_waiter_and_is_not_kept() -> None:
+    store = IdempotencyStore()
+    gate = asyncio.Event()
+
+    async def refuse(_: Execution) -> Answer:
+        await gate.wait()
+        raise Refused("no", field="x")
+
+    waiting = [asyncio.create_task(store.once("a", b"f", refuse)) for _ in range(3)]
+    await asyncio.sleep(0)
+    gate.set()
+    found = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [str(error) for error in found] == ["no"] * 3
+    assert len(store) == 0
+
+
+async def test_closing_ends_what_runs() -> None:
+    store = IdempotencyStore()
+
+    async def hang(_: Execution) -> Answer:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    waiting = asyncio.create_task(store.once("a", b"f", hang))
+    await asyncio.sleep(0)
+    await store.close()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

@@ -1,0 +1,224 @@
+"""The native routes over a fake sandbox: schemas, order, streaming, bad input."""
+
+import json
+from typing import Any
+
+import pytest
+
+from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
+from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError
+
+GONE = SandboxError("the supervisor died twice", kind="supervisor_died", retryable=True)
+
+
+def echo() -> FakeSandbox:
+    """Prints the program's own text, so that a result in the wrong place shows."""
+    return FakeSandbox(lambda request: ok(request.code))
+
+
+async def test_run_gives_the_result_with_every_field(serve: Any) -> None:
+    result = ok("1\n", value="42")
+    async with serve(FakeSandbox({"print(1)\n42": result})) as service:
+        status, fields = await service.post("/v1/run", {"code": "print(1)\n42"})
+    assert status == 200
+    assert ExecResult.from_json(fields) == result
+
+
+async def test_run_passes_every_field_on(serve: Any) -> None:
+    fake = echo()
+    limits = {"wall_s": 1.5, "cpu_s": 2, "memory_bytes": 1 << 28, "output_bytes": 100, "file_bytes": 0}
+    body = {"code": "é\n", "stdin": "in\0put", "limits": limits, "flavour": "verifier", "seed": 2**64 - 1}
+    async with serve(fake) as service:
+        assert (await service.post("/v1/run", {**body, "deadline_s": 5}))[0] == 200
+    assert fake.requests == [
+        ExecRequest(code="é\n", stdin="in\0put", limits=Limits(**limits), flavour="verifier", seed=2**64 - 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [
+        (GONE, 503),
+        (SandboxError("over", kind="deadline", retryable=True), 504),
+        (SandboxError("full", kind="full", retryable=True), 429),
+        (SandboxError("none", kind="missing_import", retryable=False), 501),
+        (SandboxError("what", kind="zygote_start", retryable=False), 500),
+    ],
+)
+async def test_a_failure_of_ours_is_no_result(serve: Any, failure: SandboxError, status: int) -> None:
+    async with serve(FakeSandbox({}, otherwise=None)) as service:  # type: ignore[call-arg]
+        service.service._sandbox._script = {"x": failure}
+        answer = await service.post("/v1/run", {"code": "x"})
+        text = await (await service.http.get("/metrics")).text()
+    fields = {"kind": failure.kind, "message": str(failure), "retryable": failure.retryable}
+    assert answer == (status, {"error": fields})
+    assert f'failures_total{{kind="{failure.kind}"}} 1' in text
+
+
+async def test_a_deadline_in_the_past_of_the_call_is_504(serve: Any) -> None:
+    async with serve(echo()) as service:
+        status, answer = await service.post("/v1/run", {"code": "x", "deadline_s": 1e-9})
+    assert (status, answer["error"]["kind"]) == (504, "deadline")
+
+
+async def test_a_batch_comes_back_in_the_order_of_its_calls(serve: Any) -> None:
+    codes = [f"print({i})" for i in range(100)]
+    async with serve(echo()) as service:  # the fake ends its calls last to first
+        status, answer = await service.post("/v1/batch", {"requests": [{"code": code} for code in codes]})
+    assert status == 200
+    assert [result["stdout"] for result in answer["results"]] == codes
+
+
+async def test_one_bad_call_does_not_harm_the_others(serve: Any) -> None:
+    fake = FakeSandbox({"good": ok("1"), "late": timeout(), "gone": GONE, "wrong": error("NameError\n")})
+    bad: list[tuple[Any, str]] = [
+        ({"code": 5}, "requests[1].code"),
+        ({}, "requests[2].code"),
+        ({"code": "a\0b"}, "requests[3].code"),
+        ({"code": "'\ud800'"}, "requests[4].code"),
+        ({"code": "x", "stdin": ["a"]}, "requests[5].stdin"),
+        ({"code": "x", "stdin": "\udfff"}, "requests[6].stdin"),
+        ({"code": "x", "flavour": "ruby"}, "requests[7].flavour"),
+        ({"code": "x", "limits": {"wall_s": "4"}}, "requests[8].limits.wall_s"),
+        ({"code": "x", "limits": {"memory": 1}}, "requests[9].limits.memory"),
+        ({"code": "x", "limits": {"cpu_s": True}}, "requests[10].limits.cpu_s"),
+        ({"code": "x", "limits": {"cpu_s": 1.5}}, "requests[11].limits.cpu_s"),
+        ({"code": "x", "limits": 7}, "requests[12].limits"),
+        ({"code": "x", "seed": -1}, "requests[13].seed"),
+        ({"code": "x", "seed": 1.0}, "requests[14].seed"),
+        ({"code": "x", "colour": 1}, "requests[15].colour"),
+        ("print(1)", "requests[16]"),
+        (None, "requests[17]"),
+        ({"code": "x" * (16 << 20) + "x"}, "requests[18].code"),
+        ({"code": "x", "limits": {"memory_bytes": 10**400}}, "requests[19].limits.memory_bytes"),
+    ]
+    requests = [
+        {"code": "good"},
+        *(item for item, _ in bad),
+        *({"code": c} for c in ("late", "gone", "wrong")),
+    ]
+    async with serve(fake, max_body_bytes=64 << 20) as service:
+        status, answer = await service.post("/v1/batch", {"requests": requests})
+    assert status == 200
+    results = answer["results"]
+    assert [results[i]["error"]["field"] for i in range(1, len(bad) + 1)] == [field for _, field in bad]
+    assert all(not results[i]["error"]["retryable"] for i in range(1, len(bad) + 1))
+    assert results[0]["stdout"] == "1"
+    late, gone, wrong = results[-3:]
+    assert (late["status"], gone["error"]["kind"], wrong["stderr"]) == ("timeout", GONE.kind, "NameError\n")
+    assert [request.code for request in fake.requests] == ["wrong", "gone", "late", "good"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/batch", {"requests": []}, "requests"),
+        ("/v1/batch", {}, "requests"),
+        ("/v1/batch", {"requests": {"code": "x"}}, "requests"),
+        ("/v1/batch", {"requests": [{"code": "x"}], "stream": 1}, "stream"),
+        ("/v1/batch", {"requests": [{"code": "x"}], "deadline_s": 0}, "deadline_s"),
+        ("/v1/batch", {"requests": [{"code": "x"}], "sream": True}, "sream"),
+        ("/v1/batch", [], "body"),
+        ("/v1/run", {"code": "x", "deadline_s": True}, "deadline_s"),
+        ("/v1/run", {"code": "x", "deadline_s": "4"}, "deadline_s"),
+        ("/v1/run", {"code": "x", "limits": {"wall_s": 1e9}}, "limits.wall_s"),
+        ("/v1/run", {"code": "x", "limits": {"wall_s": 4000.0}}, "limits.wall_s"),
+        ("/v1/run", {"code": None}, "code"),
+        ("/v1/run", {"code": "x", "flavour": ["stdlib"]}, "flavour"),
+        ("/v1/run", "x", "body"),
+    ],
+)
+async def test_a_mistake_of_the_whole_is_a_400_that_names_the_field(
+    serve: Any, path: str, body: Any, field: str
+) -> None:
+    fake = echo()
+    async with serve(fake) as service:
+        status, answer = await service.post(path, body)
+    assert (status, answer["error"]["field"], fake.requests) == (400, field, [])
+
+
+@pytest.mark.parametrize("path", ["/v1/run", "/v1/batch", "/v1/sessions"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"code":' * 5000,
+        b'{"code":NaN}',
+        b'{"seed":' + b"1" * 5000 + b"}",
+        b"\xef\xbb\xbf{}",
+    ],
+    ids=["cut", "not utf-8", "nested lists", "nested objects", "NaN", "long integer", "byte order mark"],
+)
+async def test_what_is_no_json_is_a_400(serve: Any, path: str, body: bytes) -> None:
+    async with serve(echo()) as service:
+        status, answer = await service.post(path, data=body)
+        assert (status, answer["error"]["field"]) == (400, "body")
+        assert (await service.post("/v1/run", {"code": "x"}))[0] == 200
+
+
+async def test_infinity_by_overflow_is_refused(serve: Any) -> None:
+    async with serve(echo()) as service:
+        status, answer = await service.post("/v1/run", data=b'{"code":"x","limits":{"wall_s":1e999}}')
+    assert (status, answer["error"]["field"]) == (400, "limits.wall_s")
+
+
+@pytest.mark.parametrize("how", ["header", "field"])
+async def test_a_stream_has_a_line_per_call_as_they_end(serve: Any, how: str) -> None:
+    body: dict[str, Any] = {"requests": [{"code": "a"}, {"code": 1}, {"code": "b"}]}
+    headers = {"Accept": "application/x-ndjson"} if how == "header" else {}
+    if how == "field":
+        body["stream"] = True
+    async with serve(echo()) as service, service.http.post("/v1/batch", json=body, headers=headers) as answer:
+        assert answer.status == 200
+        assert answer.headers["Content-Type"] == "application/x-ndjson"
+        lines = [json.loads(line) async for line in answer.content]
+    assert [line["index"] for line in lines] == [1, 2, 0]
+    assert lines[0]["error"]["field"] == "requests[1].code"
+    assert [line["stdout"] for line in lines[1:]] == ["b", "a"]
+
+
+async def test_a_batch_of_mistakes_alone_runs_nothing(serve: Any) -> None:
+    fake = echo()
+    async with serve(fake) as service:
+        for stream in (False, True):
+            body = {"requests": [{"code": 1}, {"code": 2}], "stream": stream}
+            async with service.http.post("/v1/batch", json=body) as answer:
+                assert (answer.status, (await answer.text()).count("bad_request")) == (200, 2)
+    assert fake.requests == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_that_the_sandbox_forgets_is_an_error(serve: Any, stream: bool) -> None:
+    class Forgetful(FakeSandbox):
+        async def run_batch(self, requests: Any, *, deadline: float | None = None) -> Any:
+            yield 1, ok("b")
+
+    async with serve(Forgetful({})) as service:
+        body = {"requests": [{"code": "a"}, {"code": "b"}], "stream": stream}
+        async with service.http.post("/v1/batch", json=body) as answer:
+            text = await answer.text()
+            assert '"kind":"lost"' in text and '"stdout":"b"' in text
+        assert service.service.metrics.in_flight == 0
+
+
+async def test_a_flavour_is_chosen_by_the_imports_unless_it_is_named(serve: Any) -> None:
+    fake = echo()
+    codes: list[dict[str, Any]] = [
+        {"code": "import numpy"},
+        {"code": "import numpy", "flavour": "stdlib"},
+        {"code": "1"},
+    ]
+    async with serve(fake) as service:
+        for body in codes:
+            await service.post("/v1/run", body)
+    assert [request.flavour for request in fake.requests] == ["numeric", "stdlib", "stdlib"]
+
+
+async def test_the_description_names_every_native_route(serve: Any) -> None:
+    async with serve(echo()) as service:
+        _, described = await service.get("/openapi.json")
+        routes = {resource.canonical for resource in service.service.app.router.resources()}
+    assert set(described["paths"]) == {path for path in routes if path.startswith("/v1/")} - {"/v1/ping"}
+    assert set(described["components"]["schemas"]["Result"]["properties"]) == set(ok().to_json())

@@ -1,0 +1,178 @@
+"""SandboxFusion's dialect over a fake sandbox. The fields are those of its `sandbox_api.py` at 469de08."""
+
+from typing import Any
+
+import pytest
+
+from rocstar.sandbox.service.decode_code_judge import SCRIPT_END
+from rocstar.sandbox.testing import FakeSandbox, error, ok, signaled, timeout
+from rocstar.sandbox.types import ExecResult, SandboxError
+
+CODE_FIELDS = ["status", "message", "compile_result", "run_result", "executor_pod_name", "files"]
+JUPYTER_FIELDS = ["status", "message", "driver", "cells", "executor_pod_name", "files"]
+COMMAND_FIELDS = ["status", "execution_time", "return_code", "stdout", "stderr"]
+
+VERL = {
+    "compile_timeout": 10,
+    "run_timeout": 10,
+    "code": "print(1)",
+    "stdin": "",
+    "memory_limit_MB": 1024,
+    "language": "python",
+    "files": {},
+    "fetch_files": [],
+}
+"""The eight keys that verl's client posts."""
+
+
+async def run(serve: Any, result: Any, **fields: Any) -> tuple[int, dict[str, Any]]:
+    async with serve(FakeSandbox({}, otherwise=result)) as service:
+        status, answer = await service.post("/run_code", {"code": "x", "language": "python", **fields})
+    return status, answer
+
+
+async def test_a_run_has_exactly_the_originals_fields(serve: Any) -> None:
+    fake = FakeSandbox({}, otherwise=ok("1\n", value="42"))
+    async with serve(fake) as service:
+        status, answer = await service.post("/run_code", VERL)
+    assert (status, list(answer), list(answer["run_result"])) == (200, CODE_FIELDS, COMMAND_FIELDS)
+    assert (answer["status"], answer["compile_result"], answer["files"]) == ("Success", None, {})
+    result = {**answer["run_result"], "execution_time": 0}
+    assert result == {
+        "status": "Finished",
+        "execution_time": 0,
+        "return_code": 0,
+        "stdout": "1\n",
+        "stderr": "",
+    }
+    (request,) = fake.requests
+    assert (request.code, request.stdin) == ("print(1)" + SCRIPT_END, "")
+    assert (request.limits.wall_s, request.limits.memory_bytes) == (10.0, 1 << 30)
+
+
+@pytest.mark.parametrize(
+    ("result", "status", "run_status", "return_code"),
+    [
+        (error("NameError\n"), "Failed", "Finished", 1),
+        (error("", exit_code=3), "Failed", "Finished", 3),
+        (signaled(11), "Failed", "Finished", -11),
+        (timeout(), "Failed", "TimeLimitExceeded", None),
+    ],
+)
+async def test_a_failed_run_says_how(
+    serve: Any, result: ExecResult, status: str, run_status: str, return_code: int | None
+) -> None:
+    _, answer = await run(serve, result)
+    assert answer["status"] == status
+    assert (answer["run_result"]["status"], answer["run_result"]["return_code"]) == (run_status, return_code)
+
+
+@pytest.mark.parametrize(("retryable", "status"), [(True, 504), (False, 200)])
+async def test_a_failure_of_ours_is_a_sandbox_error(serve: Any, retryable: bool, status: int) -> None:
+    """Those clients retry 504 and nothing else."""
+    found, answer = await run(serve, SandboxError("no zygote", kind="zygote_died", retryable=retryable))
+    assert (found, answer["status"], answer["message"]) == (status, "SandboxError", "no zygote")
+    assert answer["run_result"] is None
+
+
+async def test_cpp_is_compiled_and_run(serve: Any) -> None:
+    _, answer = await run(serve, ok("1"), language="cpp")
+    assert answer["compile_result"]["return_code"] == 0
+    assert (answer["run_result"]["stdout"], answer["status"]) == ("1", "Success")
+    broken = error("a.cpp:1: error\n")
+    object.__setattr__(broken, "wall_s", 0.0)
+    _, answer = await run(serve, broken, language="cpp")
+    assert (answer["compile_result"]["stderr"], answer["run_result"]) == ("a.cpp:1: error\n", None)
+    assert (answer["compile_result"]["return_code"], answer["status"]) == (1, "Failed")
+
+
+@pytest.mark.parametrize("language", ["go", "bash", "lean", "python_gpu"])
+async def test_another_language_is_refused_in_the_schema(serve: Any, language: str) -> None:
+    status, answer = await run(serve, ok(), language=language)
+    assert (status, list(answer), answer["status"]) == (200, CODE_FIELDS, "SandboxError")
+    assert language in answer["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "loc"),
+    [
+        ({"language": "cobol"}, "literal_error", ["language"]),
+        ({"code": 5}, "string_type", ["code"]),
+        ({"code": "\ud800"}, "value_error", ["code"]),
+        ({"stdin": 5}, "string_type", ["stdin"]),
+        ({"run_timeout": "soon"}, "float_type", ["run_timeout"]),
+        ({"run_timeout": 0}, "greater_than_equal", ["run_timeout"]),
+        ({"run_timeout": 1e9}, "less_than_equal", ["run_timeout"]),
+        ({"memory_limit_MB": 1.5}, "int_type", ["memory_limit_MB"]),
+        ({"memory_limit_MB": True}, "int_type", ["memory_limit_MB"]),
+        ({"files": []}, "dict_type", ["files"]),
+        ({"files": {"a": 1}}, "string_type", ["files", "a"]),
+        ({"files": {"../a": ""}}, "value_error", ["files", "../a"]),
+        ({"files": {"/etc/a": ""}}, "value_error", ["files", "/etc/a"]),
+        ({"files": {"a": "%%%"}}, "value_error", ["files", "a"]),
+        ({"fetch_files": ["../../etc/passwd"]}, "value_error", ["fetch_files"]),
+        ({"fetch_files": [1]}, "string_type", ["fetch_files", 0]),
+    ],
+)
+async def test_mistakes_name_the_field(serve: Any, fields: Any, kind: str, loc: list[Any]) -> None:
+    status, answer = await run(serve, ok(), **fields)
+    assert status == 422
+    assert [(detail["type"], detail["loc"]) for detail in answer["detail"]] == [(kind, ["body", *loc])]
+
+
+@pytest.mark.parametrize("body", [{}, [], {"code": "x"}, {"language": "python"}])
+@pytest.mark.parametrize("path", ["/run_code", "/run_jupyter"])
+async def test_what_is_missing_is_named(serve: Any, path: str, body: Any) -> None:
+    async with serve(FakeSandbox({})) as service:
+        status, answer = await service.post(path, body)
+    assert (status, answer["detail"][0]["type"] in ("missing", "model_attributes_type")) == (422, True)
+
+
+async def test_a_notebook_shares_state_and_goes_on_after_an_error(serve: Any) -> None:
+    trace = (
+        'warned\nTraceback (most recent call last):\n  File "<cell>", line 1, in <module>\n'
+        "    assert False\nAssertionError: no: really\n"
+    )
+    fake = FakeSandbox(
+        {"a = 1": ok(), "a": ok(value="1"), "fail": error(trace), "print(a)": ok("1\n", stderr="w")}
+    )
+    async with serve(fake) as service:
+        status, answer = await service.post("/run_jupyter", {"cells": ["a = 1", "a", "fail", "print(a)"]})
+    assert (status, list(answer), answer["status"]) == (200, JUPYTER_FIELDS, "Success")
+    assert (list(answer["driver"]), answer["driver"]["status"]) == (COMMAND_FIELDS, "Finished")
+    first, second, third, fourth = answer["cells"]
+    assert first == {"stdout": "", "stderr": "", "display": [], "error": []}
+    assert second["display"] == [{"text/plain": "1"}]
+    assert (third["stderr"], third["error"][0]["ename"]) == ("warned\n", "AssertionError")
+    assert third["error"][0]["evalue"] == "no: really"
+    assert (fourth["stdout"], fourth["stderr"], fourth["error"]) == ("1\n", "w", [])
+    (session,) = fake.sessions
+    assert (session.cells, session.lost) == (["a = 1", "a", "fail", "print(a)"], "closed")
+
+
+async def test_a_notebook_that_times_out_has_failed(serve: Any) -> None:
+    fake = FakeSandbox({"a": ok("1"), "hang": timeout(), "b": ok("2")})
+    async with serve(fake) as service:
+        _, answer = await service.post("/run_jupyter", {"cells": ["a", "hang", "b"], "cell_timeout": 2})
+    assert (answer["status"], answer["driver"]["status"]) == ("Failed", "TimeLimitExceeded")
+    assert [cell["stdout"] for cell in answer["cells"]] == ["1"]
+    assert fake.requests[0].limits.wall_s == 2.0
+
+
+async def test_a_notebook_whose_interpreter_is_gone_has_failed(serve: Any) -> None:
+    fake = FakeSandbox({"exit": error("", exit_code=3), "b": ok("2")})
+    async with serve(fake) as service:
+        _, answer = await service.post("/run_jupyter", {"cells": ["exit", "b"]})
+    assert (answer["status"], answer["driver"]["status"]) == ("Failed", "Error")
+    assert "died" in answer["driver"]["stderr"]
+
+
+async def test_a_sandbox_without_sessions_says_so(serve: Any) -> None:
+    class Stateless(FakeSandbox):
+        async def open_session(self, **_: Any) -> Any:
+            raise SandboxError("no sessions here", kind="no_sessions", retryable=False)
+
+    async with serve(Stateless({})) as service:
+        status, answer = await service.post("/run_jupyter", {"cells": ["a"]})
+        assert (status, answer["status"], answer["message"]) == (200, "SandboxError", "no sessions here")
+        assert (await service.post("/v1/sessions", {}))[0] == 501

@@ -1,0 +1,213 @@
+"""Sessions over HTTP: state, branches, losses with their reasons, leases."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rocstar.sandbox.service.metrics import Metrics
+from rocstar.sandbox.service.sessions import SessionTable
+from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
+from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, ExecResult, Limits, SessionLost
+
+
+def fake() -> FakeSandbox:
+    return FakeSandbox({"hang": timeout(), "wrong": error("NameError\n")}, otherwise=ok("1\n"))
+
+
+async def opened(service: Any, **fields: Any) -> str:
+    status, answer = await service.post("/v1/sessions", fields)
+    assert status == 201
+    name: str = answer["id"]
+    return name
+
+
+async def test_cells_of_a_session_share_an_interpreter(serve: Any) -> None:
+    sandbox = fake()
+    async with serve(sandbox) as service:
+        one, two = await opened(service), await opened(service)
+        for name, code in ((one, "a"), (two, "b"), (one, "wrong"), (one, "c")):
+            status, result = await service.post(f"/v1/sessions/{name}/run", {"code": code})
+            assert (status, result["status"]) == (200, "error" if code == "wrong" else "ok")
+    assert [session.cells for session in sandbox.sessions] == [["a", "wrong", "c"], ["b"]]
+
+
+async def test_a_session_takes_flavour_limits_and_seed(serve: Any) -> None:
+    sandbox = fake()
+    async with serve(sandbox) as service:
+        name = await opened(service, flavour="numeric", limits={"wall_s": 2.0}, seed=7)
+        await service.post(f"/v1/sessions/{name}/run", {"code": "x", "wall_s": 0.5})
+    limits = Limits(wall_s=0.5)
+    assert sandbox.requests == [ExecRequest(code="x", flavour="numeric", limits=limits, seed=7)]
+
+
+async def test_a_branch_goes_on_from_the_same_state(serve: Any) -> None:
+    sandbox = fake()
+    async with serve(sandbox) as service:
+        name = await opened(service)
+        await service.post(f"/v1/sessions/{name}/run", {"code": "a"})
+        status, answer = await service.post(f"/v1/sessions/{name}/branch")
+        assert status == 201
+        await service.post(f"/v1/sessions/{answer['id']}/run", {"code": "b"})
+        await service.post(f"/v1/sessions/{name}/run", {"code": "c"})
+    assert [session.cells for session in sandbox.sessions] == [["a", "c"], ["a", "b"]]
+
+
+@pytest.mark.parametrize("reason", ["evicted", "expired", "died", "supervisor_died"])
+async def test_a_lost_session_is_a_410_with_its_reason(serve: Any, reason: str) -> None:
+    sandbox = fake()
+    async with serve(sandbox) as service:
+        name = await opened(service)
+        sandbox.lose(sandbox.sessions[0], reason)
+        for verb in ("run", "branch", "run"):  # the reason is remembered
+            status, answer = await service.post(f"/v1/sessions/{name}/{verb}", {"code": "x"})
+            assert (status, answer["error"]["kind"], answer["error"]["reason"]) == (
+                410,
+                "session_lost",
+                reason,
+            )
+        text = await (await service.http.get("/metrics")).text()
+    assert f'sessions_lost_total{{reason="{reason}"}} 1' in text
+    assert "rocstar_sandbox_sessions 0" in text
+
+
+async def test_a_cell_that_is_killed_has_a_result_and_ends_its_session(serve: Any) -> None:
+    async with serve(fake()) as service:
+        name = await opened(service)
+        status, result = await service.post(f"/v1/sessions/{name}/run", {"code": "hang"})
+        assert (status, result["status"]) == (200, "timeout")
+        status, answer = await service.post(f"/v1/sessions/{name}/run", {"code": "x"})
+    assert (status, answer["error"]["reason"]) == (410, "died")
+
+
+async def test_an_unknown_session_is_a_410_too(serve: Any) -> None:
+    async with serve(fake()) as service:
+        for verb in ("run", "branch"):
+            status, answer = await service.post(f"/v1/sessions/nobody/{verb}", {"code": "x"})
+            assert (status, answer["error"]["reason"]) == (410, "unknown")
+
+
+async def test_a_closed_session_is_gone(serve: Any) -> None:
+    sandbox = fake()
+    async with serve(sandbox) as service:
+        name = await opened(service)
+        async with service.http.delete(f"/v1/sessions/{name}") as answer:
+            assert answer.status == 204
+        assert sandbox.sessions[0].lost == "closed"
+        for call in (
+            service.http.delete(f"/v1/sessions/{name}"),
+            service.http.post(f"/v1/sessions/{name}/run", json={"code": "x"}),
+        ):
+            async with call as answer:
+                assert (answer.status, (await answer.json())["error"]["reason"]) == (410, "closed")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"code": 1}, "code"),
+        ({}, "code"),
+        ({"code": "x", "wall_s": "1"}, "wall_s"),
+        ({"code": "x", "stdin": "1"}, "stdin"),
+        ({"code": "\ud800"}, "code"),
+    ],
+)
+async def test_a_mistake_in_a_cell_leaves_the_session_alone(serve: Any, body: Any, field: str) -> None:
+    sandbox = fake()
+    async with serve(sandbox) as service:
+        name = await opened(service)
+        status, answer = await service.post(f"/v1/sessions/{name}/run", body)
+        assert (status, answer["error"]["field"]) == (400, field)
+        assert (await service.post(f"/v1/sessions/{name}/run", {"code": "x"}))[0] == 200
+
+
+async def test_sessions_end_with_the_service(serve: Any) -> None:
+    sandbox = fake()
+    async with serve(sandbox) as service:
+        await opened(service)
+    assert [session.lost for session in sandbox.sessions] == ["closed"]
+
+
+async def test_an_idle_session_expires(serve: Any, until: Any) -> None:
+    sandbox = fake()
+    async with serve(sandbox, session_lease_s=0.05) as service:
+        name = await opened(service)
+        await until(lambda: sandbox.sessions[0].lost)
+        status, answer = await service.post(f"/v1/sessions/{name}/run", {"code": "x"})
+    assert (status, answer["error"]["reason"]) == (410, "expired")
+
+
+class Slow(FakeSandbox):
+    """Cells wait for `gate`."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.gate = asyncio.Event()
+        self.at_once = self.most_at_once = 0
+
+    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await self.gate.wait()
+        self.at_once -= 1
+        return ok("1")
+
+
+def far() -> float:
+    return asyncio.get_running_loop().time() + 60
+
+
+async def test_cells_of_a_session_run_one_after_the_other() -> None:
+    slow = Slow()
+    table = SessionTable(slow, Metrics())
+    name = await table.open("stdlib", DEFAULT_LIMITS, None)
+    cells = [asyncio.create_task(table.run(name, str(i), wall_s=None, deadline=far())) for i in range(5)]
+    await asyncio.sleep(0)
+    slow.gate.set()
+    await asyncio.gather(*cells)
+    assert (slow.most_at_once, slow.sessions[0].cells) == (1, ["0", "1", "2", "3", "4"])
+
+
+async def test_the_least_recently_used_session_makes_room() -> None:
+    sandbox = fake()
+    table = SessionTable(sandbox, Metrics(), max_sessions=2)
+    first, second = [await table.open("stdlib", DEFAULT_LIMITS, None) for _ in range(2)]
+    await table.run(first, "x", wall_s=None, deadline=far())
+    third = await table.open("stdlib", DEFAULT_LIMITS, None)
+    with pytest.raises(SessionLost) as loss:
+        await table.run(second, "x", wall_s=None, deadline=far())
+    assert loss.value.reason == "evicted"
+    for name in (first, third):
+        await table.run(name, "x", wall_s=None, deadline=far())
+    assert len(table) == 2
+
+
+async def test_a_busy_session_is_neither_evicted_nor_expired() -> None:
+    slow = Slow()
+    table = SessionTable(slow, Metrics(), max_sessions=1, lease_s=0.0)
+    name = await table.open("stdlib", DEFAULT_LIMITS, None)
+    cell = asyncio.create_task(table.run(name, "x", wall_s=None, deadline=far()))
+    await asyncio.sleep(0)
+    await table.sweep()
+    with pytest.raises(Exception, match="all 1 sessions are in use"):
+        await table.open("stdlib", DEFAULT_LIMITS, None)
+    slow.gate.set()
+    assert (await cell).stdout == "1"
+    assert [session.lost for session in slow.sessions] == [None, "closed"]
+
+
+async def test_who_waits_for_a_session_that_ends_learns_why() -> None:
+    slow = Slow()
+    table = SessionTable(slow, Metrics())
+    name = await table.open("stdlib", DEFAULT_LIMITS, None)
+    cell = asyncio.create_task(table.run(name, "x", wall_s=None, deadline=far()))
+    waiting = asyncio.create_task(table.run(name, "y", wall_s=None, deadline=far()))
+    late = asyncio.create_task(table.run(name, "z", wall_s=None, deadline=0.0))
+    await asyncio.sleep(0.01)
+    assert late.done() and "deadline" in str(late.exception())
+    await table.close(name)
+    slow.gate.set()
+    await asyncio.gather(cell, return_exceptions=True)
+    with pytest.raises(SessionLost) as loss:
+        await waiting
+    assert loss.value.reason == "closed"
