@@ -32,13 +32,16 @@ VACUOUS = ("ModuleNotFoundError", "ImportError", "NameError", "SyntaxError", "At
 
 OPTIONAL_LAYERS = frozenset(("namespaces",))
 SETTLE_S = 3.0
+ANY_MEMORY = 1 << 40
+"""Admission is not what is attacked here: a small machine must not refuse a program for its limit."""
+
 GRACE_S = 30.0
 """How much longer than its wall clock a program may take before it counts as hung."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartResult:
-    """status: as in `ExecResult`, or `lost`, `failed` (a SandboxError), `hung`."""
+    """status: as in `ExecResult`, or `lost`, `refused` (a branch), `failed` (a SandboxError), `hung`."""
 
     status: str
     text: str
@@ -85,7 +88,8 @@ class Runner:
             await session.close()
         place = await self._pool.run(ExecRequest(code="import os; print(os.getcwd())"))
         await settled(self._host)
-        self._host.settle_baseline(place.stdout.strip())
+        self._host.find_scratch(place.stdout.strip())
+        self._host.settle_baseline()
 
     async def run(self, program: Program) -> Verdict:
         """One program with every layer, and the state of the sandbox after it."""
@@ -155,7 +159,7 @@ class Runner:
                     session = await pool.open_session(limits=limits)
                     opened.append(session)
             except (SandboxError, TimeoutError) as error:
-                results.append(of_failure(error))
+                results.append(of_failure(error, refused=part.kind == "branch"))
                 continue
             results.append(await observed(session.run(part.code), limits.wall_s))
         for session in opened:
@@ -166,7 +170,11 @@ class Runner:
     async def _aftermath(self) -> list[str]:
         after = await observed(self._pool.run(ExecRequest(code="print(1)")), 10)
         problems = [] if (after.status, after.stdout) == ("ok", "1\n") else [f"afterwards print(1): {after}"]
-        return problems + await settled(self._host) + self._host.visitors()
+        problems += await settled(self._host)
+        problems += self._host.visitors()
+        if problems:
+            self._host.settle_baseline()  # the next program is not to blame for it
+        return problems
 
 
 async def settled(host: Host) -> list[str]:
@@ -191,12 +199,12 @@ async def observed(call: Any, wall_s: float) -> PartResult:
     )
 
 
-def of_failure(error: SandboxError | TimeoutError) -> PartResult:
+def of_failure(error: SandboxError | TimeoutError, *, refused: bool = False) -> PartResult:
     if isinstance(error, SessionLost):
         return PartResult(status="lost", text=f"lost: {error.reason}")
     if isinstance(error, TimeoutError):
         return PartResult(status="hung", text="no answer within its wall clock and the grace")
-    return PartResult(status="failed", text=f"{error.kind}: {error}")
+    return PartResult(status="refused" if refused else "failed", text=f"{error.kind}: {error}")
 
 
 def make_limits(wanted: dict[str, float]) -> Limits:
@@ -275,7 +283,9 @@ def needs_numeric(program: Program) -> bool:
 
 def open_pool(without: Collection[str] = ()) -> SandboxPool:
     left_out = [layer for layer in without if layer in pools.LAYERS or layer not in OPTIONAL_LAYERS]
-    return SandboxPool(flavours(), max_live=4, allow_no_isolation=bool(left_out), without=left_out)
+    return SandboxPool(
+        flavours(), max_live=4, memory_bytes=ANY_MEMORY, allow_no_isolation=bool(left_out), without=left_out
+    )
 
 
 async def run_suite(programs: Sequence[Program], progress: IO[str]) -> list[Verdict]:

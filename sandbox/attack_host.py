@@ -92,9 +92,12 @@ class Host:
         }
         return json.dumps(facts)
 
-    def settle_baseline(self, working_directory: str) -> None:
-        """Remembers the processes and descriptors of the warm pool; `working_directory`: of one child."""
+    def settle_baseline(self) -> None:
+        """Remembers the processes and descriptors of the warm pool."""
         self._baseline = census()
+
+    def find_scratch(self, working_directory: str) -> None:
+        """`working_directory`: of one child; its siblings lie next to it."""
         above = Path(working_directory).parent
         if working_directory != "/" and above != Path("/") and above.is_dir():
             self.scratch_root = above

@@ -13,7 +13,8 @@ Fields of a file: group, tries, breach (how success shows: the program prints `B
 breaches-without (layers, joined by +, whose absence lets the attack through, where that does no harm; after
 `when`, facts that this takes), loosened (limits that let it through).
 
-Fields of a part: expect (statuses; `lost` for a session that is gone), output (a regular expression that
+Fields of a part: expect (statuses; `lost` for a session that is gone,
+`refused` for a branch that was not made), output (a regular expression that
 standard output, error and value must show), forbid (one that they must not), limits, flavour, seed,
 stdin (`facts`: what the host knows, as JSON), value (`none`), truncated (`no`), may-raise (an exception of a
 name that would otherwise mean that nothing was tried).
@@ -42,7 +43,7 @@ PART_FIELDS: Final = frozenset(
     )
 )
 STATUSES: Final = frozenset(
-    ("ok", "error", "signaled", "timeout", "memory_limit", "output_limit", "denied", "lost")
+    ("ok", "error", "signaled", "timeout", "memory_limit", "output_limit", "denied", "lost", "refused")
 )
 
 _FIELD = re.compile(r"# ([a-z-]+): (.*)")
