@@ -15,8 +15,8 @@ namespace {
 
 constexpr const char* kUsage =
     "usage: _supervisor --fd N --parent PID --flavour NAME... [--replicas N] [--max-live N] [--max-sessions N]\n"
-    "    [--memory-bytes N] [--lease-us N] [--scratch-parent DIR] [--readable PATH...] [--world-readable]\n"
-    "    [--without LAYER...] [--allow-no-isolation] -- ZYGOTE COMMAND...\n";
+    "    [--memory-bytes N] [--lease-us N] [--scratch-parent DIR] [--scratch-bytes N] [--readable PATH...]\n"
+    "    [--keep PATH...] [--world-readable] [--without LAYER...] [--allow-no-isolation] -- ZYGOTE COMMAND...\n";
 
 struct Arguments {
   rocstar::SupervisorOptions supervisor;
@@ -49,6 +49,8 @@ Arguments parse(int argc, char** argv) {
                                     {"readable", required_argument, nullptr, 'R'},
                                     {"world-readable", no_argument, nullptr, 'W'},
                                     {"without", required_argument, nullptr, 'w'},
+                                    {"keep", required_argument, nullptr, 'k'},
+                                    {"scratch-bytes", required_argument, nullptr, 'B'},
                                     {"allow-no-isolation", no_argument, nullptr, 'n'},
                                     {nullptr, 0, nullptr, 0}};
   Arguments given;
@@ -91,6 +93,12 @@ Arguments parse(int argc, char** argv) {
       case 'w':
         given.tiers.without.insert(optarg);
         break;
+      case 'k':
+        given.tiers.kept_paths.emplace_back(optarg);
+        break;
+      case 'B':
+        given.tiers.scratch_bytes = number(optarg);
+        break;
       case 'n':
         given.tiers.allow_no_isolation = true;
         break;
@@ -111,6 +119,8 @@ int main(int argc, char** argv) {
   setsid();  // a terminal's Ctrl-C is the pool's to handle: it closes the socket when it is done
   try {
     if (!rocstar::enter_tier(given.tiers, given.supervisor)) return 3;
+    // A user namespace of one's own has taken the death signal back.
+    if (!rocstar::die_with_parent(given.parent)) return 0;
     rocstar::Supervisor(std::move(given.supervisor)).run();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rocstar supervisor: %s\n", error.what());

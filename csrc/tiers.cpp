@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "landlock.h"
+#include "namespaces.h"
 #include "notify.h"
 #include "process.h"
 #include "seccomp.h"
@@ -23,6 +24,15 @@ bool can_become(uint32_t uid) {
   int status = 1;
   if (waitpid(pid, &status, 0) != pid) fail("waitpid");
   return status == 0;
+}
+
+bool isolate(const TierOptions& options, const std::string& base) {
+  NamespaceOptions wanted{.scratch_parent = base.empty() ? "" : options.scratch_parent,
+                          .kept_paths = options.readable_paths};
+  wanted.kept_paths.insert(wanted.kept_paths.end(), options.kept_paths.begin(), options.kept_paths.end());
+  if (!enter_namespaces(wanted)) return false;
+  if (!base.empty()) mount_scratch(base, options.scratch_bytes);
+  return true;
 }
 
 bool refuse(const SupervisorOptions& supervisor, const std::string& lacks) {
@@ -44,8 +54,8 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   const bool uid = wanted("uid") && options.world_readable && can_become(supervisor.home.first_uid);
   const bool notify = seccomp && wanted("notify") && notify_available();
   const bool scratch = landlock && notify && wanted("scratch") && !options.scratch_parent.empty();
-  const std::string tier = !seccomp || (!landlock && !uid) ? "none" : "A";
-  if (tier == "none" && !options.allow_no_isolation) {
+  const bool isolated = seccomp && (landlock || uid);
+  if (!isolated && !options.allow_no_isolation) {
     return refuse(supervisor, seccomp ? "neither Landlock nor a user id per program can be had here"
                                       : "this kernel offers no seccomp filter");
   }
@@ -53,10 +63,13 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   supervisor.home.slot_uid = uid;
   supervisor.home.readable_paths = options.readable_paths;
   if (scratch) supervisor.home.base = make_scratch_base(options.scratch_parent);
+  const bool namespaces = isolated && wanted("namespaces") && isolate(options, supervisor.home.base);
   std::string names = "nnp+rlimits";
   if (landlock) names += "+landlock";
   if (seccomp) names += "+seccomp";
   if (uid) names += "+uid";
+  if (namespaces) names += "+namespaces";
+  const std::string tier = !isolated ? "none" : namespaces ? "B" : "A";
   std::string layers = "--layers=";
   if (seccomp) layers += "seccomp,";
   if (notify) layers += "notify,";

@@ -15,8 +15,10 @@ namespace rocstar {
 
 struct TierOptions {
   std::vector<std::string> readable_paths;
-  std::string scratch_parent;   // empty: no scratch directories
-  bool world_readable = false;  // any user can read the Python installation
+  std::vector<std::string> kept_paths;  // what zygotes import from, besides the readable paths
+  std::string scratch_parent;           // empty: no scratch directories
+  uint64_t scratch_bytes = 0;           // of all scratch directories together, in tier B
+  bool world_readable = false;          // any user can read the Python installation
   bool allow_no_isolation = false;
   std::set<std::string> without;  // layers to leave out
 };

@@ -58,6 +58,7 @@ class SupervisorOptions:
     max_sessions: int
     memory_bytes: int
     lease_s: float
+    scratch_bytes: int = 1 << 30
     replicas: int = 1
     without: tuple[str, ...] = ()
     allow_no_isolation: bool = False
@@ -72,6 +73,8 @@ class SupervisorOptions:
         words += [f"--lease-us={round(self.lease_s * 1e6)}", f"--replicas={self.replicas}"]
         words += [f"--scratch-parent={self.scratch_parent}"]
         words += [f"--flavour={name}" for name in self.flavours]
+        words += [f"--scratch-bytes={self.scratch_bytes}"]
+        words += [f"--keep={os.path.realpath(path)}" for path in (*sys.path, os.path.dirname(self.python))]
         words += [f"--readable={path}" for path in (*paths, *SYSTEM_PATHS)]
         words += [f"--without={layer}" for layer in self.without]
         words += ["--world-readable"] if all(map(is_world_readable, paths)) else []

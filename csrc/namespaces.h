@@ -1,0 +1,33 @@
+// Namespaces of the whole sandbox, entered once by the supervisor and inherited by zygotes and children: a second
+// layer behind the system call filter and Landlock that costs a child nothing.
+//
+//   net     no interface but a loopback that is down
+//   ipc     System V and POSIX message objects of its own
+//   uts     a host name of its own
+//   mount   everything read-only; homes, /run, /var and other places that hold people's files are empty; the scratch
+//           directories lie on a tmpfs with a size, which bounds what all programs write together
+//   user    for an ordinary user, who needs it to have the others
+//
+// No pid namespace: its first process would have to be the supervisor, whose pids then mean nothing outside, and what
+// it would hide can be neither signalled nor read anyway.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace rocstar {
+
+struct NamespaceOptions {
+  std::string scratch_parent;
+  std::vector<std::string> kept_paths;  // what zygotes import from: not hidden
+};
+
+// True when all could be entered; false, and nothing was changed, when the kernel or the container refuses. A base of
+// scratch directories must have been made before (everything is read-only after), and be mounted next.
+bool enter_namespaces(const NamespaceOptions& options);
+
+// A tmpfs on the base of the scratch directories. Throws std::system_error.
+void mount_scratch(const std::string& base, uint64_t bytes);
+
+}  // namespace rocstar
