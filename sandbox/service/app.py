@@ -170,7 +170,7 @@ class Service:
 
     async def _probe(self, deadline: float) -> str:
         """What keeps the sandbox from running a program; empty when nothing does."""
-        request = ExecRequest(code="print(1)", flavour=self.options.rules.choice.choose(""))
+        request = ExecRequest(code="print(1)", flavour=self.options.rules.choose(""))
         try:
             result = await self._sandbox.run(request, deadline=deadline)
         except SandboxError as error:
@@ -182,7 +182,10 @@ class Service:
     async def show_metrics(self, request: web.Request) -> web.Response:
         self.metrics.idempotent_hits = self.keys.hits
         text = self.metrics.render(
-            sessions=len(self.sessions), remembered_keys=len(self.keys), backend=backend_stats(self._sandbox)
+            queued=max(0, self.metrics.in_flight - self.options.num_workers),
+            sessions=len(self.sessions),
+            remembered_keys=len(self.keys),
+            backend=backend_stats(self._sandbox),
         )
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
@@ -191,9 +194,16 @@ class Service:
 
 
 def backend_stats(sandbox: object) -> dict[str, float]:
-    """What a sandbox tells about itself in `stats()`, if it does."""
-    stats = getattr(sandbox, "stats", None)
-    return dict(stats()) if callable(stats) else {}
+    """What a sandbox counts about itself: a pool its restarts and evictions, a fabric its `counters()`."""
+    parts = getattr(sandbox, "parts", None)
+    if callable(parts):
+        return {name: value for part in parts() for name, value in backend_stats(part).items()}
+    names = {"restarts": "restarts_total", "evictions": "evictions_total", "sessions": "pool_sessions"}
+    found = {shown: getattr(sandbox, name, None) for name, shown in names.items()}
+    counters = getattr(sandbox, "counters", None)
+    if callable(counters):
+        found.update((f"fabric_{name}_total", value) for name, value in counters().items())
+    return {name: value for name, value in found.items() if isinstance(value, int | float)}
 
 
 def refused(path: str, refusal: Refused) -> web.Response:

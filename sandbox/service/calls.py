@@ -51,23 +51,40 @@ class Calls:
     async def run_batch(
         self, requests: Sequence[ExecRequest], deadline_s: float | None = None
     ) -> AsyncIterator[tuple[int, Outcome]]:
-        """Yields (index, outcome) as calls end, each index once. Raises Full before anything ran."""
-        metrics = self._metrics
+        """Yields (index, outcome) as calls end, each index exactly once whatever the sandbox does. Raises
+        Full before anything ran."""
         waiting = len(requests)
         self._enter(waiting)
         try:
-            generator = cast(_Outcomes, self._sandbox.run_batch(requests, deadline=self.deadline(deadline_s)))
-            async with aclosing(generator) as outcomes:
+            async with aclosing(self._outcomes(requests, self.deadline(deadline_s))) as outcomes:
                 async for index, outcome in outcomes:
                     if isinstance(outcome, ExecResult):
-                        metrics.saw_result(requests[index].flavour, outcome)
+                        self._metrics.saw_result(requests[index].flavour, outcome)
                     else:
-                        metrics.failures[outcome.kind] += 1
+                        self._metrics.failures[outcome.kind] += 1
                     waiting -= 1
                     self._leave(1)
                     yield index, outcome
         finally:
             self._leave(waiting)
+
+    async def _outcomes(self, requests: Sequence[ExecRequest], deadline: float) -> _Outcomes:
+        """What the sandbox yields, then a failure for every call that it left out."""
+        seen = bytearray(len(requests))
+        failure = SandboxError("the sandbox gave this call no outcome", kind="lost", retryable=True)
+        try:
+            async with aclosing(
+                cast(_Outcomes, self._sandbox.run_batch(requests, deadline=deadline))
+            ) as outcomes:
+                async for index, outcome in outcomes:
+                    if not seen[index]:
+                        seen[index] = 1
+                        yield index, outcome
+        except SandboxError as error:
+            failure = error
+        for index, was_seen in enumerate(seen):
+            if not was_seen:
+                yield index, failure
 
     @contextmanager
     def admitted(self) -> Iterator[None]:

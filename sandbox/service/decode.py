@@ -11,9 +11,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from rocstar.sandbox.scan import flavour_for
 from rocstar.sandbox.service.errors import Refused, TooLarge, Unparsable
-from rocstar.sandbox.service.imports import AUTO, FlavourChoice
 from rocstar.sandbox.types import DEFAULT_LIMITS, MAX_TEXT_BYTES, ExecRequest, Limits
+
+AUTO = "auto"
+"""The flavour of a call that names none: chosen by what the program imports."""
 
 MAX_DEADLINE_S = 86_400.0
 
@@ -27,13 +30,17 @@ LIMIT_FIELDS = frozenset(Limits.__dataclass_fields__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What the service accepts. choice: the flavours there are. The others are the largest values taken."""
+    """What the service accepts. flavours: those there are. The others are the largest values taken."""
 
-    choice: FlavourChoice
+    flavours: tuple[str, ...]
     max_calls_per_batch: int = 65_536
     max_wall_s: float = 3600.0
     max_memory_bytes: int = 64 << 30
     default_limits: Limits = field(default=DEFAULT_LIMITS)
+
+    def choose(self, code: str) -> str:
+        """The flavour that suits a program."""
+        return flavour_for(code, self.flavours)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +213,9 @@ def check_text(value: Any, name: str) -> None:
 
 def _flavour(value: Any, prefix: str, rules: Rules, *, code: str) -> str:
     if value == AUTO or value is None:
-        return rules.choice.choose(code)
-    if not isinstance(value, str) or value not in rules.choice.names:
-        known = ", ".join(rules.choice.names)
+        return rules.choose(code)
+    if not isinstance(value, str) or value not in rules.flavours:
+        known = ", ".join(rules.flavours)
         raise Refused(
             f"{prefix}flavour is {_shown(value)}; there are {known}",
             field=prefix + "flavour",

@@ -188,7 +188,7 @@ def _submission(raw: dict[str, Any], rules: Rules, limits: Limits) -> Submission
     sub_id = raw.get("sub_id") or new_id()
     expected = raw.get("expected_output")
     kind = raw["type"]
-    if kind == "math":
+    if kind == "math" or (kind == "cpp" and "cpp" not in rules.flavours):
         return Submission(sub_id, None, expected, "internal_error")
     code, stdin = raw["solution"], raw.get("input") or ""
     try:
@@ -198,9 +198,7 @@ def _submission(raw: dict[str, Any], rules: Rules, limits: Limits) -> Submission
             return Submission(
                 sub_id, ExecRequest(code=code, stdin=stdin, limits=limits, flavour="cpp"), expected
             )
-        request = ExecRequest(
-            code=code + SCRIPT_END, stdin=stdin, limits=limits, flavour=rules.choice.choose(code)
-        )
+        request = ExecRequest(code=code + SCRIPT_END, stdin=stdin, limits=limits, flavour=rules.choose(code))
     except Refused as refusal:
         return Submission(sub_id, None, expected, "invalid_input", str(refusal))
     except ValueError as error:  # exactly at the limit of length before SCRIPT_END came

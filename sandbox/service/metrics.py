@@ -33,11 +33,14 @@ class Metrics:
         self._wall_buckets[bisect_left(WALL_BUCKETS_S, result.wall_s)] += 1
         self._wall_sum_s += result.wall_s
 
-    def render(self, *, sessions: int, remembered_keys: int, backend: Mapping[str, float]) -> str:
+    def render(
+        self, *, queued: int, sessions: int, remembered_keys: int, backend: Mapping[str, float]
+    ) -> str:
         """backend: what the sandbox tells about itself, by name; a name ending in _total is a counter."""
         lines: list[str] = []
         add = lines.extend
         add(_gauge("in_flight", "Calls admitted and not finished.", self.in_flight))
+        add(_gauge("queued", "Calls in flight beyond those that can run at a time.", queued))
         add(_family("results_total", "counter", "Programs that ended, by flavour and status."))
         add(_rows("results_total", ("flavour", "status"), self.results.items()))
         add(_family("failures_total", "counter", "Calls without a result, by kind of failure."))

@@ -26,8 +26,6 @@ from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
 ReadBody = Callable[[web.Request], Awaitable[bytes]]
 
-LOST = SandboxError("the sandbox ended the batch without this call's outcome", kind="lost", retryable=True)
-
 
 class Native:
     """The handlers. Each takes a request and returns its response; refusals are raised."""
@@ -88,9 +86,6 @@ class Native:
         if sent:
             async for position, outcome in self._calls.run_batch(sent, call.deadline_s):
                 outcomes[indices[position]] = _fields(outcome)
-        for index in indices:
-            if outcomes[index] is None:
-                outcomes[index] = _fields(LOST)
         return Answer(status=200, body=to_json({"results": outcomes}))
 
     async def _stream(self, request: web.Request, call: BatchCall) -> web.StreamResponse:
@@ -127,12 +122,8 @@ class Native:
                 yield _line(index, _refusal(item))
         if not sent:
             return
-        left = set(indices)
         async for position, outcome in self._calls.run_batch(sent, call.deadline_s):
-            left.discard(indices[position])
             yield _line(indices[position], _fields(outcome))
-        for index in sorted(left):
-            yield _line(index, _fields(LOST))
 
     async def open_session(self, request: web.Request) -> web.Response:
         body = await self._read_body(request)

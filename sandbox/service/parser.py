@@ -21,8 +21,15 @@ def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]
     add("--port", type=_port, default=8088, help="port to bind (default: %(default)s); 0 takes a free one")
     add("--token-file", metavar="FILE", help="file with the token that clients send as a bearer token")
     add(
-        "--redis", metavar="URL", help="hand stateless calls to the workers on this Redis; sessions stay here"
+        "--redis",
+        nargs="?",
+        const="",
+        metavar="URL",
+        help="hand stateless calls to the workers on this Redis, sessions stay here; without URL it is taken "
+        "from --redis-file or $ROCSTAR_REDIS_URL, which keeps a password out of the process list",
     )
+    add("--redis-file", metavar="FILE", help="file whose first line is the Redis URL")
+    add("--redis-prefix", metavar="PREFIX", help="begin of all keys, to share a Redis")
     add(
         "--flavours",
         default=",".join(FLAVOURS),
@@ -30,6 +37,7 @@ def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]
         help="interpreters kept warm (default: %(default)s); a call that names none gets one by its imports",
     )
     add("--max-live", type=_count, help="programs at a time (default: MAX_WORKERS, or 1.5 per core)")
+    add("--memory-bytes", type=_count, help="what calls may take together (default: 3/4 of the machine)")
     add("--max-calls", type=_count, default=65_536, help="calls in flight before 429 (default: %(default)s)")
     add("--max-sessions", type=_count, default=4096, help="sessions held (default: %(default)s)")
     add(

@@ -89,10 +89,10 @@ class SandboxFusion:
 
     async def run_code(self, request: web.Request) -> web.Response:
         run = decode_run_code(await self._read_body(request), self._rules)
-        if run.language not in ("python", "cpp"):
-            return _sandbox_error(
-                f"the language {run.language!r} is not supported here, only python and cpp are"
-            )
+        supported = ("python", "cpp") if "cpp" in self._rules.flavours else ("python",)
+        if run.language not in supported:
+            message = f"the language {run.language!r} is not supported here, only {' and '.join(supported)}"
+            return _sandbox_error(message)
         if run.language == "cpp" and (run.files or run.fetch_files):
             return _sandbox_error("files and fetch_files are supported for python only")
         try:
@@ -102,7 +102,7 @@ class SandboxFusion:
         return _json(_code_answer(run, result))
 
     def _request(self, run: CodeRun) -> ExecRequest:
-        flavour = "cpp" if run.language == "cpp" else self._rules.choice.choose(run.code)
+        flavour = "cpp" if run.language == "cpp" else self._rules.choose(run.code)
         code = run.code if run.language == "cpp" else _with_files(run)
         return ExecRequest(code=code, stdin=run.stdin, limits=run.limits, flavour=flavour)
 
@@ -117,7 +117,7 @@ class SandboxFusion:
     async def _notebook(self, run: JupyterRun) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
         start_s = loop.time()
-        flavour = self._rules.choice.choose("\n".join(run.cells))
+        flavour = self._rules.choose("\n".join(run.cells))
         session = await self._sandbox.open_session(flavour=flavour, limits=run.limits)
         cells: list[dict[str, Any]] = []
         files: dict[str, str] = {}

@@ -15,18 +15,16 @@ import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import cast
 
 from aiohttp import web
 
 from rocstar.sandbox.flavours import FLAVOURS
-from rocstar.sandbox.pool import SandboxPool, default_max_live
+from rocstar.sandbox.pool import SandboxPool, default_max_live, default_memory_bytes
 from rocstar.sandbox.service.app import Service, ServiceOptions
 from rocstar.sandbox.service.auth import read_token, require_token_unless_loopback
 from rocstar.sandbox.service.calls import Outcome
 from rocstar.sandbox.service.decode import Rules
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions
-from rocstar.sandbox.service.imports import FlavourChoice
 from rocstar.sandbox.types import (
     DEFAULT_LIMITS,
     BatchSandbox,
@@ -71,12 +69,8 @@ class SplitSandbox:
     ) -> Session:
         return await self._stateful.open_session(flavour=flavour, limits=limits, seed=seed)
 
-    def stats(self) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for sandbox in (self._stateful, self._stateless):
-            stats = getattr(sandbox, "stats", None)
-            found.update(stats() if callable(stats) else {})
-        return found
+    def parts(self) -> tuple[object, object]:
+        return self._stateful, self._stateless
 
 
 def run(options: argparse.Namespace) -> int:
@@ -100,8 +94,19 @@ def service_options(options: argparse.Namespace, token: str | None) -> ServiceOp
     judge = JudgeOptions.from_environment(os.environ)
     if options.max_live is None:
         options.max_live = judge.workers
+    if options.memory_bytes is None:
+        options.memory_bytes = default_memory_bytes()
+    if judge.memory_bytes > options.memory_bytes:
+        raise ValueError(
+            f"MAX_MEMORY is {judge.memory_bytes >> 20} MiB per program; of {options.memory_bytes >> 20} MiB "
+            "are there for all together (--memory-bytes)"
+        )
     rules = Rules(
-        choice=FlavourChoice(flavours), max_calls_per_batch=options.max_calls, max_wall_s=options.max_wall_s
+        flavours=tuple(flavours),
+        max_calls_per_batch=options.max_calls,
+        max_wall_s=options.max_wall_s,
+        max_memory_bytes=options.memory_bytes,
+        default_limits=Limits(memory_bytes=min(DEFAULT_LIMITS.memory_bytes, options.memory_bytes)),
     )
     return ServiceOptions(
         rules=rules,
@@ -148,14 +153,26 @@ async def _serve(options: argparse.Namespace, settings: ServiceOptions, address:
 async def _open_sandbox(
     options: argparse.Namespace, settings: ServiceOptions, stack: AsyncExitStack
 ) -> SessionSandbox:
-    pool = SandboxPool(settings.rules.choice.names, max_live=options.max_live)
-    stateful = cast(SessionSandbox, await stack.enter_async_context(pool))
-    if options.redis is None:
-        return stateful
+    pool = SandboxPool(
+        settings.rules.flavours,
+        max_live=options.max_live,
+        memory_bytes=options.memory_bytes,
+        max_sessions=options.max_sessions,
+        lease_s=options.session_lease_s,
+    )
+    if options.redis is None and options.redis_file is None:
+        return await stack.enter_async_context(pool)
     from rocstar.sandbox.fabric import RedisFabric
+    from rocstar.sandbox.fabric.link import PREFIX
+    from rocstar.sandbox.fabric_cli import URL_VARIABLES, redis_url
 
-    fabric: BatchSandbox = await stack.enter_async_context(RedisFabric(options.redis))
-    return SplitSandbox(fabric, stateful)
+    url = redis_url(options)
+    if url is None:
+        raise ValueError(f"--redis has no URL; give one, --redis-file or ${URL_VARIABLES[0]}")
+    for name in URL_VARIABLES:  # no child inherits it
+        os.environ.pop(name, None)
+    fabric = await stack.enter_async_context(RedisFabric(url, prefix=options.redis_prefix or PREFIX))
+    return SplitSandbox(fabric, await stack.enter_async_context(pool))
 
 
 async def _drained(service: Service, hurry: asyncio.Event, timeout_s: float) -> bool:
@@ -174,7 +191,7 @@ def _announce(runner: web.AppRunner, settings: ServiceOptions) -> None:
     for host, port, *_ in runner.addresses:
         shown = f"[{host}]" if ":" in host else host
         print(f"rocstar sandbox: serving on http://{shown}:{port}", flush=True)
-    flavours = ", ".join(settings.rules.choice.names)
+    flavours = ", ".join(settings.rules.flavours)
     guard = "token required" if settings.token else "no token, loopback only"
     print(f"rocstar sandbox: {settings.num_workers} programs at a time; {flavours}; {guard}", flush=True)
 

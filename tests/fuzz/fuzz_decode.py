@@ -20,9 +20,8 @@ from rocstar.sandbox.service.decode import Rules, decode_batch, decode_cell, dec
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions, decode_submission, decode_submissions
 from rocstar.sandbox.service.decode_sandbox_fusion import decode_run_code, decode_run_jupyter
 from rocstar.sandbox.service.errors import Refused
-from rocstar.sandbox.service.imports import FlavourChoice
 
-RULES = Rules(choice=FlavourChoice(("stdlib", "numeric", "verifier")))
+RULES = Rules(flavours=("stdlib", "numeric", "verifier"))
 LIMITS = JudgeOptions().limits
 TARGETS: list[tuple[str, Callable[[bytes], Any]]] = [
     ("/v1/run", lambda body: decode_run(body, RULES)),

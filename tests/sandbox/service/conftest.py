@@ -14,9 +14,8 @@ from aiohttp import web
 
 from rocstar.sandbox.service.app import Service, ServiceOptions
 from rocstar.sandbox.service.decode import Rules
-from rocstar.sandbox.service.imports import FlavourChoice
 
-FLAVOURS = ("stdlib", "numeric", "verifier")
+FLAVOURS = ("stdlib", "numeric", "verifier", "cpp")
 
 
 @dataclass
@@ -42,7 +41,7 @@ class Running:
 
 
 def make_rules(**fields: Any) -> Rules:
-    return Rules(choice=FlavourChoice(FLAVOURS), **fields)
+    return Rules(flavours=FLAVOURS, **fields)
 
 
 @asynccontextmanager

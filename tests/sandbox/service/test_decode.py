@@ -19,10 +19,9 @@ from rocstar.sandbox.service.decode import (
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions, decode_submission, decode_submissions
 from rocstar.sandbox.service.decode_sandbox_fusion import decode_run_code, decode_run_jupyter
 from rocstar.sandbox.service.errors import Refused
-from rocstar.sandbox.service.imports import FlavourChoice
 from rocstar.sandbox.types import ExecRequest, Limits
 
-RULES = Rules(choice=FlavourChoice(("stdlib", "numeric")))
+RULES = Rules(flavours=("stdlib", "numeric"))
 LIMITS = JudgeOptions().limits
 DECODERS = {
     "/v1/run": lambda body: decode_run(body, RULES),
@@ -167,7 +166,7 @@ def test_every_request_can_be_sent(requests: list[ExecRequest]) -> None:
 
 def test_an_answer_to_mistakes_stays_small() -> None:
     body = b'{"submissions":[' + b",".join([b"{}"] * 100_000) + b"]}"
-    rules = Rules(choice=RULES.choice, max_calls_per_batch=200_000)
+    rules = Rules(flavours=RULES.flavours, max_calls_per_batch=200_000)
     with pytest.raises(Refused) as refusal:
         decode_submissions(body, rules, LIMITS)
     answer = refused("/run/batch", refusal.value)

@@ -218,8 +218,10 @@ async def test_readiness_is_a_program_that_runs(serve: Any) -> None:
 
 async def test_metrics_count_what_happened(serve: Any) -> None:
     class Telling(FakeSandbox):
-        def stats(self) -> dict[str, float]:
-            return {"queued": 3, "restarts_total": 1}
+        restarts, evictions = 1, 2
+
+        def counters(self) -> dict[str, int]:
+            return {"entries": 3}
 
     script = {"a": ok(), "b": timeout(), "c": SandboxError("x", kind="zygote_died", retryable=True)}
     async with serve(Telling(script)) as service:
@@ -238,8 +240,10 @@ async def test_metrics_count_what_happened(serve: Any) -> None:
         'rocstar_sandbox_wall_seconds_bucket{le="0.001"} 0',
         'rocstar_sandbox_wall_seconds_bucket{le="0.0025"} 3',
         "rocstar_sandbox_wall_seconds_count 3",
-        "rocstar_sandbox_queued 3",
+        "rocstar_sandbox_queued 0",
         "rocstar_sandbox_restarts_total 1",
+        "rocstar_sandbox_evictions_total 2",
+        "rocstar_sandbox_fabric_entries_total 3",
     ):
         assert line in lines, line
     names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
