@@ -1,0 +1,221 @@
+"""A real redis-server per test, on a unix socket; sandboxes whose programs end when the test says so."""
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.sandbox.fabric import RedisFabric, RedisWorker, as_batch
+from rocstar.sandbox.testing import ok
+from rocstar.sandbox.types import BatchSandbox, ExecRequest, ExecResult, SandboxError
+
+DEADLINE_S = 20.0
+
+
+class RedisServer:
+    """One redis-server process. `kill` and `start` again is a restart with the same data directory."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.socket = folder / "redis.sock"
+        self.url = f"unix://{self.socket}"
+        self._command = ["redis-server", "--port", "0", "--unixsocket", str(self.socket)]
+        self._command += ["--dir", str(folder), "--save", "", *options]
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert self._process.stdout is not None
+        log = []
+        for line in self._process.stdout:
+            log.append(line)
+            if "Ready to accept connections" in line:
+                return
+        raise AssertionError("redis-server did not start:\n" + "".join(log))
+
+    def kill(self) -> None:
+        if self._process is not None:
+            assert self._process.stdout is not None
+            self._process.send_signal(signal.SIGCONT)
+            self._process.kill()
+            self._process.wait()
+            self._process.stdout.close()
+            self._process = None
+
+    def pause(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def cli(self, *command: str) -> str:
+        full = ["redis-cli", "-s", str(self.socket), *command]
+        return subprocess.run(full, capture_output=True, text=True, check=True, timeout=10).stdout
+
+
+@contextlib.contextmanager
+def redis_server(*options: str) -> Iterator[RedisServer]:
+    if shutil.which("redis-server") is None:
+        pytest.skip("needs redis-server: apt-get install redis-server")
+    # A socket's path holds 107 bytes, which pytest's own folders exceed.
+    with tempfile.TemporaryDirectory(prefix="rocstar-redis-") as folder:
+        server = RedisServer(Path(folder), *options)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def durable_redis() -> Iterator[RedisServer]:
+    """Keeps every command over a restart."""
+    with redis_server("--appendonly", "yes", "--appendfsync", "always") as server:
+        yield server
+
+
+@pytest.fixture
+def start_redis() -> Callable[..., contextlib.AbstractContextManager[RedisServer]]:
+    return redis_server
+
+
+class Programs:
+    """A sandbox whose programs are `say TEXT`, `wait NAME` (until `open(NAME)`) and `fail KIND TIMES`."""
+
+    def __init__(self) -> None:
+        self.runs: Counter[str] = Counter()
+        self.ended: Counter[str] = Counter()
+        self.cancelled: Counter[str] = Counter()
+        self._gates: dict[str, asyncio.Event] = {}
+
+    def open(self, name: str) -> None:
+        self._gate(name).set()
+
+    def _gate(self, name: str) -> asyncio.Event:
+        return self._gates.setdefault(name, asyncio.Event())
+
+    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
+        self.runs[request.code] += 1
+        verb, _, rest = request.code.partition(" ")
+        try:
+            if verb == "wait":
+                async with asyncio.timeout_at(deadline):
+                    await self._gate(rest).wait()
+            elif verb == "fail":
+                kind, times = rest.split()
+                if self.runs[request.code] <= int(times):
+                    raise SandboxError("planned", kind=kind, retryable=kind != "unknown_flavour")
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            self.cancelled[request.code] += 1
+            raise
+        except TimeoutError:
+            raise SandboxError("late", kind="deadline", retryable=True) from None
+        self.ended[request.code] += 1
+        return ok(rest)
+
+
+@pytest.fixture
+def programs() -> Programs:
+    return Programs()
+
+
+@contextlib.asynccontextmanager
+async def working(
+    url: str, sandbox: Any, capacity: int = 4, *, batch: BatchSandbox | None = None, **options: Any
+) -> AsyncIterator[RedisWorker]:
+    """A worker in this process, stopped at the end."""
+    options = {"heartbeat_s": 0.05, "claim_idle_s": 0.5, "drain_s": 0.0, "patience_s": DEADLINE_S, **options}
+    worker = RedisWorker(url, batch or as_batch(sandbox), capacity, **options)
+    task = asyncio.create_task(worker.run())
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            ready = asyncio.create_task(worker.ready.wait())
+            await asyncio.wait([ready, task], return_when=asyncio.FIRST_COMPLETED)
+            ready.cancel()
+        yield worker
+    finally:
+        worker.stop()
+        async with asyncio.timeout(DEADLINE_S):
+            await task
+
+
+@contextlib.asynccontextmanager
+async def dying(url: str, sandbox: Any, capacity: int = 4, **options: Any) -> AsyncIterator[RedisWorker]:
+    """A worker that is cut off at the end, as by SIGKILL: it hands nothing back."""
+    options = {"heartbeat_s": 0.05, "claim_idle_s": 0.5, "patience_s": DEADLINE_S, **options}
+    worker = RedisWorker(url, as_batch(sandbox), capacity, **options)
+    task = asyncio.create_task(worker.run())
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            await worker.ready.wait()
+        yield worker
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def until(condition: Callable[[], Any], what: str = "") -> None:
+    """Waits for a condition that no event announces."""
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():  # noqa: ASYNC110 - there is no event to wait for
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"never came true: {what or condition}") from None
+
+
+def client(url: str, **options: Any) -> RedisFabric:
+    return RedisFabric(url, **{"audit_s": 0.05, "patience_s": DEADLINE_S, **options})
+
+
+async def gather(fabric: Any, codes: list[str], **options: Any) -> dict[int, Any]:
+    """The outcomes of a batch, each index once."""
+    outcomes: dict[int, Any] = {}
+    async with asyncio.timeout(DEADLINE_S):
+        async for index, outcome in fabric.run_batch([ExecRequest(code=code) for code in codes], **options):
+            assert index not in outcomes
+            outcomes[index] = outcome
+    return outcomes
+
+
+@pytest.fixture(name="working")
+def _working() -> Any:
+    return working
+
+
+@pytest.fixture(name="dying")
+def _dying() -> Any:
+    return dying
+
+
+@pytest.fixture(name="until")
+def _until() -> Any:
+    return until
+
+
+@pytest.fixture(name="client")
+def _client() -> Any:
+    return client
+
+
+@pytest.fixture(name="gather")
+def _gather() -> Any:
+    return gather

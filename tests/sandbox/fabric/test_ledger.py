@@ -1,0 +1,217 @@
+"""Exactly one outcome per call, whatever is delivered twice, late, out of order or not at all."""
+
+import random
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from rocstar.sandbox.fabric.ledger import Ledger, Place, Verdict
+from rocstar.sandbox.fabric.wire import Answer, Outcome
+from rocstar.sandbox.testing import ok
+from rocstar.sandbox.types import ExecRequest, SandboxError
+
+
+def crash(*, retryable: bool = True, kind: str = "zygote_died") -> SandboxError:
+    return SandboxError("planned", kind=kind, retryable=retryable)
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Redis and workers at their worst: entries may be delivered any number of times, also after they were
+    lost, after their calls were sent again, and after their caller has gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger(max_attempts=3, max_losses=4)
+        self.outcomes: dict[int, list[Outcome]] = {}
+        self.dropped: set[int] = set()
+        self.entries: dict[str, list[int]] = {}
+        self.sending: list[list[int]] = []
+        self.parked: set[int] = set()
+
+    @initialize(seed=st.integers(0, 1 << 32))
+    def start(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+
+    @rule(flavour=st.sampled_from(["stdlib", "numeric"]), batch=st.integers(0, 2), size=st.integers(1, 5))
+    def open(self, flavour: str, batch: int, size: int) -> None:
+        for _ in range(size):
+            outcomes: list[Outcome] = []
+            call = self.ledger.open(
+                ExecRequest(code="x" * self.rng.randrange(50), flavour=flavour),
+                outcomes.append,
+                batch=batch,
+                entry_calls=self.rng.choice([1, 2, 4]),
+            )
+            self.outcomes[call.id] = outcomes
+
+    @precondition(lambda self: self.ledger.next_key is not None)
+    @rule(reply=st.sampled_from(["sent", "unsent", "sent but the reply was lost"]))
+    def send(self, reply: str) -> None:
+        calls = self.ledger.take(200)
+        assert 1 <= len(calls) <= min(call.entry_calls for call in calls)
+        assert len({(call.batch, call.key) for call in calls}) == 1
+        assert len(calls) == 1 or sum(call.weight for call in calls) <= 200
+        ref = f"{calls[0].request.flavour}/{len(self.entries)}-0"
+        if reply != "unsent":
+            self.entries[ref] = [call.id for call in calls]
+        if self.rng.random() < 0.3 and reply != "unsent":  # a worker is quicker than Redis's reply
+            self.answer_from(ref)
+        if reply == "sent":
+            self.ledger.sent(calls, ref)
+        self.ledger.unsent(calls)
+
+    @precondition(lambda self: self.entries)
+    @rule()
+    def deliver(self) -> None:
+        self.answer_from(self.rng.choice(list(self.entries)))
+
+    def answer_from(self, ref: str) -> None:
+        for call_id in self.entries[ref]:
+            outcome = self.rng.choice([ok(ref), ok(ref), crash(), crash(retryable=False), None])
+            if outcome is not None:
+                self.answer(Answer(ref=ref, call_id=call_id, outcome=outcome))
+
+    def answer(self, answer: Answer) -> None:
+        before = {call_id: len(outcomes) for call_id, outcomes in self.outcomes.items()}
+        for verdict, call_id in self.ledger.answer(answer):
+            settled = len(self.outcomes[call_id]) - before[call_id]
+            assert settled == (verdict is Verdict.SETTLED)
+            if verdict is Verdict.RETRY:
+                self.parked.add(call_id)
+
+    @precondition(lambda self: self.entries)
+    @rule(retryable=st.booleans())
+    def poison(self, retryable: bool) -> None:
+        ref = self.rng.choice(list(self.entries))
+        self.answer(Answer(ref=ref, call_id=None, outcome=crash(retryable=retryable, kind="fabric")))
+
+    @precondition(lambda self: self.ledger.entries)
+    @rule()
+    def lose(self) -> None:
+        self.ledger.lost(self.rng.choice(list(self.ledger.entries)))
+
+    @rule()
+    def lose_what_is_not_there(self) -> None:
+        assert self.ledger.lost("stdlib/never-0") == 0
+
+    @precondition(lambda self: self.parked)
+    @rule()
+    def requeue(self) -> None:
+        self.ledger.requeue(self.parked.pop())
+
+    @precondition(lambda self: self.outcomes)
+    @rule()
+    def drop(self) -> None:
+        call_id = self.rng.choice(list(self.outcomes))
+        if call_id in self.ledger.calls:
+            self.dropped.add(call_id)
+        self.ledger.drop([call_id])
+
+    @precondition(lambda self: self.outcomes)
+    @rule()
+    def fail(self) -> None:
+        self.ledger.fail([self.rng.choice(list(self.outcomes))], crash(kind="full"))
+
+    @invariant()
+    def every_call_is_open_settled_or_dropped(self) -> None:
+        for call_id, outcomes in self.outcomes.items():
+            states = (call_id in self.ledger.calls, len(outcomes) == 1, call_id in self.dropped)
+            assert sum(states) == 1, (call_id, outcomes, states)
+            assert len(outcomes) <= 1
+
+    @invariant()
+    def every_open_call_is_in_one_place(self) -> None:
+        ledger = self.ledger
+        in_entries = Counter(call_id for ids in ledger.entries.values() for call_id in ids)
+        in_outbox = Counter(call_id for box in ledger._outboxes.values() for call_id in box)
+        assert all(ids for ids in ledger.entries.values())
+        for call in ledger.calls.values():
+            assert in_entries[call.id] == (call.place is Place.ENTRY)
+            assert in_outbox[call.id] == (call.place is Place.OUTBOX)
+            assert call.place is not Place.ENTRY or call.id in ledger.entries[call.ref]
+        assert set(in_entries) | set(in_outbox) <= set(ledger.calls)
+
+    @invariant()
+    def sums_are_right(self) -> None:
+        calls = self.ledger.calls.values()
+        assert self.ledger.weight == sum(call.weight for call in calls)
+        assert self.ledger.flavours == Counter(call.request.flavour for call in calls)
+
+    @invariant()
+    def abandoned_entries_owe_nothing(self) -> None:
+        assert not set(self.ledger.abandoned) & set(self.ledger.entries)
+
+    def teardown(self) -> None:
+        """When Redis and the workers behave again, nothing stays open."""
+        for call_id in list(self.ledger.calls):
+            self.ledger.requeue(call_id)
+        while calls := self.ledger.take(1 << 20):
+            ref = f"stdlib/end{calls[0].id}-0"
+            self.ledger.sent(calls, ref)
+        for ref, ids in list(self.ledger.entries.items()):
+            for call_id in sorted(ids):
+                answers = self.ledger.answer(Answer(ref=ref, call_id=call_id, outcome=ok()))
+                assert answers == [(Verdict.SETTLED, call_id)]
+        assert not self.ledger.calls
+        self.every_call_is_open_settled_or_dropped()
+
+
+TestLedger = LedgerMachine.TestCase
+TestLedger.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def opened(ledger: Ledger, count: int = 1) -> tuple[list[int], list[Outcome]]:
+    outcomes: list[Outcome] = []
+    ids = [ledger.open(ExecRequest(code="x"), outcomes.append, batch=1).id for _ in range(count)]
+    return ids, outcomes
+
+
+def test_an_error_of_an_attempt_that_no_longer_counts_is_ignored_and_a_result_is_not() -> None:
+    ledger = Ledger()
+    (call_id,), outcomes = opened(ledger)
+    ledger.sent(ledger.take(1 << 20), "stdlib/1-0")
+    assert ledger.lost("stdlib/1-0") == 1
+    ledger.sent(ledger.take(1 << 20), "stdlib/2-0")
+    late = Answer(ref="stdlib/1-0", call_id=call_id, outcome=crash(retryable=False))
+    assert ledger.answer(late) == [(Verdict.LATE, call_id)]
+    result = Answer(ref="stdlib/1-0", call_id=call_id, outcome=ok("first run"))
+    assert ledger.answer(result) == [(Verdict.SETTLED, call_id)]
+    assert outcomes == [result.outcome]
+    assert ledger.abandoned == ["stdlib/2-0"]
+
+
+def test_an_entry_that_its_own_answers_empty_is_not_abandoned() -> None:
+    ledger = Ledger()
+    ids, _ = opened(ledger, 3)
+    ledger.sent(ledger.take(1 << 20), "stdlib/1-0")
+    ledger.drop(ids[:1])
+    for call_id in ids[1:]:
+        ledger.answer(Answer(ref="stdlib/1-0", call_id=call_id, outcome=ok()))
+    assert ledger.abandoned == []
+    assert not ledger.entries
+
+
+def test_attempts_and_losses_are_bounded() -> None:
+    ledger = Ledger(max_attempts=2, max_losses=2)
+    (call_id,), outcomes = opened(ledger)
+    for number in range(2):
+        ledger.sent(ledger.take(1 << 20), f"stdlib/{number}-0")
+        ledger.answer(Answer(ref=f"stdlib/{number}-0", call_id=call_id, outcome=crash()))
+        ledger.requeue(call_id)
+    _, more = opened(ledger)
+    for number in range(2, 4):
+        ledger.sent(ledger.take(1 << 20), f"stdlib/{number}-0")
+        ledger.lost(f"stdlib/{number}-0")
+    kinds = [outcome.kind for outcome in outcomes + more if isinstance(outcome, SandboxError)]
+    assert kinds == ["zygote_died", "fabric"]
+    assert not ledger.calls
+
+
+def test_a_deadline_is_not_tried_again() -> None:
+    ledger = Ledger()
+    (call_id,), outcomes = opened(ledger)
+    ledger.sent(ledger.take(1 << 20), "stdlib/1-0")
+    ledger.answer(Answer(ref="stdlib/1-0", call_id=call_id, outcome=crash(kind="deadline")))
+    assert len(outcomes) == 1
