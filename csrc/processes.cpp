@@ -201,11 +201,21 @@ void Supervisor::reap(Process& process) {
   forget(process);
 }
 
+// An end by SIGKILL that nobody here sent, and the cgroup counts one more victim: the kernel took it for its memory.
+bool Supervisor::was_killed_for_memory(const Outcome& outcome) {
+  if (options_.cgroup == nullptr || !outcome.signaled || outcome.code != SIGKILL || (outcome.flags & kStopped))
+    return false;
+  if (options_.cgroup->kills() <= memory_kills_) return false;
+  ++memory_kills_;
+  return true;
+}
+
 void Supervisor::report(Process& process, Outcome outcome) {
   if (outcome.flags & Outcome::kCancelled) {
     append_failed(outbox_, outcome.id, Failure::kCancelled, "cancelled");
     return;
   }
+  if (was_killed_for_memory(outcome)) outcome.flags |= Outcome::kMemoryKilled;
   const auto wall = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - process.started);
   outcome.wall_us = static_cast<uint64_t>(wall.count());
   outcome.out = process.out.kept().text();

@@ -39,6 +39,7 @@
 #include <vector>
 
 #include "capture.h"
+#include "cgroup.h"
 #include "home.h"
 #include "link.h"
 #include "notify.h"
@@ -61,7 +62,8 @@ struct SupervisorOptions {
   uint64_t memory_bytes = 0;  // what all calls under way may take, and idle sessions hold, together
   uint64_t lease_us = 0;      // an idle session's life
   HomeOptions home;
-  std::string hello_json;  // sent to the pool once every zygote is ready
+  std::shared_ptr<Cgroup> cgroup;  // around everything, where there is one
+  std::string hello_json;          // sent to the pool once every zygote is ready
 };
 
 // Invariants: every request gets exactly one RESULT, OPENED or FAILED frame, while the pool lives; at most `max_live`
@@ -130,6 +132,7 @@ class Supervisor {
   void reap(Process& process);
   void reap_strangers();
   void finish_cell(Process& session, const CellReply& reply, std::string_view value);
+  bool was_killed_for_memory(const Outcome& outcome);
   void report(Process& process, Outcome outcome);
   void forget(Process& process);
   void set_cpu_limit(const Process& process, bool idle) const;
@@ -158,7 +161,8 @@ class Supervisor {
   std::set<std::pair<Clock::time_point, uint32_t>> deadlines_;  // of processes, by index
   uint32_t under_way_ = 0;
   uint64_t reserved_bytes_ = 0;
-  bool strangers_ = false;  // children may have ended that nobody knows
+  uint64_t memory_kills_ = 0;  // of the cgroup, already told of
+  bool strangers_ = false;     // children may have ended that nobody knows
 };
 
 }  // namespace rocstar

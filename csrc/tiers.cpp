@@ -35,6 +35,15 @@ bool isolate(const TierOptions& options, const std::string& base) {
   return true;
 }
 
+// What zygotes hold, and what children copy of it, comes on top of what programs may take.
+constexpr uint64_t kOwnBytes = 2ull << 30;
+
+bool enter_cgroup(SupervisorOptions& supervisor) {
+  std::optional<Cgroup> made = Cgroup::enter(supervisor.memory_bytes + kOwnBytes);
+  if (made) supervisor.cgroup = std::make_shared<Cgroup>(std::move(*made));
+  return supervisor.cgroup != nullptr;
+}
+
 bool refuse(const SupervisorOptions& supervisor, const std::string& lacks) {
   std::string bytes;
   append_json(bytes, FrameType::kFatal,
@@ -63,12 +72,15 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   supervisor.home.slot_uid = uid;
   supervisor.home.readable_paths = options.readable_paths;
   if (scratch) supervisor.home.base = make_scratch_base(options.scratch_parent);
+  // Before the mounts become read-only.
+  const bool cgroup = wanted("cgroup") && enter_cgroup(supervisor);
   const bool namespaces = isolated && wanted("namespaces") && isolate(options, supervisor.home.base);
   std::string names = "nnp+rlimits";
   if (landlock) names += "+landlock";
   if (seccomp) names += "+seccomp";
   if (uid) names += "+uid";
   if (namespaces) names += "+namespaces";
+  if (cgroup) names += "+cgroup";
   const std::string tier = !isolated ? "none" : namespaces ? "B" : "A";
   std::string layers = "--layers=";
   if (seccomp) layers += "seccomp,";

@@ -27,7 +27,7 @@ from rocstar.sandbox.process import Supervisor, SupervisorOptions
 from rocstar.sandbox.session import LiveSession
 from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, ExecResult, Limits, SandboxError, SessionLost
 
-LAYERS = ("seccomp", "landlock", "uid", "notify", "scratch", "namespaces")
+LAYERS = ("seccomp", "landlock", "uid", "notify", "scratch", "namespaces", "cgroup")
 """Layers that can be left out, for tests of what the others hold."""
 
 AUTO = "auto"
