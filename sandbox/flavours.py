@@ -1,6 +1,7 @@
 """What each zygote has imported and warmed up before it forks: a child then pays for neither."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +12,7 @@ class Flavour:
 
     install: what to install when a module is missing. packages: what a program may import that is slow to
     import and is here already (scan.py chooses by it). chosen: False for a flavour with a purpose of its own,
-    which is only ever taken by its name.
+    which is only ever taken by its name. environment: set while the modules are imported.
     """
 
     name: str
@@ -20,6 +21,7 @@ class Flavour:
     install: str = ""
     packages: frozenset[str] = frozenset()
     chosen: bool = True
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def _programs(*names: str) -> str:
@@ -39,6 +41,9 @@ _SCIENTIFIC = (
     *("scipy.sparse", "scipy.spatial.distance", "scipy.special", "scipy.stats"),
 )
 
+# Without a bound sympy's caches keep no order of use, so that a hit writes to no page. A child lives shortly.
+_SYMPY = {"SYMPY_CACHE_SIZE": "None"}
+
 FLAVOURS: Final[dict[str, Flavour]] = {
     flavour.name: flavour
     for flavour in (
@@ -49,6 +54,7 @@ FLAVOURS: Final[dict[str, Flavour]] = {
             warm_up=_programs("stdlib", "numeric"),
             install="pip install numpy sympy",
             packages=frozenset(("numpy", "sympy", "mpmath")),
+            environment=_SYMPY,
         ),
         Flavour(
             name="scientific",
@@ -56,6 +62,7 @@ FLAVOURS: Final[dict[str, Flavour]] = {
             warm_up=_programs("stdlib", "numeric", "scientific"),
             install="pip install numpy sympy scipy",
             packages=frozenset(("numpy", "sympy", "mpmath", "scipy")),
+            environment=_SYMPY,
         ),
         Flavour(
             name="verifier",
@@ -64,6 +71,7 @@ FLAVOURS: Final[dict[str, Flavour]] = {
             install="pip install 'math-verify[antlr4_13_2]' reasoning-gym",
             packages=frozenset(("sympy", "mpmath", "math_verify", "reasoning_gym")),
             chosen=False,
+            environment=_SYMPY,
         ),
     )
 }
