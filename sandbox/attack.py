@@ -17,12 +17,12 @@ import platform
 import sys
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from typing import IO, Any
 
 from rocstar.sandbox import pool as pools
-from rocstar.sandbox.attack_host import BAIT_VARIABLE, Host, allows_user_namespace
+from rocstar.sandbox.attack_host import BAIT_VARIABLE, Host, allows_user_namespace, kill_descendants
 from rocstar.sandbox.attack_programs import GROUPS, Part, Program, Variant, load_programs
 from rocstar.sandbox.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Session, SessionLost
@@ -93,7 +93,7 @@ class Runner:
 
     async def run(self, program: Program) -> Verdict:
         """One program with every layer, and the state of the sandbox after it."""
-        if missing := program.needs - self._facts:
+        if missing := needs_of(program) - self._facts:
             return Verdict(
                 name=program.name, group=program.group, skipped=f"needs {', '.join(sorted(missing))}"
             )
@@ -106,7 +106,7 @@ class Runner:
     async def breach(self, program: Program, variant: Variant) -> Verdict:
         """One program without what holds it: it must say BREACH, or it proves nothing with all layers."""
         label = variant.label
-        if missing := (program.needs | variant.needs) - self._facts:
+        if missing := (needs_of(program) | variant.needs) - self._facts:
             why = f"needs {', '.join(sorted(missing))}"
             return Verdict(name=program.name, group=program.group, variant=label, skipped=why)
         self._host.lay_bait()
@@ -158,7 +158,7 @@ class Runner:
                 elif part.kind == "other":
                     session = await pool.open_session(limits=limits)
                     opened.append(session)
-            except (SandboxError, TimeoutError) as error:
+            except Exception as error:
                 results.append(of_failure(error, refused=part.kind == "branch"))
                 continue
             results.append(await observed(session.run(part.code), limits.wall_s))
@@ -171,10 +171,7 @@ class Runner:
         after = await observed(self._pool.run(ExecRequest(code="print(1)")), 10)
         problems = [] if (after.status, after.stdout) == ("ok", "1\n") else [f"afterwards print(1): {after}"]
         problems += await settled(self._host)
-        problems += self._host.visitors()
-        if problems:
-            self._host.settle_baseline()  # the next program is not to blame for it
-        return problems
+        return problems + self._host.visitors()
 
 
 async def settled(host: Host) -> list[str]:
@@ -190,7 +187,7 @@ async def settled(host: Host) -> list[str]:
 async def observed(call: Any, wall_s: float) -> PartResult:
     try:
         result: ExecResult = await asyncio.wait_for(call, wall_s + GRACE_S)
-    except (SandboxError, TimeoutError) as error:
+    except Exception as error:  # whatever else the pool raises is a bug of its own, and a finding
         return of_failure(error)
     text = "\n".join(filter(None, (result.stdout, result.stderr, result.value)))
     truncated = result.stdout_truncated or result.stderr_truncated
@@ -199,12 +196,14 @@ async def observed(call: Any, wall_s: float) -> PartResult:
     )
 
 
-def of_failure(error: SandboxError | TimeoutError, *, refused: bool = False) -> PartResult:
+def of_failure(error: Exception, *, refused: bool = False) -> PartResult:
     if isinstance(error, SessionLost):
         return PartResult(status="lost", text=f"lost: {error.reason}")
     if isinstance(error, TimeoutError):
         return PartResult(status="hung", text="no answer within its wall clock and the grace")
-    return PartResult(status="refused" if refused else "failed", text=f"{error.kind}: {error}")
+    if isinstance(error, SandboxError) and refused:
+        return PartResult(status="refused", text=f"{error.kind}: {error}")
+    return PartResult(status="failed", text=repr(error))
 
 
 def make_limits(wanted: dict[str, float]) -> Limits:
@@ -277,8 +276,8 @@ def facts_of(pool: SandboxPool, working_directory: str) -> frozenset[str]:
     return frozenset(name for name, holds in found.items() if holds)
 
 
-def needs_numeric(program: Program) -> bool:
-    return any(part.flavour == "numeric" for part in program.parts)
+def needs_of(program: Program) -> frozenset[str]:
+    return program.needs | {part.flavour for part in program.parts if part.flavour != "stdlib"}
 
 
 def open_pool(without: Collection[str] = ()) -> SandboxPool:
@@ -289,22 +288,33 @@ def open_pool(without: Collection[str] = ()) -> SandboxPool:
 
 
 async def run_suite(programs: Sequence[Program], progress: IO[str]) -> list[Verdict]:
-    """Every program with all layers. Raises SandboxError when there is no pool."""
+    """Every program with all layers. After a failure the others get a fresh pool, for what one attack broke
+    is not the next one's failure. Raises SandboxError when there is no pool."""
     verdicts: list[Verdict] = []
-    with Host() as host:
-        async with open_pool() as pool:
-            place = await pool.run(ExecRequest(code="import os; print(os.getcwd())"))
-            runner = Runner(pool, host, facts_of(pool, place.stdout.strip()))
-            await runner.warm_up()
-            print(f"layers: {place.isolation} (tier {place.tier})", file=progress, flush=True)
-            for program in programs:
-                if needs_numeric(program) and "numeric" not in flavours():
-                    skipped = Verdict(name=program.name, group=program.group, skipped="needs numpy and sympy")
-                    verdicts.append(skipped)
-                    continue
-                verdicts.append(await runner.run(program))
+    remaining = list(programs)
+    while remaining:
+        with Host() as host:
+            async with open_pool() as pool:
+                runner = await ready_runner(pool, host, progress if not verdicts else None)
+                while remaining:
+                    verdicts.append(await runner.run(remaining.pop(0)))
+                    show(verdicts[-1], progress)
+                    if verdicts[-1].problems:
+                        break
+            if left := kill_descendants():
+                problems = [*verdicts[-1].problems, *(f"after the pool closed, {line}" for line in left)]
+                verdicts[-1] = replace(verdicts[-1], problems=problems)
                 show(verdicts[-1], progress)
     return verdicts
+
+
+async def ready_runner(pool: SandboxPool, host: Host, progress: IO[str] | None) -> "Runner":
+    place = await pool.run(ExecRequest(code="import os; print(os.getcwd())"))
+    if progress is not None:
+        print(f"layers: {place.isolation} (tier {place.tier})", file=progress, flush=True)
+    runner = Runner(pool, host, facts_of(pool, place.stdout.strip()))
+    await runner.warm_up()
+    return runner
 
 
 async def run_breaches(programs: Sequence[Program], progress: IO[str]) -> list[Verdict]:
@@ -317,8 +327,7 @@ async def run_breaches(programs: Sequence[Program], progress: IO[str]) -> list[V
     for without, pairs in by_layers.items():
         with Host() as host:
             async with open_pool(without) as pool:
-                place = await pool.run(ExecRequest(code="import os; print(os.getcwd())"))
-                runner = Runner(pool, host, facts_of(pool, place.stdout.strip()))
+                runner = await ready_runner(pool, host, None)
                 for program, variant in pairs:
                     verdicts.append(await runner.breach(program, variant))
                     show(verdicts[-1], progress)

@@ -10,6 +10,7 @@ import json
 import os
 import selectors
 import shutil
+import signal
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -169,6 +170,15 @@ def descendants(root: int) -> list[int]:
         found += below
         queue += below
     return found
+
+
+def kill_descendants() -> list[str]:
+    """Ends every process below this one and says which there were."""
+    found = {pid: command_of(pid) for pid in descendants(os.getpid())}
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return [f"process {pid} was left: {command}" for pid, command in found.items()]
 
 
 def census() -> dict[int, int]:
