@@ -3,9 +3,9 @@
 # breach: the trainer's variable is read
 # expect: ok
 # output: HELD: \d+
-# held-by: landlock, uid
+# held-by: landlock, uid, nnp
 # stdin: facts
-# breaches-without: landlock+uid+namespaces
+# breaches-without: landlock+uid+namespaces when ordinary
 import json
 import os
 

@@ -4,12 +4,12 @@
 # expect: ok
 # output: HELD: OSError
 # held-by: rlimits
-# loosened: memory_bytes=137438953472
+# loosened: memory_bytes=17179869184
 import mmap
 
 MAP_NORESERVE = 0x4000
 try:
-    area = mmap.mmap(-1, 1 << 35, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
+    area = mmap.mmap(-1, 1 << 33, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
 except OSError as error:
     print(f"HELD: {error!r}")
 else:

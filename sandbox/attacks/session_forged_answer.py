@@ -2,7 +2,7 @@
 # mode: session
 # tries: to write the answer of the next cell on the control descriptor ahead of time
 # breach: the next cell's result is the forged one
-# expect: ok error lost
+# expect: ok error lost timeout
 # output: (forging|\A)
 # held-by: the supervisor numbers its questions, and drops a session that answers without being asked
 import os

@@ -14,6 +14,6 @@ os.write(3, struct.pack("=BiQI", 1, -2147483648, 2**64 - 1, len(value)) + value)
 time.sleep(0.2)
 # %% cell
 # tries: to go on after it spoke out of turn
-# expect: lost
+# expect: lost ok error
 # output: \A
-print("BREACH: alive")
+print("its own word")

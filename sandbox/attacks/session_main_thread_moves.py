@@ -2,8 +2,8 @@
 # mode: session
 # tries: to make the interpreter's lock unavailable to the main thread between cells
 # breach: the next cell waits past its wall clock
-# expect: ok
-# output: started
+# expect: ok timeout
+# output: \A
 # held-by: wall clock
 # limits: wall_s=1
 import re

@@ -1,6 +1,6 @@
 # group: sessions
 # mode: session
-# tries: to end the process between two cells
+# tries: to end the process from a thread, between two cells or at the start of the next
 # breach: the next cell waits for ever, or has a result
 # expect: ok
 # output: started
@@ -14,6 +14,14 @@ print("started")
 # seconds: 0.3
 # %% cell
 # tries: to run
+# expect: ok lost
+# output: \A
+import time
+
+time.sleep(0.5)
+print("BREACH: alive")
+# %% cell
+# tries: to run after the process is surely gone
 # expect: lost
 # output: died
 print("BREACH: alive")
