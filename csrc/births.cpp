@@ -127,8 +127,6 @@ void Supervisor::take_birth(Process& process) {
   by_pid_[process.pid] = process.index;
   if (process.server != nullptr) process.server->orders.erase(process.index);
   process.server = nullptr;
-  if (process.origin != nullptr) process.origin->offspring = nullptr;
-  process.origin = nullptr;
   process.started = Clock::now();
   watch(process.pidfd.get(), Source::kPidfd, process.index, process.generation, EPOLLIN);
   watch(process.out.fd(), Source::kOut, process.index, process.generation, EPOLLIN);
@@ -142,6 +140,11 @@ void Supervisor::take_birth(Process& process) {
     set_deadline(process, process.started + std::chrono::microseconds(process.limits.wall_us));
     return send_cell(process);
   }
+  // A branch is told of when its origin can be used again too.
+  if (process.origin == nullptr) announce_session(process);
+}
+
+void Supervisor::announce_session(Process& process) {
   sessions_[process.number] = process.index;
   append_opened(outbox_, process.request.id);
   process.request = Request{.seed = process.request.seed};
@@ -161,7 +164,7 @@ void Supervisor::start_failed(Process& process, const std::string& why) {
   }
   const bool cancelled = process.flags & Outcome::kCancelled;
   append_failed(outbox_, process.request.id, cancelled ? Failure::kCancelled : Failure::kChildStart, why);
-  strangers_ = true;
+  expect_strangers();
   forget(process);
 }
 

@@ -61,6 +61,8 @@ inline constexpr size_t kMostOrders = 16;
 inline constexpr uint32_t kMostDeaths = 3;
 // A zygote that lets a child wait this long to be born is taken to hang, and killed: its orders go to the next.
 inline constexpr std::chrono::seconds kBirthGrace{20};
+// How often to look for the end of somebody unknown, while one is expected.
+inline constexpr std::chrono::milliseconds kStrangersLook{50};
 // A session whose cell is interrupted has this long to answer before it is killed.
 inline constexpr std::chrono::milliseconds kInterruptGrace{300};
 

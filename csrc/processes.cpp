@@ -11,6 +11,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <system_error>
+#include <utility>
 
 #include "process.h"
 
@@ -83,13 +85,17 @@ void Supervisor::take_replies(Process& process) {
   process.branch_granted = false;
   process.last_used = Clock::now();
   set_deadline(process, process.last_used + std::chrono::microseconds(options_.lease_us));
-  Process* offspring = process.offspring;
-  process.offspring = nullptr;
-  if (offspring == nullptr || reply.code == 0) return;  // without an error its birth is still to come
-  append_failed(outbox_, offspring->request.id, Failure::kCannotBranch,
-                reply.code == EBUSY ? "the session has running threads, which a fork would lose"
-                                    : "the session cannot fork: " + std::generic_category().message(reply.code));
-  forget(*offspring);
+  Process* offspring = std::exchange(process.offspring, nullptr);
+  if (offspring == nullptr) return;
+  offspring->origin = nullptr;
+  if (reply.code != 0) {
+    append_failed(outbox_, offspring->request.id, Failure::kCannotBranch,
+                  reply.code == EBUSY ? "the session has running threads, which a fork would lose"
+                                      : "the session cannot fork: " + std::generic_category().message(reply.code));
+    abandon(*offspring);
+  } else if (offspring->pid > 0) {
+    announce_session(*offspring);
+  }
 }
 
 void Supervisor::finish_cell(Process& session, const CellReply& reply, std::string_view value) {
@@ -192,10 +198,12 @@ void Supervisor::reap(Process& process) {
   if (process.session && !process.lost && sessions_.erase(process.number) > 0) {
     append_gone(outbox_, process.number, GoneWhy::kDied);
   }
+  if (process.state == Process::State::kStarting) {
+    append_failed(outbox_, process.request.id, Failure::kChildStart, "the branch ended before it was ready");
+  }
   if (Process* offspring = process.offspring) {
     append_failed(outbox_, offspring->request.id, Failure::kSessionLost, "the session ended while it was branched");
-    forget(*offspring);
-    strangers_ = true;
+    abandon(*offspring);
   }
   by_pid_.erase(process.pid);
   forget(process);
@@ -226,6 +234,14 @@ void Supervisor::report(Process& process, Outcome outcome) {
   append_result(outbox_, outcome, status_of(outcome, process.limits));
 }
 
+// Its end is nobody's news any more.
+void Supervisor::abandon(Process& process) {
+  if (process.pidfd) syscall(SYS_pidfd_send_signal, process.pidfd.get(), SIGKILL, nullptr, 0);
+  by_pid_.erase(process.pid);
+  expect_strangers();
+  forget(process);
+}
+
 void Supervisor::forget(Process& process) {
   set_deadline(process, Clock::time_point::max());
   const bool counted = process.state == Process::State::kStarting || process.state == Process::State::kRunning;
@@ -241,17 +257,16 @@ void Supervisor::forget(Process& process) {
   free_.push_back(index);
 }
 
+// Somebody whom nobody here knows by its pid is about to end.
+void Supervisor::expect_strangers() { strangers_until_ = Clock::now() + std::chrono::seconds(2); }
+
 void Supervisor::reap_strangers() {
-  strangers_ = false;
   siginfo_t info{};
   while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
     const pid_t pid = info.si_pid;
     const bool zygote =
         std::any_of(servers_.begin(), servers_.end(), [pid](const auto& one) { return one->pid == pid; });
-    if (zygote || by_pid_.contains(pid)) {  // reaped on its pidfd; until then it hides the others
-      strangers_ = true;
-      return;
-    }
+    if (zygote || by_pid_.contains(pid)) return;  // reaped on its pidfd; until then it hides the others
     waitid(P_PID, static_cast<id_t>(pid), nullptr, WEXITED);
     info = {};
   }

@@ -59,7 +59,7 @@ void Supervisor::loop() {
   while (client_open_) {
     start_pending();
     flush_client();
-    if (strangers_) reap_strangers();
+    if (Clock::now() < strangers_until_) reap_strangers();
     const int count = epoll_wait(epoll_.get(), events.data(), events.size(), next_timeout_ms());
     if (count < 0 && errno != EINTR) fail("epoll_wait");
     for (int i = 0; i < count; ++i) {
@@ -207,8 +207,11 @@ void Supervisor::expire() {
 }
 
 int Supervisor::next_timeout_ms() const {
-  if (deadlines_.empty()) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadlines_.begin()->first - Clock::now()).count();
+  const Clock::time_point now = Clock::now();
+  auto next = deadlines_.empty() ? Clock::time_point::max() : deadlines_.begin()->first;
+  if (now < strangers_until_) next = std::min(next, now + kStrangersLook);
+  if (next == Clock::time_point::max()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - now).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
 }
 

@@ -118,6 +118,7 @@ class Supervisor {
   void start_cell(Request request, Process& session);
   void start_branch(Request request, Process& origin);
   void take_birth(Process& process);
+  void announce_session(Process& process);
   void start_failed(Process& process, const std::string& why);
   void send_cell(Process& process);
   void flush_control(Process& process);
@@ -130,10 +131,12 @@ class Supervisor {
   void interrupt(Process& process, Outcome::Flag why);
   void stop(Process& process, Outcome::Flag why);
   void reap(Process& process);
+  void expect_strangers();
   void reap_strangers();
   void finish_cell(Process& session, const CellReply& reply, std::string_view value);
   bool was_killed_for_memory(const Outcome& outcome);
   void report(Process& process, Outcome outcome);
+  void abandon(Process& process);
   void forget(Process& process);
   void set_cpu_limit(const Process& process, bool idle) const;
   void kill_all();
@@ -161,8 +164,8 @@ class Supervisor {
   std::set<std::pair<Clock::time_point, uint32_t>> deadlines_;  // of processes, by index
   uint32_t under_way_ = 0;
   uint64_t reserved_bytes_ = 0;
-  uint64_t memory_kills_ = 0;  // of the cgroup, already told of
-  bool strangers_ = false;     // children may have ended that nobody knows
+  uint64_t memory_kills_ = 0;          // of the cgroup, already told of
+  Clock::time_point strangers_until_;  // until then children may end that nobody knows
 };
 
 }  // namespace rocstar

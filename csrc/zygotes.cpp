@@ -134,7 +134,7 @@ void Supervisor::zygote_ended(Server& server) {
       pending_[queue].emplace_front(0, std::move(request));
     }
   }
-  strangers_ = true;
+  expect_strangers();
   if (client_open_) start_zygote(server);
 }
 
