@@ -98,8 +98,8 @@ def service_options(options: argparse.Namespace, token: str | None) -> ServiceOp
         options.memory_bytes = default_memory_bytes()
     if judge.memory_bytes > options.memory_bytes:
         raise ValueError(
-            f"MAX_MEMORY is {judge.memory_bytes >> 20} MiB per program; of {options.memory_bytes >> 20} MiB "
-            "are there for all together (--memory-bytes)"
+            f"MAX_MEMORY is {judge.memory_bytes >> 20} MiB per program, but all together may take only "
+            f"{options.memory_bytes >> 20} MiB (--memory-bytes)"
         )
     rules = Rules(
         flavours=tuple(flavours),

@@ -76,6 +76,12 @@ def serve() -> Serve:
     return serving
 
 
+@pytest.fixture(scope="module")
+def serve_module() -> Serve:
+    """As `serve`, for a module's fixtures."""
+    return serving
+
+
 @pytest.fixture(name="until")
 def until_fixture() -> Callable[[Callable[[], object]], Awaitable[None]]:
     return until

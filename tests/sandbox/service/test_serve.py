@@ -1,0 +1,181 @@
+"""`rocstar sandbox serve` as a shell and a supervisor of processes see it."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.sandbox import cli
+
+COMMAND = [
+    sys.executable,
+    "-c",
+    "import sys; from rocstar.sandbox.cli import main; sys.exit(main())",
+    "serve",
+]
+SMALL = ["--port", "0", "--flavours", "stdlib"]
+
+
+@asynccontextmanager
+async def started(*options: str, **environment: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
+    """The process and its port."""
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, *SMALL, *options, env={**os.environ, **environment}, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(60):
+            line = await process.stdout.readline()
+        match = re.search(rb"serving on http://127\.0\.0\.1:(\d+)", line)
+        assert match, line
+        yield process, int(match[1])
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def exchange(port: int, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+    """One request on a connection of its own."""
+    data = b"" if body is None else json.dumps(body).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", "Host: x", "Connection: close"]
+    head += [f"Content-Length: {len(data)}", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+    writer.write("\r\n".join(head).encode() + data)
+    async with asyncio.timeout(60):
+        answer = await reader.read()
+    writer.close()
+    before, _, after = answer.partition(b"\r\n\r\n")
+    return int(before.split()[1]), json.loads(after)
+
+
+async def test_it_serves_until_sigterm_and_ends_with_0() -> None:
+    async with started(MAX_EXECUTION_TIME="1") as (process, port):
+        assert await exchange(port, "/ping") == (200, "pong")
+        status, answer = await exchange(port, "/run", {"type": "python", "solution": "while True: pass"})
+        assert (status, answer["reason"]) == (200, "worker_timeout")
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 20) == 0
+
+
+async def until_in_flight(port: int, number: int) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            text = await reader.read()
+            writer.close()
+            if b"\nrocstar_sandbox_in_flight %d\n" % number in text:
+                return
+
+
+async def test_calls_in_flight_end_before_it_does() -> None:
+    async with started() as (process, port):
+        slow = {"code": "import time; time.sleep(1); print(1)"}
+        call = asyncio.create_task(exchange(port, "/v1/run", slow))
+        await until_in_flight(port, 1)
+        process.send_signal(signal.SIGTERM)
+        status, answer = await call
+        assert (status, answer["stdout"]) == (200, "1\n")
+        assert await asyncio.wait_for(process.wait(), 20) == 0
+
+
+async def test_calls_that_take_too_long_fail_with_an_answer() -> None:
+    async with started("--drain-s", "0.2") as (process, port):
+        slow = {"code": "import time; time.sleep(100)", "limits": {"wall_s": 200.0}}
+        calls = [
+            asyncio.create_task(exchange(port, "/v1/run", slow)),
+            asyncio.create_task(exchange(port, "/v1/batch", {"requests": [slow, slow]})),
+        ]
+        await until_in_flight(port, 3)
+        process.send_signal(signal.SIGTERM)
+        (status, answer), (batch_status, batch) = await asyncio.gather(*calls)
+        assert (status, answer["error"]["kind"]) == (500, "closed")
+        assert (batch_status, [r["error"]["kind"] for r in batch["results"]]) == (200, ["closed"] * 2)
+        assert await asyncio.wait_for(process.wait(), 20) == 0
+
+
+async def test_a_second_signal_hurries() -> None:
+    async with started("--drain-s", "600") as (process, port):
+        slow = {"code": "import time; time.sleep(100)", "limits": {"wall_s": 200.0}}
+        call = asyncio.create_task(exchange(port, "/v1/run", slow))
+        await until_in_flight(port, 1)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        assert (await call)[0] == 500
+        assert await asyncio.wait_for(process.wait(), 20) == 0
+
+
+async def test_the_token_is_needed_and_never_reaches_a_program(tmp_path: Path) -> None:
+    token = "0123456789abcdef0123"
+    async with started(ROCSTAR_SANDBOX_TOKEN=token) as (_, port):
+        body = {"code": "import os; print(sorted(os.environ))"}
+        assert (await exchange(port, "/v1/run", body))[0] == 401
+        status, answer = await exchange(port, "/v1/run", body, Authorization=f"Bearer {token}")
+        assert (status, "ROCSTAR" in answer["stdout"], token in answer["stdout"]) == (200, False, False)
+    file = tmp_path / "token"
+    file.write_text(token + "\n")
+    async with started("--token-file", str(file)) as (_, port):
+        assert (await exchange(port, "/v1/run", {"code": ""}))[0] == 401
+        assert (await exchange(port, "/v1/run", {"code": ""}, Authorization=f"Bearer {token}"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "message"),
+    [
+        (["--host", "0.0.0.0"], {}, "a token is needed"),
+        (["--host", "::"], {}, "a token is needed"),
+        (["--host", "192.0.2.1"], {}, "a token is needed"),
+        (["--host", "no-such-host.invalid"], {}, "rocstar sandbox:"),
+        (["--host", "0.0.0.0"], {"ROCSTAR_SANDBOX_TOKEN": "short"}, "at least 16"),
+        (["--token-file", "/nowhere/token"], {}, "/nowhere/token"),
+        (["--flavours", "stdlib,ruby"], {}, "'ruby'"),
+        ([], {"MAX_EXECUTION_TIME": "soon"}, "MAX_EXECUTION_TIME"),
+        ([], {"MAX_MEMORY": "99999999"}, "MAX_MEMORY"),
+    ],
+)
+def test_what_keeps_it_from_starting_is_one_line_and_exit_2(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    environment: dict[str, str],
+    message: str,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(["serve", *SMALL, *options]) == 2
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    "options", [["--port", "70000"], ["--max-calls", "0"], ["--drain-s", "inf"], ["--allow-no-isolation"]]
+)
+def test_a_wrong_option_is_exit_2(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["serve", *options])
+    assert end.value.code == 2
+    assert options[0] in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert cli.main(["serve", "--flavours", "stdlib", "--port", str(port)]) == 2
+    assert "address already in use" in capsys.readouterr().err
+
+
+def test_help_imports_no_server() -> None:
+    code = "import sys; from rocstar.sandbox import cli; cli.build_parser(); print('aiohttp' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
