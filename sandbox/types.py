@@ -124,7 +124,8 @@ class ExecResult:
     def __post_init__(self) -> None:
         if (self.exit_code is None) == (self.signal is None):
             raise ValueError(f"exit_code={self.exit_code} and signal={self.signal}: exactly one must be set")
-        clean = self.exit_code == 0 and self.status is not Status.OUTPUT_LIMIT
+        # A program may still end well before the kill arrives, and a cell may swallow its interrupt.
+        clean = self.exit_code == 0 and self.status not in (Status.OUTPUT_LIMIT, Status.TIMEOUT)
         if (self.status is Status.OK) != clean:
             raise ValueError(f"status {self.status} contradicts exit_code={self.exit_code}")
 
