@@ -18,7 +18,8 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One line of /proc/PID/stat. cpu_ticks: own time; reaped_ticks: that of its reaped children."""
+    """One line of /proc/PID/stat. cpu_ticks: own time; reaped_ticks: that of its reaped children;
+    start_ticks: when it began, since boot."""
 
     pid: int
     name: str
@@ -26,6 +27,7 @@ class Process:
     parent: int
     cpu_ticks: int
     reaped_ticks: int
+    start_ticks: int
 
 
 def parse_stat(line: str) -> Process:
@@ -40,6 +42,7 @@ def parse_stat(line: str) -> Process:
         parent=int(fields[1]),
         cpu_ticks=user + system,
         reaped_ticks=reaped_user + reaped_system,
+        start_ticks=int(fields[19]),
     )
 
 

@@ -112,8 +112,7 @@ async def run(options: argparse.Namespace) -> int:
         [make(10**6 + nonce) for nonce in range(first, min(first + BATCH, options.calls))]
         for first in range(0, options.calls, BATCH)
     ]
-    serve = options.serve_option or ["--max-in-flight", str(options.calls + BATCH)]
-    with service(*serve) as server:
+    with service("--max-calls", str(options.calls + BATCH), *options.serve_option) as server:
         flood = Flood(server)
         async with server.client() as client:
             await client.post("/v1/batch", {"requests": [{"code": "print(0)"}] * BATCH})

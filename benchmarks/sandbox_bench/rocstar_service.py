@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -33,7 +34,8 @@ def service(*options: str) -> Iterator[Service]:
     command = [Path(sys.executable).with_name("rocstar"), "sandbox", "serve", "--port", str(port), *options]
     with tempfile.TemporaryDirectory(prefix="rocstar-bench-") as folder:
         log = Path(folder, "service.log")
-        with running(command, log=log) as process:
+        env = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+        with running(command, log=log, env=env) as process:
             try:
                 wait_for_port(port, process)
             except RuntimeError as error:

@@ -1,0 +1,181 @@
+"""Chaos: zygotes and the supervisor are killed with SIGKILL while a pool is under load.
+
+    python benchmarks/chaos_sandbox.py
+
+    load    4 lanes of run_batch, 16 programs each, every program with its own number
+    killer  every --every seconds one victim: a zygote, then the supervisor, in turn
+    probe   right after a kill: one new call; recovery = from the kill to its answer
+
+No stateless call may be lost (end in an error), none answered twice, every recovery within 2 s. A session
+held open across a kill of the supervisor must raise SessionLost, not answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from sandbox_bench.report import ROOT, bar, finish
+from sandbox_bench.stats import median
+
+from rocstar.sandbox import proctree
+from rocstar.sandbox.bench import table
+from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, Session, SessionLost
+
+LANES, BATCH = 4, 16
+RECOVERY_BAR_S = 2.0
+PROBE_TIMEOUT_S = 60.0
+
+
+class Load:
+    """Numbered programs in batches until told to stop. answers: how often each number was answered."""
+
+    def __init__(self, pool: SandboxPool) -> None:
+        self._pool = pool
+        self._next = 0
+        self.stopping = False
+        self.asked = 0
+        self.answers: Counter[int] = Counter()
+        self.wrong: list[str] = []
+        self.lost: list[str] = []
+        self.finished_at: list[float] = []
+
+    async def lane(self) -> None:
+        while not self.stopping:
+            first, self._next = self._next, self._next + BATCH
+            requests = [ExecRequest(code=f"print({first + index})") for index in range(BATCH)]
+            self.asked += BATCH
+            async for index, outcome in self._pool.run_batch(requests):
+                self.take(first + index, outcome)
+
+    def take(self, number: int, outcome: ExecResult | SandboxError) -> None:
+        self.answers[number] += 1
+        self.finished_at.append(time.monotonic())
+        if isinstance(outcome, SandboxError):
+            self.lost.append(f"{number}: {outcome.kind}: {outcome}")
+        elif outcome.stdout != f"{number}\n":
+            self.wrong.append(f"{number}: {outcome.status} {outcome.stdout[:80]!r}")
+
+
+def victim(pool: SandboxPool, name: str) -> int:
+    """The pid of the living supervisor, or of the newest zygote."""
+    return pool.supervisor_pid if name == "supervisor" else pool.zygotes["stdlib"][-1]
+
+
+async def probe(pool: SandboxPool, killed_at: float, number: int) -> dict[str, Any]:
+    deadline = asyncio.get_running_loop().time() + PROBE_TIMEOUT_S
+    try:
+        result = await pool.run(ExecRequest(code=f"print({number})"), deadline=deadline)
+    except SandboxError as error:
+        return {"recovery_s": time.monotonic() - killed_at, "failure": f"{error.kind}: {error}"}
+    failure = None if result.stdout == f"{number}\n" else f"{result.status} {result.stdout!r}"
+    return {"recovery_s": time.monotonic() - killed_at, "failure": failure}
+
+
+async def session_after(session: Session) -> str:
+    """What a session says whose process tree was killed."""
+    try:
+        result = await session.run("print(state)")
+    except SessionLost as error:
+        return f"lost: {error.reason}"
+    except SandboxError as error:
+        return f"{error.kind}"
+    return f"answered {result.stdout.strip()!r}"
+
+
+async def one_kill(pool: SandboxPool, name: str, number: int, load: Load) -> dict[str, Any]:
+    session = await pool.open_session()
+    await session.run("state = 41")
+    pid = victim(pool, name)
+    killed_at = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    event = {"victim": name, **await probe(pool, killed_at, number)}
+    event["replaced"] = victim(pool, name) != pid
+    event["session"] = await session_after(session)
+    await session.close()
+    later = [at for at in load.finished_at if at > killed_at]
+    event["first_load_answer_s"] = min(later) - killed_at if later else None
+    return event
+
+
+async def chaos(options: argparse.Namespace) -> dict[str, Any]:
+    events = []
+    async with SandboxPool(("stdlib",)) as pool:
+        load = Load(pool)
+        started = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(LANES):
+                group.create_task(load.lane())
+            try:
+                for number in range(2 * options.kills):
+                    await asyncio.sleep(options.every)
+                    name = ("zygote", "supervisor")[number % 2]
+                    event = await one_kill(pool, name, 10**9 + number, load)
+                    events.append(event)
+                    print(f"{name}: {event}", flush=True)
+                await asyncio.sleep(options.every)
+            finally:
+                load.stopping = True
+        seconds = time.monotonic() - started
+    return {"events": events, "load": load, "seconds": seconds}
+
+
+def report(options: argparse.Namespace, outcome: dict[str, Any], processes_left: int) -> int:
+    load, events = outcome["load"], outcome["events"]
+    missing = load.asked - len(load.answers)
+    twice = sum(count > 1 for count in load.answers.values())
+    gaps = [b - a for a, b in zip(load.finished_at, load.finished_at[1:], strict=False)]
+    rows, bars = [], []
+    for name in ("zygote", "supervisor"):
+        mine = [event for event in events if event["victim"] == name]
+        times = [event["recovery_s"] for event in mine]
+        rows.append([name, len(mine), median(times), max(times), sum(bool(e["failure"]) for e in mine)])
+        bars.append(bar(f"slowest recovery after the {name}, s", max(times), RECOVERY_BAR_S, at_most=True))
+    headings = ("victim", "kills", "median recovery s", "slowest", "failed probes")
+    print(table(headings, rows), end="\n\n")
+    for text in (load.lost + load.wrong)[:10]:
+        print(f"not right: {text}")
+    answered = sum("answered" in event["session"] for event in events if event["victim"] == "supervisor")
+    bars += [
+        bar("calls that ended in an error or never", len(load.lost) + missing, 0, at_most=True),
+        bar("calls answered wrongly", len(load.wrong), 0, at_most=True),
+        bar("calls answered twice", twice, 0, at_most=True),
+        bar(
+            "victims that were not replaced", sum(not event["replaced"] for event in events), 0, at_most=True
+        ),
+        bar("failed probes", sum(bool(event["failure"]) for event in events), 0, at_most=True),
+        bar("sessions that answered after the supervisor's death", answered, 0, at_most=True),
+        bar("processes left", processes_left, 0, at_most=True),
+    ]
+    result = {
+        "calls": load.asked,
+        "seconds": round(outcome["seconds"], 2),
+        "longest_gap_between_answers_s": round(max(gaps), 3),
+        "events": events,
+        "lost": load.lost[:20],
+    }
+    return finish("chaos", result, bars, options.out)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=10, help="of each victim")
+    parser.add_argument("--every", type=float, default=2.0, help="seconds between kills")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "sandbox_chaos.json")
+    options = parser.parse_args()
+    outcome = asyncio.run(chaos(options))
+    return report(options, outcome, len(proctree.tree([os.getpid()])) - 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

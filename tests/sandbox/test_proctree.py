@@ -1,0 +1,73 @@
+"""A tree's CPU counts living descendants and reaped children; memory and descriptors are what /proc says."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rocstar.sandbox import proctree
+
+BURN = "import time\nwhile time.process_time() < 0.2: pass\n"
+BURN_IN_CHILD = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN!r}])\n"
+
+
+def waiting(code: str) -> subprocess.Popen[bytes]:
+    """A process that has run `code` and now waits for its standard input to close."""
+    script = code + "print('ready', flush=True)\ninput()\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    return process
+
+
+def test_a_name_with_spaces_and_parentheses_does_not_shift_the_fields() -> None:
+    numbers = " ".join(str(number) for number in range(1, 50))
+    process = proctree.parse_stat(f"12 (a) b (c) S {numbers}")
+    assert (process.pid, process.name, process.state) == (12, "a) b (c", "S")
+    # Fields 4, 14 to 17 and 22 of proc(5), which counts from 1 with the state third.
+    assert process.parent == 1
+    assert (process.cpu_ticks, process.reaped_ticks, process.start_ticks) == (11 + 12, 13 + 14, 19)
+
+
+@pytest.mark.parametrize("code", [BURN, BURN_IN_CHILD], ids=["itself", "a reaped child"])
+def test_cpu_of_a_tree_has_what_its_members_and_their_reaped_children_used(code: str) -> None:
+    with waiting(code) as process:
+        used = proctree.cpu_s([process.pid])
+        assert used >= 0.2 - 4 / proctree.TICKS_PER_S
+        assert sum(proctree.cpu_s_by_name([process.pid]).values()) == pytest.approx(used, abs=0.05)
+        process.communicate(b"\n")
+
+
+def test_a_descendant_is_in_the_tree_once_and_a_stranger_is_not() -> None:
+    with waiting("") as one, waiting("") as other:
+        pids = [member.pid for member in proctree.tree([os.getpid(), one.pid])]
+        assert pids.count(one.pid) == 1 and other.pid in pids
+        assert [member.pid for member in proctree.tree([one.pid])] == [one.pid]
+        one.communicate(b"\n")
+        other.communicate(b"\n")
+    assert proctree.tree([one.pid]) == []
+
+
+def test_memory_and_descriptors_grow_with_what_a_process_holds() -> None:
+    with (
+        waiting("") as small,
+        waiting("x = b'x' * (64 << 20)\nf = [open('/dev/null') for _ in range(20)]\n") as large,
+    ):
+        assert proctree.descriptors(large.pid) == proctree.descriptors(small.pid) + 20
+        assert proctree.tree_pss_bytes([large.pid]) - proctree.tree_pss_bytes([small.pid]) > 60 << 20
+        assert proctree.peak_rss_bytes(large.pid) - proctree.peak_rss_bytes(small.pid) > 60 << 20
+        small.communicate(b"\n")
+        large.communicate(b"\n")
+
+
+def test_a_zombie_has_no_memory() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert proctree.status_kib(process.pid, "VmRSS") == 0
+    assert proctree.tree([process.pid])[0].state == "Z"
+    process.wait()
