@@ -106,19 +106,19 @@ def _outcome(fields: dict[str, Any]) -> Outcome:
     return Outcome(status=fields["status"], stdout=fields["stdout"], stderr=fields["stderr"])
 
 
+def agrees(program: Program, outcome: Outcome) -> bool:
+    return outcome.status == "ok" and program.right(outcome.stdout)
+
+
 def difference(program: Program, outcome: Outcome, plain: Outcome | None) -> Difference | None:
     """None when the program printed what is recorded. `plain` is how it ended without a sandbox."""
-    if outcome.status == "ok" and squeeze(outcome.stdout) == squeeze(program.expected):
+    if agrees(program, outcome):
         return None
     reason, ours = explain(program.expected, outcome), False
+    if reason is None and plain is not None and not agrees(program, plain):
+        reason = f"this Python without a sandbox does not print it either ({plain.status})"
     if reason is None:
         reason, ours = outcome.status, True
-        if (
-            plain is not None
-            and plain.status == outcome.status
-            and squeeze(plain.stdout) == squeeze(outcome.stdout)
-        ):
-            reason, ours = f"this Python alone gives the same ({plain.status})", False
     return Difference(name=program.name, reason=reason, ours=ours, expected=program.expected, outcome=outcome)
 
 
