@@ -2,7 +2,7 @@
 # mode: session
 # tries: to ask the supervisor for a branch from inside, by writing what such a request may look like
 # breach: a second process exists afterwards
-# expect: ok error lost timeout
+# expect: ok error lost timeout signaled
 # output: (asked|\A)
 # held-by: only the supervisor asks
 import os

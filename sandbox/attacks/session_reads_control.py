@@ -19,6 +19,6 @@ threading.Thread(target=steal, daemon=True).start()
 print("started")
 # %% cell
 # tries: to run
-# expect: ok timeout lost error
+# expect: ok timeout lost error signaled
 # output: (ran|died|\A)
 print("ran")

@@ -20,7 +20,7 @@ print("started")
 # seconds: 0.3
 # %% cell
 # tries: to get the true answer
-# expect: ok lost timeout
+# expect: ok lost timeout signaled
 # output: (real 42|lost)
 # forbid: FORGED
 print("real", 6 * 7)
