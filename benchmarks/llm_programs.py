@@ -62,13 +62,16 @@ class Difference:
     outcome: Outcome
 
 
+def flavours() -> tuple[str, ...]:
+    return ("stdlib", "numeric", "scientific") if find_spec("scipy") else ("stdlib", "numeric")
+
+
 async def run_in_pool(programs: Sequence[Program], wall_s: float) -> list[Outcome]:
-    flavours = ("stdlib", "numeric", "scientific") if find_spec("scipy") else ("stdlib", "numeric")
     requests = [
         ExecRequest(code=program.code, flavour="auto", limits=_limits(wall_s), seed=0) for program in programs
     ]
     outcomes = [Outcome(status="none")] * len(programs)
-    async with SandboxPool(flavours) as pool:
+    async with SandboxPool(flavours()) as pool:
         async for index, result in pool.run_batch(requests):
             if isinstance(result, ExecResult):
                 outcomes[index] = _outcome(result.to_json())
@@ -173,7 +176,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
         address = options.url
         if options.serve:
-            address = f"127.0.0.1:{stack.enter_context(service()).port}"
+            address = f"127.0.0.1:{stack.enter_context(service('--flavours', ','.join(flavours()))).port}"
         if address is None:
             outcomes = await run_in_pool(programs, options.wall_s)
         else:
