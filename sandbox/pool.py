@@ -25,7 +25,15 @@ from rocstar.sandbox import wire
 from rocstar.sandbox.flavours import FLAVOURS
 from rocstar.sandbox.process import Supervisor, SupervisorOptions
 from rocstar.sandbox.session import LiveSession
-from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, ExecResult, Limits, SandboxError, SessionLost
+from rocstar.sandbox.types import (
+    DEFAULT_LIMITS,
+    ExecRequest,
+    ExecResult,
+    Limits,
+    SandboxError,
+    SessionLost,
+    check_seed,
+)
 
 LAYERS = ("seccomp", "landlock", "uid", "notify", "scratch", "namespaces", "cgroup")
 """Layers that can be left out, for tests of what the others hold."""
@@ -56,12 +64,17 @@ def default_memory_bytes() -> int:
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """encode: the frame, given the call's id. restartable: it can be sent to another supervisor."""
+    """encode: the frame, given the call's id. restartable: it can be sent to another supervisor. opens: the
+    limits of the session that it starts. session: whose cell or branch it is. then: called once the
+    supervisor has answered, which a caller that was cancelled does not wait for."""
 
     encode: Callable[[int], bytes]
     future: asyncio.Future[Any]
     wall_s: float
     restartable: bool
+    opens: Limits | None = None
+    session: LiveSession | None = None
+    then: Callable[[], None] | None = None
     id: int = 0
     attempts: int = 0
 
@@ -194,7 +207,8 @@ class SandboxPool:
     async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
         """Runs one program. `deadline`: absolute `loop.time()`. Raises SandboxError for failures of ours."""
         encode = self._encoder(request)
-        result: ExecResult = await self._perform(encode, request.limits.wall_s, deadline, restartable=True)
+        call = self._call(encode, request.limits.wall_s, restartable=True)
+        result: ExecResult = await self._perform(call, deadline)
         return result
 
     async def run_batch(
@@ -203,23 +217,24 @@ class SandboxPool:
         """See BatchSandbox. No task per call: futures whose callbacks fill one queue."""
         done: asyncio.Queue[tuple[int, asyncio.Future[ExecResult]]] = asyncio.Queue()
         calls: list[_Call] = []
+        refused: dict[int, SandboxError] = {}
         try:
-            async with asyncio.timeout_at(deadline):
-                for index, request in enumerate(requests):
-                    call = await self._submit(self._encoder(request), request.limits.wall_s, restartable=True)
-                    calls.append(call)
-                    call.future.add_done_callback(
-                        lambda future, index=index: done.put_nowait((index, future))  # type: ignore[misc]
-                    )
-        except TimeoutError:
-            pass
-        except SandboxError as error:
-            if len(calls) == 0 and len(requests) == 1:
-                yield 0, error
-                return
-            raise
-        try:
-            async for outcome in self._outcomes(len(requests), calls, done, deadline):
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    for index, request in enumerate(requests):
+                        try:
+                            call = self._call(self._encoder(request), request.limits.wall_s, restartable=True)
+                            await self._submit(call)
+                        except SandboxError as error:
+                            refused[index] = error
+                            continue
+                        calls.append(call)
+                        call.future.add_done_callback(
+                            lambda future, index=index: done.put_nowait((index, future))  # type: ignore[misc]
+                        )
+            for refusal in refused.items():
+                yield refusal
+            async for outcome in self._outcomes(set(range(len(requests))) - set(refused), done, deadline):
                 yield outcome
         finally:
             for call in calls:
@@ -227,24 +242,25 @@ class SandboxPool:
 
     async def _outcomes(
         self,
-        count: int,
-        calls: list[_Call],
+        left: set[int],
         done: "asyncio.Queue[tuple[int, asyncio.Future[ExecResult]]]",
         deadline: float | None,
     ) -> AsyncIterator[tuple[int, ExecResult | SandboxError]]:
-        left = set(range(len(calls)))
         try:
             while left:
                 async with asyncio.timeout_at(deadline):
                     index, future = await done.get()
                 left.discard(index)
                 failure = future.exception()
-                if failure is not None and not isinstance(failure, SandboxError):
+                if isinstance(failure, ValueError):  # too long to be sent
+                    yield index, SandboxError(str(failure), kind="too_large", retryable=False)
+                elif failure is not None and not isinstance(failure, SandboxError):
                     raise failure
-                yield index, failure if failure is not None else future.result()
+                else:
+                    yield index, failure if failure is not None else future.result()
         except TimeoutError:
             pass
-        for index in sorted(left | set(range(len(calls), count))):
+        for index in sorted(left):
             yield index, _late()
 
     def _encoder(self, request: ExecRequest) -> Callable[[int], bytes]:
@@ -271,28 +287,36 @@ class SandboxPool:
                 retryable=False,
             )
 
-    async def _perform(
-        self, encode: Callable[[int], bytes], wall_s: float, deadline: float | None, *, restartable: bool
-    ) -> Any:
-        call: _Call | None = None
+    def _call(self, encode: Callable[[int], bytes], wall_s: float, **fields: Any) -> _Call:
+        return _Call(encode, asyncio.get_running_loop().create_future(), wall_s, **fields)
+
+    async def _perform(self, call: _Call, deadline: float | None) -> Any:
+        taken = False
         try:
             async with asyncio.timeout_at(deadline):
-                call = await self._submit(encode, wall_s, restartable=restartable)
-                return await call.future
+                await self._submit(call)
+                outcome = await call.future
+                taken = True
+            return outcome
         except TimeoutError:
             raise _late() from None
         finally:
-            if call is not None:
+            if not taken:
                 self._abandon(call)
 
-    async def _submit(self, encode: Callable[[int], bytes], wall_s: float, *, restartable: bool) -> _Call:
+    async def _submit(self, call: _Call) -> None:
+        self._check_open()
+        await self._room.acquire()
+        if self._closed:  # meanwhile
+            self._room.release()
+        self._check_open()
+        self._queue.append(call)
+        self._restart_if_dead()
+        self._send_more()
+
+    def _check_open(self) -> None:
         if self._closed:
             raise SandboxError("the sandbox pool is closed", kind="closed", retryable=False)
-        await self._room.acquire()
-        call = _Call(encode, asyncio.get_running_loop().create_future(), wall_s, restartable)
-        self._queue.append(call)
-        self._send_more()
-        return call
 
     def _send_more(self) -> None:
         if self._supervisor is None or not self._supervisor.alive:
@@ -321,6 +345,8 @@ class SandboxPool:
         """Nobody waits for it any more: what is under way is killed, and its place given back after that."""
         if not call.future.done():
             call.future.cancel()
+        elif not call.future.cancelled() and call.future.exception() is None:
+            self._drop_session(call.future.result())
         if call.id in self._sent and self._supervisor is not None and self._supervisor.alive:
             self._supervisor.write(wire.encode_id(wire.CANCEL, call.id))
 
@@ -335,18 +361,15 @@ class SandboxPool:
         deadline: float | None = None,
     ) -> LiveSession:
         """See SessionSandbox."""
+        check_seed(seed)
         index = self._flavour(flavour, "")
         self._check_memory(limits)
 
         def encode(call_id: int) -> bytes:
             return wire.encode_open(call_id, limits, index, seed)
 
-        number = await self._perform(encode, limits.wall_s, deadline, restartable=True)
-        return self._register(number, limits)
-
-    def _register(self, number: int, limits: Limits) -> LiveSession:
-        session = LiveSession(self, number, limits)
-        self._sessions[number] = session
+        call = self._call(encode, limits.wall_s, restartable=True, opens=limits)
+        session: LiveSession = await self._perform(call, deadline)
         return session
 
     async def run_cell(
@@ -357,7 +380,8 @@ class SandboxPool:
         def encode(call_id: int) -> bytes:
             return wire.encode_cell(call_id, session.number, code, wall_s)
 
-        result: ExecResult = await self._perform(encode, wall_s, deadline, restartable=False)
+        call = self._call(encode, wall_s, restartable=False, session=session)
+        result: ExecResult = await self._perform(call, deadline)
         return result
 
     async def branch(self, session: LiveSession) -> LiveSession:
@@ -366,15 +390,29 @@ class SandboxPool:
         def encode(call_id: int) -> bytes:
             return wire.encode_branch(call_id, session.number)
 
-        number = await self._perform(encode, 30.0, None, restartable=False)
-        return self._register(number, session.limits)
+        call = self._call(encode, 30.0, restartable=False, opens=session.limits, session=session)
+        branch: LiveSession = await self._perform(call, None)
+        return branch
+
+    def when_answered(self, session: LiveSession, then: Callable[[], None]) -> None:
+        """For LiveSession: calls `then` once nothing of the session is under way. A cell whose caller was
+        cancelled still has the interpreter until it was interrupted."""
+        for call in self._sent.values():
+            if call.session is session:
+                call.then = then
+                return
+        then()
 
     async def close_session(self, session: LiveSession) -> None:
         """For LiveSession."""
-        if self._sessions.pop(session.number, None) is not None:
-            session.lose("closed")
+        self._drop_session(session)
+
+    def _drop_session(self, outcome: object) -> None:
+        """Ends a session that was opened for a caller who is gone."""
+        if isinstance(outcome, LiveSession) and self._sessions.pop(outcome.number, None) is not None:
+            outcome.lose("closed")
             if self._supervisor is not None and self._supervisor.alive:
-                self._supervisor.write(wire.encode_id(wire.CLOSE, session.number))
+                self._supervisor.write(wire.encode_id(wire.CLOSE, outcome.number))
 
     def _lose_sessions(self, reason: str) -> None:
         for session in self._sessions.values():
@@ -384,6 +422,8 @@ class SandboxPool:
     # --- what the supervisor says ------------------------------------------------------------------------
 
     def _take_frame(self, frame: tuple[Any, ...]) -> None:
+        if self._closed:
+            return
         kind = frame[0]
         if kind == wire.RESULT:
             facts = self._facts
@@ -408,28 +448,35 @@ class SandboxPool:
             self._settle(call_id, wire.failure(why, text))
         elif kind == wire.OPENED:
             number = wire.decode_id(frame[1])
-            self._settle(number, number)
+            limits = self._sent[number].opens
+            assert limits is not None
+            self._sessions[number] = session = LiveSession(self, number, limits)
+            self._settle(number, session)
         elif kind == wire.GONE:
             number, reason = wire.decode_gone(frame[1])
             self.evictions += reason in ("evicted", "expired")
-            if session := self._sessions.pop(number, None):
-                session.lose(reason)
+            if gone := self._sessions.pop(number, None):
+                gone.lose(reason)
         elif kind == wire.ZYGOTE:
             flavour, pid = wire.decode_zygote(frame[1])
             self.zygotes[self._options.flavours[flavour]].append(pid)
 
-    def _settle(self, call_id: int, outcome: "ExecResult | SandboxError | int") -> None:
+    def _settle(self, call_id: int, outcome: "ExecResult | SandboxError | LiveSession") -> None:
         call = self._sent.pop(call_id)
-        self._room.release()
+        self._end(call)
         if not call.future.done():
             if isinstance(outcome, SandboxError):
                 call.future.set_exception(outcome)
             else:
                 call.future.set_result(outcome)
-        elif isinstance(outcome, int):  # nobody took the session
-            assert self._supervisor is not None
-            self._supervisor.write(wire.encode_id(wire.CLOSE, outcome))
+        else:
+            self._drop_session(outcome)
         self._send_more()
+
+    def _end(self, call: _Call) -> None:
+        self._room.release()
+        if call.then is not None:
+            call.then()
 
     def _fail_all(self, message: str, *, kind: str, retryable: bool) -> None:
         calls = [*self._sent.values(), *self._queue]
@@ -439,7 +486,7 @@ class SandboxPool:
             self._fail(call, SandboxError(message, kind=kind, retryable=retryable))
 
     def _fail(self, call: _Call, error: SandboxError) -> None:
-        self._room.release()
+        self._end(call)
         if not call.future.done():
             call.future.set_exception(error)
             call.future.exception()  # whoever waits still gets it; nobody need wait
@@ -460,26 +507,36 @@ class SandboxPool:
                 self._room.release()
             else:
                 self._queue.appendleft(call)
-        if not self._closed and self._supervisor is not None and self._restart is None:
+        self._restart_if_dead()
+
+    def _restart_if_dead(self) -> None:
+        dead = self._supervisor is not None and not self._supervisor.alive
+        if dead and not self._closed and self._restart is None:
             self.restarts += 1
             self._restart = asyncio.get_running_loop().create_task(self._start_again())
 
     async def _start_again(self) -> None:
+        """The dead one stays in its place until another is ready: a later call then tries again."""
+        assert self._supervisor is not None
         try:
+            await self._supervisor.close()
             for attempt in range(MAX_ATTEMPTS):
-                assert self._supervisor is not None
-                await self._supervisor.close()
-                self._supervisor = self._new_supervisor()
+                supervisor = self._new_supervisor()
                 try:
-                    await self._supervisor.start()
-                except SandboxError as error:
-                    if error.retryable and attempt + 1 < MAX_ATTEMPTS:
+                    await supervisor.start()
+                except (SandboxError, OSError) as error:
+                    failure = _start_failure(error)
+                    if failure.retryable and attempt + 1 < MAX_ATTEMPTS:
                         continue
-                    self._fail_all(str(error), kind=error.kind, retryable=error.retryable)
+                    self._fail_all(str(failure), kind=failure.kind, retryable=failure.retryable)
                     return
+                self._supervisor = supervisor
                 self._latest_end = 0.0
-                self._send_more()
-                return
+                if supervisor.alive:
+                    self._send_more()
+                    return
+            message = "the sandbox supervisor died each time it was started"
+            self._fail_all(message, kind="supervisor_died", retryable=True)
         finally:
             self._restart = None
 
@@ -504,3 +561,9 @@ class SandboxPool:
 
 def _late() -> SandboxError:
     return SandboxError("the deadline passed before the program ended", kind="deadline", retryable=True)
+
+
+def _start_failure(error: SandboxError | OSError) -> SandboxError:
+    if isinstance(error, SandboxError):
+        return error
+    return SandboxError(f"cannot start the sandbox supervisor: {error}", kind="zygote_start", retryable=True)

@@ -150,7 +150,7 @@ class Supervisor(asyncio.Protocol):
     async def close(self) -> None:
         """Ends the process and all its children; returns when they are gone."""
         if self._transport is not None and not self._lost.done():
-            self._transport.close()
+            self._transport.abort()  # a supervisor that hangs would never take what is still to be sent
             await self._lost
         if not self._hello.done():
             self._hello.cancel()

@@ -4,6 +4,9 @@ caller -> LiveSession (one cell at a time) -> SandboxPool -> supervisor -> the s
 """
 
 import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from rocstar.sandbox.types import ExecResult, Limits, SandboxError, SessionLost
@@ -25,6 +28,8 @@ class _Pool(Protocol):
     async def branch(self, session: "LiveSession") -> "LiveSession": ...
 
     async def close_session(self, session: "LiveSession") -> None: ...
+
+    def when_answered(self, session: "LiveSession", then: Callable[[], None]) -> None: ...
 
 
 class LiveSession:
@@ -49,22 +54,29 @@ class LiveSession:
     async def run(
         self, code: str, *, wall_s: float | None = None, deadline: float | None = None
     ) -> ExecResult:
-        async with self._turn:
-            self._check()
-            try:
-                return await self._pool.run_cell(
-                    self, code, self.limits.wall_s if wall_s is None else wall_s, deadline
-                )
-            except SandboxError as error:
-                raise self._told(error) from None
+        limits = self.limits if wall_s is None else dataclasses.replace(self.limits, wall_s=wall_s)
+        async with self._own_turn(deadline):
+            return await self._pool.run_cell(self, code, limits.wall_s, deadline)
 
     async def branch(self) -> "LiveSession":
-        async with self._turn:
+        async with self._own_turn(None):
+            return await self._pool.branch(self)
+
+    @asynccontextmanager
+    async def _own_turn(self, deadline: float | None) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._turn.acquire()
+        except TimeoutError:
+            message = "the deadline passed before the session was free"
+            raise SandboxError(message, kind="deadline", retryable=True) from None
+        try:
             self._check()
-            try:
-                return await self._pool.branch(self)
-            except SandboxError as error:
-                raise self._told(error) from None
+            yield
+        except SandboxError as error:
+            raise self._told(error) from None
+        finally:
+            self._pool.when_answered(self, self._turn.release)
 
     async def close(self) -> None:
         await self._pool.close_session(self)
@@ -75,7 +87,10 @@ class LiveSession:
             self._lost = reason
 
     def _told(self, error: SandboxError) -> SandboxError:
-        if error.kind != "session_lost" or isinstance(error, SessionLost):
+        if isinstance(error, SessionLost):
+            return error
+        ended = error.kind == "cancelled" and self._lost is not None
+        if not ended and error.kind != "session_lost":
             return error
         return SessionLost(str(error), reason=self._lost or "unknown")
 

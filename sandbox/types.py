@@ -76,6 +76,11 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 
 
+def check_seed(seed: int | None) -> None:
+    if seed is not None and not 0 <= seed < 1 << 64:
+        raise ValueError(f"seed is {seed}; it must lie in [0, 2**64)")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecRequest:
     """One program. `seed` fixes the random modules' state; None draws fresh entropy for every call.
@@ -89,8 +94,7 @@ class ExecRequest:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.seed is not None and not 0 <= self.seed < 1 << 64:
-            raise ValueError(f"seed is {self.seed}; it must lie in [0, 2**64)")
+        check_seed(self.seed)
         for name in ("code", "stdin"):
             length = len(getattr(self, name))
             if length > MAX_TEXT_BYTES:
