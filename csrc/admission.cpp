@@ -14,60 +14,73 @@ void Supervisor::start_pending() {
 // The oldest request whose zygote or session can take it. One that waits for memory holds back all later ones:
 // otherwise small programs would keep a large one waiting for ever.
 bool Supervisor::start_oldest() {
-  std::deque<std::pair<uint64_t, Request>>* oldest = nullptr;
-  for (size_t queue = 0; queue < pending_.size(); ++queue) {
-    if (pending_[queue].empty()) continue;
-    const bool of_session = queue == options_.flavours.size();
-    if (!of_session && server_for(static_cast<uint8_t>(queue)) == nullptr) continue;
-    if (oldest == nullptr || pending_[queue].front().first < oldest->front().first) oldest = &pending_[queue];
+  Queue* queue = nullptr;
+  Queue::iterator oldest;
+  for (size_t flavour = 0; flavour < options_.flavours.size(); ++flavour) {
+    Queue& waiting = pending_[flavour];
+    if (waiting.empty() || server_for(static_cast<uint8_t>(flavour)) == nullptr) continue;
+    if (queue != nullptr && oldest->first <= waiting.front().first) continue;
+    queue = &waiting;
+    oldest = waiting.begin();
   }
-  if (oldest == nullptr) return false;
-  Request& next = oldest->front().second;
-  if (next.type == FrameType::kCell || next.type == FrameType::kBranch) {
-    const auto found = sessions_.find(next.session);
-    if (found == sessions_.end() || processes_[found->second].state != Process::State::kIdle) {
-      const bool lost = found == sessions_.end();
-      append_failed(outbox_, next.id, lost ? Failure::kSessionLost : Failure::kFull,
-                    lost ? "there is no such session" : "the session has a cell under way");
-      oldest->pop_front();
-      return true;
-    }
-    Process& session = processes_[found->second];
-    session.last_used = Clock::now();  // the one that is wanted is not the one that makes room
-    const uint64_t more = session.limits.memory_bytes - std::min(session.reserved_bytes, session.limits.memory_bytes);
-    if (!make_room(more)) return false;
-    Request request = std::move(next);
-    oldest->pop_front();
-    if (!sessions_.contains(request.session)) {
-      append_failed(outbox_, request.id, Failure::kSessionLost, "the session was evicted");
-    } else if (request.type == FrameType::kCell) {
-      start_cell(std::move(request), session);
-    } else {
-      start_branch(std::move(request), session);
-    }
-    return true;
+  Queue& of_sessions = pending_.back();
+  const auto cell = std::find_if(of_sessions.begin(), of_sessions.end(), [this](const auto& item) {
+    const auto found = sessions_.find(item.second.session);
+    if (found == sessions_.end()) return true;
+    const Process& session = processes_[found->second];
+    return session.state == Process::State::kIdle && session.offspring == nullptr;
+  });
+  if (cell != of_sessions.end() && (queue == nullptr || cell->first < oldest->first)) {
+    queue = &of_sessions;
+    oldest = cell;
   }
-  if (next.type == FrameType::kOpen && sessions_.size() >= options_.max_sessions) {
-    Process* victim = least_recently_used();
-    if (victim == nullptr) {
-      append_failed(outbox_, next.id, Failure::kFull, "every session has a cell under way");
-      oldest->pop_front();
-      return true;
-    }
-    close_session(victim->number, GoneWhy::kEvicted);
+  if (queue == nullptr) return false;
+  const Request& next = oldest->second;
+  const bool of_session = queue == &of_sessions;
+  if (!(of_session ? has_room_for_cell(next) : has_room_for_child(next))) return false;
+  Request request = std::move(oldest->second);
+  queue->erase(oldest);
+  if (of_session) {
+    start_in_session(std::move(request));
+  } else if (request.type == FrameType::kOpen && sessions_.size() >= options_.max_sessions) {
+    append_failed(outbox_, request.id, Failure::kFull, "every session has a cell under way");
+  } else {
+    Server& server = *server_for(request.flavour);
+    order_child(std::move(request), server);
   }
-  if (!make_room(next.limits.memory_bytes)) return false;
-  Request request = std::move(next);
-  oldest->pop_front();
-  Server& server = *server_for(request.flavour);
-  order_child(std::move(request), server);
   return true;
 }
 
-bool Supervisor::make_room(uint64_t bytes) {
+void Supervisor::start_in_session(Request request) {
+  const auto found = sessions_.find(request.session);
+  if (found == sessions_.end()) {
+    append_failed(outbox_, request.id, Failure::kSessionLost, "there is no such session");
+  } else if (request.type == FrameType::kCell) {
+    start_cell(std::move(request), processes_[found->second]);
+  } else {
+    start_branch(std::move(request), processes_[found->second]);
+  }
+}
+
+bool Supervisor::has_room_for_cell(const Request& request) {
+  const auto found = sessions_.find(request.session);
+  if (found == sessions_.end()) return true;
+  Process& session = processes_[found->second];
+  const uint64_t more = session.limits.memory_bytes - std::min(session.reserved_bytes, session.limits.memory_bytes);
+  return make_room(request.type == FrameType::kBranch ? session.limits.memory_bytes : more, &session);
+}
+
+bool Supervisor::has_room_for_child(const Request& request) {
+  if (request.type == FrameType::kOpen && sessions_.size() >= options_.max_sessions) {
+    if (Process* victim = least_recently_used(nullptr)) close_session(victim->number, GoneWhy::kEvicted);
+  }
+  return make_room(request.limits.memory_bytes, nullptr);
+}
+
+bool Supervisor::make_room(uint64_t bytes, const Process* spared) {
   while (reserved_bytes_ + bytes > options_.memory_bytes) {
-    Process* victim = least_recently_used();
-    if (victim == nullptr) return reserved_bytes_ == 0;  // a request larger than all there is runs alone
+    Process* victim = least_recently_used(spared);
+    if (victim == nullptr) return under_way_ == 0;  // nothing is left to wait for: it runs with what there is
     reserved_bytes_ -= victim->reserved_bytes;
     victim->reserved_bytes = 0;
     close_session(victim->number, GoneWhy::kEvicted);
@@ -75,11 +88,11 @@ bool Supervisor::make_room(uint64_t bytes) {
   return true;
 }
 
-Supervisor::Process* Supervisor::least_recently_used() {
+Supervisor::Process* Supervisor::least_recently_used(const Process* spared) {
   Process* found = nullptr;
   for (const auto& [number, index] : sessions_) {
     Process& session = processes_[index];
-    if (session.state != Process::State::kIdle) continue;
+    if (session.state != Process::State::kIdle || &session == spared) continue;
     if (found == nullptr || session.last_used < found->last_used) found = &session;
   }
   return found;

@@ -39,9 +39,10 @@ int exit_code_of(Run run) {
 }
 
 int run_program(rocstar::Child& child, const py::function& run_cell) {
-  const std::optional<rocstar::Cell> cell = child.next_cell();
-  if (!cell) return 0;
-  return exit_code_of([&] { return run_cell(py::bytes(cell->code), cell->seed.value_or(fresh_seed())).cast<int>(); });
+  return exit_code_of([&] {
+    const std::optional<rocstar::Cell> cell = child.next_cell();
+    return cell ? run_cell(py::bytes(cell->code), cell->seed.value_or(fresh_seed())).cast<int>() : 0;
+  });
 }
 
 bool has_threads() {
@@ -54,24 +55,32 @@ void forget_interrupt() {
   if (PyErr_CheckSignals() != 0) PyErr_Clear();
 }
 
+// Runs one cell and tells how it ended; its exit code if the process ends with it.
+std::optional<int> run_session_cell(rocstar::Child& child, const rocstar::Cell& cell, const py::function& run_cell) {
+  std::string value;
+  bool exits = false;
+  forget_interrupt();
+  const int code = exit_code_of([&] {
+    const auto seed = cell.seed ? py::object(py::int_(*cell.seed)) : py::none();
+    const auto answer = run_cell(py::bytes(cell.code), seed).cast<std::tuple<int, std::string, bool>>();
+    value = std::get<1>(answer);
+    exits = std::get<2>(answer);
+    return std::get<0>(answer);
+  });
+  if (exits) return code;
+  child.reply(code, value);
+  return std::nullopt;
+}
+
 // Serves cells until the supervisor is gone or a cell ends the process.
 int run_session(rocstar::Child& child, const py::function& run_cell) {
   child.has_threads = has_threads;
-  while (const std::optional<rocstar::Cell> cell = child.next_cell()) {
-    std::string value;
-    bool exits = false;
-    forget_interrupt();
-    const int code = exit_code_of([&] {
-      const auto seed = cell->seed ? py::object(py::int_(*cell->seed)) : py::none();
-      const auto answer = run_cell(py::bytes(cell->code), seed).cast<std::tuple<int, std::string, bool>>();
-      value = std::get<1>(answer);
-      exits = std::get<2>(answer);
-      return std::get<0>(answer);
-    });
-    if (exits) return code;
-    child.reply(code, value);
-  }
-  return 0;
+  return exit_code_of([&] {
+    while (const std::optional<rocstar::Cell> cell = child.next_cell()) {
+      if (const auto code = run_session_cell(child, *cell, run_cell)) return *code;
+    }
+    return 0;
+  });
 }
 
 // The interpreter lock stays held: the zygote has one thread, and each child needs the lock at once.

@@ -6,8 +6,10 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <system_error>
@@ -56,6 +58,7 @@ UniqueFd make_stdin(const std::string& bytes) {
 
 void Supervisor::order_child(Request request, Server& server) {
   const uint64_t id = request.id;
+  Process* made = nullptr;
   try {
     Pair out = make_output(), err = make_output(), control = make_control();
     const UniqueFd input = request.stdin_bytes.empty() ? UniqueFd() : make_stdin(request.stdin_bytes);
@@ -74,6 +77,7 @@ void Supervisor::order_child(Request request, Server& server) {
     if (home->ruleset() >= 0) fds.push_back(home->ruleset());
     if (home->directory() >= 0) fds.push_back(home->directory());
     Process& process = new_process(std::move(request), std::move(home));
+    made = &process;
     process.out = Capture(std::move(out.ours), process.limits.output_bytes);
     process.err = Capture(std::move(err.ours), process.limits.output_bytes);
     process.control = std::move(control.ours);
@@ -85,10 +89,12 @@ void Supervisor::order_child(Request request, Server& server) {
     set_deadline(process, Clock::now() + kBirthGrace);
     try {
       send_message(server.socket.get(), {reinterpret_cast<const char*>(&order), sizeof order}, fds);
-    } catch (const std::system_error&) {
-      // The zygote is dying: its end is on the way, and finds this order among those to be given again.
+    } catch (const std::system_error& error) {
+      // A dying zygote's end is on the way, and finds this order among those to be given again.
+      if (error.code().value() != EPIPE && error.code().value() != ECONNRESET) throw;
     }
   } catch (const std::system_error& error) {
+    if (made != nullptr) return start_failed(*made, error.what());
     append_failed(outbox_, id, Failure::kChildStart, error.what());
   }
 }
@@ -113,17 +119,30 @@ Supervisor::Process& Supervisor::new_process(Request request, std::shared_ptr<Ho
   return process;
 }
 
+bool Supervisor::is_unknown_child(pid_t pid) const {
+  siginfo_t info{};
+  if (pid <= 0 || by_pid_.contains(pid)) return false;
+  if (std::any_of(servers_.begin(), servers_.end(), [pid](const auto& one) { return one->pid == pid; })) return false;
+  return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0;  // else it is not ours
+}
+
 void Supervisor::take_birth(Process& process) {
   Birth birth;
-  const ssize_t got = read(process.control.get(), &birth, sizeof birth);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got != sizeof birth) return start_failed(process, "the child ended before it was confined");
+  bool again = false;
+  const Message message =
+      receive_message(process.control.get(), {reinterpret_cast<char*>(&birth), sizeof birth}, again);
+  if (again) return;
+  if (message.bytes != sizeof birth) return start_failed(process, "the child ended before it was confined");
   if (birth.state != kReady) {
     return start_failed(process, "the child could not be confined: " + std::generic_category().message(birth.what));
   }
-  process.pid = birth.what;
+  // A zygote's child has run nothing of the user's by now. A branch has, so the kernel is asked who it is.
+  const pid_t pid = process.origin != nullptr ? message.sender : birth.what;
+  if (!is_unknown_child(pid)) return start_failed(process, "the child is not whom it says it is");
+  process.pid = pid;
   process.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
   if (!process.pidfd) return start_failed(process, "pidfd_open: " + std::generic_category().message(errno));
+  process.family = process.origin != nullptr ? process.origin->family : pid;
   by_pid_[process.pid] = process.index;
   if (process.server != nullptr) process.server->orders.erase(process.index);
   process.server = nullptr;
@@ -140,14 +159,19 @@ void Supervisor::take_birth(Process& process) {
     set_deadline(process, process.started + std::chrono::microseconds(process.limits.wall_us));
     return send_cell(process);
   }
-  // A branch is told of when its origin can be used again too.
-  if (process.origin == nullptr) announce_session(process);
+  if (process.origin != nullptr) {
+    if (process.origin->state == Process::State::kBranching) return;  // told of when its origin can be used again
+    process.origin->offspring = nullptr;
+    process.origin = nullptr;
+  }
+  announce_session(process);
 }
 
 void Supervisor::announce_session(Process& process) {
   sessions_[process.number] = process.index;
   append_opened(outbox_, process.request.id);
-  process.request = Request{.seed = process.request.seed};
+  process.seed = process.request.seed;
+  process.request = Request{};
   --under_way_;
   process.state = Process::State::kIdle;
   process.last_used = process.started;
@@ -173,6 +197,7 @@ void Supervisor::start_cell(Request request, Process& session) {
                     .cpu_s = session.limits.cpu_s,
                     .memory_bytes = session.limits.memory_bytes,
                     .output_bytes = session.limits.output_bytes};
+  request.seed = session.seed;
   session.request = std::move(request);
   session.state = Process::State::kRunning;
   session.flags = 0;
@@ -190,14 +215,16 @@ void Supervisor::start_branch(Request request, Process& origin) {
   const uint64_t id = request.id;
   try {
     if (sessions_.size() >= options_.max_sessions) {
-      Process* victim = least_recently_used();
-      if (victim == nullptr || victim == &origin) {
+      Process* victim = least_recently_used(&origin);
+      if (victim == nullptr) {
         append_failed(outbox_, id, Failure::kFull, "there is no room for one more session");
         return;
       }
       close_session(victim->number, GoneWhy::kEvicted);
     }
     Pair out = make_output(), err = make_output(), control = make_control();
+    const int on = 1;
+    if (setsockopt(control.ours.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0) fail("setsockopt(SO_PASSCRED)");
     const int fds[4] = {null_.get(), out.theirs.get(), err.theirs.get(), control.theirs.get()};
     const CellHeader header{CellKind::kBranch, 0, 0, 0};
     send_message(origin.control.get(), {reinterpret_cast<const char*>(&header), sizeof header}, fds);
@@ -211,7 +238,8 @@ void Supervisor::start_branch(Request request, Process& origin) {
     origin.offspring = &process;
     origin.branch_granted = true;
     origin.state = Process::State::kBranching;
-    set_deadline(origin, Clock::now() + std::chrono::seconds(10));
+    set_deadline(origin, Clock::now() + kBranchGrace);
+    set_deadline(process, Clock::now() + kBranchGrace);
     watch(process.control.get(), Source::kControl, process.index, process.generation, EPOLLIN);
   } catch (const std::system_error& error) {
     append_failed(outbox_, id, Failure::kChildStart, error.what());

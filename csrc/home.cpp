@@ -82,10 +82,11 @@ uint64_t count_contents(int directory, uint64_t enough) {
   while (const dirent* entry = entries && count < enough ? readdir(entries.get()) : nullptr) {
     if (is_dots(entry->d_name)) continue;
     ++count;
-    if (entry->d_type != DT_DIR) continue;
-    if (const UniqueFd below = open_below(directory, entry->d_name); below) {
-      count += count_contents(below.get(), enough - count);
-    }
+    if (entry->d_type != DT_DIR && entry->d_type != DT_UNKNOWN) continue;
+    const UniqueFd below = open_below(directory, entry->d_name);
+    // One that cannot be looked into may hold anything.
+    if (!below && errno != ENOTDIR && errno != ELOOP) return enough;
+    if (below) count += count_contents(below.get(), enough - count);
   }
   return count;
 }
@@ -114,7 +115,7 @@ Homes::~Homes() {
 void Homes::make(Slot& slot, uint32_t index) {
   if (options_.base.empty()) return;
   slot.path = options_.base + "/" + std::to_string(index);
-  if (mkdir(slot.path.c_str(), 0700) != 0) fail("mkdir(" + slot.path + ")");
+  if (mkdir(slot.path.c_str(), 0700) != 0 && errno != EEXIST) fail("mkdir(" + slot.path + ")");
   const uint32_t uid = options_.first_uid + index;
   if (options_.slot_uid && chown(slot.path.c_str(), uid, uid) != 0) fail("chown(" + slot.path + ")");
   slot.directory.reset(open(slot.path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));

@@ -38,7 +38,7 @@ void send_message(int socket, std::string_view bytes, std::span<const int> fds) 
 
 Message receive_message(int socket, std::span<char> buffer, bool& would_block) {
   iovec part{buffer.data(), buffer.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMostFds)];
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMostFds) + CMSG_SPACE(sizeof(ucred))];
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
@@ -53,7 +53,13 @@ Message receive_message(int socket, std::span<char> buffer, bool& would_block) {
   }
   Message received{.bytes = static_cast<size_t>(got)};
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    if (header->cmsg_level != SOL_SOCKET) continue;
+    if (header->cmsg_type == SCM_CREDENTIALS) {
+      ucred sender;
+      std::memcpy(&sender, CMSG_DATA(header), sizeof sender);
+      received.sender = sender.pid;
+    }
+    if (header->cmsg_type != SCM_RIGHTS) continue;
     const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (size_t i = 0; i < count; ++i) {
       int fd;

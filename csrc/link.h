@@ -10,6 +10,8 @@
 //                         repr of its value. A session writes a CellReply and the repr, after each cell
 #pragma once
 
+#include <sys/types.h>
+
 #include <array>
 #include <cstdint>
 #include <span>
@@ -69,6 +71,7 @@ struct [[gnu::packed]] CellReply {
 struct Message {
   size_t bytes = 0;  // 0: the other end is closed
   std::vector<UniqueFd> fds;
+  pid_t sender = -1;  // the kernel's word, where it was asked for (SO_PASSCRED)
 };
 
 void send_message(int socket, std::string_view bytes, std::span<const int> fds);

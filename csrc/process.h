@@ -23,6 +23,8 @@ struct Supervisor::Process {
   Process* origin = nullptr;     // that forks it, while starting
   Process* offspring = nullptr;  // that it forks, while branching
   Request request;               // under way: the program, cell, opening or branching
+  std::optional<uint64_t> seed;  // of the session
+  pid_t family = -1;             // session id (setsid) of the process and all its branches
   uint64_t number = 0;           // of the session
   Limits limits;                 // of the program or session
   std::shared_ptr<Home> home;
@@ -61,6 +63,8 @@ inline constexpr size_t kMostOrders = 16;
 inline constexpr uint32_t kMostDeaths = 3;
 // A zygote that lets a child wait this long to be born is taken to hang, and killed: its orders go to the next.
 inline constexpr std::chrono::seconds kBirthGrace{20};
+// A branch takes no longer than this, or its origin is no partner any more.
+inline constexpr std::chrono::seconds kBranchGrace{5};
 // How often to look for the end of somebody unknown, while one is expected.
 inline constexpr std::chrono::milliseconds kStrangersLook{50};
 // A session whose cell is interrupted has this long to answer before it is killed.
@@ -69,6 +73,8 @@ inline constexpr std::chrono::milliseconds kInterruptGrace{300};
 [[noreturn]] void fail(const char* what);
 // Microseconds of CPU time that a process has used, all its threads together; 0 when it cannot be known.
 uint64_t cpu_us_of(pid_t pid);
+// Those that /proc shows; none where it does not.
+std::vector<pid_t> own_children();
 // What a session holds of its own, to within the zygote's pages that it has changed.
 uint64_t held_bytes_of(pid_t pid, uint64_t baseline_resident);
 

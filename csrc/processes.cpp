@@ -36,6 +36,15 @@ uint64_t cpu_us_of(pid_t pid) {
   return static_cast<uint64_t>(used.tv_sec) * 1'000'000 + static_cast<uint64_t>(used.tv_nsec) / 1000;
 }
 
+std::vector<pid_t> own_children() {
+  std::vector<pid_t> found;
+  char path[48];
+  std::snprintf(path, sizeof path, "/proc/self/task/%d/children", getpid());
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path, "re"), std::fclose);
+  for (int pid; file && std::fscanf(file.get(), "%d", &pid) == 1;) found.push_back(pid);
+  return found;
+}
+
 uint64_t held_bytes_of(pid_t pid, uint64_t baseline_resident) {
   // Pages of the zygote that a session has copied are resident either way: this much is assumed of them.
   constexpr uint64_t kCopied = 2 << 20;
@@ -85,23 +94,26 @@ void Supervisor::take_replies(Process& process) {
   process.branch_granted = false;
   process.last_used = Clock::now();
   set_deadline(process, process.last_used + std::chrono::microseconds(options_.lease_us));
-  Process* offspring = std::exchange(process.offspring, nullptr);
+  Process* offspring = process.offspring;
   if (offspring == nullptr) return;
-  offspring->origin = nullptr;
+  if (reply.code == 0 && offspring->pid <= 0) return;  // its birth is still to come, or its deadline
+  process.offspring = offspring->origin = nullptr;
   if (reply.code != 0) {
     append_failed(outbox_, offspring->request.id, Failure::kCannotBranch,
                   reply.code == EBUSY ? "the session has running threads, which a fork would lose"
                                       : "the session cannot fork: " + std::generic_category().message(reply.code));
     abandon(*offspring);
-  } else if (offspring->pid > 0) {
+  } else {
     announce_session(*offspring);
   }
+  kill_strays();
 }
 
 void Supervisor::finish_cell(Process& session, const CellReply& reply, std::string_view value) {
   // The reply was written after everything else that the cell wrote.
-  while (session.out.drain() || session.err.drain()) {
-  }
+  // Once is enough, for a pipe holds no more than one reading takes, and a thread of it may go on writing for ever.
+  session.out.drain();
+  session.err.drain();
   Outcome outcome{.id = session.request.id, .code = reply.code, .flags = session.flags};
   const uint64_t used = cpu_us_of(session.pid);
   outcome.cpu_us = used - std::min(used, session.cpu_us_before);
@@ -142,7 +154,6 @@ void Supervisor::drain(Process& process, Capture& stream) {
 void Supervisor::stop(Process& process, Outcome::Flag why) {
   if (process.state == Process::State::kStarting) {
     process.flags |= why;  // told when it is born
-    if (process.origin != nullptr) kill(*process.origin, Outcome::Flag{0});
     return;
   }
   const bool asked_already = process.flags & kStopped;
@@ -169,9 +180,9 @@ void Supervisor::reap(Process& process) {
   if (done != 0) fail("waitid");
   if (info.si_pid == 0) return;
   for (Capture* stream : {&process.out, &process.err}) {
-    // A dead child's pipe holds at most its capacity: this ends.
-    while (stream->drain()) {
-    }
+    // What its pipe holds, and its end. A branch may have the same pipe and go on writing: not more than that.
+    stream->drain();
+    stream->drain();
     if (stream->kept().total() > hard_cap(process.limits)) process.flags |= Outcome::kOutputLimit;
   }
   char rest[4096];
@@ -206,7 +217,10 @@ void Supervisor::reap(Process& process) {
     abandon(*offspring);
   }
   by_pid_.erase(process.pid);
+  const bool session = process.session;
+  if (session) families_.insert(process.family);
   forget(process);
+  if (session) kill_strays();
 }
 
 // An end by SIGKILL that nobody here sent, and the cgroup counts one more victim: the kernel took it for its memory.
@@ -260,6 +274,22 @@ void Supervisor::forget(Process& process) {
 // Somebody whom nobody here knows by its pid is about to end.
 void Supervisor::expect_strangers() { strangers_until_ = Clock::now() + std::chrono::seconds(2); }
 
+// A session may have spent the supervisor's leave to fork on a process that never says so. Nobody else's children are
+// in a session's family (setsid is denied them), so whoever is there unknown is killed.
+void Supervisor::kill_strays() {
+  std::set<pid_t> living;
+  for (const Process& process : processes_) {
+    if (process.session && process.family > 0) living.insert(process.family);
+    if (process.origin != nullptr && process.pid <= 0) return;  // one is about to be born, and unknown until then
+  }
+  families_.insert(living.begin(), living.end());
+  for (const pid_t pid : own_children()) {
+    if (families_.contains(getsid(pid)) && is_unknown_child(pid)) ::kill(pid, SIGKILL);
+  }
+  families_ = std::move(living);
+  expect_strangers();
+}
+
 void Supervisor::reap_strangers() {
   siginfo_t info{};
   while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
@@ -278,11 +308,13 @@ void Supervisor::kill_all() {
   }
   for (Process& process : processes_) {
     if (process.pidfd) syscall(SYS_pidfd_send_signal, process.pidfd.get(), SIGKILL, nullptr, 0);
+    if (process.family > 0) ::kill(-process.family, SIGKILL);
     process.control.reset();
     process.out = Capture();
     process.err = Capture();
   }
-  // Strangers see their closed socket. ECHILD: nobody is left.
+  for (const pid_t pid : own_children()) ::kill(pid, SIGKILL);
+  // Those not seen see their closed socket. ECHILD: nobody is left.
   while (waitid(P_ALL, 0, nullptr, WEXITED) == 0 || errno == EINTR) {
   }
   processes_.clear();

@@ -200,6 +200,8 @@ void Supervisor::expire() {
       close_session(process.number, GoneWhy::kExpired);
     } else if (process.state == Process::State::kStarting && process.server != nullptr) {
       syscall(SYS_pidfd_send_signal, process.server->pidfd.get(), SIGKILL, nullptr, 0);
+    } else if (process.state == Process::State::kStarting) {
+      start_failed(process, "the branch was never born");
     } else {
       stop(process, Outcome::kTimedOut);
     }

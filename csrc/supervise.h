@@ -81,6 +81,7 @@ class Supervisor {
   using Clock = std::chrono::steady_clock;
   struct Process;
   struct Server;
+  using Queue = std::deque<std::pair<uint64_t, Request>>;  // with the order of arrival
   enum class Source : uint8_t { kClient, kZygote, kZygoteEnd, kListener, kControl, kOut, kErr, kPidfd };
 
   // supervise.cpp: the loop and the pool's side
@@ -109,14 +110,18 @@ class Supervisor {
   // admission.cpp: what may start when
   void start_pending();
   bool start_oldest();
-  bool make_room(uint64_t bytes);
-  Process* least_recently_used();
+  void start_in_session(Request request);
+  bool has_room_for_cell(const Request& request);
+  bool has_room_for_child(const Request& request);
+  bool make_room(uint64_t bytes, const Process* spared);
+  Process* least_recently_used(const Process* spared);
 
   // births.cpp: how programs, sessions, cells and branches begin
   void order_child(Request request, Server& server);
   Process& new_process(Request request, std::shared_ptr<Home> home);
   void start_cell(Request request, Process& session);
   void start_branch(Request request, Process& origin);
+  bool is_unknown_child(pid_t pid) const;
   void take_birth(Process& process);
   void announce_session(Process& process);
   void start_failed(Process& process, const std::string& why);
@@ -132,6 +137,7 @@ class Supervisor {
   void stop(Process& process, Outcome::Flag why);
   void reap(Process& process);
   void expect_strangers();
+  void kill_strays();
   void reap_strangers();
   void finish_cell(Process& session, const CellReply& reply, std::string_view value);
   bool was_killed_for_memory(const Outcome& outcome);
@@ -155,12 +161,13 @@ class Supervisor {
   std::vector<std::unique_ptr<Server>> servers_;
   std::map<uint32_t, UniqueFd> listeners_;  // one per zygote that ever was, while it has children
   uint32_t next_listener_ = 0;
-  std::vector<std::deque<std::pair<uint64_t, Request>>> pending_;  // by flavour, sessions' last; with order of arrival
+  std::vector<Queue> pending_;  // by flavour, that of cells and branches last
   uint64_t arrivals_ = 0;
   std::deque<Process> processes_;  // by index; addresses stay
   std::vector<uint32_t> free_;
   std::unordered_map<uint64_t, uint32_t> sessions_;  // by number
   std::unordered_map<pid_t, uint32_t> by_pid_;
+  std::set<pid_t> families_;                                    // of sessions that live or have just ended
   std::set<std::pair<Clock::time_point, uint32_t>> deadlines_;  // of processes, by index
   uint32_t under_way_ = 0;
   uint64_t reserved_bytes_ = 0;

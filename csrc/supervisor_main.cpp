@@ -1,6 +1,7 @@
 // The supervisor as a program: rocstar/sandbox/_supervisor. Started by the pool (rocstar/sandbox/process.py), which
 // gives everything on the command line: see `usage`.
 #include <getopt.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -116,6 +117,12 @@ Arguments parse(int argc, char** argv) {
 int main(int argc, char** argv) {
   Arguments given = parse(argc, argv);
   if (!rocstar::die_with_parent(given.parent)) return 0;
+  if (chdir("/") != 0) return 1;
+  rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {  // a session has half a dozen
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
   setsid();  // a terminal's Ctrl-C is the pool's to handle: it closes the socket when it is done
   try {
     if (!rocstar::enter_tier(given.tiers, given.supervisor)) return 3;

@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
+#include <memory>
 
 #include "process.h"
 #include "zygote.h"
@@ -19,6 +21,18 @@ namespace rocstar {
 namespace {
 
 constexpr int kZygoteFd = 3;
+
+// The process that a thread belongs to, -1 if that cannot be told.
+pid_t process_id_of(pid_t thread) {
+  char path[48], line[128];
+  std::snprintf(path, sizeof path, "/proc/%d/status", thread);
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path, "re"), std::fclose);
+  int found = -1;
+  while (file && std::fgets(line, sizeof line, file.get()) != nullptr) {
+    if (std::sscanf(line, "Tgid: %d", &found) == 1) break;
+  }
+  return found;
+}
 
 // Async-signal-safe from the fork on.
 [[noreturn]] void become_zygote(int socket, int null, char* const* arguments, pid_t parent) {
@@ -127,8 +141,11 @@ void Supervisor::zygote_ended(Server& server) {
     Process& process = processes_[index];
     Request request = std::move(process.request);
     const size_t queue = request.flavour;
+    const bool cancelled = process.flags & kStopped;
     forget(process);
-    if (++request.attempts >= kMostDeaths) {
+    if (cancelled) {
+      append_failed(outbox_, request.id, Failure::kCancelled, "cancelled before it started");
+    } else if (++request.attempts >= kMostDeaths) {
       append_failed(outbox_, request.id, Failure::kChildStart, "its zygote died each time it was to start");
     } else {
       pending_[queue].emplace_front(0, std::move(request));
@@ -165,7 +182,7 @@ int Supervisor::judge(const Question& question) {
       if (process == nullptr) return EROFS;
       return process->home->may_create(process->limits.files) ? 0 : EDQUOT;
     case Question::Kind::kBranch:
-      if (process == nullptr || !process->branch_granted) return EPERM;
+      if (process == nullptr || question.thread != process->pid || !process->branch_granted) return EPERM;
       process->branch_granted = false;
       return 0;
   }
@@ -174,10 +191,7 @@ int Supervisor::judge(const Question& question) {
 
 Supervisor::Process* Supervisor::process_of_thread(pid_t thread) {
   if (const auto found = by_pid_.find(thread); found != by_pid_.end()) return &processes_[found->second];
-  for (const auto& [pid, index] : by_pid_) {
-    // Signal 0 only asks: the thread exists in that process, or it does not (ESRCH).
-    if (syscall(SYS_tgkill, pid, thread, 0) == 0 || errno == EPERM) return &processes_[index];
-  }
+  if (const auto found = by_pid_.find(process_id_of(thread)); found != by_pid_.end()) return &processes_[found->second];
   return nullptr;
 }
 

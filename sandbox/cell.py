@@ -8,6 +8,7 @@ import _random
 import ast
 import atexit
 import builtins
+import contextlib
 import io
 import linecache
 import os
@@ -23,6 +24,10 @@ CELL = "<cell>"
 VALUE_FD = 3
 MEMORY_EXIT = 86
 """Exit code for an uncaught MemoryError. A program that forges it is still counted as failed."""
+
+RANDOM_WORDS = (b"rand", b"shuffle", b"scipy", b"statistics", b"networkx", b"rvs", b"uuid", b"secrets", b"64")
+"""Whoever uses the shared generators has to name one of these. A program that hides the name finds the zygote's
+own state, which is fixed: seeding the generators changes eighty pages, a quarter of what a small program costs."""
 
 MAIN = types.ModuleType("__main__")
 MAIN.__dict__["__builtins__"] = builtins
@@ -51,9 +56,9 @@ def open_streams() -> None:
 
 def run_cell(code: bytes, seed: int) -> int:
     """Runs a program from its UTF-8 source and returns the exit code for this process."""
-    reseed(seed)
-    exit_code = run_source(code)
-    return finish(exit_code)
+    if any(word in code for word in RANDOM_WORDS):
+        reseed(seed)
+    return finish(run_source(code))
 
 
 def reseed(seed: int) -> None:
@@ -136,13 +141,13 @@ def evaluate(source: str, namespace: dict[str, Any], name: str = CELL) -> object
     end = len(source.rstrip())
     cut = source.rfind("\n", 0, end) + 1
     last = source[cut:end]
-    if not last[:1].isidentifier() or last[-1] != ")" or ";" in last:
-        return evaluate_tree(source, namespace, name)
-    try:
-        body = compile(source[:cut], name, "exec", dont_inherit=True) if cut else None
-        padded = "\n" * source.count("\n", 0, cut) + last
-        tail = compile(padded, name, "eval", dont_inherit=True)
-    except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
+    body = tail = None
+    if last[:1].isidentifier() and last[-1] == ")" and ";" not in last:
+        with contextlib.suppress(SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
+            body = compile(source[:cut], name, "exec", dont_inherit=True) if cut else None
+            padded = "\n" * source.count("\n", 0, cut) + last
+            tail = compile(padded, name, "eval", dont_inherit=True)
+    if tail is None:
         return evaluate_tree(source, namespace, name)
     if body is not None:
         exec(body, namespace)

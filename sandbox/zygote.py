@@ -63,8 +63,11 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def preload(flavour: Flavour) -> None:
     """Imports the flavour's modules and runs its warm-up. Raises ImportError."""
+    os.environ.update(flavour.environment)
     for name in flavour.modules:
         importlib.import_module(name)
+    for name in flavour.environment:
+        del os.environ[name]
     with contextlib.redirect_stderr(io.StringIO()):  # math-verify warns that it runs without its own clock
         exec(compile(flavour.warm_up, "<warm-up>", "exec"), {"__name__": "warm_up"})
 
