@@ -26,8 +26,9 @@ MEMORY_EXIT = 86
 """Exit code for an uncaught MemoryError. A program that forges it is still counted as failed."""
 
 RANDOM_WORDS = (b"rand", b"shuffle", b"scipy", b"statistics", b"networkx", b"rvs", b"uuid", b"secrets", b"64")
-"""Whoever uses the shared generators has to name one of these. A program that hides the name finds the zygote's
-own state, which is fixed: seeding the generators changes eighty pages, a quarter of what a small program costs."""
+"""Whoever uses the shared generators has to name one of these. A program that hides the name finds the
+zygote's own state, which is fixed: seeding the generators changes eighty pages, a quarter of what a small
+program costs."""
 
 MAIN = types.ModuleType("__main__")
 MAIN.__dict__["__builtins__"] = builtins
