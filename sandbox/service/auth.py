@@ -39,11 +39,13 @@ def require_token_unless_loopback(host: str, token: str | None) -> None:
 
 def is_loopback(host: str) -> bool:
     """True if every address `host` stands for is this machine's own. Raises OSError for an unknown name."""
+    if not host:  # every address
+        return False
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        found = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        return bool(host) and all(ipaddress.ip_address(entry[4][0]).is_loopback for entry in found)
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return all(ipaddress.ip_address(entry[4][0]).is_loopback for entry in found)
 
 
 def is_authorized(header: str | None, token: str | None) -> bool:

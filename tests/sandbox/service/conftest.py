@@ -54,7 +54,8 @@ async def serving(sandbox: Any, **options: Any) -> AsyncIterator[Running]:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         port = runner.addresses[0][1]
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
+        limit = aiohttp.ClientTimeout(total=30)  # a test fails rather than hangs
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", timeout=limit) as http:
             yield Running(service, http, port)
     finally:
         await runner.cleanup()

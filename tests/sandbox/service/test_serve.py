@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox import cli
+from rocstar.sandbox.service import auth
 
 COMMAND = [
     sys.executable,
@@ -128,6 +129,18 @@ async def test_the_token_is_needed_and_never_reaches_a_program(tmp_path: Path) -
     async with started("--token-file", str(file)) as (_, port):
         assert (await exchange(port, "/v1/run", {"code": ""}))[0] == 401
         assert (await exchange(port, "/v1/run", {"code": ""}, Authorization=f"Bearer {token}"))[0] == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_goes_without_a_token(host: str) -> None:
+    auth.require_token_unless_loopback(host, None)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.1", "fe80::1", "8.8.8.8"])
+def test_any_other_address_needs_one(host: str) -> None:
+    with pytest.raises(ValueError, match="token is needed"):
+        auth.require_token_unless_loopback(host, None)
+    auth.require_token_unless_loopback(host, "0123456789abcdef")
 
 
 @pytest.mark.parametrize(
