@@ -37,6 +37,9 @@ def build_parser() -> argparse.ArgumentParser:
         part.add_parser(verbs)
     for name, verb in verbs.choices.items():
         default = Path(__file__).parent / "results" / f"sandbox_{name.replace('-', '_')}.json"
+        if name != "layers":
+            text = "further option of `rocstar sandbox serve`, e.g. --serve-option=--max-live=4"
+            verb.add_argument("--serve-option", action="append", default=[], help=text)
         verb.add_argument("--out", type=Path, default=default, help="where the JSON goes")
     return parser
 

@@ -71,13 +71,18 @@ def _redis_binary() -> str:
     return binary
 
 
+def interpreter(checkout: Path, python: Path | None = None) -> Path:
+    found = (python or checkout / ".venv" / "bin" / "python").absolute()
+    if not found.exists():
+        raise FileNotFoundError(f"{found} does not exist: give code-judge a virtual environment")
+    return found
+
+
 @contextmanager
 def code_judge(checkout: Path, setting: Setting, python: Path | None = None) -> Iterator[CodeJudge]:
     """Starts Redis, the API and the workers. python: the interpreter of its environment, by default
     CHECKOUT/.venv/bin/python; it must have numpy and sympy, as the programs import them."""
-    interpreter = python or checkout / ".venv" / "bin" / "python"
-    if not interpreter.exists():
-        raise FileNotFoundError(f"{interpreter} does not exist: give code-judge a virtual environment")
+    run_with = interpreter(checkout, python)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="code-judge-")))
         redis_port, api_port = free_port(), free_port()
@@ -93,13 +98,13 @@ def code_judge(checkout: Path, setting: Setting, python: Path | None = None) -> 
             "MAX_MEMORY": "1024",
             "MAX_QUEUE_WORK_LIFE_TIME": "120",
             "MAX_STDOUT_ERROR_LENGTH": "100000",
-            "PYTHON_EXECUTOR_PATH": str(interpreter),
+            "PYTHON_EXECUTOR_PATH": str(run_with),
             chunk_name: str(setting.chunk),
         }
-        serve = [interpreter, "-m", "uvicorn", "app.main:app", "--port", str(api_port)]
+        serve = [run_with, "-m", "uvicorn", "app.main:app", "--port", str(api_port)]
         serve += ["--workers", str(setting.api), "--log-level", "warning"]
         api = stack.enter_context(running(serve, log=folder / "api.log", cwd=checkout, env=env))
-        work = [interpreter, "run_workers.py"]
+        work = [run_with, "run_workers.py"]
         workers = stack.enter_context(running(work, log=folder / "workers.log", cwd=checkout, env=env))
         wait_for_port(api_port, api)
         yield CodeJudge(setting, api_port, [api.pid, workers.pid], redis.pid)

@@ -33,7 +33,6 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--limit", type=int, help="use only the first so many real programs")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the usual number of calls")
-    parser.add_argument("--serve-option", action="append", default=[], help="further option of serve")
 
 
 async def _round(server: Service, route: Route, programs: Iterator[Program], calls: int) -> Load:

@@ -38,7 +38,6 @@ MEMORY_BAR_GB, RATE_BAR = 2.5, 700.0
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser("flood", help="45,000 calls in flight through one client")
     parser.add_argument("--calls", type=int, default=CALLS)
-    parser.add_argument("--serve-option", action="append", default=[], help="further option of serve")
     parser.add_argument("--plot", type=Path, help="write in-flight and memory over time to this PNG or SVG")
 
 

@@ -100,7 +100,7 @@ async def run(options: argparse.Namespace) -> int:
     programs = nonced("print")
     rows: list[dict[str, Any]] = []
     saturations: dict[str, Any] = {}
-    with service() as server:
+    with service(*options.serve_option) as server:
         await _saturation(server, programs, BATCH, 2, 1.0)
         for name, size in (("single calls", 1), (f"batches of {BATCH}", BATCH)):
             lanes = SATURATING_LANES if size == 1 else (2, 4)

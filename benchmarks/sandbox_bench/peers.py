@@ -1,4 +1,5 @@
-"""The same programs through rocstar, code-judge and `python -c`, in turn within one run.
+"""The same programs through rocstar, code-judge and `python -c`, in turn within one run. The interpreter of
+code-judge's environment runs `python -c` too.
 
 First every setting of code-judge is tried on every kind of program; its best (least CPU per call) for that
 kind is the one compared. Then, kind by kind, rounds of: rocstar, code-judge, python -c. A ratio is that of
@@ -8,13 +9,21 @@ one round; the median over rounds is quoted.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from sandbox_bench import python_c
-from sandbox_bench.code_judge import SETTINGS, CodeJudge, Setting, code_judge, redis_version, version
+from sandbox_bench.code_judge import (
+    SETTINGS,
+    CodeJudge,
+    Setting,
+    code_judge,
+    interpreter,
+    redis_version,
+    version,
+)
 from sandbox_bench.http_client import Client
 from sandbox_bench.load import Load, drive, in_batches, summary
 from sandbox_bench.programs import Program, load_real, nonced
@@ -26,12 +35,13 @@ from rocstar.sandbox.bench import table
 
 BATCH = 64
 BARS = {"print": 10.0, "sympy": 50.0, "real": 15.0}
-TRIAL_CALLS = {"print": 64, "numpy": 24, "sympy": 12, "real": 24}
-PEER_CALLS = {"print": 192, "numpy": 64, "sympy": 24, "real": 64}
-OUR_CALLS = {"print": 1024, "numpy": 512, "sympy": 384, "real": 512}
-PYTHON_CALLS = {"print": 64, "numpy": 16, "sympy": 8, "real": 24}
-
-Take = Callable[[str, int], list[Program]]
+REAL_CALLS = 96
+TRIAL_CALLS = {"print": 64, "numpy": 16, "sympy": 8, "real": 32}
+PEER_CALLS = {"print": 192, "numpy": 64, "sympy": 24, "real": REAL_CALLS}
+OUR_CALLS = {"print": 1024, "numpy": 512, "sympy": 384, "real": REAL_CALLS}
+PYTHON_CALLS = {"print": 64, "numpy": 16, "sympy": 8, "real": REAL_CALLS}
+OUR_REPEATS = {"real": 4}
+"""How often rocstar gets the same sample in a round: one pass would be too short to measure."""
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -45,8 +55,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 class Supply:
-    """Programs for everyone. Ones with a nonce never repeat; real ones are strided through from the start for
-    every taker, so that all systems are given the same mix. Scaled counts are at least 2."""
+    """Programs for everyone. Ones with a nonce never repeat. Real ones differ much in cost, so all systems get
+    the same sample in a round: every so-many-th program of the file, another offset each round. Scaled counts
+    are at least 2."""
 
     def __init__(self, data: Path | None, scale: float) -> None:
         self._streams = {kind: nonced(kind) for kind in ("print", "numpy", "sympy")}
@@ -54,14 +65,13 @@ class Supply:
         self._scale = scale
         self.kinds = [*self._streams, *(["real"] if self._real else [])]
 
-    def take(self, kind: str, count: int) -> list[Program]:
+    def take(self, kind: str, count: int, number: int = 0) -> list[Program]:
+        """`count` programs, of the sample of round `number` if they are real."""
         count = max(2, int(count * self._scale))
-        if kind == "real":
-            # Every prefix of a strided order has the mix of the whole file, to within a program.
-            step = max(1, len(self._real) // count)
-            return self._real[: step * count : step][:count]
-        stream = self._streams[kind]
-        return [next(stream) for _ in range(count)]
+        if kind != "real":
+            return [next(self._streams[kind]) for _ in range(count)]
+        step = max(1, len(self._real) // count)
+        return self._real[number % step :: step][:count]
 
 
 async def _through(
@@ -111,12 +121,17 @@ async def _compare(
         judge = stack.enter_context(code_judge(options.code_judge, setting, options.code_judge_python))
         await _peer(judge, supply.take(kind, 4))
         await _ours(server, supply.take(kind, BATCH))
-        for _ in range(options.rounds):
-            loads["rocstar"].append(await _ours(server, supply.take(kind, OUR_CALLS[kind])))
-            loads["code-judge"].append(await _peer(judge, supply.take(kind, PEER_CALLS[kind])))
-            few = PYTHON_CALLS[kind]
-            loads["python -c"].append(python_c.run_all(supply.take(kind, few), at_once=1))
-            loads["python -c, 2"].append(python_c.run_all(supply.take(kind, few), at_once=2))
+        for number in range(options.rounds):
+            ours = supply.take(kind, OUR_CALLS[kind], number) * OUR_REPEATS.get(kind, 1)
+            loads["rocstar"].append(await _ours(server, ours))
+            loads["code-judge"].append(await _peer(judge, supply.take(kind, PEER_CALLS[kind], number)))
+            few, python = PYTHON_CALLS[kind], str(interpreter(options.code_judge, options.code_judge_python))
+            loads["python -c"].append(
+                python_c.run_all(supply.take(kind, few, number), at_once=1, python=python)
+            )
+            loads["python -c, 2"].append(
+                python_c.run_all(supply.take(kind, few, number), at_once=2, python=python)
+            )
     return loads
 
 
@@ -124,7 +139,7 @@ async def run(options: argparse.Namespace) -> int:
     supply = Supply(options.data, options.scale)
     trials = await _trials(options, supply)
     rows, ratios, bars = [], [], []
-    with service() as server:
+    with service(*options.serve_option) as server:
         for kind in supply.kinds:
             best = _best(trials, kind)
             loads = await _compare(options, supply, kind, best, server)

@@ -118,7 +118,7 @@ async def _pool_rows(options: argparse.Namespace) -> tuple[list[dict[str, Any]],
 
 async def _http_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
-    with service() as server:
+    with service(*options.serve_option) as server:
         async with server.client() as client:
             cells = [of_http(session) for session in await _open_http(client)]
             await _cells("warm-up", cells, WARM_UP * SESSIONS, [server.pid])
