@@ -55,8 +55,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 class Supply:
-    """Programs for everyone. Ones with a nonce never repeat. Real ones differ much in cost, so all systems get
-    the same sample in a round: every so-many-th program of the file, another offset each round. Scaled counts
+    """Programs for everyone. Ones with a nonce never repeat. Real ones differ much in cost, so in a round all
+    systems get the same sample: every so-many-th program of the file, another offset each round. Scaled counts
     are at least 2."""
 
     def __init__(self, data: Path | None, scale: float) -> None:
