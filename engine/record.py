@@ -97,6 +97,8 @@ def _turn(turn: Turn) -> dict[str, Any]:
                 "status": result.status if result else "not_executed",
                 "is_error": result.is_error if result else False,
                 "result": result.text if result else "",
+                **({"restarted": True} if result and result.restarted else {}),
+                **({"replayed": True} if result and result.replayed else {}),
             }
         )
     return {
@@ -149,7 +151,13 @@ def _turn_from(turn: Mapping[str, Any]) -> Turn:
         ToolCall(name=c["name"], arguments=c["arguments"], malformed=c["malformed"]) for c in turn["calls"]
     )
     results = tuple(
-        ToolResult(status=c["status"], is_error=c["is_error"], text=c["result"])
+        ToolResult(
+            status=c["status"],
+            is_error=c["is_error"],
+            text=c["result"],
+            restarted=c.get("restarted", False),
+            replayed=c.get("replayed", False),
+        )
         for c in turn["calls"]
         if c["status"] != "not_executed"
     )

@@ -4,7 +4,8 @@
 
 Who waits: the trajectory waits for its own turn, its own tools and its own judge; nobody waits for it but
 its group. Token ids are appended and never re-made from text. Our failures (InferenceError, SandboxError,
-a passed deadline) end in Failed, which has no reward.
+a passed deadline) end in Failed, which has no reward. What its tools hold is let go when the last turn ends,
+before the judge, and in whatever way it ends.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rocstar.engine.chat import ChatFormat
 from rocstar.engine.inference.base import Generation, Inference, InferenceError, Sampling, StopReason
 from rocstar.engine.seeds import stream_of
 from rocstar.engine.toolcalls import parse_tool_calls
-from rocstar.engine.tools import ToolBox, cut_middle
+from rocstar.engine.tools import ToolBox, Tools, cut_middle
 from rocstar.engine.types import (
     Failed,
     FinishReason,
@@ -96,7 +97,8 @@ async def run_trajectory(agent: Agent, task: Task, key: TrajectoryKey) -> Trajec
     deadline = asyncio.get_running_loop().time() + agent.limits.timeout_s
     finish = FinishReason.aborted
     try:
-        finish = await _converse(agent, task, key, draft, deadline)
+        async with agent.tools.open(seed=stream_of(key, purpose="tools")) as tools:
+            finish = await _converse(agent, tools, task, key, draft, deadline)
         text = "\n".join(turn.text for turn in draft.turns)
         truncated = finish is not FinishReason.answered
         outcome = await agent.judge.score(text, task, truncated=truncated, deadline=deadline)
@@ -122,12 +124,12 @@ async def run_trajectory(agent: Agent, task: Task, key: TrajectoryKey) -> Trajec
 
 
 async def _converse(
-    agent: Agent, task: Task, key: TrajectoryKey, draft: _Draft, deadline: float
+    agent: Agent, tools: Tools, task: Task, key: TrajectoryKey, draft: _Draft, deadline: float
 ) -> FinishReason:
     """Turn by turn until the policy answers or a limit ends it; returns why it ended."""
     draft.append(agent.chat.prompt_ids(task.question), Origin.prompt)
     end = len(draft.ids) + agent.limits.max_response_tokens
-    token_stream, tool_stream = stream_of(key), stream_of(key, purpose="tools")
+    token_stream = stream_of(key)
     while True:
         start = len(draft.ids)
         generation = await agent.inference.generate(
@@ -153,9 +155,7 @@ async def _converse(
             return FinishReason.answered
         if len(draft.turns) >= agent.limits.max_turns:
             return FinishReason.max_turns
-        results = await agent.tools.execute(
-            calls, seed=tool_stream + 64 * len(draft.turns), deadline=deadline
-        )
+        results = await tools.execute(calls, turn=len(draft.turns), deadline=deadline)
         draft.turns[-1] = Turn(
             start=start, end=turn.end, text=text, stopped=stopped, calls=calls, results=results
         )

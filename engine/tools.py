@@ -1,25 +1,31 @@
 """Tools the policy may call: their schemas, their execution in the sandbox, and the words of the result.
 
-    parse_tool_calls -> ToolBox.execute -> Sandbox.run -> ExecResult -> result_text -> cut to tokens
+    ToolBox.open -> Tools of one trajectory
+    parse_tool_calls -> Tools.execute -> Sandbox.run | Interpreter.run -> ExecResult -> result_text -> cut
 
-Who waits: the trajectory, for all calls of a turn; they run concurrently. A SandboxError passes through:
-it makes the trajectory Failed and never becomes text.
+Who waits: the trajectory, for all calls of a turn. Programs run concurrently, cells of its interpreter one
+after the other (engine/interpreter.py). A SandboxError passes through: it makes the trajectory Failed and
+never becomes text.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
 
 from rocstar.engine.chat import Tokenizer
+from rocstar.engine.interpreter import Interpreter
 from rocstar.engine.types import ToolCall, ToolResult
-from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Sandbox, Status
+from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Sandbox, SessionSandbox, Status
 
 TextStyle = Literal["brief", "plain", "rstar2"]
 CUT_MARKER = "...(truncated)..."
+RESTARTED = "(the interpreter was restarted)"
+"""The line above a cell's result when what earlier cells had defined is gone."""
 MAX_TOKEN_CHARS = 64
 """Characters per token beyond which a long result is cut before it is encoded."""
 PYTHON_TOOL = "python_code_with_standard_io"
@@ -58,8 +64,87 @@ PYTHON_SCHEMA: Mapping[str, Any] = {
 """The original's schema, word for word (the policy reads it)."""
 
 
+JUPYTER_TOOL = "jupyter_code"
+JUPYTER_SCHEMA: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": JUPYTER_TOOL,
+        "description": "Execute python code in a Jupyter notebook cell and return result",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "code": {"type": "string", "description": "The python code to execute in a single cell"}
+            },
+            "required": ["code"],
+        },
+    },
+}
+"""The original's schema too."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolBox:
+class Tool:
+    """A function that the policy may call: what it is told of it, the names it goes by, its arguments."""
+
+    schema: Mapping[str, Any]
+    names: frozenset[str]
+    arguments: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return str(self.schema["function"]["name"])
+
+    def read(self, call: ToolCall, index: int, max_parallel_calls: int) -> Mapping[str, str] | ToolResult:
+        """The arguments of the `index`-th call of a turn, or the refusal the policy reads."""
+        if call.malformed is not None or call.arguments is None:
+            return _refuse("malformed_call", f"Failed to decode tool call: {call.malformed}")
+        if index >= max_parallel_calls:
+            return _refuse("too_many_calls", f"Only {max_parallel_calls} tool calls are executed per turn")
+        if call.name not in self.names:
+            return _refuse("unknown_tool", f"Unknown tool {call.name!r}; the tool is {self.name!r}")
+        arguments = {field: call.arguments.get(field, "") for field in self.arguments}
+        for field, value in arguments.items():
+            if not isinstance(value, str):
+                return _refuse("bad_arguments", f"Argument {field!r} must be a string")
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                return _refuse(
+                    "bad_arguments", f"Argument {field!r} holds a lone surrogate, which is not text"
+                )
+            if "\0" in value and field == "code":
+                return _refuse("bad_arguments", "Argument 'code' holds a NUL character")
+        return arguments
+
+
+PYTHON = Tool(schema=PYTHON_SCHEMA, names=PYTHON_TOOL_NAMES, arguments=("code", "input"))
+JUPYTER = Tool(schema=JUPYTER_SCHEMA, names=frozenset({JUPYTER_TOOL}), arguments=("code",))
+TOOLS: Mapping[str, Tool] = {"python": PYTHON, "jupyter": JUPYTER}
+
+
+class Tools(Protocol):
+    """The tools of one trajectory."""
+
+    async def execute(
+        self, calls: Sequence[ToolCall], *, turn: int, deadline: float | None
+    ) -> tuple[ToolResult, ...]:
+        """Results in the order of the calls, which are those of the `turn`-th turn, counted from 1."""
+        ...
+
+
+class ToolBox(Protocol):
+    """Where every trajectory gets its tools."""
+
+    @property
+    def schemas(self) -> Sequence[Mapping[str, Any]]: ...
+
+    def open(self, *, seed: int) -> AbstractAsyncContextManager[Tools]:
+        """`seed` fixes the random modules of everything the trajectory runs. What it holds ends on exit."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonToolBox:
     """The Python tool over a sandbox. Stateless: calls of one trajectory share nothing."""
 
     sandbox: Sandbox
@@ -72,10 +157,20 @@ class ToolBox:
     def schemas(self) -> Sequence[Mapping[str, Any]]:
         return [PYTHON_SCHEMA]
 
+    @asynccontextmanager
+    async def open(self, *, seed: int) -> AsyncIterator[Tools]:
+        yield _Programs(box=self, seed=seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Programs:
+    box: PythonToolBox
+    seed: int
+
     async def execute(
-        self, calls: Sequence[ToolCall], *, seed: int, deadline: float | None
+        self, calls: Sequence[ToolCall], *, turn: int, deadline: float | None
     ) -> tuple[ToolResult, ...]:
-        """Results in the order of the calls. `seed` fixes the random modules of the programs."""
+        seed = self.seed + 64 * turn
         try:
             async with asyncio.TaskGroup() as group:
                 running = [
@@ -88,39 +183,69 @@ class ToolBox:
         return tuple(task.result() for task in running)
 
     async def _execute_one(self, call: ToolCall, index: int, seed: int, deadline: float | None) -> ToolResult:
-        request = self._request(call, index, seed)
-        if isinstance(request, ToolResult):
-            return request
-        result = await self.sandbox.run(request, deadline=deadline)
-        return ToolResult(
-            status=result.status.value,
-            is_error=result.status is not Status.OK,
-            text=result_text(result, self.style),
+        box = self.box
+        arguments = PYTHON.read(call, index, box.max_parallel_calls)
+        if isinstance(arguments, ToolResult):
+            return arguments
+        request = ExecRequest(
+            code=arguments["code"],
+            stdin=arguments["input"],
+            limits=box.limits,
+            flavour=box.flavour,
+            seed=seed,
         )
+        return _told(await box.sandbox.run(request, deadline=deadline), box.style)
 
-    def _request(self, call: ToolCall, index: int, seed: int) -> ExecRequest | ToolResult:
-        """The request to run, or the refusal the policy reads."""
-        if call.malformed is not None or call.arguments is None:
-            return _refuse("malformed_call", f"Failed to decode tool call: {call.malformed}")
-        if index >= self.max_parallel_calls:
-            return _refuse(
-                "too_many_calls", f"Only {self.max_parallel_calls} tool calls are executed per turn"
-            )
-        if call.name not in PYTHON_TOOL_NAMES:
-            return _refuse("unknown_tool", f"Unknown tool {call.name!r}; the tool is {PYTHON_TOOL!r}")
-        code, stdin = call.arguments.get("code", ""), call.arguments.get("input", "")
-        for field, value in (("code", code), ("input", stdin)):
-            if not isinstance(value, str):
-                return _refuse("bad_arguments", f"Argument {field!r} must be a string")
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                return _refuse(
-                    "bad_arguments", f"Argument {field!r} holds a lone surrogate, which is not text"
-                )
-            if "\0" in value and field == "code":
-                return _refuse("bad_arguments", "Argument 'code' holds a NUL character")
-        return ExecRequest(code=code, stdin=stdin, limits=self.limits, flavour=self.flavour, seed=seed)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JupyterToolBox:
+    """The notebook tool: one live interpreter per trajectory, opened at its first call, closed at its end."""
+
+    sandbox: SessionSandbox
+    limits: Limits
+    flavour: str
+    style: TextStyle
+    max_parallel_calls: int
+
+    @property
+    def schemas(self) -> Sequence[Mapping[str, Any]]:
+        return [JUPYTER_SCHEMA]
+
+    @asynccontextmanager
+    async def open(self, *, seed: int) -> AsyncIterator[Tools]:
+        interpreter = Interpreter(self.sandbox, flavour=self.flavour, limits=self.limits, seed=seed)
+        try:
+            yield _Cells(box=self, interpreter=interpreter)
+        finally:
+            await interpreter.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cells:
+    box: JupyterToolBox
+    interpreter: Interpreter
+
+    async def execute(
+        self, calls: Sequence[ToolCall], *, turn: int, deadline: float | None
+    ) -> tuple[ToolResult, ...]:
+        return tuple([await self._execute_one(call, k, deadline) for k, call in enumerate(calls)])
+
+    async def _execute_one(self, call: ToolCall, index: int, deadline: float | None) -> ToolResult:
+        arguments = JUPYTER.read(call, index, self.box.max_parallel_calls)
+        if isinstance(arguments, ToolResult):
+            return arguments
+        ran = await self.interpreter.run(arguments["code"], deadline=deadline)
+        told = _told(ran.result, self.box.style)
+        text = f"{RESTARTED}\n{told.text}" if ran.restarted else told.text
+        return replace(told, text=text, restarted=ran.restarted, replayed=ran.replayed)
+
+
+def _told(result: ExecResult, style: TextStyle) -> ToolResult:
+    return ToolResult(
+        status=result.status.value,
+        is_error=result.status is not Status.OK,
+        text=result_text(result, style),
+    )
 
 
 def _refuse(status: str, text: str) -> ToolResult:
@@ -160,12 +285,13 @@ def _last_line(text: str) -> str:
 def _rstar2_text(result: ExecResult) -> str:
     """The released client's strings (its table of outcomes, execution time included)."""
     stdout = result.stdout + (f"{result.value}\n" if result.value is not None else "")
-    stderr = result.stderr.replace("<cell>:", "<string>:")
+    stderr = _WARNING.sub(r"<string>:\1", result.stderr)
     lines = ["Tool call success"]
     if result.status is not Status.OK:
         reason = "worker_timeout" if result.status is Status.TIMEOUT else ""
         lines = ["Tool call failure", f"reason: {reason}"]
-        stderr = _rstar2_error(result.stderr)
+        is_stopped = result.status in (Status.TIMEOUT, Status.OUTPUT_LIMIT)
+        stderr = _rstar2_error(_INTERRUPTED.sub("", result.stderr) if is_stopped else result.stderr)
     if result.status is Status.TIMEOUT:
         stdout += "Suicide from timeout.\n"
     lines += [f"stdout: {stdout}"] if stdout else []
@@ -173,7 +299,13 @@ def _rstar2_text(result: ExecResult) -> str:
     return "\n".join([*lines, f"execution time: {result.wall_s:.2f}s"])
 
 
-_FRAME = re.compile(r'^  File "<cell>", line (\d+)(, in )?.*\n(?:    (.*)\n)?', re.MULTILINE)
+_WARNING = re.compile(r"^<cell(?: \d+)?>:(\d+: .*\n)(?:  .*\n)?", re.MULTILINE)
+"""The original's programs have no file, so its warnings show no source line."""
+_INTERRUPTED = re.compile(
+    r"^Traceback \(most recent call last\):\n.*^KeyboardInterrupt\n\Z", re.MULTILINE | re.DOTALL
+)
+"""How a cell that was stopped ends; the original kills without a word."""
+_FRAME = re.compile(r'^  File "<cell(?: \d+)?>", line (\d+)(, in )?.*\n(?:    (.*)\n)?', re.MULTILINE)
 _EXCEPTION = re.compile(r"^(?:\w+\.)*(\w+)(?:: (.*))?$", re.MULTILINE)
 
 

@@ -63,11 +63,16 @@ class ToolResult:
     `is_error` = the status is not ok, or the call was undecodable, of an unknown tool, or had bad
     arguments, or came after more calls than one turn may make (contract 6). `status` is a sandbox status,
     or `malformed_call`, `unknown_tool`, `bad_arguments`, `too_many_calls`.
+
+    Of a live interpreter: `restarted` = an earlier cell ended it, this one ran in a fresh one, and the text
+    says so; `replayed` = it was lost by no fault of the policy and built again from its cells, unseen.
     """
 
     status: str
     is_error: bool
     text: str
+    restarted: bool = False
+    replayed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

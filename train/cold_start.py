@@ -9,7 +9,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rocstar.engine.chat import load_template, render
-from rocstar.engine.tools import PYTHON_SCHEMA, PYTHON_TOOL, result_text
+from rocstar.engine.tools import TOOLS, result_text
 from rocstar.engine.types import Task
 from rocstar.sandbox.types import Limits, Sandbox
 from rocstar.train.config import Recipe
@@ -39,7 +39,7 @@ async def conversations_for(
         recipe.sft.num_demonstrations,
         seed=recipe.run.seed,
         sandbox=sandbox,
-        tool_name=PYTHON_TOOL,
+        tool_name=TOOLS[tool.kind].name,
         render_result=lambda result: result_text(result, tool.text),
         limits=Limits(wall_s=tool.wall_s, memory_bytes=tool.memory_mb << 20),
         flavour=tool.flavour,
@@ -58,7 +58,7 @@ def build_from_nothing(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A tokenizer trained on the conversations and a Qwen3 with random weights."""
     template = load_template(scratch_template(recipe), None)
-    tools = [PYTHON_SCHEMA]
+    tools = [TOOLS[recipe.tool.kind].schema]
     texts = (
         render(template, row["messages"], tools, generation_prompt=False) for row in rows[:TOKENIZER_ROWS]
     )

@@ -54,12 +54,28 @@ class ModelConfig(Section):
 
 
 class ToolConfig(Section):
+    kind: Literal["python", "jupyter"] = Field(
+        "python", description="a program per call, or cells of one live interpreter per trajectory"
+    )
     text: Literal["brief", "plain", "rstar2"] = Field("plain", description="how results are put in words")
-    flavour: str = Field("stdlib", description="zygote: stdlib, or numeric (numpy and sympy)")
+    flavour: str = Field(
+        "stdlib",
+        description="what is imported beforehand: stdlib, numeric (numpy and sympy), scientific (scipy too), "
+        "or auto: chosen by what each program imports",
+    )
     wall_s: float = Field(4.0, gt=0)
     memory_mb: int = Field(512, ge=64)
     max_output_tokens: int = Field(256, ge=8, description="longer results are cut in the middle")
     max_parallel_calls: int = Field(4, ge=1, description="calls executed per turn; more are an error")
+
+    @model_validator(mode="after")
+    def _a_notebook_has_one_flavour(self) -> ToolConfig:
+        if self.kind == "jupyter" and self.flavour == "auto":
+            raise ValueError(
+                "flavour = 'auto' chooses for each program, and an interpreter that lives (kind = 'jupyter') "
+                "keeps what it began with; name a flavour"
+            )
+        return self
 
 
 class DataConfig(Section):

@@ -25,10 +25,11 @@ from rocstar.engine.chat import ChatFormat
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.inference.embedded import EmbeddedEngine
 from rocstar.engine.rollout import Agent, RolloutLimits
-from rocstar.engine.tools import ToolBox
+from rocstar.engine.tools import JupyterToolBox, PythonToolBox, ToolBox
 from rocstar.engine.types import Task
-from rocstar.sandbox.pool import SandboxPool
-from rocstar.sandbox.types import Limits, Sandbox
+from rocstar.sandbox.flavours import FLAVOURS
+from rocstar.sandbox.pool import AUTO, SandboxPool
+from rocstar.sandbox.types import Limits, SessionSandbox
 from rocstar.train import checkpoint
 from rocstar.train.cold_start import build_from_nothing, conversations_for
 from rocstar.train.config import ConfigError, Recipe, to_toml
@@ -38,7 +39,7 @@ from rocstar.train.metrics import MetricsWriter
 from rocstar.train.model_io import load_model, load_tokenizer
 from rocstar.train.preflight import Tasks, chat_format, check, load_all_tasks
 from rocstar.train.report import write_report
-from rocstar.train.reward import Judge
+from rocstar.train.reward import VERIFIER_FLAVOUR, Judge
 from rocstar.train.run_directory import CONFIG, METRICS, claim, discard_if_unused
 from rocstar.train.scratch import digit_token_mask
 from rocstar.train.sft import cold_start, tokenise
@@ -96,18 +97,26 @@ def _lead(recipe: Recipe, run_dir: Path, world: World, *, resume: bool) -> None:
 
 @contextlib.asynccontextmanager
 async def open_sandbox(recipe: Recipe) -> AsyncIterator[SandboxPool]:
-    """The zygotes that tools and grading need."""
-    flavours = tuple(dict.fromkeys([recipe.tool.flavour, "verifier"]))
-    limit = recipe.engine.sandbox_children
-    pool = SandboxPool(flavours=flavours, max_live=limit) if limit else SandboxPool(flavours=flavours)
+    """The zygotes that tools and grading need, and room for the interpreter of every trajectory in flight."""
+    tool, engine = recipe.tool, recipe.engine
+    chosen = [name for name, flavour in FLAVOURS.items() if flavour.chosen]
+    flavours = [*(chosen if tool.flavour == AUTO else [tool.flavour]), VERIFIER_FLAVOUR]
+    pool = SandboxPool(
+        flavours,
+        max_live=engine.sandbox_children or None,
+        max_sessions=engine.max_running if tool.kind == "jupyter" else 0,
+        # A trajectory ends within its own time limit: no interpreter is taken from a living one.
+        lease_s=engine.turn_timeout_s + 60.0,
+    )
     async with pool:
         yield pool
 
 
-def tool_box(recipe: Recipe, sandbox: Sandbox) -> ToolBox:
+def tool_box(recipe: Recipe, sandbox: SessionSandbox) -> ToolBox:
     tool = recipe.tool
     limits = Limits(wall_s=tool.wall_s, cpu_s=max(1, int(tool.wall_s) + 1), memory_bytes=tool.memory_mb << 20)
-    return ToolBox(
+    box = JupyterToolBox if tool.kind == "jupyter" else PythonToolBox
+    return box(
         sandbox=sandbox,
         limits=limits,
         flavour=tool.flavour,

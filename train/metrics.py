@@ -64,6 +64,8 @@ METRICS = _listed({
     "tool/calls_mean": ("calls", "tool calls per trajectory, also undecodable ones"),
     "tool/executed_share": ("share", "trajectories with a well-formed call that the sandbox ran"),
     "tool/status/{status}": ("calls", "tool calls that ended with this status"),
+    "tool/session_restarts": ("calls", "calls that met a fresh interpreter, for an earlier one ended theirs"),
+    "tool/session_replays": ("calls", "calls whose lost interpreter was built again from its earlier cells"),
     "seq_len/mean": ("tokens", "tokens per trajectory: prompt, policy and tool"),
     "seq_len/max": ("tokens", "tokens of the longest trajectory"),
     "is_truncated/mean": ("share", "trajectories cut by a limit before they answered"),

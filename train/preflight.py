@@ -10,7 +10,7 @@ from typing import cast
 from transformers import PreTrainedTokenizerBase
 
 from rocstar.engine.chat import ChatError, ChatFormat, Tokenizer, find_boundaries, load_template
-from rocstar.engine.tools import PYTHON_SCHEMA
+from rocstar.engine.tools import TOOLS
 from rocstar.engine.types import Task
 from rocstar.sandbox.flavours import FLAVOURS
 from rocstar.train.cold_start import scratch_template
@@ -75,8 +75,8 @@ def check(recipe: Recipe) -> None:
         max_positions = MAX_POSITIONS
     if sft.steps and sft.data != "demonstrations":
         read_conversations(Path(sft.data))
-    if recipe.tool.flavour not in FLAVOURS:
-        raise ConfigError(f"tool.flavour = {recipe.tool.flavour!r} is not one of {', '.join(FLAVOURS)}")
+    if recipe.tool.flavour not in (*FLAVOURS, "auto"):
+        raise ConfigError(f"tool.flavour = {recipe.tool.flavour!r} is not one of {', '.join(FLAVOURS)}, auto")
     for k, stage in enumerate(recipe.stages):
         if max_positions is not None and stage.max_response_tokens >= max_positions:
             raise ConfigError(
@@ -88,7 +88,7 @@ def check(recipe: Recipe) -> None:
 def check_scratch(recipe: Recipe) -> None:
     """The template of a model from nothing must be a bundled one or a file, and carry tool calls."""
     try:
-        find_boundaries(load_template(scratch_template(recipe), None), [PYTHON_SCHEMA])
+        find_boundaries(load_template(scratch_template(recipe), None), [TOOLS[recipe.tool.kind].schema])
     except ChatError as error:
         raise ConfigError(f"model.template = {recipe.model.template!r}: {error}") from None
 
@@ -97,7 +97,7 @@ def chat_format(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> ChatForma
     """The conversation format; ConfigError if template and tokenizer cannot carry tool calls."""
     try:
         source = load_template(recipe.model.template, getattr(tokenizer, "chat_template", None))
-        chat = ChatFormat(cast("Tokenizer", tokenizer), source, [PYTHON_SCHEMA])
+        chat = ChatFormat(cast("Tokenizer", tokenizer), source, [TOOLS[recipe.tool.kind].schema])
     except ChatError as error:
         raise ConfigError(f"model.template = {recipe.model.template!r}: {error}") from None
     tokenizer.chat_template = source

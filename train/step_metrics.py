@@ -26,6 +26,8 @@ def rollout_metrics(selection: Selection) -> dict[str, float]:
         "tool/error_share": _mean(r.is_error for r in results),
         "tool/calls_mean": _mean(len(t.results) for t in trajectories),
         "tool/executed_share": _mean(any(_ran(r.status) for r in t.results) for t in trajectories),
+        "tool/session_restarts": float(sum(r.restarted for r in results)),
+        "tool/session_replays": float(sum(r.replayed for r in results)),
         "seq_len/mean": _mean(len(t.ids) for t in trajectories),
         "seq_len/max": float(max((len(t.ids) for t in trajectories), default=0)),
         "is_truncated/mean": _mean(t.is_truncated for t in trajectories),

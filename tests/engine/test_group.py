@@ -18,7 +18,7 @@ from rocstar.engine.testing import (
     check_trajectory,
     run_virtual,
 )
-from rocstar.engine.tools import PYTHON_SCHEMA, PYTHON_TOOL, ToolBox
+from rocstar.engine.tools import PYTHON_SCHEMA, PYTHON_TOOL, PythonToolBox
 from rocstar.engine.types import Failed, Group, Outcome, Scored, Task
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits
@@ -55,7 +55,7 @@ def agent(
     script: Callable[[Request], str | Reply], *, sandbox: Any = None, max_running: int = 1 << 30
 ) -> tuple[Agent, ScriptedPolicy]:
     policy = ScriptedPolicy(script, TOKENIZER, max_running=max_running)
-    tools = ToolBox(
+    tools = PythonToolBox(
         sandbox=sandbox or Sandbox(), limits=Limits(), flavour="stdlib", style="brief", max_parallel_calls=2
     )
     limits = RolloutLimits(max_response_tokens=4000, max_turns=8, max_tool_tokens=64, timeout_s=1e6)

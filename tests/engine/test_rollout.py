@@ -14,7 +14,7 @@ from rocstar.engine.inference.base import InferenceError, Sampling
 from rocstar.engine.rollout import Agent, RolloutLimits, run_trajectory
 from rocstar.engine.seeds import stream_of
 from rocstar.engine.testing import ByteTokenizer, Reply, ScriptedPolicy, check_trajectory, run_virtual
-from rocstar.engine.tools import CUT_MARKER, PYTHON_SCHEMA, PYTHON_TOOL, ToolBox
+from rocstar.engine.tools import CUT_MARKER, PYTHON_SCHEMA, PYTHON_TOOL, PythonToolBox
 from rocstar.engine.types import (
     Failed,
     FinishReason,
@@ -63,7 +63,7 @@ def agent(script: Any, sandbox: Any = None, judge: Any = None, **limits: Any) ->
     return Agent(
         inference=script if isinstance(script, ScriptedPolicy) else ScriptedPolicy(script, TOKENIZER),
         chat=CHAT,
-        tools=ToolBox(
+        tools=PythonToolBox(
             sandbox=sandbox or FakeSandbox(lambda request: fake.ok(request.code.upper())),
             limits=Limits(),
             flavour="stdlib",

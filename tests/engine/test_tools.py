@@ -15,6 +15,7 @@ from rocstar.engine.tools import (
     PYTHON_SCHEMA,
     PYTHON_TOOL,
     PYTHON_TOOL_NAMES,
+    PythonToolBox,
     ToolBox,
     cut_middle,
     result_text,
@@ -27,8 +28,8 @@ from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError
 LIMITS = Limits(wall_s=1.5)
 
 
-def box(script: Any, *, max_parallel_calls: int = 4, sandbox: Any = None) -> ToolBox:
-    return ToolBox(
+def box(script: Any, *, max_parallel_calls: int = 4, sandbox: Any = None) -> PythonToolBox:
+    return PythonToolBox(
         sandbox=sandbox or FakeSandbox(script),
         limits=LIMITS,
         flavour="stdlib",
@@ -42,7 +43,8 @@ def call(code: Any, name: str = PYTHON_TOOL, **arguments: Any) -> ToolCall:
 
 
 async def execute(tools: ToolBox, *calls: ToolCall) -> tuple[ToolResult, ...]:
-    return await tools.execute(calls, seed=100, deadline=None)
+    async with tools.open(seed=100) as opened:
+        return await opened.execute(calls, turn=1, deadline=None)
 
 
 # ---- results ----
@@ -240,14 +242,16 @@ def test_schema_offers_the_tool_by_its_name() -> None:
 
 async def test_requests_carry_limits_flavour_seed_and_deadline() -> None:
     tools = box({"a": fake.ok(), "b": fake.ok()})
-    await tools.execute([call("a", input="in"), call("b")], seed=40, deadline=None)
+    async with tools.open(seed=40) as opened:
+        await opened.execute([call("a", input="in"), call("b")], turn=1, deadline=None)
     assert isinstance(tools.sandbox, FakeSandbox)
     assert tools.sandbox.requests == [
-        ExecRequest(code="a", stdin="in", limits=LIMITS, flavour="stdlib", seed=40),
-        ExecRequest(code="b", stdin="", limits=LIMITS, flavour="stdlib", seed=41),
+        ExecRequest(code="a", stdin="in", limits=LIMITS, flavour="stdlib", seed=40 + 64),
+        ExecRequest(code="b", stdin="", limits=LIMITS, flavour="stdlib", seed=41 + 64),
     ]
     with pytest.raises(SandboxError) as caught:
-        await tools.execute([call("a")], seed=0, deadline=asyncio.get_running_loop().time() - 1)
+        async with tools.open(seed=0) as opened:
+            await opened.execute([call("a")], turn=1, deadline=asyncio.get_running_loop().time() - 1)
     assert caught.value.kind == "deadline"
 
 

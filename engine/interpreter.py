@@ -1,0 +1,118 @@
+"""The live interpreter of one trajectory, over the sessions of a sandbox.
+
+    run(cell) -> session? -- no --> open -------------------------------> session.run -> ExecResult
+                    | lost, for the program ended it ("died") -> open fresh, tell ---^
+                    | lost by no fault of its cells -> open, replay its cells -------^
+
+Who waits: the trajectory, for one cell at a time. A lost interpreter never becomes text or reward by itself:
+it is a fresh one that the policy is told of, or the same state again, or a SandboxError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+
+from rocstar.sandbox.types import (
+    ExecResult,
+    Limits,
+    SandboxError,
+    Session,
+    SessionLost,
+    SessionSandbox,
+    Status,
+)
+
+CLOSE_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A cell's result, and what became of the interpreter before it ran (see types.ToolResult)."""
+
+    result: ExecResult
+    restarted: bool
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cell:
+    code: str
+    status: Status
+
+
+class Interpreter:
+    """One interpreter at a time, opened at the first cell. All of them have the same seed.
+
+    Invariant: a cell meets the state that the results of `_cells`, in their order, left in a fresh
+    interpreter. For cells that ask neither clock nor machine a replay gives that state exactly; for others it
+    may differ in what their results do not show. A replayed cell that ends with another status than it had
+    ends the replay. `run` and `close` must not overlap.
+    """
+
+    def __init__(self, sandbox: SessionSandbox, *, flavour: str, limits: Limits, seed: int) -> None:
+        self._sandbox = sandbox
+        self._flavour, self._limits, self._seed = flavour, limits, seed
+        self._session: Session | None = None
+        self._cells: list[_Cell] = []
+
+    async def run(self, code: str, *, deadline: float | None) -> Ran:
+        """Run one cell. At most one restart and one replay come before it.
+
+        Raises:
+            SandboxError: of kind session_lost when the state could not be built again, else as it came.
+            TimeoutError: the deadline passed while an interpreter was opened.
+        """
+        restarted = replayed = False
+        session = self._session or await self._open(deadline)
+        while True:
+            try:
+                result = await session.run(code, deadline=deadline)
+            except SessionLost as lost:
+                # Where no cell has run, no cell can have ended it.
+                if lost.reason == "died" and self._cells and not restarted:
+                    restarted = True
+                    self._cells.clear()
+                    session = await self._open(deadline)
+                elif (lost.reason != "died" or not self._cells) and not replayed:
+                    replayed = True
+                    session = await self._replay(lost, deadline)
+                else:
+                    raise _gave_up(lost, "it was lost again") from None
+            else:
+                self._cells.append(_Cell(code=code, status=result.status))
+                return Ran(result=result, restarted=restarted, replayed=replayed)
+
+    async def close(self) -> None:
+        """Let the interpreter go; a sandbox that cannot be told has a lease that ends it."""
+        session, self._session = self._session, None
+        if session is not None:
+            with suppress(SandboxError, TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await session.close()
+
+    async def _open(self, deadline: float | None) -> Session:
+        async with asyncio.timeout_at(deadline):
+            self._session = await self._sandbox.open_session(
+                flavour=self._flavour, limits=self._limits, seed=self._seed
+            )
+        return self._session
+
+    async def _replay(self, lost: SessionLost, deadline: float | None) -> Session:
+        """A new session in which every cell so far has run again, each as it ended before."""
+        try:
+            session = await self._open(deadline)
+            for number, cell in enumerate(self._cells, 1):
+                status = (await session.run(cell.code, deadline=deadline)).status
+                if status is not cell.status:
+                    why = f"cell {number} ended with {status}, before it was {cell.status}"
+                    raise SandboxError(why, kind="session_lost", retryable=True)
+        except (SandboxError, TimeoutError) as failure:
+            raise _gave_up(lost, str(failure) or "the deadline passed") from None
+        return session
+
+
+def _gave_up(lost: SessionLost, why: str) -> SandboxError:
+    message = f"the interpreter was lost ({lost.reason}) and its cells could not be run again: {why}"
+    return SandboxError(message, kind="session_lost", retryable=True)
