@@ -6,7 +6,6 @@ line or a failure of the sandbox itself.
 
 import argparse
 import asyncio
-import dataclasses
 import importlib
 import importlib.util
 import json
@@ -59,7 +58,10 @@ def add_run(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Non
 
 def add_doctor(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = verbs.add_parser("doctor", help="show which isolation is active, and the fix for what is not")
-    parser.add_argument("--json", action="store_true", help="print a JSON list")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--attack", action="store_true", help="run the attack suite; 0 only if all is held"
+    )
     parser.set_defaults(run=doctor)
 
 
@@ -106,16 +108,7 @@ def show(result: ExecResult) -> None:
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Exit status 1 when a required layer is missing."""
-    from rocstar.sandbox.doctor import probe
+    """Exit status 1 when no pool can start, or when an attack did not come to what it must."""
+    from rocstar.sandbox import doctor as module
 
-    layers = probe()
-    if options.json:
-        print(json.dumps([dataclasses.asdict(layer) for layer in layers], indent=2))
-    else:
-        for layer in layers:
-            mark = "active " if layer.active else "MISSING" if layer.required else "absent "
-            print(f"{mark}  {layer.name:<9} {layer.detail}")
-            if layer.fix:
-                print(f"{'':20}fix: {layer.fix}")
-    return int(any(layer.required and not layer.active for layer in layers))
+    return module.main(options)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox import cli, doctor
+from rocstar.sandbox import cli
 
 
 @pytest.fixture
@@ -77,40 +77,3 @@ def test_an_unknown_verb_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["nope"])
     assert stop.value.code == 2
     assert "invalid choice" in capsys.readouterr().err
-
-
-def test_doctor_lists_every_layer(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["doctor", "--json"]) == 0
-    layers = {layer["name"]: layer for layer in json.loads(capsys.readouterr().out)}
-    assert layers.keys() == {"seccomp", "nnp", "rlimits", "landlock", "uid"}
-    assert all(layer["active"] == (layer["fix"] == "") for layer in layers.values())
-    assert cli.main(["doctor"]) == 0
-    assert "active   seccomp" in capsys.readouterr().out
-
-
-def test_doctor_fails_and_says_the_fix_where_the_base_is_missing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bare = dict(kernel="4.4", machine="x86_64", seccomp=False, landlock_abi=0)
-    monkeypatch.setattr(doctor._native, "probe", lambda: bare)
-    assert cli.main(["doctor"]) == 1
-    out = capsys.readouterr().out
-    assert "MISSING  seccomp" in out and "fix: use a kernel" in out
-    assert "absent   landlock" in out and "fix: boot Linux 5.13" in out
-
-
-@pytest.mark.parametrize(
-    ("can_change", "readable", "active", "fix"),
-    [
-        (True, True, True, ""),
-        (True, False, False, "install Python in a world-readable place"),
-        (False, True, False, "start as root"),
-    ],
-)
-def test_doctor_explains_the_uid_layer(
-    monkeypatch: pytest.MonkeyPatch, can_change: bool, readable: bool, active: bool, fix: str
-) -> None:
-    monkeypatch.setattr(doctor, "can_change_uid", lambda: can_change)
-    monkeypatch.setattr(doctor, "is_world_readable", lambda path: readable)
-    [uid] = [layer for layer in doctor.probe() if layer.name == "uid"]
-    assert uid.active is active and fix in uid.fix

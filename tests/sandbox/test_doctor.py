@@ -1,0 +1,163 @@
+"""The doctor: what it says of this machine, and what it would say of others."""
+
+import argparse
+import json
+import resource
+from typing import Any
+
+import pytest
+
+from rocstar.sandbox import cli, doctor
+from rocstar.sandbox.doctor import Started, report_of
+
+FACTS: dict[str, Any] = {
+    "kernel": "6.8.0-45-generic",
+    "machine": "x86_64",
+    "python": "3.12.3",
+    "uid": 1000,
+    "seccomp": True,
+    "user_notif": True,
+    "landlock_abi": 4,
+    "user_namespaces": True,
+    "apparmor_restricts": False,
+    "can_change_uid": False,
+    "python_hidden": "",
+    "cgroup": "v2",
+    "container": False,
+    "pid_max": 4_194_304,
+    "nproc": resource.RLIM_INFINITY,
+    "nofile": 65_536,
+    "memory_bytes": 16 << 30,
+    "huge_pages": "madvise",
+    "scratch_parent": "/tmp",
+    "scratch_free_bytes": 100 << 30,
+}
+BASE = frozenset(("nnp", "rlimits", "seccomp", "landlock"))
+TIER_A = Started(isolation=BASE, tier="A", scratch=True)
+TIER_B = Started(isolation=BASE | {"uid", "namespaces", "cgroup"}, tier="B", scratch=True)
+
+
+def layers(started: Started, **changes: Any) -> dict[str, doctor.Layer]:
+    return {layer.name: layer for layer in report_of(started, {**FACTS, **changes}).layers}
+
+
+def limits(**changes: Any) -> dict[str, doctor.Measure]:
+    return {limit.name: limit for limit in report_of(TIER_A, {**FACTS, **changes}).limits}
+
+
+def test_it_tells_what_holds_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["tier"] in ("A", "B")
+    found = {layer["name"]: layer for layer in report["layers"]}
+    assert found["seccomp"]["active"] and found["rlimits"]["active"]
+    assert (report["tier"] == "B") == found["namespaces"]["active"]
+    assert cli.main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"tier {report['tier']}: ") and "active   seccomp" in shown
+
+
+@pytest.mark.parametrize("started", [TIER_A, TIER_B, Started(error="no filter")])
+def test_a_layer_has_cost_reason_and_fix_exactly_when_it_is_absent(started: Started) -> None:
+    for layer in layers(started, seccomp=not started.error, user_notif=not started.error).values():
+        told = (bool(layer.cost), bool(layer.reason), bool(layer.fix))
+        assert told == ((not layer.active,) * 3), layer
+
+
+def test_without_a_pool_it_fails_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = report_of(Started(error="this kernel offers no seccomp filter"), {**FACTS, "seccomp": False})
+    monkeypatch.setattr(doctor, "examine", lambda: report)
+    assert cli.main(["doctor"]) == 1
+    shown = capsys.readouterr().out
+    assert "tier none: this kernel offers no seccomp filter" in shown
+    assert "MISSING  seccomp" in shown and "fix: use a kernel" in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "fix"),
+    [
+        ({}, "user 1000 cannot become another", "start as root"),
+        (
+            {"uid": 0, "can_change_uid": True, "python_hidden": "/root/python"},
+            "other users cannot read /root/python",
+            "world-readable place",
+        ),
+    ],
+)
+def test_it_tells_why_programs_have_no_user_of_their_own(
+    changes: dict[str, Any], reason: str, fix: str
+) -> None:
+    uid = layers(TIER_A, **changes)["uid"]
+    assert (uid.active, uid.reason) == (False, reason) and fix in uid.fix
+
+
+@pytest.mark.parametrize(
+    ("changes", "fix"),
+    [
+        ({"apparmor_restricts": True}, "apparmor_restrict_unprivileged_userns"),
+        ({"container": True}, "--security-opt"),
+        ({"user_namespaces": False}, "max_user_namespaces"),
+        ({}, "start as root"),
+    ],
+)
+def test_it_tells_why_there_are_no_namespaces(changes: dict[str, Any], fix: str) -> None:
+    assert fix in layers(TIER_A, **changes)["namespaces"].fix
+    assert layers(TIER_B, **changes)["namespaces"].fix == ""
+
+
+def test_landlock_tells_what_its_version_can_do() -> None:
+    assert "signals" in layers(TIER_A, landlock_abi=6)["landlock"].detail
+    assert "signals" not in layers(TIER_A, landlock_abi=5)["landlock"].detail
+    without = Started(isolation=frozenset(("nnp", "rlimits", "seccomp", "uid")), tier="A")
+    absent = layers(without, landlock_abi=0)["landlock"]
+    assert not absent.active and "lsm=landlock" in absent.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("pid_max", {"pid_max": 32_768}),
+        ("nproc", {"nproc": 1000}),
+        ("nofile", {"nofile": 1024}),
+        ("huge pages", {"huge_pages": "never"}),
+        ("kernel", {"kernel": "5.15.0-100-generic"}),
+        ("scratch", {"scratch_free_bytes": 1 << 20}),
+    ],
+)
+def test_a_limit_that_is_too_small_has_a_note_and_a_fix(name: str, changes: dict[str, Any]) -> None:
+    assert limits()[name].note == limits()[name].fix == ""
+    small = limits(**changes)[name]
+    assert small.note and small.fix
+
+
+def test_probing_changes_nothing_here() -> None:
+    def change() -> None:
+        raise PermissionError
+
+    assert doctor.in_child(lambda: None) and not doctor.in_child(change)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    doctor.gather()
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+
+
+def test_kernel_versions_and_choices_are_read() -> None:
+    assert doctor.kernel_version("6.18.44-custom") == (6, 18)
+    assert doctor.kernel_version("5.4") == (5, 4)
+    assert doctor.chosen("always [madvise] never") == "madvise" and doctor.chosen("") == ""
+
+
+def test_attack_runs_the_suite_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+
+    class Done:
+        returncode = 1
+
+    def run(command: list[str], **_: object) -> Done:
+        commands.append(command)
+        return Done()
+
+    monkeypatch.setattr(doctor.subprocess, "run", run)
+    assert doctor.main(argparse.Namespace(attack=True, json=True)) == 1
+    assert commands[0][1:] == ["-P", "-m", "rocstar.sandbox.attack", "--json"]
