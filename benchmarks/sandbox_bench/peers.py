@@ -56,8 +56,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 class Supply:
     """Programs for everyone. Ones with a nonce never repeat. Real ones differ much in cost, so in a round all
-    systems get the same sample: every so-many-th program of the file, another offset each round. Scaled counts
-    are at least 2."""
+    systems get the same sample: every so-many-th program of the file, another offset each round. Scaled
+    counts are at least 2."""
 
     def __init__(self, data: Path | None, scale: float) -> None:
         self._streams = {kind: nonced(kind) for kind in ("print", "numpy", "sympy")}
