@@ -44,6 +44,7 @@ class ServiceOptions:
     """What a service is told at its start.
 
     max_calls: calls in flight, beyond which the answer is 429. max_body_bytes: of one request.
+    max_held_bytes: of all bodies of requests under way, and again of all outputs that wait for their batch.
     body_timeout_s: for a request's body to arrive. token: None lets everybody in, for loopback only.
     num_workers: programs at a time, as /status tells it.
     """
@@ -53,6 +54,7 @@ class ServiceOptions:
     token: str | None = None
     max_calls: int = 65_536
     max_body_bytes: int = 64 << 20
+    max_held_bytes: int = 1 << 30
     body_timeout_s: float = 60.0
     num_workers: int = 1
     session_lease_s: float = 1800.0
@@ -70,6 +72,8 @@ class Service:
         self.metrics = Metrics()
         self.draining = False
         self._sandbox = sandbox
+        self._held_bytes = 0
+        self._held_by: dict[int, int] = {}  # by id(request), while it is handled
         self.calls = Calls(sandbox, self.metrics, max_in_flight=options.max_calls)
         self.sessions = SessionTable(
             sandbox, self.metrics, lease_s=options.session_lease_s, max_sessions=options.max_sessions
@@ -87,7 +91,14 @@ class Service:
     def _build(self) -> web.Application:
         options, rules = self.options, self.options.rules
         app = web.Application(middlewares=[self._guard], handler_args={"handler_cancellation": True})
-        native = Native(self.calls, self.sessions, self.keys, rules, self._read_body)
+        native = Native(
+            self.calls,
+            self.sessions,
+            self.keys,
+            rules,
+            self._read_body,
+            max_held_chars=options.max_held_bytes,
+        )
         judge = CodeJudge(
             self.calls, self.metrics, rules, options.judge, self._read_body, num_workers=options.num_workers
         )
@@ -127,6 +138,8 @@ class Service:
         except (asyncio.CancelledError, ConnectionResetError):
             self.metrics.disconnects += 1
             raise
+        finally:
+            self._held_bytes -= self._held_by.pop(id(request), 0)
         resource = request.match_info.route.resource
         self.metrics.answers[resource.canonical if resource else "unknown", response.status] += 1
         return response
@@ -146,9 +159,19 @@ class Service:
             raise Refused("the service is shutting down", status=503, kind="closed")
 
     async def _read_body(self, request: web.Request) -> bytes:
-        return await read_body(
-            request, max_bytes=self.options.max_body_bytes, timeout_s=self.options.body_timeout_s
-        )
+        """The body. Its size counts as held until the request is answered, for its text lives as long."""
+        options = self.options
+        self._check_held(request.content_length or 0)
+        body = await read_body(request, max_bytes=options.max_body_bytes, timeout_s=options.body_timeout_s)
+        self._check_held(len(body))
+        self._held_bytes += len(body)
+        self._held_by[id(request)] = len(body)
+        return body
+
+    def _check_held(self, more_bytes: int) -> None:
+        most = self.options.max_held_bytes
+        if self._held_bytes + more_bytes > most:
+            raise Full(f"programs of {self._held_bytes} bytes are in flight and at most {most} may be")
 
     async def healthz(self, request: web.Request) -> web.Response:
         return web.Response(body=b'{"status":"ok"}', content_type=JSON)

@@ -3,6 +3,7 @@
 An outcome is an `ExecResult` as JSON, or `{"error": {"kind", "message", "retryable"}}` where there is none.
 """
 
+import dataclasses
 import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -24,6 +25,9 @@ from rocstar.sandbox.service.idempotency import Answer, Execution, IdempotencySt
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
+SHORT_CHARS = 4096
+"""Kept of a stream when too much output is held."""
+
 ReadBody = Callable[[web.Request], Awaitable[bytes]]
 
 
@@ -31,8 +35,17 @@ class Native:
     """The handlers. Each takes a request and returns its response; refusals are raised."""
 
     def __init__(
-        self, calls: Calls, sessions: SessionTable, keys: IdempotencyStore, rules: Rules, read_body: ReadBody
+        self,
+        calls: Calls,
+        sessions: SessionTable,
+        keys: IdempotencyStore,
+        rules: Rules,
+        read_body: ReadBody,
+        *,
+        max_held_chars: int,
     ) -> None:
+        self._max_held_chars = max_held_chars
+        self._held_chars = 0
         self._calls = calls
         self._sessions = sessions
         self._keys = keys
@@ -83,10 +96,20 @@ class Native:
             _refusal(item) if isinstance(item, Refused) else None for item in call.requests
         ]
         sent, indices = _runnable(call)
-        if sent:
-            async for position, outcome in self._calls.run_batch(sent, call.deadline_s):
-                outcomes[indices[position]] = _fields(outcome)
-        return Answer(status=200, body=to_json({"results": outcomes}))
+        held = 0
+        try:
+            if sent:
+                async for position, outcome in self._calls.run_batch(sent, call.deadline_s):
+                    if isinstance(outcome, ExecResult):
+                        if self._held_chars > self._max_held_chars:
+                            outcome = shortened(outcome)
+                        size = len(outcome.stdout) + len(outcome.stderr)
+                        held += size
+                        self._held_chars += size
+                    outcomes[indices[position]] = _fields(outcome)
+            return Answer(status=200, body=to_json({"results": outcomes}))
+        finally:
+            self._held_chars -= held
 
     async def _stream(self, request: web.Request, call: BatchCall) -> web.StreamResponse:
         sent, _ = _runnable(call)
@@ -175,6 +198,17 @@ class Native:
         if key is None:
             return await work(None)
         return await self._keys.once(check_key(key), _fingerprint(request.path, body, False), work)
+
+
+def shortened(result: ExecResult) -> ExecResult:
+    """With heads of its streams only: what a batch does to a result when too much output is held already."""
+    return dataclasses.replace(
+        result,
+        stdout=result.stdout[:SHORT_CHARS],
+        stderr=result.stderr[:SHORT_CHARS],
+        stdout_truncated=result.stdout_truncated or len(result.stdout) > SHORT_CHARS,
+        stderr_truncated=result.stderr_truncated or len(result.stderr) > SHORT_CHARS,
+    )
 
 
 async def _answer(running: Awaitable[ExecResult]) -> Answer:

@@ -118,6 +118,32 @@ async def test_a_body_that_does_not_arrive_is_a_408(serve: Any) -> None:
         writer.close()
 
 
+async def test_more_program_text_than_fits_is_a_429(serve: Any) -> None:
+    hanging = Hanging()
+    async with serve(hanging, max_held_bytes=10_000) as service:
+        held = asyncio.create_task(service.post("/v1/run", {"code": "x" * 6000}))
+        await hanging.until_running(1)
+        assert (await service.post("/v1/run", {"code": "x" * 6000}))[0] == 429
+        more = asyncio.create_task(service.post("/v1/run", {"code": "x" * 2000}))
+        await hanging.until_running(2)
+        for task in (held, more):
+            task.cancel()
+        await hanging.until_running(0)
+        more = asyncio.create_task(service.post("/v1/run", {"code": "x" * 6000}))
+        await hanging.until_running(1)
+        more.cancel()
+        await hanging.until_running(0)
+
+
+async def test_output_beyond_what_may_be_held_is_cut_and_marked(serve: Any) -> None:
+    fake = FakeSandbox({}, otherwise=ok("x" * 50_000))
+    async with serve(fake, max_held_bytes=100_000) as service:
+        for _ in range(2):  # and what was held is given back
+            _, answer = await service.post("/v1/batch", {"requests": [{"code": "x"}] * 5})
+            found = [(len(result["stdout"]), result["stdout_truncated"]) for result in answer["results"]]
+            assert found == [(4096, True)] * 2 + [(50_000, False)] * 3
+
+
 async def test_more_calls_than_fit_are_a_429_and_run_nothing(serve: Any) -> None:
     hanging = Hanging()
     async with serve(hanging, max_calls=10) as service:
