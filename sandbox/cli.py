@@ -59,9 +59,7 @@ def add_run(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Non
 def add_doctor(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = verbs.add_parser("doctor", help="show which isolation is active, and the fix for what is not")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--attack", action="store_true", help="run the attack suite; 0 only if all is held"
-    )
+    parser.add_argument("--attack", action="store_true", help="run the attack suite; 0 only if all is held")
     parser.set_defaults(run=doctor)
 
 
