@@ -104,11 +104,13 @@ def _take(buffer: bytearray, length: int) -> bytes | None:
 
 def _take_chunks(buffer: bytearray) -> bytes | None:
     """The joined body once its last chunk is there, else None and the buffer as it was."""
-    if not buffer.endswith(b"0\r\n\r\n"):
+    if not buffer.endswith(b"0\r\n\r\n"):  # spares reading all chunks again for each piece
         return None
     at, parts = 0, []
     while True:
-        line_end = buffer.index(b"\r\n", at)
+        line_end = buffer.find(b"\r\n", at)
+        if line_end < 0:
+            return None
         size = int(buffer[at:line_end].split(b";")[0], 16)
         at = line_end + 2
         if size == 0:

@@ -44,7 +44,7 @@ def finish(part: str, result: dict[str, Any], bars: Sequence[Mapping[str, Any]],
     """Prints the bars and writes the JSON file. Exit status 1 when a bar is missed."""
     for one in bars:
         wanted = f"<= {one['at_most']}" if "at_most" in one else f">= {one['at_least']}"
-        print(f"{'met   ' if one['met'] else 'MISSED'}  {one['name']}: {one['value']:.4g} (wanted {wanted})")
+        print(f"{'met   ' if one['met'] else 'MISSED'}  {one['name']}: {one['value']:.6g} (wanted {wanted})")
     whole = {
         "benchmark": part,
         "machine": machine(),

@@ -96,7 +96,7 @@ async def test_driving_a_load_sends_every_program_once_and_sees_wrong_answers() 
 
 
 @asynccontextmanager
-async def server(answers: list[bytes]) -> AsyncIterator[http_client.Client]:
+async def server(answers: list[bytes], piece: int = 7) -> AsyncIterator[http_client.Client]:
     """Answers the requests of one connection after the other with the given bytes, a piece at a time."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -108,8 +108,8 @@ async def server(answers: list[bytes]) -> AsyncIterator[http_client.Client]:
             length = int(head.split("content-length: ")[1].split()[0]) if "content-length" in head else 0
             await reader.readexactly(length)
             answer = answers.pop(0)
-            for at in range(0, len(answer), 7):
-                writer.write(answer[at : at + 7])
+            for at in range(0, len(answer), piece):
+                writer.write(answer[at : at + piece])
                 await writer.drain()
             if b"close" in answer:
                 break
@@ -132,6 +132,20 @@ async def test_the_client_reads_lengths_chunks_and_reuses_connections() -> None:
         assert (await client.get("/x")).body == b"0\r\n\r\nefgh"
         assert (await client.get("/x")).status == 429
         assert (await client.get("/x")).body == b"ok"
+
+
+@given(st.lists(st.binary(min_size=1, max_size=9) | st.just(b"0\r\n\r\n"), max_size=4), st.integers(1, 30))
+def test_chunks_come_together_whatever_the_pieces(chunks: list[bytes], piece: int) -> None:
+    wire = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+    connection = http_client._Connection()
+    loop = asyncio.new_event_loop()
+    connection._answer = loop.create_future()
+    connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for at in range(0, len(wire), piece):
+        assert not connection._answer.done()
+        connection.data_received(wire[at : at + piece])
+    assert connection._answer.result().body == b"".join(chunks)
+    loop.close()
 
 
 async def test_a_broken_answer_is_an_error_and_never_half_an_answer() -> None:
