@@ -37,13 +37,6 @@ UniqueFd open_below(int directory, const char* name) {
   return UniqueFd(openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
-void remove_tree(const std::string& path) {
-  if (const UniqueFd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)); directory) {
-    remove_contents(directory.get());
-  }
-  rmdir(path.c_str());
-}
-
 void sweep(const std::string& parent) {
   const UniqueFd directory(open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const Listing entries = directory ? list(directory.get()) : Listing();
@@ -60,6 +53,13 @@ void sweep(const std::string& parent) {
 }
 
 }  // namespace
+
+void remove_tree(const std::string& path) {
+  if (const UniqueFd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)); directory) {
+    remove_contents(directory.get());
+  }
+  rmdir(path.c_str());
+}
 
 uint64_t remove_contents(int directory) {
   uint64_t removed = 0;

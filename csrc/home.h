@@ -71,6 +71,9 @@ uint64_t remove_contents(int directory);
 // Files and directories below it, counted up to `enough`.
 uint64_t count_contents(int directory, uint64_t enough);
 
+// A directory and what is in it, as far as that can be removed.
+void remove_tree(const std::string& path);
+
 // A new directory for the slots, `<parent>/rocstar-<pid>-XXXXXX`, after removing those whose process is gone.
 std::string make_scratch_base(const std::string& parent);
 

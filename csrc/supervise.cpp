@@ -47,7 +47,11 @@ Supervisor::Supervisor(SupervisorOptions options)
   }
 }
 
-Supervisor::~Supervisor() { kill_all(); }
+Supervisor::~Supervisor() {
+  kill_all();
+  if (!options_.zygote_directory.empty())
+    remove_tree(options_.zygote_directory.substr(0, options_.zygote_directory.rfind('/')));
+}
 
 void Supervisor::run() {
   for (const auto& server : servers_) start_zygote(*server);

@@ -56,11 +56,12 @@ struct SupervisorOptions {
   int client_fd = -1;
   std::vector<std::string> zygote_command;  // a flavour's name and `--fd N` are appended
   std::vector<std::string> flavours;
-  uint32_t replicas = 1;      // zygotes per flavour
-  uint32_t max_live = 3;      // programs and cells under way at a time
-  uint32_t max_sessions = 0;  // interpreters that live between cells
-  uint64_t memory_bytes = 0;  // what all calls under way may take, and idle sessions hold, together
-  uint64_t lease_us = 0;      // an idle session's life
+  uint32_t replicas = 1;         // zygotes per flavour
+  std::string zygote_directory;  // where they work while they start; its parent is removed at the end
+  uint32_t max_live = 3;         // programs and cells under way at a time
+  uint32_t max_sessions = 0;     // interpreters that live between cells
+  uint64_t memory_bytes = 0;     // what all calls under way may take, and idle sessions hold, together
+  uint64_t lease_us = 0;         // an idle session's life
   HomeOptions home;
   std::shared_ptr<Cgroup> cgroup;  // around everything, where there is one
   std::string hello_json;          // sent to the pool once every zygote is ready

@@ -2,6 +2,7 @@
 
 #include <grp.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,6 +34,13 @@ bool isolate(const TierOptions& options, const std::string& base) {
   if (!enter_namespaces(wanted)) return false;
   if (!base.empty()) mount_scratch(base, options.scratch_bytes);
   return true;
+}
+
+// Some packages write while they are imported (matplotlib its fonts).
+std::string make_zygote_directory(const std::string& base) {
+  std::string path = base + "/zygotes";
+  if (mkdir(path.c_str(), 0700) != 0) fail("mkdir(zygotes)");
+  return path;
 }
 
 // What zygotes hold, and what children copy of it, comes on top of what programs may take.
@@ -71,10 +79,12 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   supervisor.home.landlock = landlock;
   supervisor.home.slot_uid = uid;
   supervisor.home.readable_paths = options.readable_paths;
-  if (scratch) supervisor.home.base = make_scratch_base(options.scratch_parent);
+  const std::string base = options.scratch_parent.empty() ? "" : make_scratch_base(options.scratch_parent);
+  if (scratch) supervisor.home.base = base;
   // Before the mounts become read-only.
   const bool cgroup = wanted("cgroup") && enter_cgroup(supervisor);
-  const bool namespaces = isolated && wanted("namespaces") && isolate(options, supervisor.home.base);
+  const bool namespaces = isolated && wanted("namespaces") && isolate(options, base);
+  if (!base.empty()) supervisor.zygote_directory = make_zygote_directory(base);
   std::string names = "nnp+rlimits";
   if (landlock) names += "+landlock";
   if (seccomp) names += "+seccomp";
@@ -87,8 +97,8 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   if (notify) layers += "notify,";
   if (landlock_abi() >= 3) layers += "truncate,";
   supervisor.zygote_command.push_back(layers);
-  supervisor.hello_json = "{\"isolation\": \"" + names + "\", \"tier\": \"" + tier + "\", \"scratch\": \"" +
-                          supervisor.home.base + "\", \"branch\": " + (notify ? "true" : "false") + "}";
+  supervisor.hello_json = "{\"isolation\": \"" + names + "\", \"tier\": \"" + tier + "\", \"scratch\": \"" + base +
+                          "\", \"branch\": " + (notify ? "true" : "false") + "}";
   return true;
 }
 

@@ -35,13 +35,14 @@ pid_t process_id_of(pid_t thread) {
 }
 
 // Async-signal-safe from the fork on.
-[[noreturn]] void become_zygote(int socket, int null, char* const* arguments, pid_t parent) {
+[[noreturn]] void become_zygote(int socket, int null, const char* directory, char* const* arguments, pid_t parent) {
   if (socket == kZygoteFd) {
     fcntl(socket, F_SETFD, 0);
   } else {
     dup2(socket, kZygoteFd);
   }
   dup2(null, 0);
+  if (directory != nullptr && chdir(directory) != 0) _exit(126);
   if (die_with_parent(parent)) execv(arguments[0], arguments);
   _exit(127);
 }
@@ -62,9 +63,10 @@ void Supervisor::start_zygote(Server& server) {
   for (std::string& word : command) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   const pid_t parent = getpid();
+  const char* directory = options_.zygote_directory.empty() ? nullptr : options_.zygote_directory.c_str();
   const pid_t pid = ::fork();
   if (pid < 0) fail("fork");
-  if (pid == 0) become_zygote(theirs.get(), null_.get(), arguments.data(), parent);
+  if (pid == 0) become_zygote(theirs.get(), null_.get(), directory, arguments.data(), parent);
   ++server.generation;
   server.pid = pid;
   server.ready = false;

@@ -38,6 +38,7 @@ ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     "PYTHONDONTWRITEBYTECODE": "1",
     "TMPDIR": ".",
+    "MPLCONFIGDIR": ".",
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
 }
 """All that supervisor, zygotes and children see. A fixed hash seed makes the order of sets repeatable; the

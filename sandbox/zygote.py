@@ -9,11 +9,10 @@ import atexit
 import contextlib
 import gc
 import importlib
-import io
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rocstar.sandbox import _native, cell
 from rocstar.sandbox.flavours import FLAVOURS, Flavour
@@ -64,12 +63,28 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def preload(flavour: Flavour) -> None:
     """Imports the flavour's modules and runs its warm-up. Raises ImportError."""
     os.environ.update(flavour.environment)
-    for name in flavour.modules:
-        importlib.import_module(name)
+    with silence():
+        for name in flavour.modules:
+            importlib.import_module(name)
+        exec(compile(flavour.warm_up, "<warm-up>", "exec"), {"__name__": "warm_up"})
     for name in flavour.environment:
         del os.environ[name]
-    with contextlib.redirect_stderr(io.StringIO()):  # math-verify warns that it runs without its own clock
-        exec(compile(flavour.warm_up, "<warm-up>", "exec"), {"__name__": "warm_up"})
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Packages warn of what no program sees: of caches they cannot write, of running without a clock."""
+    sys.stderr.flush()
+    own = os.dup(2)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    os.close(null)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(own, 2)
+        os.close(own)
 
 
 def settle() -> None:
@@ -77,6 +92,8 @@ def settle() -> None:
     sys.modules["__main__"] = cell.MAIN
     sys.argv = [""]
     os.environ.pop("HOME", None)
+    if tempfile := sys.modules.get("tempfile"):
+        tempfile.tempdir = None  # a child has its own
     cell.open_streams()
     cell.run_source(b"None")
     atexit._clear()
