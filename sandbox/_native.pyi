@@ -16,9 +16,9 @@ class Layers:
     def __init__(self, *, seccomp: bool, notify: bool, truncate: bool) -> None: ...
 
 class ResultReader:
-    """Cuts the supervisor's bytes into frames. A RESULT is (18, id, status index, exit code or None, signal or
-    None, stdout, stderr, stdout cut, stderr cut, value or None, wall s, CPU s, peak bytes); any other frame is
-    (type, payload)."""
+    """Cuts the supervisor's bytes into frames. A RESULT is (18, id, status index, exit code or None, signal
+    or None, stdout, stderr, stdout cut, stderr cut, value or None, wall s, CPU s, peak bytes); other frames
+    are (type, payload)."""
 
     def feed(self, bytes: bytes) -> list[tuple[Any, ...]]: ...
 
