@@ -40,6 +40,17 @@ def bar(name: str, value: float, wanted: float, *, at_most: bool) -> dict[str, A
     return {"name": name, "value": value, "at_most" if at_most else "at_least": wanted, "met": met}
 
 
+def command(arguments: Sequence[str]) -> str:
+    """The command line as anyone could give it: a path outside the repository is shown by its last part."""
+    shown = []
+    for argument in arguments:
+        option, equals, value = argument.rpartition("=")
+        path = Path(value)
+        outside = path.is_absolute() or ".." in path.parts
+        shown.append(option + equals + (path.name if outside else value))
+    return " ".join(["python", *shown])
+
+
 def finish(part: str, result: dict[str, Any], bars: Sequence[Mapping[str, Any]], out: Path | None) -> int:
     """Prints the bars and writes the JSON file. Exit status 1 when a bar is missed."""
     for one in bars:
@@ -48,7 +59,7 @@ def finish(part: str, result: dict[str, Any], bars: Sequence[Mapping[str, Any]],
     whole = {
         "benchmark": part,
         "machine": machine(),
-        "command": " ".join(["python", *sys.argv]),
+        "command": command(sys.argv),
         "bars": list(bars),
         **result,
     }

@@ -176,6 +176,11 @@ def test_a_missed_bar_is_seen_and_written(tmp_path: Path, capsys: pytest.Capture
     assert written["figure"] == 1 and written["machine"]["cores"] >= 1 and len(written["bars"]) == 2
 
 
+def test_a_command_shows_no_path_of_this_machine() -> None:
+    given_ = ["benchmarks/x.py", "cpu", "--data", "../a/b.jsonl", "--code-judge=/c/d", "--scale=0.5"]
+    assert report.command(given_) == "python benchmarks/x.py cpu --data b.jsonl --code-judge=d --scale=0.5"
+
+
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=5), st.integers(0, 50), st.integers(1, 40))
 def test_the_python_reference_keeps_what_it_should(raws: list[bytes], cap: int, piece: int) -> None:
     stream = b"".join(pure_parse.frame_result(i, raw, b"", cap) for i, raw in enumerate(raws))
