@@ -12,11 +12,12 @@ programs have no effect outside; calls of sessions are not, for their state is g
 """
 
 import asyncio
+import hashlib
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -62,6 +63,12 @@ def default_memory_bytes() -> int:
     return min(found) * 3 // 4
 
 
+def seed_of(request: ExecRequest) -> int:
+    """64 bits that follow from the program and its input."""
+    text = f"{len(request.code)}:{request.code}{request.stdin}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
 @dataclass(slots=True, eq=False)
 class _Call:
     """encode: the frame, given the call's id. restartable: it can be sent to another supervisor. opens: the
@@ -86,8 +93,9 @@ class SandboxPool:
     that wait beyond those; further callers wait in `run`. memory_bytes: what the calls under way may take
     together, by their limits, and idle sessions hold. max_sessions, lease_s: how many interpreters live
     between cells, and how long one may be idle; the least recently used gives way. replicas: zygotes per
-    flavour. allow_no_isolation: start even below tier A; every result then says so. without: layers to leave
-    out, for tests.
+    flavour. deterministic: a program without a seed gets one that follows from its text, so that the same
+    call has the same random numbers each time. allow_no_isolation: start even below tier A; every result
+    then says so. without: layers to leave out, for tests.
 
     Invariants: every `run` ends in exactly one result, SandboxError or cancellation; when `run` was cancelled
     or its deadline passed, the child is killed; after the context ends no process of the pool is left.
@@ -103,6 +111,7 @@ class SandboxPool:
         max_sessions: int = 1024,
         lease_s: float = 600.0,
         replicas: int | None = None,
+        deterministic: bool = False,
         allow_no_isolation: bool = False,
         without: Collection[str] = (),
     ) -> None:
@@ -128,6 +137,7 @@ class SandboxPool:
             without=tuple(without),
             allow_no_isolation=allow_no_isolation,
         )
+        self._deterministic = deterministic
         self._window = 2 * live + 8
         self._room = asyncio.Semaphore(self._window + max_queued)
         self._queue: deque[_Call] = deque()
@@ -266,6 +276,8 @@ class SandboxPool:
     def _encoder(self, request: ExecRequest) -> Callable[[int], bytes]:
         flavour = self._flavour(request.flavour, request.code)
         self._check_memory(request.limits)
+        if self._deterministic and request.seed is None:
+            request = replace(request, seed=seed_of(request))
         return lambda call_id: wire.encode_run(call_id, request, flavour)
 
     def _flavour(self, name: str, code: str) -> int:

@@ -93,7 +93,7 @@ def settle() -> None:
     sys.argv = [""]
     os.environ.pop("HOME", None)
     if tempfile := sys.modules.get("tempfile"):
-        tempfile.tempdir = None  # a child has its own
+        vars(tempfile)["tempdir"] = None  # a child has its own
     cell.open_streams()
     cell.run_source(b"None")
     atexit._clear()
