@@ -155,6 +155,9 @@ def test_any_other_address_needs_one(host: str) -> None:
         (["--flavours", "stdlib,ruby"], {}, "'ruby'"),
         ([], {"MAX_EXECUTION_TIME": "soon"}, "MAX_EXECUTION_TIME"),
         ([], {"MAX_MEMORY": "99999999"}, "MAX_MEMORY"),
+        (["--redis", "http://localhost"], {}, "redis://"),
+        (["--redis"], {}, "ROCSTAR_REDIS_URL"),
+        (["--redis-file", "/nowhere/url"], {}, "/nowhere/url"),
     ],
 )
 def test_what_keeps_it_from_starting_is_one_line_and_exit_2(

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -185,3 +187,26 @@ async def test_the_pools_numbers_are_in_the_metrics(service: Any) -> None:
 
 async def test_readiness_runs_a_program(service: Any) -> None:
     assert await service.get("/readyz") == (200, {"ready": True})
+
+
+async def test_calls_outlive_the_supervisor_and_sessions_say_that_they_did_not(
+    serve_module: Any, until: Any
+) -> None:
+    async with (
+        SandboxPool(("stdlib",)) as pool,
+        serve_module(pool, rules=Rules(flavours=("stdlib",))) as service,
+    ):
+        _, opened = await service.post("/v1/sessions", {})
+        requests = [{"code": f"import time; time.sleep(0.3); print({i})"} for i in range(6)]
+        batch = asyncio.create_task(service.post("/v1/batch", {"requests": requests}))
+        await until(lambda: service.service.metrics.in_flight == 6)
+        os.kill(pool.supervisor_pid, signal.SIGKILL)
+        status, answer = await batch
+        assert (status, [result["stdout"] for result in answer["results"]]) == (
+            200,
+            [f"{i}\n" for i in range(6)],
+        )
+        status, answer = await service.post(f"/v1/sessions/{opened['id']}/run", {"code": "1"})
+        assert (status, answer["error"]["reason"]) == (410, "supervisor_died")
+        async with service.http.get("/metrics") as answer:
+            assert "\nrocstar_sandbox_restarts_total 1\n" in await answer.text()

@@ -1,0 +1,85 @@
+"""`serve --redis` with a worker and a Redis of its own: stateless calls travel, sessions stay."""
+
+import asyncio
+import http.client
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CLI = [sys.executable, "-c", "import sys; from rocstar.sandbox.cli import main; sys.exit(main())"]
+
+pytestmark = pytest.mark.skipif(shutil.which("redis-server") is None, reason="no redis-server on PATH")
+
+
+@asynccontextmanager
+async def running(command: list[str], ready: str, **environment: str) -> AsyncIterator[str]:
+    """A process, once it wrote a line that matches; yields that line."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env={**os.environ, **environment},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    assert process.stdout is not None
+    seen = ""
+    try:
+        async with asyncio.timeout(60):
+            while not re.search(ready, line := (await process.stdout.readline()).decode()):
+                assert line, seen
+                seen += line
+        yield line
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await asyncio.wait_for(process.communicate(), 30)
+
+
+def post(port: int, path: str, body: Any) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("POST", path, json.dumps(body))
+    response = connection.getresponse()
+    answer = json.loads(response.read())
+    connection.close()
+    return response.status, answer
+
+
+async def test_calls_go_to_workers_and_sessions_stay() -> None:
+    with tempfile.TemporaryDirectory(prefix="rocstar-") as folder:
+        socket = Path(folder, "redis.sock")
+        redis = ["redis-server", "--port", "0", "--unixsocket", str(socket), "--dir", folder, "--save", ""]
+        url = {"ROCSTAR_REDIS_URL": f"unix://{socket}"}
+        serve = [*CLI, "serve", "--port", "0", "--flavours", "stdlib", "--redis"]
+        async with (
+            running(redis, "[Rr]eady to accept connections"),
+            running([*CLI, "worker", "--name", "w1"], "ready", **url),
+            running(serve, "serving on", **url) as line,
+        ):
+            port = int(line.rsplit(":", 1)[1])
+            requests = [
+                {"code": f"import os; print({i}, os.environ.get('ROCSTAR_REDIS_URL'))"} for i in range(50)
+            ]
+            status, answer = await asyncio.to_thread(post, port, "/v1/batch", {"requests": requests})
+            assert status == 200
+            assert [result["stdout"] for result in answer["results"]] == [f"{i} None\n" for i in range(50)]
+            body = {"type": "python", "solution": "print(input())", "input": "9", "expected_output": "9"}
+            status, answer = await asyncio.to_thread(post, port, "/judge", body)
+            assert (status, answer["success"]) == (200, True)
+            _, opened = await asyncio.to_thread(post, port, "/v1/sessions", {})
+            path = f"/v1/sessions/{opened['id']}/run"
+            await asyncio.to_thread(post, port, path, {"code": "x = 1"})
+            status, answer = await asyncio.to_thread(post, port, path, {"code": "x"})
+            assert (status, answer["value"]) == (200, "1")
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read().decode()
+            connection.close()
+            assert re.search(r"\nrocstar_sandbox_fabric_calls_total 51\n", text)
