@@ -1,5 +1,6 @@
 """The record holds every bit of a trajectory, and a broken file says where."""
 
+import dataclasses
 import json
 import math
 import struct
@@ -40,7 +41,12 @@ values = st.recursive(
 good = st.builds(ToolCall, name=any_text, arguments=st.dictionaries(any_text, values, max_size=2))
 bad = st.builds(ToolCall, name=st.none(), arguments=st.none(), malformed=text)
 results = st.builds(
-    ToolResult, status=st.sampled_from(["ok", "error", "malformed_call"]), is_error=st.booleans(), text=text
+    ToolResult,
+    status=st.sampled_from(["ok", "error", "malformed_call"]),
+    is_error=st.booleans(),
+    text=text,
+    restarted=st.booleans(),
+    replayed=st.booleans(),
 )
 
 
@@ -128,6 +134,15 @@ EXAMPLE = Trajectory(
     finish_reason=FinishReason.max_turns,
     outcome=Scored(reward=1.0, method="exact"),
 )
+
+
+def test_what_became_of_an_interpreter_is_said_where_it_happened_only() -> None:
+    (first, second) = EXAMPLE.turns
+    for mark in ("restarted", "replayed"):
+        assert not any(mark in call for turn in record(EXAMPLE)["turns"] for call in turn["calls"])
+        marked = dataclasses.replace(first, results=(dataclasses.replace(first.results[0], **{mark: True}),))
+        made = record(dataclasses.replace(EXAMPLE, turns=(marked, second)))
+        assert made["turns"][0]["calls"][0][mark] is True
 
 
 def test_fields_of_version_1() -> None:

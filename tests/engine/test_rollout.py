@@ -1,6 +1,7 @@
 """One trajectory under a script: how it ends, what it holds, and that our failures are data."""
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,14 @@ from rocstar.engine.inference.base import InferenceError, Sampling
 from rocstar.engine.rollout import Agent, RolloutLimits, run_trajectory
 from rocstar.engine.seeds import stream_of
 from rocstar.engine.testing import ByteTokenizer, Reply, ScriptedPolicy, check_trajectory, run_virtual
-from rocstar.engine.tools import CUT_MARKER, PYTHON_SCHEMA, PYTHON_TOOL, PythonToolBox
+from rocstar.engine.tools import (
+    CUT_MARKER,
+    JUPYTER_TOOL,
+    PYTHON_SCHEMA,
+    PYTHON_TOOL,
+    JupyterToolBox,
+    PythonToolBox,
+)
 from rocstar.engine.types import (
     Failed,
     FinishReason,
@@ -27,7 +35,7 @@ from rocstar.engine.types import (
 )
 from rocstar.sandbox import testing as fake
 from rocstar.sandbox.testing import FakeSandbox
-from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError
+from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, SessionLost
 
 TOKENIZER = ByteTokenizer()
 CHAT = ChatFormat(TOKENIZER, load_template("compact", None), [PYTHON_SCHEMA])
@@ -299,6 +307,95 @@ def test_version_spans_follow_a_publish_between_and_inside_turns() -> None:
     t = run_virtual(main())
     check_trajectory(t)
     assert [(s.end - s.start, s.version) for s in t.version_spans] == [(first_turn, 0), (2, 0), (3, 7)]
+
+
+# ---- a live interpreter ----
+
+
+def cell(code: str) -> str:
+    return f"<tool_call>{json.dumps({'name': JUPYTER_TOOL, 'arguments': {'code': code}})}</tool_call>"
+
+
+def notebook_agent(script: Any, sandbox: Any, judge: Any = None, **limits: Any) -> Any:
+    tools = JupyterToolBox(
+        sandbox=sandbox, limits=Limits(), flavour="stdlib", style="brief", max_parallel_calls=3
+    )
+    return dataclasses.replace(agent(script, judge=judge, **limits), tools=tools)
+
+
+def test_no_call_opens_no_interpreter() -> None:
+    sandbox = FakeSandbox({})
+    assert roll(notebook_agent(["4"], sandbox)).finish_reason is FinishReason.answered
+    assert sandbox.sessions == []
+
+
+def test_turns_share_an_interpreter_that_is_closed_before_the_judge() -> None:
+    sandbox = FakeSandbox(lambda request: fake.ok(request.code))
+
+    def judged() -> Outcome:
+        assert [session.lost for session in sandbox.sessions] == ["closed"]
+        return Scored(reward=1.0, method="fake")
+
+    t = roll(notebook_agent([cell("a") + cell("b"), cell("c"), "4"], sandbox, Judge(judged)))
+    assert [session.cells for session in sandbox.sessions] == [["a", "b", "c"]]
+    assert [r.text for r in t.results] == ["a", "b", "c"]
+    assert {request.seed for request in sandbox.requests} == {stream_of(KEY, purpose="tools")}
+
+
+LOST = SandboxError("x", kind="zygote_died", retryable=True)
+ENDS: dict[str, tuple[list[Any], dict[str, Any], type[BaseException] | None]] = {
+    "answered": ([cell("a"), "4"], {}, None),
+    "max_turns": ([cell("a"), cell("a")], {"max_turns": 2}, None),
+    "tool_budget": ([cell("a")], {"max_response_tokens": len(TOKENIZER.encode(cell("a"))) + 2}, None),
+    "inference": ([cell("a"), Reply(error=InferenceError("engine_stopped", "x", retryable=False))], {}, None),
+    "sandbox": ([cell("a") + cell("lost")], {}, None),
+    "deadline": ([cell("a"), Reply(text="4", delay_s=1e6)], {}, None),
+    "bug": ([cell("a"), Reply(error=KeyError("a bug"))], {}, KeyError),
+    "cancelled": ([cell("a"), Reply(text="4", delay_s=50.0)], {}, asyncio.CancelledError),
+    "cancelled in a cell": ([cell("a"), cell("hang")], {}, asyncio.CancelledError),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_interpreter_ends_with_the_trajectory_however_it_ends(end: str) -> None:
+    replies, limits, error = ENDS[end]
+
+    class Sandbox(FakeSandbox):
+        async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
+            if request.code == "hang":
+                await asyncio.Event().wait()
+            return await super().run(request, deadline=deadline)
+
+    sandbox = Sandbox({"a": fake.ok("1"), "lost": LOST})
+    made = notebook_agent(replies, sandbox, **limits)
+
+    async def main() -> None:
+        running = asyncio.create_task(run_trajectory(made, TASK, KEY))
+        if end.startswith("cancelled"):
+            await asyncio.sleep(10)
+            assert [session.lost for session in sandbox.sessions] == [None]
+            running.cancel()
+        await running
+
+    if error is None:
+        run_virtual(main())
+    else:
+        with pytest.raises(error):
+            run_virtual(main())
+    assert [session.lost for session in sandbox.sessions] == ["closed"]
+
+
+def test_a_state_that_cannot_be_built_again_is_a_retryable_failure() -> None:
+    class Evicting(FakeSandbox):
+        async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
+            if len(self.requests) > 1:
+                raise SessionLost("room was needed", reason="evicted")
+            return await super().run(request, deadline=deadline)
+
+    made = notebook_agent([cell("a"), cell("b"), cell("c"), "4"], Evicting(lambda request: fake.ok("1")))
+    t = roll(made)
+    assert failed(t) == ("session_lost", True)
+    assert made.judge.calls == [] and "room was" not in CHAT.decode(t.ids) and len(t.results) == 2
 
 
 # ---- any conversation ----

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 from rocstar.engine.testing import ByteTokenizer
 from rocstar.engine.tools import (
     CUT_MARKER,
+    JUPYTER_TOOL,
     MAX_TOKEN_CHARS,
     PYTHON_SCHEMA,
     PYTHON_TOOL,
     PYTHON_TOOL_NAMES,
+    JupyterToolBox,
     PythonToolBox,
     ToolBox,
     cut_middle,
@@ -235,6 +238,140 @@ async def test_both_names_of_the_tool_work(name: str) -> None:
 def test_schema_offers_the_tool_by_its_name() -> None:
     assert box({}).schemas == [PYTHON_SCHEMA]
     assert PYTHON_SCHEMA["function"]["name"] == PYTHON_TOOL in PYTHON_TOOL_NAMES
+
+
+# ---- the notebook ----
+
+
+def notebook(script: Any, *, style: Any = "brief", max_parallel_calls: int = 4) -> JupyterToolBox:
+    return JupyterToolBox(
+        sandbox=script if isinstance(script, FakeSandbox) else FakeSandbox(script),
+        limits=LIMITS,
+        flavour="stdlib",
+        style=style,
+        max_parallel_calls=max_parallel_calls,
+    )
+
+
+def cell(code: Any, **arguments: Any) -> ToolCall:
+    return call(code, name=JUPYTER_TOOL, **arguments)
+
+
+def test_notebook_schema_is_the_originals_word_for_word() -> None:
+    assert json.dumps(notebook({}).schemas) == (
+        '[{"type": "function", "function": {"name": "jupyter_code", "description": "Execute python code in a '
+        'Jupyter notebook cell and return result", "parameters": {"type": "object", "properties": {"code": '
+        '{"type": "string", "description": "The python code to execute in a single cell"}}, "required": '
+        '["code"]}}}]'
+    )
+
+
+async def test_cells_run_one_after_the_other_in_one_interpreter() -> None:
+    class OneAtATime(FakeSandbox):
+        running = 0
+
+        async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
+            assert not self.running
+            self.running += 1
+            try:
+                return await super().run(request, deadline=deadline)
+            finally:
+                self.running -= 1
+
+    sandbox = OneAtATime(lambda request: fake.ok(request.code))
+    tools = notebook(sandbox)
+    async with tools.open(seed=9) as opened:
+        first = await opened.execute([cell("a"), cell("b"), cell("c")], turn=1, deadline=None)
+        (second,) = await opened.execute([cell("d")], turn=2, deadline=None)
+        (session,) = sandbox.sessions
+        assert session.lost is None
+    assert [r.text for r in (*first, second)] == ["a", "b", "c", "d"] == session.cells
+    assert session.lost == "closed"
+    assert {(r.flavour, r.limits, r.seed) for r in sandbox.requests} == {("stdlib", LIMITS, 9)}
+
+
+async def test_trajectories_do_not_share_interpreters() -> None:
+    sandbox = FakeSandbox(lambda request: fake.ok())
+    async with notebook(sandbox).open(seed=1) as one, notebook(sandbox).open(seed=2) as two:
+        await one.execute([cell("a")], turn=1, deadline=None)
+        await two.execute([cell("b")], turn=1, deadline=None)
+    assert [session.cells for session in sandbox.sessions] == [["a"], ["b"]]
+
+
+async def test_refused_cells_open_nothing_and_stand_in_their_place() -> None:
+    sandbox = FakeSandbox(lambda request: fake.ok(request.code))
+    bad = [call("p"), cell(1), cell("\0"), ToolCall(name=None, arguments=None, malformed="x"), cell("late")]
+    async with notebook(sandbox).open(seed=0) as opened:
+        results = await opened.execute(bad, turn=1, deadline=None)
+        assert not sandbox.sessions
+        (fine,) = await opened.execute([cell("p", input="ignored")], turn=2, deadline=None)
+    statuses = ["unknown_tool", "bad_arguments", "bad_arguments", "malformed_call", "too_many_calls"]
+    assert [r.status for r in results] == statuses and all(r.is_error for r in results)
+    assert "the tool is 'jupyter_code'" in results[0].text
+    assert fine == ToolResult(status="ok", is_error=False, text="p")
+
+
+@pytest.mark.parametrize(
+    ("style", "text"),
+    [("brief", "2"), ("plain", "2"), ("rstar2", "Tool call success\nstdout: 2\n\nexecution time: 0.00s")],
+)
+async def test_a_restart_is_told_once_in_constant_words(style: Any, text: str) -> None:
+    tools = notebook({"die": fake.signaled(), "1+1": fake.ok(value="2")}, style=style)
+    async with tools.open(seed=0) as opened:
+        results = await opened.execute([cell("die"), cell("1+1"), cell("1+1")], turn=1, deadline=None)
+    assert [r.text for r in results[1:]] == [f"(the interpreter was restarted)\n{text}", text]
+    assert [(r.restarted, r.replayed) for r in results] == [(False, False), (True, False), (False, False)]
+    assert not results[1].is_error, "as any other result"
+
+
+async def test_a_replay_is_marked_and_not_told() -> None:
+    sandbox = FakeSandbox(lambda request: fake.ok(request.code))
+    async with notebook(sandbox).open(seed=3) as opened:
+        await opened.execute([cell("a"), cell("b")], turn=1, deadline=None)
+        sandbox.lose(sandbox.sessions[0], "evicted")
+        (result,) = await opened.execute([cell("c")], turn=2, deadline=None)
+    assert result == ToolResult(status="ok", is_error=False, text="c", replayed=True)
+    assert [session.cells for session in sandbox.sessions] == [["a", "b"], ["a", "b", "c"]]
+
+
+INTERRUPTED = (
+    'Traceback (most recent call last):\n  File "<cell 4>", line 2, in <module>\n    while True: pass\n'
+    "KeyboardInterrupt\n"
+)
+RSTAR2_CELLS = [
+    (
+        fake.error(
+            trace(1, "f()", "").replace("<cell>", "<cell 3>").rstrip() + "\n" + '  File "<cell 2>", '
+            "line 2, in f\n    return 1/0\n           ~^~\nZeroDivisionError: division by zero\n"
+        ),
+        "Tool call failure\nreason: \nstderr: ZeroDivisionError at line 2: division by zero\n  return 1/0\n\n"
+        "execution time: 0.00s",
+    ),
+    (
+        fake.error(SYNTAX.replace("<cell>", "<cell 12>")),
+        "Tool call failure\nreason: \nstderr: SyntaxError at line 1: invalid syntax (<unknown>, line 1)\n"
+        "  def f(:\n\nexecution time: 0.00s",
+    ),
+    (
+        fake.ok(stderr="<cell 6>:1: UserWarning: w\n  warnings.warn('w')\n"),
+        "Tool call success\nstderr: <string>:1: UserWarning: w\n\nexecution time: 0.00s",
+    ),
+    (
+        dataclasses.replace(fake.timeout(), exit_code=1, signal=None, stdout="go\n", stderr=INTERRUPTED),
+        "Tool call failure\nreason: worker_timeout\nstdout: go\nSuicide from timeout.\n\n"
+        "execution time: 0.00s",
+    ),
+    (
+        fake.error(INTERRUPTED.replace("while True: pass", "raise KeyboardInterrupt")),
+        "Tool call failure\nreason: \nstderr: KeyboardInterrupt at line 2: \n  raise KeyboardInterrupt\n\n"
+        "execution time: 0.00s",
+    ),
+]
+
+
+@pytest.mark.parametrize(("result", "expected"), RSTAR2_CELLS)
+def test_rstar2_strings_of_cells_are_the_originals(result: ExecResult, expected: str) -> None:
+    assert result_text(result, "rstar2") == expected
 
 
 # ---- execution ----

@@ -129,6 +129,8 @@ def test_a_bad_override_is_refused(option: str, words: str) -> None:
         ({"stages": [{"steps": 1, "max_response_tokens": 1, "max_turns": 1}]}, "stages.0.data is missing"),
         ({"sft": {"steps": 1}}, "sft.demonstration_tasks is missing"),
         ({"eval": {"data": {"source": "reasoning_gym"}}}, "needs families"),
+        ({"tool": {"kind": "jupiter"}}, "tool.kind = 'jupiter'"),
+        ({"tool": {"kind": "jupyter", "flavour": "auto"}}, "name a flavour"),
         ({"stages": {"0": {}}}, "stages"),
     ],
 )

@@ -1,5 +1,7 @@
 """Metrics count everything that was generated, before RoC drops any (contract 11)."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,6 +125,24 @@ def test_refused_calls_were_not_executed() -> None:
     metrics = rollout_metrics(select([Group(task=task, trajectories=(bad,))], config(2, 2), seed=0, step=1))
     assert metrics["tool/executed_share"] == 0 and metrics["tool/calls_mean"] == 3
     assert "tool/error_share_in_correct" not in metrics, "no correct trajectory called a tool"
+
+
+def test_calls_that_met_another_interpreter_are_counted() -> None:
+    task = Task(id="t", source="s", question="q", answer="1")
+    marks = [
+        {},
+        {"restarted": True},
+        {"replayed": True},
+        {"restarted": True, "replayed": True},
+        {"restarted": True},
+    ]
+    results = tuple(ToolResult(status="ok", is_error=False, text="", **mark) for mark in marks)
+    base = make(task, 0, 0.0, clean=len(marks))
+    turns = (dataclasses.replace(base.turns[0], results=results), *base.turns[1:])
+    made = Group(task=task, trajectories=(dataclasses.replace(base, turns=turns),))
+    metrics = rollout_metrics(select([made], config(2, 2), seed=0, step=1))
+    check_names(metrics)
+    assert (metrics["tool/session_restarts"], metrics["tool/session_replays"]) == (3, 2)
 
 
 def test_update_metrics_are_means_over_their_tokens() -> None:
