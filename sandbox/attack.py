@@ -72,20 +72,20 @@ class Verdict:
 class Runner:
     """Runs programs in one pool. facts: what this machine has, for `needs`."""
 
-    def __init__(self, pool: SandboxPool, host: Host, facts: frozenset[str]) -> None:
+    def __init__(self, pool: SandboxPool, host: Host, facts: frozenset[str], flavours: Sequence[str]) -> None:
         self._pool = pool
+        self._flavours = flavours
         self._host = host
         self._facts = facts
 
     async def warm_up(self) -> None:
         """Brings the pool to the state that it is in between calls for ever after."""
-        for flavour in flavours():
+        for flavour in self._flavours:
             await asyncio.gather(*(self._pool.run(ExecRequest(code="1", flavour=flavour)) for _ in range(4)))
-        if "sessions" in self._facts:
-            session = await self._pool.open_session()  # type: ignore[attr-defined,unused-ignore]
-            branch = await session.branch()
-            await branch.close()
-            await session.close()
+        session = await self._pool.open_session()
+        with contextlib.suppress(SandboxError):  # no branches without the notify layer
+            await (await session.branch()).close()
+        await session.close()
         place = await self._pool.run(ExecRequest(code="import os; print(os.getcwd())"))
         await settled(self._host)
         self._host.find_scratch(place.stdout.strip())
@@ -113,7 +113,8 @@ class Runner:
         results = await self.execute(program, variant.limits)
         self._host.visitors()
         through = any("BREACH" in result.text for result in results)
-        problems = [] if through else [f"without {label} it is still held: {brief(results)}"]
+        seen = "; ".join(f"{result.status} {result.text[:200]!r}" for result in results)
+        problems = [] if through else [f"without {label} it is still held: {seen}"]
         return Verdict(
             name=program.name, group=program.group, variant=label, problems=problems, results=results
         )
@@ -143,8 +144,7 @@ class Runner:
 
     async def _execute_session(self, program: Program, loosened: dict[str, float]) -> list[PartResult]:
         limits = make_limits({**program.parts[0].limits, **loosened})
-        pool: Any = self._pool
-        opened: list[Session] = [await pool.open_session(limits=limits)]
+        opened: list[Session] = [await self._pool.open_session(limits=limits)]
         results: list[PartResult] = []
         for part in program.parts:
             if part.kind == "pause":
@@ -156,7 +156,7 @@ class Runner:
                     session = await asyncio.wait_for(session.branch(), limits.wall_s + GRACE_S)
                     opened.append(session)
                 elif part.kind == "other":
-                    session = await pool.open_session(limits=limits)
+                    session = await self._pool.open_session(limits=limits)
                     opened.append(session)
             except Exception as error:
                 results.append(of_failure(error, refused=part.kind == "branch"))
@@ -250,27 +250,26 @@ def judge_part(part: Part, result: PartResult) -> list[str]:
     return problems
 
 
-def brief(results: Sequence[PartResult]) -> str:
-    return "; ".join(f"{result.status} {result.text[:200]!r}" for result in results)
-
-
 # --- the suite -------------------------------------------------------------------------------------------
 
 
-def flavours() -> list[str]:
-    numeric = find_spec("numpy") is not None and find_spec("sympy") is not None
-    return ["stdlib", "numeric"] if numeric else ["stdlib"]
+def has_numeric() -> bool:
+    return find_spec("numpy") is not None and find_spec("sympy") is not None
 
 
-def facts_of(pool: SandboxPool, working_directory: str) -> frozenset[str]:
+def flavours_for(programs: Sequence[Program]) -> list[str]:
+    wanted = any("numeric" in needs_of(program) for program in programs)
+    return ["stdlib", "numeric"] if wanted and has_numeric() else ["stdlib"]
+
+
+def facts_of(working_directory: str) -> frozenset[str]:
     machine = {"x86_64": "x86_64", "aarch64": "arm64"}.get(platform.machine(), "")
     found = {
         machine: bool(machine),
         "root": os.geteuid() == 0,
         "ordinary": os.geteuid() != 0,
         "scratch": working_directory != "/",
-        "sessions": hasattr(pool, "open_session"),
-        "numeric": "numeric" in flavours(),
+        "numeric": has_numeric(),
         "userns": allows_user_namespace(),
     }
     return frozenset(name for name, holds in found.items() if holds)
@@ -280,10 +279,10 @@ def needs_of(program: Program) -> frozenset[str]:
     return program.needs | {part.flavour for part in program.parts if part.flavour != "stdlib"}
 
 
-def open_pool(without: Collection[str] = ()) -> SandboxPool:
+def open_pool(flavours: Sequence[str], without: Collection[str] = ()) -> SandboxPool:
     left_out = [layer for layer in without if layer in pools.LAYERS or layer not in OPTIONAL_LAYERS]
     return SandboxPool(
-        flavours(), max_live=4, memory_bytes=ANY_MEMORY, allow_no_isolation=bool(left_out), without=left_out
+        flavours, max_live=4, memory_bytes=ANY_MEMORY, allow_no_isolation=bool(left_out), without=left_out
     )
 
 
@@ -294,8 +293,9 @@ async def run_suite(programs: Sequence[Program], progress: IO[str]) -> list[Verd
     remaining = list(programs)
     while remaining:
         with Host() as host:
-            async with open_pool() as pool:
-                runner = await ready_runner(pool, host, progress if not verdicts else None)
+            flavours = flavours_for(remaining)
+            async with open_pool(flavours) as pool:
+                runner = await ready_runner(pool, host, flavours, progress if not verdicts else None)
                 while remaining:
                     verdicts.append(await runner.run(remaining.pop(0)))
                     show(verdicts[-1], progress)
@@ -308,11 +308,13 @@ async def run_suite(programs: Sequence[Program], progress: IO[str]) -> list[Verd
     return verdicts
 
 
-async def ready_runner(pool: SandboxPool, host: Host, progress: IO[str] | None) -> "Runner":
+async def ready_runner(
+    pool: SandboxPool, host: Host, flavours: Sequence[str], progress: IO[str] | None
+) -> "Runner":
     place = await pool.run(ExecRequest(code="import os; print(os.getcwd())"))
     if progress is not None:
         print(f"layers: {place.isolation} (tier {place.tier})", file=progress, flush=True)
-    runner = Runner(pool, host, facts_of(pool, place.stdout.strip()))
+    runner = Runner(pool, host, facts_of(place.stdout.strip()), flavours)
     await runner.warm_up()
     return runner
 
@@ -326,8 +328,9 @@ async def run_breaches(programs: Sequence[Program], progress: IO[str]) -> list[V
             by_layers.setdefault(variant.without, []).append((program, variant))
     for without, pairs in by_layers.items():
         with Host() as host:
-            async with open_pool(without) as pool:
-                runner = await ready_runner(pool, host, None)
+            flavours = flavours_for([program for program, _ in pairs])
+            async with open_pool(flavours, without) as pool:
+                runner = await ready_runner(pool, host, flavours, None)
                 for program, variant in pairs:
                     verdicts.append(await runner.breach(program, variant))
                     show(verdicts[-1], progress)

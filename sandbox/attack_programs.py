@@ -123,7 +123,7 @@ def parse(name: str, text: str) -> Program:
             tries=fields["tries"],
             breach="" if group == "benign" else own["breach"],
             held_by="" if group == "benign" else own["held-by"],
-            needs=words(own.get("needs", "")) | ({"sessions"} if first == "cell" else frozenset()),
+            needs=words(own.get("needs", "")),
             compare=own.get("compare", ""),
             variants=tuple(make_variants(own)),
             parts=tuple(parts),

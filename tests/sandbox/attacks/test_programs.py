@@ -1,0 +1,142 @@
+"""The attack programs as data, and the judge that says what came of one. Nothing is run here."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from rocstar.sandbox import attack, attack_programs
+from rocstar.sandbox.attack import PartResult, judge
+from rocstar.sandbox.attack_programs import GROUPS, Program, load_programs, parse
+
+PROGRAMS = load_programs()
+SIMPLE = """# group: files
+# tries: to write
+# breach: it is written
+# expect: ok
+# output: HELD
+# held-by: landlock
+print("HELD")
+"""
+
+
+def test_every_group_has_attacks_and_there_are_enough() -> None:
+    attacks = [program for program in PROGRAMS if program.group != "benign"]
+    assert {program.group for program in PROGRAMS} == set(GROUPS)
+    assert len(attacks) >= 90
+    assert len(PROGRAMS) - len(attacks) >= 15
+    assert sum(bool(program.variants) for program in attacks) >= 50
+
+
+def test_the_link_shows_the_programs_of_the_package() -> None:
+    link = Path(__file__).with_name("programs")
+    assert link.resolve() == attack_programs.FOLDER.resolve()
+
+
+def test_no_two_programs_are_alike() -> None:
+    shapes = [tuple(ast.dump(ast.parse(part.code)) for part in program.parts) for program in PROGRAMS]
+    assert len(set(shapes)) == len(shapes)
+    tries = [program.tries for program in PROGRAMS]
+    assert len(set(tries)) == len(tries)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_a_program_says_what_it_got(program: Program) -> None:
+    """An attack that ends well must be able to print BREACH, or it could not fail."""
+    code = "\n".join(part.code for part in program.parts)
+    ends_well = any("ok" in part.expect for part in program.parts)
+    judged_otherwise = program.compare or any(part.forbid or part.no_value for part in program.parts)
+    if program.group == "benign":
+        assert "BREACH" not in code
+    elif program.is_session or not ends_well or judged_otherwise:
+        assert program.held_by
+    else:
+        assert "BREACH" in code or program.name in JUDGED_BY_THEIR_OUTPUT
+
+
+JUDGED_BY_THEIR_OUTPUT = frozenset(
+    (
+        *("invalid_utf8", "cut_inside_a_character", "control_characters", "marker_of_truncation"),
+        *("flush_raises", "reserved_exit_codes", "stopped_by_itself", "question_flood"),
+        "become_fork_server",
+        *("cleanup_odd_names", "cleanup_locked_folder", "cleanup_follows_link", "cleanup_while_running"),
+        "lock_stops_others",
+    )
+)
+
+
+def program_of(text: str = SIMPLE) -> Program:
+    return parse("simple", text)
+
+
+def result(text: str = "HELD\n", status: str = "ok", *, truncated: bool = False) -> PartResult:
+    return PartResult(status=status, text=text, stdout=text, truncated=truncated)
+
+
+def test_what_is_expected_is_no_problem() -> None:
+    assert judge(program_of(), [result()]) == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "problem"),
+    [
+        (result(status="error"), "status error"),
+        (result(status="hung"), "status hung"),
+        (result("nothing\n"), "shows no 'HELD'"),
+        (result("HELD\nBREACH: it is\n"), "breach"),
+        (result("HELD\nModuleNotFoundError: No module named 'x'\n"), "nothing was tried"),
+        (result("HELD\nNameError: name 'x' is not defined\n"), "nothing was tried"),
+    ],
+)
+def test_anything_else_is_one(seen: PartResult, problem: str) -> None:
+    assert any(problem in found for found in judge(program_of(), [seen]))
+
+
+@pytest.mark.parametrize(
+    ("field", "seen", "problem"),
+    [
+        ("forbid: FORGED", result("HELD FORGED"), "shows 'FORGED'"),
+        ("truncated: no", result(truncated=True), "marked as cut"),
+        ("value: none", PartResult(status="ok", text="HELD", value="1"), "a value appeared"),
+    ],
+)
+def test_fields_of_a_part_are_judged(field: str, seen: PartResult, problem: str) -> None:
+    program = program_of(SIMPLE.replace("# held-by", f"# {field}\n# held-by"))
+    assert any(problem in found for found in judge(program, [seen]))
+
+
+def test_two_calls_are_compared() -> None:
+    text = SIMPLE.replace("# held-by", "# compare: differ\n# held-by")
+    program = program_of(text + "# %% call\n# expect: ok\n# output: HELD\nprint('HELD')\n")
+    assert judge(program, [result("HELD 1"), result("HELD 2")]) == []
+    assert judge(program, [result("HELD 1"), result("HELD 1")]) != []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("# group: files\n", "", "'group' is missing"),
+        ("# breach: it is written\n", "", "'breach' is missing"),
+        ("# expect: ok\n", "", "'expect' is missing"),
+        ("group: files", "group: garden", "group 'garden'"),
+        ("expect: ok", "expect: fine", "expect ['fine']"),
+        ("# output: HELD", "# outputs: HELD", "unknown field 'outputs'"),
+        ('print("HELD")\n', 'print("HELD")\n# %% chapter\n', "kind 'chapter'"),
+    ],
+)
+def test_a_mistake_in_a_file_is_named(before: str, after: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        program_of(SIMPLE.replace(before, after))
+
+
+def test_variants_name_layers_limits_and_facts() -> None:
+    fields = "# breaches-without: seccomp+landlock when root\n# loosened: wall_s=1.5 files=9 when scratch\n"
+    without, loosened = program_of(fields + SIMPLE).variants
+    assert (without.without, without.needs, without.label) == (
+        {"seccomp", "landlock"},
+        {"root"},
+        "landlock+seccomp",
+    )
+    assert (dict(loosened.limits), loosened.needs) == ({"wall_s": 1.5, "files": 9}, {"scratch"})
+    assert attack.make_limits(dict(loosened.limits)).files == 9
