@@ -1,13 +1,76 @@
+#include "capture.h"
+
 #include <fcntl.h>
 
+#include <algorithm>
+#include <random>
 #include <string>
 
-#include "capture.h"
 #include "check.h"
+#include "utf8.h"
 
 using namespace rocstar;
 
 namespace {
+
+// HeadTail as its header describes it, with everything kept.
+struct Model {
+  uint64_t cap;
+  std::string all;
+
+  std::string text() const {
+    if (all.size() <= cap) return repair_utf8(all);
+    if (cap == 0) return {};
+    const size_t tail_cap = cap / 2;
+    const std::string head(cut_utf8(std::string_view(all).substr(0, cap - tail_cap)));
+    const std::string tail(skip_partial_utf8(std::string_view(all).substr(all.size() - tail_cap)));
+    const std::string missing = std::to_string(all.size() - head.size() - tail.size());
+    return repair_utf8(head) + "\n... [" + missing + " bytes cut] ...\n" + repair_utf8(tail);
+  }
+};
+
+std::string random_bytes(std::mt19937_64& random, size_t count) {
+  static const std::string kPieces[] = {"a", "\xE2\x82\xAC", "\xF0\x9F\x98\x80", "\xC3", "\xFF", "\x80", "\n"};
+  std::string bytes;
+  while (bytes.size() < count) bytes += kPieces[random() % std::size(kPieces)];
+  return bytes.substr(0, count);
+}
+
+void head_and_tail_are_those_of_a_model_that_keeps_everything() {
+  std::mt19937_64 random(20'261'121);
+  for (int round = 0; round < 4000; ++round) {
+    Model model{.cap = random() % 40, .all = {}};
+    HeadTail kept(model.cap);
+    for (size_t piece = random() % 12; piece > 0; --piece) {
+      const std::string bytes = random_bytes(random, random() % 25);
+      kept.append(bytes);
+      model.all += bytes;
+      CHECK(kept.total() == model.all.size());
+      CHECK(kept.truncated() == (model.all.size() > model.cap));
+      CHECK(kept.text() == model.text());
+    }
+    kept.clear();
+    CHECK(kept.total() == 0 && kept.text().empty() && !kept.truncated());
+  }
+}
+
+// What is kept is bounded by the cap, whatever the size of the pieces: only repairs and the mark are added.
+void no_more_than_the_cap_is_kept() {
+  std::mt19937_64 random(7);
+  for (const uint64_t cap : {0, 1, 2, 3, 100, 4096, 65536}) {
+    HeadTail kept(cap);
+    uint64_t sent = 0;
+    for (int piece = 0; piece < 50; ++piece) {
+      const std::string bytes(random() % 20'000, 'x');
+      kept.append(bytes);
+      sent += bytes.size();
+    }
+    const std::string text = kept.text();
+    CHECK(kept.total() == sent && kept.truncated());
+    CHECK(static_cast<uint64_t>(std::count(text.begin(), text.end(), 'x')) == cap);
+    CHECK(text.size() <= cap + 64);
+  }
+}
 
 struct Source {
   UniqueFd read_end, write_end;
@@ -19,31 +82,26 @@ Source make_source() {
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-Capture capture_all(const std::string& bytes, uint64_t cap) {
+void a_pipe_is_read_to_its_end_and_closed() {
   Source source = make_source();
-  CHECK(write(source.write_end.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
+  CHECK(write(source.write_end.get(), "hello!", 6) == 6);
   source.write_end.reset();
-  Capture capture(std::move(source.read_end), cap);
+  Capture capture(std::move(source.read_end), 100);
   while (capture.drain()) {
   }
-  CHECK(capture.fd() == -1);
-  return capture;
+  CHECK(capture.fd() == -1 && !capture.drain());
+  CHECK(capture.kept().text() == "hello!");
 }
 
-void the_head_is_kept_and_everything_counted() {
-  const Capture whole = capture_all("hello", 5);
-  CHECK(whole.text() == "hello" && !whole.truncated() && whole.total() == 5);
-  const Capture cut = capture_all("hello!", 5);
-  CHECK(cut.text() == "hello" && cut.truncated() && cut.total() == 6);
-  const Capture none = capture_all("hello", 0);
-  CHECK(none.text().empty() && none.truncated());
-  const Capture big = capture_all(std::string(60'000, 'x'), 100);
-  CHECK(big.text().size() == 100 && big.total() == 60'000 && big.raw().size() < 200);
-}
-
-void a_cut_respects_code_points_and_repairs_the_rest() {
-  CHECK(capture_all("x\xE2\x82\xAC", 3).text() == "x");
-  CHECK(capture_all("x\xFF", 9).text() == "x\xEF\xBF\xBD");
+void one_reading_takes_all_that_a_pipe_holds() {
+  Source source = make_source();
+  std::string block(1000, 'x');
+  while (write(source.write_end.get(), block.data(), block.size()) > 0) {
+  }
+  Capture capture(std::move(source.read_end), 10);
+  CHECK(capture.drain());
+  CHECK(!capture.drain() && capture.fd() != -1);
+  CHECK(capture.kept().total() >= 60'000);
 }
 
 void an_empty_pipe_is_not_its_end() {
@@ -52,13 +110,15 @@ void an_empty_pipe_is_not_its_end() {
   Capture capture(std::move(source.read_end), 10);
   CHECK(!capture.drain() && capture.fd() == fd);
   CHECK(write(source.write_end.get(), "a", 1) == 1);
-  CHECK(capture.drain() && capture.text() == "a");
+  CHECK(capture.drain() && capture.kept().text() == "a");
 }
 
 }  // namespace
 
 int main() {
-  the_head_is_kept_and_everything_counted();
-  a_cut_respects_code_points_and_repairs_the_rest();
+  head_and_tail_are_those_of_a_model_that_keeps_everything();
+  no_more_than_the_cap_is_kept();
+  a_pipe_is_read_to_its_end_and_closed();
+  one_reading_takes_all_that_a_pipe_holds();
   an_empty_pipe_is_not_its_end();
 }

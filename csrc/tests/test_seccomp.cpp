@@ -6,6 +6,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,12 +22,18 @@ using namespace rocstar;
 
 namespace {
 
+constexpr PolicyOptions kPlain{}, kScratch{.scratch = true, .truncate = true},
+    kSession{.scratch = true, .session = true};
+
+// The policy under trial; what has no word for it below is the same under each.
+PolicyOptions policy;
+
 // What `attempt` gave under the policy: its errno (0 when it succeeded), or 1000 + the signal that it died of.
 int outcome(const std::function<long()>& attempt) {
   const pid_t pid = fork();
   CHECK(pid >= 0);
   if (pid == 0) {
-    SeccompFilter filter(child_policy(), newest_known_syscall());
+    SeccompFilter filter(child_policy(policy), newest_known_syscall());
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || filter.install(static_cast<uint32_t>(getpid())) != 0) _exit(250);
     errno = 0;
     syscall(SYS_exit_group, attempt() >= 0 ? 0 : errno);
@@ -55,6 +62,53 @@ void nothing_is_opened_for_writing() {
   }
   CHECK(call(SYS_mkdirat, AT_FDCWD, reinterpret_cast<long>("/tmp/x"), 0700) == EROFS);
   CHECK(call(SYS_unlinkat, AT_FDCWD, reinterpret_cast<long>("/tmp/x")) == EROFS);
+  CHECK(call(SYS_truncate, reinterpret_cast<long>("/tmp/x"), 0) == EROFS);
+}
+
+// Where to, Landlock says; how often, notify.h. But what neither of them knows about stays refused.
+void with_scratch_files_can_be_made_but_not_disguised() {
+  CHECK(outcome([] { return open("/dev/null", O_WRONLY | O_CLOEXEC); }) == 0);
+  CHECK(outcome([] { return open("/", O_CREAT | O_WRONLY, 0600); }) == EISDIR);  // allowed as far as the filter goes
+  CHECK(outcome([] { return open("/tmp", O_TMPFILE | O_WRONLY, 0600); }) == EOPNOTSUPP);
+  CHECK(call(SYS_unlinkat, AT_FDCWD, reinterpret_cast<long>("/tmp/rocstar_test_none"), 0) == ENOENT);
+  const long name = reinterpret_cast<long>("/tmp/rocstar_test_none");
+  CHECK(call(SYS_linkat, AT_FDCWD, name, AT_FDCWD, name, 0) == EPERM);
+  CHECK(call(SYS_symlinkat, name, AT_FDCWD, name) == EPERM);
+  CHECK(call(SYS_mknodat, AT_FDCWD, name, S_IFIFO | 0600, 0) == EPERM);
+  CHECK(call(SYS_fchmod, 0, 0777) == EPERM);
+  CHECK(call(SYS_fchmodat, AT_FDCWD, name, 0777) == EPERM);
+  CHECK(call(SYS_fchownat, AT_FDCWD, name, 0, 0, 0) == EPERM);
+  CHECK(call(SYS_utimensat, AT_FDCWD, name, 0, 0) == EPERM);
+  CHECK(call(SYS_openat2, AT_FDCWD, name, 0, 0) == ENOSYS);
+#ifdef SYS_creat
+  CHECK(call(SYS_creat, name, 0600) == EPERM);
+#endif
+}
+
+void truncation_by_path_needs_landlock_to_know_it() {
+  const long name = reinterpret_cast<long>("/tmp/rocstar_test_none");
+  CHECK(call(SYS_truncate, name, 0) == (policy.truncate ? ENOENT : EROFS));
+}
+
+void a_session_may_be_branched_and_nothing_else() {
+  CHECK(outcome([] {
+          const long pid = syscall(SYS_clone, kBranchFlags, 0, 0, 0, 0);
+          if (pid == 0) syscall(SYS_exit_group, 0);
+          return pid;
+        }) == 0);
+  const long forks[] = {0,
+                        SIGCHLD,
+                        kBranchFlags | CLONE_NEWUSER,
+                        kBranchFlags | CLONE_VM,
+                        (kBranchFlags & ~0xFFl) | SIGKILL,
+                        CLONE_PARENT | SIGCHLD};
+  for (const long flags : forks) CHECK(call(SYS_clone, flags) == EPERM);
+  CHECK(outcome([] { return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0); }) == 0);
+  for (const int signal : {0, SIGTERM, SIGCONT}) {
+    CHECK(outcome([=] { return prctl(PR_SET_PDEATHSIG, signal, 0, 0, 0); }) == EPERM);
+  }
+  CHECK(call(SYS_setsid) == EPERM && call(SYS_setpgid, 0, 0) == EPERM);  // a family stays together
+  CHECK(call(SYS_sendmsg, 99, 0, 0) == EPERM);                           // no descriptor leaves it
 }
 
 void there_are_no_descendants() {
@@ -145,14 +199,20 @@ void two_rules_for_one_call_are_a_mistake() {
 
 int main() {
   if (!seccomp_available()) return 0;
-  everyday_calls_work();
   nothing_is_opened_for_writing();
-  there_are_no_descendants();
-  signals_reach_oneself_only();
-  sockets_are_pairs_of_streams();
-  limits_can_be_read_only();
-  no_honest_program_calls_these();
-  what_has_no_rule_is_refused();
-  another_architecture_is_killed();
   two_rules_for_one_call_are_a_mistake();
+  for (const PolicyOptions& each : {kPlain, kScratch, kSession}) {
+    policy = each;
+    everyday_calls_work();
+    there_are_no_descendants();
+    if (!each.session) signals_reach_oneself_only();
+    sockets_are_pairs_of_streams();
+    limits_can_be_read_only();
+    no_honest_program_calls_these();
+    what_has_no_rule_is_refused();
+    another_architecture_is_killed();
+    if (each.scratch) with_scratch_files_can_be_made_but_not_disguised();
+    truncation_by_path_needs_landlock_to_know_it();
+    if (each.session) a_session_may_be_branched_and_nothing_else();
+  }
 }

@@ -1,194 +1,178 @@
-// The whole loop with C++ programs in place of Python: requests in, children forked and killed, results out.
+// The whole loop for programs: requests in, children forked and killed, one answer each.
 #include "supervise.h"
 
-#include <fcntl.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <csignal>
-#include <cstring>
-#include <map>
-
 #include "check.h"
+#include "fake_pool.h"
 
 using namespace rocstar;
+using namespace rocstar::fake;
 
 namespace {
 
-int program(const Request& request) {
-  const std::string& code = request.code;
-  if (code == "hang") pause();
-  if (code == "flood") {
-    const std::string block(4096, 'x');
-    while (write(1, block.data(), block.size()) > 0) {
-    }
-  }
-  if (code == "signal") raise(SIGTERM);
-  if (code == "denied") syscall(SYS_unshare, 0);
-  if (code == "fds") {
-    int open_fds = 0;
-    for (int fd = 0; fd < 200; ++fd) open_fds += fcntl(fd, F_GETFD) >= 0;
-    return open_fds;
-  }
-  if (code == "echo") {
-    char buffer[100];
-    const ssize_t got = read(0, buffer, sizeof buffer);
-    return write(1, buffer, static_cast<size_t>(got)) == got && write(kValueFd, "v", 1) == 1 ? 0 : 1;
-  }
-  return 7;
+void each_end_is_told_as_it_was() {
+  Pool pool;
+  Limits short_time = Pool::some_limits();
+  short_time.wall_us = 20'000;
+  const uint64_t exits = pool.run("exit 7"), killed = pool.run("signal 15"), hangs = pool.run("hang", short_time);
+  const uint64_t floods = pool.run("flood 1"), echoes = pool.run("echo"), fds = pool.run("fds");
+  const uint64_t denied = pool.run("denied"), errors = pool.run("flood 2"), stops = pool.run("stop", short_time);
+  CHECK(pool.answer(exits).status == Status::kError && pool.answer(exits).code == 7 && !pool.answer(exits).signaled);
+  CHECK(pool.answer(killed).status == Status::kSignaled && pool.answer(killed).code == SIGTERM);
+  CHECK(pool.answer(hangs).status == Status::kTimeout && pool.answer(hangs).code == SIGKILL);
+  CHECK(pool.answer(stops).status == Status::kTimeout);
+  CHECK(pool.answer(floods).status == Status::kOutputLimit && (pool.answer(floods).flags & Outcome::kStdoutTruncated));
+  CHECK(pool.answer(floods).out.size() > 8192 && pool.answer(floods).out.size() < 8192 + 64);
+  CHECK(pool.answer(errors).status == Status::kOutputLimit && (pool.answer(errors).flags & Outcome::kStderrTruncated));
+  CHECK(pool.answer(echoes).ok() && pool.answer(echoes).out == "input" && pool.answer(echoes).value == "v");
+  CHECK(pool.answer(fds).code == 4);
+  if (seccomp_available()) CHECK(pool.answer(denied).status == Status::kDenied);
 }
 
-struct Answer {
-  FrameType type;
-  bool signaled = false;
-  int32_t code = 0;
-  uint32_t flags = 0;
-  std::string rest;
-};
-
-// Runs a supervisor in a process of its own, sends `requests`, and returns the answers by id.
-class Session {
- public:
-  explicit Session(size_t max_live, const Layers& layers = {.seccomp = seccomp_available(), .landlock = false}) {
-    int ends[2];
-    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
-    socket_.reset(ends[0]);
-    pid_ = fork();
-    CHECK(pid_ >= 0);
-    if (pid_ == 0) {
-      socket_.reset();
-      if (layers.slot_uid) CHECK(seteuid(65534) == 0 || geteuid() != 0);  // no right to change it again
-      Zygote zygote(layers);
-      Supervisor(UniqueFd(ends[1]), zygote, max_live, program).run();
-      _exit(0);
-    }
-    close(ends[1]);
-  }
-
-  ~Session() {
-    socket_.reset();
-    int status = 0;
-    CHECK(waitpid(pid_, &status, 0) == pid_ && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  }
-
-  void run(uint64_t id, const std::string& code, uint64_t wall_us = 60'000'000) {
-    Request request;
-    request.id = id;
-    request.wall_us = wall_us;
-    request.cpu_s = 60;
-    request.memory_bytes = 1ull << 44;  // the address sanitizer reserves terabytes
-    request.output_bytes = 8192;
-    request.code = code;
-    request.stdin_bytes = code == "echo" ? "input" : "";
-    std::string bytes;
-    append_run(bytes, request);
-    send_all(bytes);
-  }
-
-  void cancel(uint64_t id) {
-    std::string bytes(5, '\0');
-    const uint32_t length = 9;
-    std::memcpy(bytes.data(), &length, sizeof length);
-    bytes[4] = static_cast<char>(FrameType::kCancel);
-    bytes.append(reinterpret_cast<const char*>(&id), sizeof id);
-    send_all(bytes);
-  }
-
-  std::map<uint64_t, Answer> answers(size_t count) {
-    std::map<uint64_t, Answer> got;
-    char buffer[4096];
-    while (got.size() < count) {
-      const ssize_t n = read(socket_.get(), buffer, sizeof buffer);
-      CHECK(n > 0);
-      reader_.feed({buffer, static_cast<size_t>(n)});
-      while (const auto frame = reader_.next()) {
-        uint64_t id;
-        std::memcpy(&id, frame->payload.data(), sizeof id);
-        Answer answer{.type = frame->type};
-        if (frame->type == FrameType::kResult) {
-          answer.signaled = frame->payload[8] != 0;
-          std::memcpy(&answer.code, frame->payload.data() + 9, 4);
-          std::memcpy(&answer.flags, frame->payload.data() + 13, 4);
-          answer.rest = frame->payload.substr(53);
-        }
-        CHECK(got.emplace(id, answer).second);
-      }
-    }
-    return got;
-  }
-
- private:
-  void send_all(const std::string& bytes) {
-    CHECK(write(socket_.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
-  }
-
-  pid_t pid_ = -1;
-  UniqueFd socket_;
-  FrameReader reader_;
-};
-
-void each_end_is_told_as_it_was() {
-  Session session(3);
-  session.run(1, "exit");
-  session.run(2, "signal");
-  session.run(3, "hang", 20'000);
-  session.run(4, "flood");
-  session.run(5, "echo");
-  session.run(6, "fds");
-  session.run(7, "denied");
-  std::map<uint64_t, Answer> got = session.answers(7);
-  CHECK(!got[1].signaled && got[1].code == 7);
-  CHECK(got[2].signaled && got[2].code == SIGTERM);
-  CHECK(got[3].signaled && got[3].code == SIGKILL && (got[3].flags & Outcome::kTimedOut));
-  CHECK(got[4].signaled && (got[4].flags & Outcome::kOutputLimit) && (got[4].flags & Outcome::kStdoutTruncated));
-  CHECK(got[4].rest == std::string(8192, 'x'));
-  CHECK(got[5].code == 0 && (got[5].flags & Outcome::kHasValue) && got[5].rest == "inputv");
-  CHECK(got[6].code == 4);
-  CHECK(!seccomp_available() || (got[7].signaled && got[7].code == SIGSYS));
+void a_program_cannot_hide_its_end() {
+  Pool pool;
+  Limits short_time = Pool::some_limits();
+  short_time.wall_us = 20'000;
+  const uint64_t closes = pool.run("close 3"), value_flood = pool.run("flood 3"), closes_out = pool.run("close 1");
+  CHECK(pool.answer(closes).ok() && pool.answer(closes_out).ok());
+  CHECK(pool.answer(value_flood).status == Status::kOutputLimit);
+  CHECK(pool.answer(pool.run("hang.deaf", short_time)).status == Status::kTimeout);
 }
 
 void a_cancelled_call_ends_wherever_it_is() {
-  Session session(1);
-  session.run(1, "hang");
-  session.run(2, "exit");
-  session.cancel(2);  // still waiting
-  session.cancel(1);  // running
-  session.cancel(99);
-  session.run(3, "exit");
-  std::map<uint64_t, Answer> got = session.answers(3);
-  CHECK(got[1].type == FrameType::kFailed && got[2].type == FrameType::kFailed);
-  CHECK(got[3].type == FrameType::kResult && got[3].code == 7);
+  Pool pool({.max_live = 1});
+  const uint64_t running = pool.run("hang"), waiting = pool.run("exit 0");
+  pool.cancel(waiting);
+  pool.cancel(running);
+  pool.cancel(99);
+  const uint64_t next = pool.run("exit 7");
+  CHECK(pool.answer(running).failed(Failure::kCancelled) && pool.answer(waiting).failed(Failure::kCancelled));
+  CHECK(pool.answer(next).code == 7);
+  pool.cancel(next);  // it has ended: nothing is left to do
+  CHECK(pool.answer(pool.run("exit 0")).ok());
 }
 
-void many_calls_pass_through_few_slots() {
-  Session session(2);
-  for (uint64_t id = 1; id <= 50; ++id) session.run(id, "exit");
-  CHECK(session.answers(50).size() == 50);
+// Between the order and the birth nothing is known of a child but its sockets.
+void a_call_that_is_cancelled_while_it_starts_is_answered_and_frees_its_place() {
+  Pool pool({.max_live = 2, .max_sessions = 2});
+  const pid_t zygote = pool.zygote();
+  CHECK(pool.answer(pool.run("exit 0")).ok());
+  CHECK(kill(zygote, SIGSTOP) == 0);
+  const uint64_t program = pool.run("hang"), session = pool.open();
+  pool.cancel(program);
+  pool.cancel(session);
+  pool.cancel(12345);  // the supervisor has read all three once it has answered what comes behind them
+  const uint64_t behind = pool.run("exit 0");
+  pool.cancel(behind);
+  CHECK(pool.answer(behind).failed(Failure::kCancelled));
+  CHECK(kill(zygote, SIGCONT) == 0);
+  CHECK(pool.answer(program).failed(Failure::kCancelled) && pool.answer(session).failed(Failure::kCancelled));
+  for (int i = 0; i < 4; ++i) CHECK(pool.answer(pool.run("exit 0")).ok());
+  CHECK(!pool.is_gone(session));  // there never was one
 }
 
-void a_child_that_cannot_be_confined_gives_no_result() {
-  Session session(1, {.seccomp = false, .landlock = false, .slot_uid = true});
-  session.run(1, "exit");
-  session.run(2, "exit");
-  std::map<uint64_t, Answer> got = session.answers(2);
-  CHECK(got[1].type == FrameType::kFailed && got[2].type == FrameType::kFailed);
+void many_calls_pass_through_few_places() {
+  Pool pool({.max_live = 2});
+  std::vector<uint64_t> ids;
+  for (int i = 0; i < 200; ++i) ids.push_back(pool.run("exit " + std::to_string(i % 50)));
+  for (size_t i = 0; i < ids.size(); ++i) CHECK(pool.answer(ids[i]).code == static_cast<int>(i % 50));
+}
+
+// Programs wait until what they may take fits into what there is; one larger than all runs alone.
+void the_sum_of_memory_limits_is_bounded() {
+  Pool pool({.max_live = 8, .memory_bytes = 2 * kMuch});
+  const uint64_t first = pool.run("hang"), second = pool.run("hang"), third = pool.run("exit 3");
+  Limits too_much = Pool::some_limits();
+  too_much.memory_bytes = 3 * kMuch;
+  const uint64_t large = pool.run("exit 5", too_much);
+  const uint64_t behind = pool.run("exit 6");
+  pool.cancel(behind);  // answered at once, as it waits: so the third has not started either
+  CHECK(pool.answer(behind).failed(Failure::kCancelled));
+  pool.cancel(first);
+  CHECK(pool.answer(third).code == 3);
+  pool.cancel(second);
+  CHECK(pool.answer(large).code == 5);
 }
 
 void a_closed_socket_ends_the_children() {
-  Session session(2);
-  session.run(1, "hang");
-  session.run(2, "exit");
-  session.answers(1);
-}  // ~Session waits for the supervisor, which must kill the child that hangs
+  pid_t zygote = 0;
+  {
+    Pool pool;
+    pool.run("hang");
+    CHECK(pool.answer(pool.run("exit 0")).ok());
+    zygote = pool.zygote();
+  }  // ~Pool waits for the supervisor, which must kill the child that hangs
+  CHECK(!lives(zygote));
+}
+
+void a_killed_zygote_loses_no_call() {
+  Pool pool({.max_live = 3});
+  const pid_t first = pool.zygote();
+  Limits a_while = Pool::some_limits();
+  a_while.wall_us = 300'000;
+  const uint64_t running = pool.run("hang", a_while);
+  CHECK(pool.answer(pool.run("exit 0")).ok());
+  CHECK(kill(first, SIGSTOP) == 0);
+  const uint64_t starting = pool.run("exit 4"), cancelled = pool.run("hang");
+  pool.cancel(cancelled);
+  CHECK(kill(first, SIGKILL) == 0);
+  CHECK(pool.answer(starting).code == 4 && pool.zygote(2) != first);
+  CHECK(pool.answer(running).status == Status::kTimeout);  // not its zygote's child
+  CHECK(pool.answer(cancelled).failed(Failure::kCancelled));
+}
+
+void a_zygote_that_cannot_be_is_given_up() {
+  Pool pool({.zygote_command = {"/bin/false"}, .max_live = 1});
+  CHECK(pool.fatal().find("zygote_start") != std::string::npos);
+}
+
+void scratch_is_empty_counted_and_gone() {
+  if (landlock_abi() == 0 || !notify_available()) return;
+  Pool pool({.max_live = 1});
+  CHECK(pool.answer(pool.run("files 10")).code == 4);
+  CHECK(pool.answer(pool.run("names")).value.empty());
+  CHECK(pool.answer(pool.run("parent")).code == EPERM);
+  Limits none = Pool::some_limits();
+  none.files = 0;
+  CHECK(pool.answer(pool.run("files 10", none)).code == 0);
+}
+
+// The supervisor's descriptors and zombies, after all kinds of endings.
+void nothing_is_left_of_a_call() {
+  Pool pool({.max_live = 2, .max_sessions = 2});
+  const std::string folder = "/proc/" + std::to_string(pool.supervisor()) + "/fd";
+  const auto count = [&folder] {
+    return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
+  };
+  const auto all_kinds = [&pool] {
+    for (const char* code : {"exit 0", "signal 9", "flood 1", "close 3", "echo"}) pool.answer(pool.run(code));
+    const uint64_t session = pool.opened();
+    CHECK(pool.run_cell(session, "get").ok());
+    CHECK(pool.answer(pool.branch(session)).type == FrameType::kOpened || !notify_available());
+    CHECK(pool.run_cell(session, "exit 0").ok() && pool.gone(session) == GoneWhy::kDied);
+    const uint64_t last = pool.opened();
+    pool.close_session(last);
+    pool.gone(last);
+  };
+  all_kinds();
+  all_kinds();
+  const auto before = count();
+  for (int i = 0; i < 5; ++i) all_kinds();
+  CHECK(count() <= before + 4);  // one session may not have been reaped yet
+}
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (is_zygote(argc, argv)) return zygote_main();
   each_end_is_told_as_it_was();
+  a_program_cannot_hide_its_end();
   a_cancelled_call_ends_wherever_it_is();
-  many_calls_pass_through_few_slots();
-  a_child_that_cannot_be_confined_gives_no_result();
+  a_call_that_is_cancelled_while_it_starts_is_answered_and_frees_its_place();
+  many_calls_pass_through_few_places();
+  the_sum_of_memory_limits_is_bounded();
   a_closed_socket_ends_the_children();
+  a_killed_zygote_loses_no_call();
+  a_zygote_that_cannot_be_is_given_up();
+  scratch_is_empty_counted_and_gone();
+  nothing_is_left_of_a_call();
 }

@@ -1,8 +1,12 @@
-#include "check.h"
 #include "utf8.h"
+
+#include <random>
+
+#include "check.h"
 
 using rocstar::cut_utf8;
 using rocstar::repair_utf8;
+using rocstar::skip_partial_utf8;
 
 namespace {
 
@@ -30,17 +34,44 @@ void each_ill_formed_part_becomes_one_mark() {
 }
 
 void a_cut_never_splits_a_code_point() {
-  CHECK(cut_utf8("abc", 5) == "abc");
-  CHECK(cut_utf8("abc", 2) == "ab");
-  CHECK(cut_utf8("abc", 0) == "");
-  const std::string text = "x\xE2\x82\xACy";
-  CHECK(cut_utf8(text, 1) == "x");
-  CHECK(cut_utf8(text, 2) == "x");
-  CHECK(cut_utf8(text, 3) == "x");
-  CHECK(cut_utf8(text, 4) == "x\xE2\x82\xAC");
-  const std::string smile = "\xF0\x9F\x98\x80!";
-  for (size_t limit = 0; limit < 4; ++limit) CHECK(cut_utf8(smile, limit) == "");
-  CHECK(cut_utf8("\x80\x80\x80\x80\x80", 3).size() == 3);  // nothing valid to protect
+  CHECK(cut_utf8("abc") == "abc" && cut_utf8("").empty());
+  const std::string text = "x\xE2\x82\xAC";
+  CHECK(cut_utf8(text) == text);
+  CHECK(cut_utf8(text.substr(0, 2)) == "x" && cut_utf8(text.substr(0, 3)) == "x");
+  const std::string smile = "\xF0\x9F\x98\x80";
+  for (size_t length = 0; length < 4; ++length) CHECK(cut_utf8(smile.substr(0, length)).empty());
+  CHECK(cut_utf8("\x80\x80\x80\x80\x80").size() == 5);  // nothing valid to protect
+  CHECK(cut_utf8("\xE2"
+                 "A") ==
+        "\xE2"
+        "A");
+}
+
+void a_tail_starts_with_a_whole_code_point() {
+  const std::string text = "\xF0\x9F\x98\x80!";
+  for (size_t from = 1; from < 4; ++from) CHECK(skip_partial_utf8(std::string_view(text).substr(from)) == "!");
+  CHECK(skip_partial_utf8(text) == text);
+  CHECK(skip_partial_utf8("\x80\x80\x80\x80").size() == 1);  // no code point has so many
+}
+
+bool is_valid(const std::string& text) { return repair_utf8(text) == text; }
+
+// Any bytes, cut anywhere: valid afterwards, and repairing twice is repairing once.
+void repair_makes_any_bytes_valid() {
+  std::mt19937_64 random(5);
+  static const unsigned char kLikely[] = {0x00, 0x41, 0x7F, 0x80, 0xBF, 0xC0, 0xC2, 0xE0, 0xE2, 0xED,
+                                          0xA0, 0x9F, 0xF0, 0x90, 0xF4, 0x8F, 0xF5, 0xFF, 0x82, 0xAC};
+  for (int round = 0; round < 20'000; ++round) {
+    std::string bytes(random() % 24, '\0');
+    for (char& byte : bytes) byte = static_cast<char>(random() % 4 ? kLikely[random() % std::size(kLikely)] : random());
+    const std::string repaired = repair_utf8(bytes);
+    CHECK(is_valid(repaired) && repaired.size() <= 3 * bytes.size());
+    const size_t at = bytes.empty() ? 0 : random() % bytes.size();
+    if (is_valid(bytes)) {
+      CHECK(is_valid(std::string(cut_utf8(std::string_view(bytes).substr(0, at)))));
+      CHECK(is_valid(std::string(skip_partial_utf8(std::string_view(bytes).substr(at)))));
+    }
+  }
 }
 
 }  // namespace
@@ -49,4 +80,6 @@ int main() {
   valid_text_is_left_alone();
   each_ill_formed_part_becomes_one_mark();
   a_cut_never_splits_a_code_point();
+  a_tail_starts_with_a_whole_code_point();
+  repair_makes_any_bytes_valid();
 }

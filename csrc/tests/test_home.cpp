@@ -1,0 +1,179 @@
+// Scratch directories: empty for each owner, counted, cleaned without following a link.
+#include "home.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "check.h"
+#include "landlock.h"
+
+using namespace rocstar;
+namespace fs = std::filesystem;
+
+namespace {
+
+// A directory of the test's own, removed at its end.
+class Place {
+ public:
+  Place() : path_("/tmp/rocstar_test-XXXXXX") { CHECK(mkdtemp(path_.data()) != nullptr); }
+  ~Place() { fs::remove_all(path_); }
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+UniqueFd open_directory(const std::string& path) {
+  UniqueFd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  CHECK(fd);
+  return fd;
+}
+
+void write_file(const std::string& path) { std::ofstream(path) << "x"; }
+
+void everything_is_removed_and_no_link_followed() {
+  const Place place, elsewhere;
+  write_file(elsewhere / "kept");
+  fs::create_directories(place / "a/b/c");
+  write_file(place / "a/b/file");
+  write_file(place / "-rf \n *");
+  fs::create_symlink(elsewhere / "kept", place / "to_file");
+  fs::create_directory_symlink(elsewhere.path(), place / "to_directory");
+  fs::create_directory_symlink(elsewhere.path(), place / "a/deeper");
+  CHECK(mkfifo((place / "fifo").c_str(), 0600) == 0);
+  fs::create_directory(place / "locked");
+  write_file(place / "locked/file");
+  fs::permissions(place / "locked", fs::perms::none);
+  const UniqueFd directory = open_directory(place.path());
+  CHECK(remove_contents(directory.get()) == 11);
+  CHECK(fs::is_empty(place.path()));
+  CHECK(fs::exists(elsewhere / "kept"));
+}
+
+void contents_are_counted_up_to_enough() {
+  const Place place;
+  const UniqueFd directory = open_directory(place.path());
+  CHECK(count_contents(directory.get(), 100) == 0);
+  fs::create_directories(place / "a/b/c");
+  for (int i = 0; i < 5; ++i) write_file(place / ("a/b/" + std::to_string(i)));
+  fs::create_directory_symlink("/usr", place / "link");
+  CHECK(count_contents(directory.get(), 100) == 9);
+  CHECK(count_contents(directory.get(), 4) == 4);
+}
+
+// Not as root, whom no mode stops: a directory that cannot be looked into must not hide what is in it.
+void a_directory_that_cannot_be_listed_is_full() {
+  const Place place;
+  CHECK(chmod(place.path().c_str(), 0777) == 0);
+  const pid_t pid = fork();
+  CHECK(pid >= 0);
+  if (pid == 0) {
+    if (geteuid() == 0) CHECK(setgid(65534) == 0 && setuid(65534) == 0);
+    CHECK(mkdir((place / "blind").c_str(), 0333) == 0);
+    write_file(place / "blind/one");
+    const UniqueFd directory = open_directory(place.path());
+    CHECK(count_contents(directory.get(), 50) == 50);
+    CHECK(remove_contents(directory.get()) == 2);
+    CHECK(fs::is_empty(place.path()));
+    _exit(0);
+  }
+  int status = 0;
+  CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+}
+
+HomeOptions options_in(const std::string& parent) {
+  return {.base = make_scratch_base(parent), .readable_paths = {"/usr"}, .landlock = true};
+}
+
+void a_slot_is_empty_again_when_its_last_owner_lets_go() {
+  const Place place;
+  {
+    Homes homes(options_in(place.path()));
+    std::shared_ptr<Home> first = homes.take();
+    const std::shared_ptr<Home> branch = first, second = homes.take();
+    CHECK(first->directory() >= 0 && first->directory() != second->directory());
+    const int directory = first->directory();
+    CHECK(first->may_create(64));
+    CHECK(mkdirat(directory, "made", 0700) == 0);
+    first.reset();
+    CHECK(count_contents(directory, 10) == 1);  // the branch is still there
+    const_cast<std::shared_ptr<Home>&>(branch).reset();
+    CHECK(count_contents(directory, 10) == 0);
+    const std::shared_ptr<Home> next = homes.take();
+    CHECK(next->directory() == directory);
+  }
+  CHECK(fs::is_empty(place.path()));
+}
+
+void only_so_many_are_created_and_those_gone_count_no_more() {
+  const Place place;
+  Homes homes(options_in(place.path()));
+  const std::shared_ptr<Home> home = homes.take();
+  CHECK(!home->may_create(0));
+  for (int i = 0; i < 3; ++i) {
+    CHECK(home->may_create(3));
+    const UniqueFd file(openat(home->directory(), std::to_string(i).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    CHECK(file);
+  }
+  CHECK(!home->may_create(3) && !home->may_create(3));
+  CHECK(unlinkat(home->directory(), "1", 0) == 0);
+  CHECK(home->may_create(3));
+  CHECK(home->may_create(3) && "what was asked for but never made does not count for ever");
+}
+
+void a_dead_owners_directory_is_removed_by_the_next() {
+  const Place place;
+  const pid_t pid = fork();
+  CHECK(pid >= 0);
+  if (pid == 0) {
+    const std::string base = make_scratch_base(place.path());
+    fs::create_directories(base + "/0/deep");
+    _exit(0);
+  }
+  CHECK(waitpid(pid, nullptr, 0) == pid);
+  CHECK(!fs::is_empty(place.path()));
+  fs::create_directory(place / "rocstar-notanumber");
+  fs::create_directory(place / "other");
+  write_file(place / "rocstar-99999999-file");
+  const std::string mine = make_scratch_base(place.path());
+  const std::string second = make_scratch_base(place.path());
+  CHECK(mine != second && fs::exists(mine));  // the living are left alone
+  size_t left = 0;
+  for ([[maybe_unused]] const auto& entry : fs::directory_iterator(place.path())) ++left;
+  CHECK(left == 5);
+}
+
+void without_a_base_there_is_no_scratch() {
+  Homes homes({.base = "", .readable_paths = {"/usr"}, .landlock = true});
+  const std::shared_ptr<Home> home = homes.take();
+  CHECK(home->directory() == -1 && home->ruleset() >= 0 && home->uid() == 0);
+  CHECK(!home->may_create(100));
+}
+
+void each_slot_has_a_uid_of_its_own() {
+  Homes homes({.base = "", .landlock = false, .slot_uid = true, .first_uid = 100'000});
+  const std::shared_ptr<Home> first = homes.take(), second = homes.take();
+  CHECK(first->uid() >= 100'000 && second->uid() >= 100'000 && first->uid() != second->uid());
+  CHECK(first->ruleset() == -1);
+}
+
+}  // namespace
+
+int main() {
+  everything_is_removed_and_no_link_followed();
+  contents_are_counted_up_to_enough();
+  a_directory_that_cannot_be_listed_is_full();
+  a_dead_owners_directory_is_removed_by_the_next();
+  each_slot_has_a_uid_of_its_own();
+  if (landlock_abi() == 0) return 0;
+  a_slot_is_empty_again_when_its_last_owner_lets_go();
+  only_so_many_are_created_and_those_gone_count_no_more();
+  without_a_base_there_is_no_scratch();
+}
