@@ -120,12 +120,12 @@ class CodeJudge:
         return fields
 
     def _judged(self, submission: Submission, result: ExecResult, with_output: bool) -> dict[str, Any]:
-        run_success = result.status is Status.OK
+        # A program that ends in the moment it is to be killed has run too long all the same: what counts is
+        # the measured time, so that sleep(10) under a limit of 10 s is a timeout every time.
+        over = result.wall_s >= self._options.execution_s
+        run_success = result.status is Status.OK and not over
         expected = submission.expected_output
         stdout = result.stdout
-        timed_out = result.status is Status.TIMEOUT or (
-            not run_success and result.wall_s >= self._options.execution_s
-        )
         fields: dict[str, Any] = {
             "sub_id": submission.sub_id,
             "success": run_success and (expected is None or stdout.strip() == expected.strip()),
@@ -134,11 +134,11 @@ class CodeJudge:
         }
         if with_output:
             shown = self._options.shown_chars
-            if result.status is Status.TIMEOUT:
+            if result.status is Status.TIMEOUT or (over and result.status is Status.OK):
                 stdout = stdout[:shown] + TIMEOUT_LINE
             fields["stdout"] = stdout[:shown]
             fields["stderr"] = result.stderr[:shown]
-        fields["reason"] = "worker_timeout" if timed_out else ""
+        fields["reason"] = "worker_timeout" if over or result.status is Status.TIMEOUT else ""
         return fields
 
 

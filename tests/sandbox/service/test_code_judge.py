@@ -111,6 +111,15 @@ async def test_a_failure_as_slow_as_the_limit_counts_as_a_timeout(serve: Any) ->
     assert (answer["reason"], answer["stdout"]) == ("worker_timeout", "")
 
 
+async def test_a_success_later_than_the_limit_is_a_timeout(serve: Any) -> None:
+    """The kill and the program's own end can meet; sleep(10) under a limit of 10 s must not depend on it."""
+    result = ok("done\n")
+    object.__setattr__(result, "wall_s", 10.002)
+    answer = await judged(serve, result, submission(expected_output="done"))
+    assert (answer["reason"], answer["run_success"], answer["success"]) == ("worker_timeout", False, False)
+    assert answer["stdout"] == "done\nSuicide from timeout.\n"
+
+
 @pytest.mark.parametrize("result", [signaled(), output_limit("x"), error("", exit_code=3)])
 async def test_other_endings_have_no_reason(serve: Any, result: Any) -> None:
     answer = await judged(serve, result, submission(expected_output=result.stdout))
