@@ -54,6 +54,12 @@ UniqueFd make_stdin(const std::string& bytes) {
   return file;
 }
 
+// A child of ours that is not reaped yet.
+bool has_ended(pid_t pid) {
+  siginfo_t info{};
+  return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
+}
+
 }  // namespace
 
 void Supervisor::order_child(Request request, Server& server) {
@@ -92,6 +98,7 @@ void Supervisor::order_child(Request request, Server& server) {
     } catch (const std::system_error& error) {
       // A dying zygote's end is on the way, and finds this order among those to be given again.
       if (error.code().value() != EPIPE && error.code().value() != ECONNRESET) throw;
+      server.ready = false;
     }
   } catch (const std::system_error& error) {
     if (made != nullptr) return start_failed(*made, error.what());
@@ -119,6 +126,22 @@ Supervisor::Process& Supervisor::new_process(Request request, std::shared_ptr<Ho
   return process;
 }
 
+// Nothing has happened yet: a zygote that died has taken the order or the unborn child along.
+void Supervisor::give_again(Process& process) {
+  Request request = std::move(process.request);
+  const bool cancelled = process.flags & kStopped;
+  if (process.server != nullptr && has_ended(process.server->pid)) process.server->ready = false;
+  forget(process);
+  expect_strangers();
+  if (cancelled) {
+    append_failed(outbox_, request.id, Failure::kCancelled, "cancelled before it started");
+  } else if (++request.attempts > kMostDeaths) {
+    append_failed(outbox_, request.id, Failure::kChildStart, "it ended before it was confined, each time");
+  } else {
+    pending_[request.flavour].emplace_front(0, std::move(request));
+  }
+}
+
 bool Supervisor::is_unknown_child(pid_t pid) const {
   siginfo_t info{};
   if (pid <= 0 || by_pid_.contains(pid)) return false;
@@ -132,6 +155,7 @@ void Supervisor::take_birth(Process& process) {
   const Message message =
       receive_message(process.control.get(), {reinterpret_cast<char*>(&birth), sizeof birth}, again);
   if (again) return;
+  if (message.bytes == 0 && process.server != nullptr) return give_again(process);
   if (message.bytes != sizeof birth) return start_failed(process, "the child ended before it was confined");
   if (birth.state != kReady) {
     return start_failed(process, "the child could not be confined: " + std::generic_category().message(birth.what));
@@ -174,6 +198,7 @@ void Supervisor::announce_session(Process& process) {
   process.request = Request{};
   --under_way_;
   process.state = Process::State::kIdle;
+  process.cpu_us_before = cpu_us_of(process.pid);
   process.last_used = process.started;
   set_deadline(process, process.started + std::chrono::microseconds(options_.lease_us));
   reserved_bytes_ -= process.reserved_bytes;

@@ -76,21 +76,6 @@ uint64_t remove_contents(int directory) {
   return removed;
 }
 
-uint64_t count_contents(int directory, uint64_t enough) {
-  uint64_t count = 0;
-  const Listing entries = list(directory);
-  while (const dirent* entry = entries && count < enough ? readdir(entries.get()) : nullptr) {
-    if (is_dots(entry->d_name)) continue;
-    ++count;
-    if (entry->d_type != DT_DIR && entry->d_type != DT_UNKNOWN) continue;
-    const UniqueFd below = open_below(directory, entry->d_name);
-    // One that cannot be looked into may hold anything.
-    if (!below && errno != ENOTDIR && errno != ELOOP) return enough;
-    if (below) count += count_contents(below.get(), enough - count);
-  }
-  return count;
-}
-
 std::string make_scratch_base(const std::string& parent) {
   sweep(parent);
   std::string path = parent + "/" + kPrefix + std::to_string(getpid()) + "-XXXXXX";
@@ -148,11 +133,9 @@ int Home::ruleset() const {
   return slot.ruleset ? slot.ruleset.get() : homes_.shared_ruleset_.get();
 }
 
+// Creations are counted, not files: one that lost its name lives on while it is open.
 bool Home::may_create(uint64_t limit) {
-  if (limit == 0 || directory() < 0) return false;
-  // Most openings are of files that exist already, or whose predecessor is gone: then there is room after all.
-  if (created_ >= limit) created_ = count_contents(directory(), limit);
-  if (created_ >= limit) return false;
+  if (created_ >= limit || directory() < 0) return false;
   ++created_;
   return true;
 }

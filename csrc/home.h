@@ -31,7 +31,7 @@ class Home {
   uint32_t uid() const;
   int directory() const;  // -1 without scratch
   int ruleset() const;    // -1 without Landlock
-  // One file or directory more, of at most `limit`. False when that is too many.
+  // Counts one creation more. False when that is more than `limit`.
   bool may_create(uint64_t limit);
 
  private:
@@ -67,9 +67,6 @@ class Homes {
 
 // Removes what is in a directory and follows no link. Returns the number of entries that were there.
 uint64_t remove_contents(int directory);
-
-// Files and directories below it, counted up to `enough`.
-uint64_t count_contents(int directory, uint64_t enough);
 
 // A directory and what is in it, as far as that can be removed.
 void remove_tree(const std::string& path);

@@ -93,8 +93,8 @@ constexpr uint32_t kNeverWritten[] = {
 
 // What changes a directory that is one's own.
 constexpr uint32_t kScratchCalls[] = {
-    __NR_mkdirat, __NR_unlinkat, __NR_renameat2, __NR_fallocate, __NR_fsync, __NR_fdatasync, __NR_sendfile,
-    __NR_copy_file_range, __NR_pwritev, __NR_flock,
+    __NR_mkdirat, __NR_unlinkat, __NR_fallocate, __NR_fsync, __NR_fdatasync, __NR_sendfile,
+    __NR_copy_file_range, __NR_pwritev,
 #if defined(__x86_64__)
     __NR_mkdir, __NR_rmdir, __NR_unlink, __NR_rename, __NR_renameat,
 #endif
@@ -138,6 +138,12 @@ Rule process_control(bool session) {
   return rule;
 }
 
+// Not with flags: RENAME_WHITEOUT makes a name that nobody counts.
+Rule renaming(bool scratch) {
+  if (!scratch) return {__NR_renameat2, Rule::Action::kErrno, EROFS};
+  return {__NR_renameat2, kAllow, EINVAL, {{.index = 4, .values = {0}}}};
+}
+
 Rule file_control(bool scratch) {
   // F_SETOWN with F_SETSIG would send any signal to any process of the same user.
   std::vector<uint32_t> commands{F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_GETPIPE_SZ};
@@ -156,6 +162,7 @@ std::vector<Rule> checked(const PolicyOptions& options) {
       signalling(__NR_kill, options.session),
       signalling(__NR_tgkill, options.session),
       file_control(options.scratch),
+      renaming(options.scratch),
       {__NR_ioctl,
        kAllow,
        ENOTTY,

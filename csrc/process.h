@@ -41,7 +41,7 @@ struct Supervisor::Process {
   uint32_t flags = 0;
   uint64_t reserved_bytes = 0;
   uint64_t baseline_resident = 0;
-  uint64_t cpu_us_before = 0;  // of the session, when its cell began
+  uint64_t cpu_us_before = 0;  // of the session, when its cell began or ended
   Clock::time_point started, deadline = Clock::time_point::max(), last_used;
 };
 
@@ -65,6 +65,9 @@ inline constexpr uint32_t kMostDeaths = 3;
 inline constexpr std::chrono::seconds kBirthGrace{20};
 // A branch takes no longer than this, or its origin is no partner any more.
 inline constexpr std::chrono::seconds kBranchGrace{5};
+// An idle session may use this much CPU time, for what its cells have left running, and is looked at this often.
+inline constexpr uint64_t kIdleCpuUs = 500'000;
+inline constexpr std::chrono::seconds kSessionsLook{1};
 // How often to look for the end of somebody unknown, while one is expected.
 inline constexpr std::chrono::milliseconds kStrangersLook{50};
 // A session whose cell is interrupted has this long to answer before it is killed.

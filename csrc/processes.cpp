@@ -128,6 +128,7 @@ void Supervisor::finish_cell(Process& session, const CellReply& reply, std::stri
   session.flags = 0;
   session.request = Request{};
   --under_way_;
+  session.cpu_us_before = used;
   session.last_used = Clock::now();
   set_deadline(session, session.last_used + std::chrono::microseconds(options_.lease_us));
   reserved_bytes_ -= session.reserved_bytes;
@@ -177,8 +178,8 @@ void Supervisor::reap(Process& process) {
   siginfo_t info{};
   rusage usage{};
   const long done = syscall(SYS_waitid, P_PIDFD, process.pidfd.get(), &info, WEXITED | WNOHANG, &usage);
-  if (done != 0) fail("waitid");
-  if (info.si_pid == 0) return;
+  if (done == 0 && info.si_pid == 0) return;
+  if (done != 0) info = {};  // reaped by somebody else, which cannot be: it is gone all the same
   for (Capture* stream : {&process.out, &process.err}) {
     // What its pipe holds, and its end. A branch may have the same pipe and go on writing: not more than that.
     stream->drain();
@@ -274,6 +275,19 @@ void Supervisor::forget(Process& process) {
 // Somebody whom nobody here knows by its pid is about to end.
 void Supervisor::expect_strangers() { strangers_until_ = Clock::now() + std::chrono::seconds(2); }
 
+// The kernel's limit on CPU time can be ignored up to its hard value, which must stay above what later cells may use.
+void Supervisor::look_at_sessions() {
+  next_look_ = Clock::now() + kSessionsLook;
+  std::vector<uint64_t> restless;
+  for (const auto& [number, index] : sessions_) {
+    const Process& session = processes_[index];
+    const bool idle = session.state == Process::State::kIdle;
+    if (idle && cpu_us_of(session.pid) > session.cpu_us_before + kIdleCpuUs) restless.push_back(number);
+  }
+  for (const uint64_t number : restless) close_session(number, GoneWhy::kDied);
+  kill_strays();
+}
+
 // A session may have spent the supervisor's leave to fork on a process that never says so. Nobody else's children are
 // in a session's family (setsid is denied them), so whoever is there unknown is killed.
 void Supervisor::kill_strays() {
@@ -284,10 +298,11 @@ void Supervisor::kill_strays() {
   }
   families_.insert(living.begin(), living.end());
   for (const pid_t pid : own_children()) {
-    if (families_.contains(getsid(pid)) && is_unknown_child(pid)) ::kill(pid, SIGKILL);
+    if (!families_.contains(getsid(pid)) || !is_unknown_child(pid)) continue;
+    ::kill(pid, SIGKILL);
+    expect_strangers();
   }
   families_ = std::move(living);
-  expect_strangers();
 }
 
 void Supervisor::reap_strangers() {

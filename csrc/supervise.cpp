@@ -64,6 +64,7 @@ void Supervisor::loop() {
     start_pending();
     flush_client();
     if (Clock::now() < strangers_until_) reap_strangers();
+    if (!sessions_.empty() && Clock::now() >= next_look_) look_at_sessions();
     const int count = epoll_wait(epoll_.get(), events.data(), events.size(), next_timeout_ms());
     if (count < 0 && errno != EINTR) fail("epoll_wait");
     for (int i = 0; i < count; ++i) {
@@ -216,6 +217,7 @@ int Supervisor::next_timeout_ms() const {
   const Clock::time_point now = Clock::now();
   auto next = deadlines_.empty() ? Clock::time_point::max() : deadlines_.begin()->first;
   if (now < strangers_until_) next = std::min(next, now + kStrangersLook);
+  if (!sessions_.empty()) next = std::min(next, next_look_);
   if (next == Clock::time_point::max()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - now).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));

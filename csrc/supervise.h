@@ -122,6 +122,7 @@ class Supervisor {
   Process& new_process(Request request, std::shared_ptr<Home> home);
   void start_cell(Request request, Process& session);
   void start_branch(Request request, Process& origin);
+  void give_again(Process& process);
   bool is_unknown_child(pid_t pid) const;
   void take_birth(Process& process);
   void announce_session(Process& process);
@@ -139,6 +140,7 @@ class Supervisor {
   void reap(Process& process);
   void expect_strangers();
   void kill_strays();
+  void look_at_sessions();
   void reap_strangers();
   void finish_cell(Process& session, const CellReply& reply, std::string_view value);
   bool was_killed_for_memory(const Outcome& outcome);
@@ -173,6 +175,7 @@ class Supervisor {
   uint32_t under_way_ = 0;
   uint64_t reserved_bytes_ = 0;
   uint64_t memory_kills_ = 0;          // of the cgroup, already told of
+  Clock::time_point next_look_;        // at what sessions do that they should not
   Clock::time_point strangers_until_;  // until then children may end that nobody knows
 };
 

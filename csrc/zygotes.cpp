@@ -139,21 +139,7 @@ void Supervisor::zygote_ended(Server& server) {
   // A child may have been forked without anybody having heard of it: it finds its control socket closed and exits.
   const std::set<uint32_t> lost = std::move(server.orders);
   server.orders.clear();
-  for (const uint32_t index : lost) {
-    Process& process = processes_[index];
-    Request request = std::move(process.request);
-    const size_t queue = request.flavour;
-    const bool cancelled = process.flags & kStopped;
-    forget(process);
-    if (cancelled) {
-      append_failed(outbox_, request.id, Failure::kCancelled, "cancelled before it started");
-    } else if (++request.attempts >= kMostDeaths) {
-      append_failed(outbox_, request.id, Failure::kChildStart, "its zygote died each time it was to start");
-    } else {
-      pending_[queue].emplace_front(0, std::move(request));
-    }
-  }
-  expect_strangers();
+  for (const uint32_t index : lost) give_again(processes_[index]);
   if (client_open_) start_zygote(server);
 }
 

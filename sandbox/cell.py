@@ -8,7 +8,6 @@ import _random
 import ast
 import atexit
 import builtins
-import contextlib
 import io
 import linecache
 import os
@@ -24,11 +23,6 @@ CELL = "<cell>"
 VALUE_FD = 3
 MEMORY_EXIT = 86
 """Exit code for an uncaught MemoryError. A program that forges it is still counted as failed."""
-
-RANDOM_WORDS = (b"rand", b"shuffle", b"scipy", b"statistics", b"networkx", b"rvs", b"uuid", b"secrets", b"64")
-"""Whoever uses the shared generators has to name one of these. A program that hides the name finds the
-zygote's own state, which is fixed: seeding the generators changes eighty pages, a quarter of what a small
-program costs."""
 
 MAIN = types.ModuleType("__main__")
 MAIN.__dict__["__builtins__"] = builtins
@@ -57,9 +51,26 @@ def open_streams() -> None:
 
 def run_cell(code: bytes, seed: int) -> int:
     """Runs a program from its UTF-8 source and returns the exit code for this process."""
-    if any(word in code for word in RANDOM_WORDS):
+    if names_random(code):
         reseed(seed)
     return finish(run_source(code))
+
+
+def names_random(code: bytes) -> bool:
+    """Whoever uses the shared generators has to name one of these. A program that hides the name finds the
+    zygote's own state, which is fixed: seeding the generators changes eighty pages, a quarter of what a small
+    program costs; a loop over the words would change nine."""
+    return (
+        b"rand" in code
+        or b"shuffle" in code
+        or b"scipy" in code
+        or b"statistics" in code
+        or b"networkx" in code
+        or b"rvs" in code
+        or b"uuid" in code
+        or b"secrets" in code
+        or b"64" in code
+    )
 
 
 def reseed(seed: int) -> None:
@@ -144,10 +155,12 @@ def evaluate(source: str, namespace: dict[str, Any], name: str = CELL) -> object
     last = source[cut:end]
     body = tail = None
     if last[:1].isidentifier() and last[-1] == ")" and ";" not in last:
-        with contextlib.suppress(SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
+        try:  # a context manager would cost twenty pages
             body = compile(source[:cut], name, "exec", dont_inherit=True) if cut else None
             padded = "\n" * source.count("\n", 0, cut) + last
             tail = compile(padded, name, "eval", dont_inherit=True)
+        except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
+            pass
     if tail is None:
         return evaluate_tree(source, namespace, name)
     if body is not None:

@@ -48,15 +48,15 @@ class Limits:
     wall_s: wall clock from the start of the child, kept by its parent. cpu_s: RLIMIT_CPU, whole seconds.
     memory_bytes: address space above the zygote's own. output_bytes: kept per stream; more is cut and
     marked, and 4 times as much ends the program with output_limit. files: how many files and directories may
-    be created in its scratch directory; file_bytes: how large each may become.
+    be created in its scratch directory, in all; file_bytes: how large each may become.
     """
 
     wall_s: float = 4.0
     cpu_s: int = 5
     memory_bytes: int = 1 << 30
     output_bytes: int = 1 << 20
-    file_bytes: int = 4 << 20
-    files: int = 64
+    file_bytes: int = 2 << 20
+    files: int = 256
 
     def __post_init__(self) -> None:
         _check_number("wall_s", self.wall_s, 0.001, 86_400.0)

@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import gc
 import importlib
+import io
 import json
 import os
 import sys
@@ -87,6 +88,18 @@ def silence() -> Iterator[None]:
         os.close(own)
 
 
+def rehearse() -> None:
+    """Runs the way of a cell until the interpreter has adapted its code to it, which changes pages."""
+    for _ in range(12):
+        cell.run_source(b"None\nprint(end='')")
+    cell.run_source(b"None")
+    own = sys.__stderr__
+    vars(sys)["__stderr__"] = io.StringIO()
+    for _ in range(12):
+        cell.run_source(b"1 / 0")
+    vars(sys)["__stderr__"] = own
+
+
 def settle() -> None:
     """Leaves a heap that forks cheaply, and nothing of the zygote that a child would run at its end."""
     sys.modules["__main__"] = cell.MAIN
@@ -95,7 +108,7 @@ def settle() -> None:
     if tempfile := sys.modules.get("tempfile"):
         vars(tempfile)["tempdir"] = None  # a child has its own
     cell.open_streams()
-    cell.run_source(b"None")
+    rehearse()
     atexit._clear()
     gc.collect()
     gc.freeze()
