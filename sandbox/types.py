@@ -55,8 +55,8 @@ class Limits:
     cpu_s: int = 5
     memory_bytes: int = 1 << 30
     output_bytes: int = 1 << 20
-    file_bytes: int = 2 << 20
-    files: int = 256
+    file_bytes: int = 4 << 20
+    files: int = 64
 
     def __post_init__(self) -> None:
         _check_number("wall_s", self.wall_s, 0.001, 86_400.0)
