@@ -62,19 +62,19 @@ size_t ascii_run(std::string_view bytes, size_t at) {
 std::string repair_utf8(std::string_view bytes) {
   std::string repaired;
   repaired.reserve(bytes.size());
+  size_t valid_from = 0;
   for (size_t at = 0; at < bytes.size();) {
-    const size_t run = ascii_run(bytes, at);
-    repaired.append(bytes.substr(at, run));
-    at += run;
+    at += ascii_run(bytes, at);
     if (at == bytes.size()) break;
     const Step step = step_at(bytes, at);
-    if (step.valid) {
-      repaired.append(bytes.substr(at, step.length));
-    } else {
+    if (!step.valid) {
+      repaired.append(bytes.substr(valid_from, at - valid_from));
       repaired.append("\xEF\xBF\xBD");
+      valid_from = at + step.length;
     }
     at += step.length;
   }
+  repaired.append(bytes.substr(valid_from));
   return repaired;
 }
 
