@@ -5,8 +5,8 @@
 C++ is what runs in production: csrc/capture.cpp, utf8.cpp and protocol.cpp in the supervisor, here built into
 a small program (frame_results.cpp), and `_native.ResultReader` in the pool. Python is pure_parse.py: slices,
 struct and `bytes.decode`. That codec is C inside the interpreter, and building a `str` is the same C on both
-sides, so `ratio` compares C with C; the last column, which the bar is on, is pure Python, code point by code point.
-Both sides must give the same frames and the same fields. CPU time, rounds in turn, medians.
+sides, so `ratio` compares C with C; the last column, which the bar is on, is pure Python, code point by code
+point. Both sides must give the same frames and the same fields. CPU time, rounds in turn, medians.
 """
 
 from __future__ import annotations
