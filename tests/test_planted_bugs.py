@@ -92,6 +92,31 @@ BUGS: list[tuple[str, str, str, str]] = [
         "tests/engine/test_tools.py",
     ),
     (
+        "engine/tools.py",
+        "            await interpreter.close()",
+        "            pass",
+        "tests/engine/test_rollout.py",
+    ),
+    (
+        "engine/tools.py",
+        "if ran.restarted else",
+        "if ran.restarted or ran.replayed else",
+        "tests/engine/test_tools.py",
+    ),
+    ("engine/interpreter.py", "self._cells.clear()", "pass", "tests/engine/test_interpreter.py"),
+    (
+        "engine/interpreter.py",
+        "if status is not cell.status:",
+        "if status is None:",
+        "tests/engine/test_interpreter.py",
+    ),
+    (
+        "engine/interpreter.py",
+        "enumerate(self._cells, 1)",
+        "enumerate(self._cells[:-1], 1)",
+        "tests/engine/test_interpreter.py",
+    ),
+    (
         "engine/rollout.py",
         "if len(draft.ids) + len(suffix) >= end:",
         "if len(draft.ids) + len(suffix) > end:",

@@ -83,6 +83,7 @@ cells = st.sampled_from(["a", "b", "boom", "exit", "exit, and then the superviso
 @example(codes=["a"], losses=["evicted"])
 @example(codes=["exit, and then the supervisor", "a"], losses=[])
 @example(codes=["exit", "a"], losses=[None, "evicted", "evicted"])
+@example(codes=["a", "exit", "b", "a"], losses=[None, None, None, None, "evicted"])
 def test_losses_that_are_not_the_cells_fault_are_never_seen(
     codes: list[str], losses: list[str | None]
 ) -> None:
