@@ -111,6 +111,8 @@ def test_two_calls_are_compared() -> None:
     program = program_of(text + "# %% call\n# expect: ok\n# output: HELD\nprint('HELD')\n")
     assert judge(program, [result("HELD 1"), result("HELD 2")]) == []
     assert judge(program, [result("HELD 1"), result("HELD 1")]) != []
+    assert judge(program, [result("HELD 1 2"), result("HELD 1 3")]) != [], "one of two is the same"
+    assert judge(program, [result("HELD"), result("HELD")]) != [], "nothing was drawn"
 
 
 @pytest.mark.parametrize(
