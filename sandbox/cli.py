@@ -1,4 +1,4 @@
-"""`rocstar sandbox run`, `doctor` and `serve`; `worker` where its module is there.
+"""`rocstar sandbox run`, `doctor`, `serve`, `worker` and `bench`.
 
 Exit status of `run`: the program's own; 128 + N after signal N, as in a shell; 2 for a mistake in the command
 line or a failure of the sandbox itself.
@@ -6,13 +6,13 @@ line or a failure of the sandbox itself.
 
 import argparse
 import asyncio
-import importlib
-import importlib.util
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rocstar.sandbox.bench import add_bench_parser
+from rocstar.sandbox.fabric_cli import add_worker_parser
 from rocstar.sandbox.flavours import FLAVOURS
 from rocstar.sandbox.service.parser import add_serve_parser
 from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, ExecResult, Limits, SandboxError, Status
@@ -38,8 +38,8 @@ def build_parser() -> argparse.ArgumentParser:
     add_run(verbs)
     add_doctor(verbs)
     add_serve_parser(verbs)
-    if importlib.util.find_spec("rocstar.sandbox.fabric_cli") is not None:
-        importlib.import_module("rocstar.sandbox.fabric_cli").add_worker_parser(verbs)
+    add_worker_parser(verbs)
+    add_bench_parser(verbs)
     return parser
 
 

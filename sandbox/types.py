@@ -198,9 +198,10 @@ class Session(Protocol):
     async def run(
         self, code: str, *, wall_s: float | None = None, deadline: float | None = None
     ) -> ExecResult:
-        """Runs one cell. `wall_s` replaces the session's own limit for this cell. A cell that exits, crashes
-        or is killed (timeout, memory) still has a result; the session is then lost. An uncaught exception
-        is an `error` and leaves the session alive."""
+        """Runs one cell. `wall_s` replaces the session's own limit for this cell. An uncaught exception is an
+        `error` and leaves the session alive, and so does a `timeout` if the cell stops when it is interrupted
+        (KeyboardInterrupt). A cell that exits, crashes or is killed still has a result; the session is then
+        lost."""
         ...
 
     async def branch(self) -> "Session":
