@@ -41,8 +41,8 @@ _SCIENTIFIC = (
     *("scipy.sparse", "scipy.spatial.distance", "scipy.special", "scipy.stats"),
 )
 
-# Without a bound sympy's caches keep no order of use, so that a hit writes to no page. What a child may cache is
-# bounded by its memory limit.
+# Without a bound sympy's caches keep no order of use, so that a hit writes to no page; a child's memory limit
+# bounds what they hold.
 _SYMPY = {"SYMPY_CACHE_SIZE": "None"}
 
 FLAVOURS: Final[dict[str, Flavour]] = {
