@@ -48,7 +48,7 @@ constexpr uint32_t kAllowed[] = {
     __NR_newfstatat, __NR_statx, __NR_readlinkat, __NR_faccessat, __NR_faccessat2, __NR_getdents64,
     __NR_statfs, __NR_fstatfs, __NR_getcwd, __NR_chdir, __NR_fchdir, __NR_umask,
     // socketpairs, which asyncio wakes itself with
-    __NR_recvfrom, __NR_getsockname, __NR_getpeername, __NR_getsockopt, __NR_shutdown,
+    __NR_recvfrom, __NR_recvmsg, __NR_getsockname, __NR_getpeername, __NR_getsockopt, __NR_shutdown,
     // time
     __NR_clock_gettime, __NR_clock_getres, __NR_clock_nanosleep, __NR_nanosleep, __NR_gettimeofday, __NR_times,
     __NR_setitimer, __NR_getitimer,
@@ -192,7 +192,6 @@ std::vector<Rule> child_policy(const PolicyOptions& options) {
     rules.push_back({number, options.scratch ? kAllow : refused, options.scratch ? 0 : EROFS});
   }
   rules.push_back({__NR_truncate, options.truncate ? kAllow : refused, options.truncate ? 0 : EROFS});
-  if (options.session) rules.push_back({__NR_recvmsg, kAllow});
   for (const uint32_t number : kMissing) rules.push_back({number, refused, ENOSYS});
   return rules;
 }

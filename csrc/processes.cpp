@@ -148,7 +148,9 @@ void Supervisor::set_cpu_limit(const Process& process, bool idle) const {
 
 void Supervisor::drain(Process& process, Capture& stream) {
   stream.drain();
-  if (stream.kept().total() > hard_cap(process.limits)) stop(process, Outcome::kOutputLimit);
+  // A session that was asked to stop has its grace for that, whatever it still writes.
+  const bool asked = process.flags & Outcome::kOutputLimit;
+  if (!asked && stream.kept().total() > hard_cap(process.limits)) stop(process, Outcome::kOutputLimit);
 }
 
 // The first reason stands. A session is asked first: it may keep its state.
