@@ -32,6 +32,20 @@ from rocstar.sandbox.fabric.wire import Outcome
 from rocstar.sandbox.fabric.workers import WorkerInfo
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
+COUNTERS = (
+    "calls",
+    "entries",
+    "late_answers",
+    "lost_entries",
+    "resent_calls",
+    "retries",
+    "cancelled",
+    "deadlines",
+    "refused",
+    "unreachable",
+    "unreadable",
+)
+
 SMALLEST_SHARE = 4
 NO_CALL = 0
 WATCH_S = 0.25
@@ -113,6 +127,7 @@ class RedisFabric:
     ) -> None:
         assert self._main is not None
         self._close(SandboxError("the fabric is closed", kind="closed", retryable=False))
+        self._link.closing = True
         self._main.cancel()
         try:
             await asyncio.wait([self._main])
@@ -209,7 +224,7 @@ class RedisFabric:
         second delivery, or a caller that had gone), `lost_entries` (Redis lost them), `resent_calls`,
         `retries` of retryable failures, `cancelled`, `deadlines`, `refused`, `unreachable`, `unreadable`,
         `reconnects`."""
-        return {**self._counts, "reconnects": self._link.reconnects}
+        return {**dict.fromkeys(COUNTERS, 0), **self._counts, "reconnects": self._link.reconnects}
 
     def _open(
         self,
@@ -275,14 +290,14 @@ class RedisFabric:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(WATCH_S)
-            now = loop.time()
+            now, counted_at = loop.time(), self._receiver.counted_at
             down_since = self._link.down_since
             for call in list(self._ledger.calls.values()) if self._is_waiting_in_vain() else ():
                 served_at = max(call.opened_at, self._receiver.served_at.get(call.request.flavour, 0.0))
                 if down_since is not None and now - max(call.opened_at, down_since) > self._patience_s:
                     error = self._link.error(now - down_since)
-                elif down_since is None and now - served_at > self._patience_s:
-                    error = no_worker_error(call.request.flavour, now - served_at)
+                elif down_since is None and counted_at - served_at > self._patience_s:
+                    error = no_worker_error(call.request.flavour, counted_at - served_at)
                 else:
                     continue
                 self._counts["unreachable"] += 1

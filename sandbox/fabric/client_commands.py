@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rocstar.sandbox.fabric import scripts
-from rocstar.sandbox.fabric.link import BLOCK_MS, Keys, Link, make_ref, split_refs
+from rocstar.sandbox.fabric.link import BLOCK_MS, Keys, Link, limited, make_ref, split_refs
 from rocstar.sandbox.fabric.workers import WorkerInfo, decode_workers
 
 LEASE_S = 30
@@ -35,23 +35,23 @@ class ClientCommands:
         self._client = client
 
     async def server_s(self) -> float:
-        seconds, microseconds = await self._redis.time()
+        seconds, microseconds = await limited(self._redis.time())
         return float(seconds + microseconds / 1e6)
 
     async def enqueue(self, flavour: str, blobs: Sequence[bytes], *, longest: int) -> list[str]:
         """Refs of the entries that had room: the first ones. `longest`: bound of the stream, or NO_BOUND."""
         key = self._keys.calls(flavour)
-        ids = await self._redis.eval(scripts.ENQUEUE, 1, key, longest, self._client, *blobs)
+        ids = await limited(self._redis.eval(scripts.ENQUEUE, 1, key, longest, self._client, *blobs))
         return [make_ref(flavour, stream_id.decode()) for stream_id in ids]
 
     async def delete(self, refs: Iterable[str]) -> None:
         """Takes entries out of their streams; a worker that runs one notices at its next heartbeat."""
         for flavour, ids in split_refs(refs).items():
-            await self._redis.xdel(self._keys.calls(flavour), *ids)
+            await limited(self._redis.xdel(self._keys.calls(flavour), *ids))
 
     async def read(self, cursor: str) -> list[tuple[str, bytes]]:
         """(id, message) of what follows `cursor` in the reply stream; waits for it up to `BLOCK_MS`."""
-        streams = await self._redis.xread({self._reply: cursor}, count=READ_COUNT, block=BLOCK_MS)
+        streams = await limited(self._redis.xread({self._reply: cursor}, count=READ_COUNT, block=BLOCK_MS))
         return [
             (stream_id.decode(), fields[b"answers"])
             for _, messages in streams
@@ -66,7 +66,7 @@ class ClientCommands:
             pipe.expire(self._reply, REPLY_TTL_S)
             pipe.xtrim(self._reply, minid=cursor, approximate=False)
             pipe.zrange(self._keys.workers, f"({server_s}", "+inf", byscore=True)
-            (seconds, microseconds), lease, _, _, members = await pipe.execute()
+            (seconds, microseconds), lease, _, _, members = await limited(pipe.execute())
         return Upkeep(
             server_s=seconds + microseconds / 1e6,
             known=lease is not None,
@@ -77,16 +77,16 @@ class ClientCommands:
         """(newest id of the reply stream, or 0-0; the entries that Redis no longer has)"""
         places = [(flavour, ids[0]) for ref in refs for flavour, ids in split_refs([ref]).items()]
         keys = [self._reply, *(self._keys.calls(flavour) for flavour, _ in places)]
-        newest, missing = await self._redis.eval(
-            scripts.AUDIT, len(keys), *keys, *(stream_id for _, stream_id in places)
+        newest, missing = await limited(
+            self._redis.eval(scripts.AUDIT, len(keys), *keys, *(stream_id for _, stream_id in places))
         )
         return newest.decode(), [refs[number - 1] for number in missing]
 
     async def queue_lengths(self, flavours: Iterable[str]) -> Mapping[str, int]:
-        return {name: await self._redis.xlen(self._keys.calls(name)) for name in sorted(flavours)}
+        return {name: await limited(self._redis.xlen(self._keys.calls(name))) for name in sorted(flavours)}
 
     async def leave(self) -> None:
-        await self._redis.delete(self._reply, self._keys.client(self._client))
+        await limited(self._redis.delete(self._reply, self._keys.client(self._client)))
 
     @property
     def _reply(self) -> str:

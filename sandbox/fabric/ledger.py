@@ -82,6 +82,7 @@ class Ledger:
     abandoned: list[str] = field(default_factory=list)
     flavours: Counter[str] = field(default_factory=Counter)
     weight: int = 0
+    _torn: set[str] = field(default_factory=set)
     _outboxes: dict[tuple[str, bool], OrderedDict[int, Call]] = field(default_factory=dict)
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -158,6 +159,7 @@ class Ledger:
     def lost(self, ref: str) -> int:
         """Redis no longer holds this entry: its calls go out again, but not for ever. How many they are."""
         ids = self.entries.pop(ref, set())
+        self._torn.discard(ref)
         for call_id in ids:
             call = self.calls[call_id]
             call.losses += 1
@@ -232,8 +234,8 @@ class Ledger:
         self._leave(call, by=by)
 
     def _leave(self, call: Call, *, by: str | None) -> None:
-        """`by`: the entry whose answer this is. A worker that answers the last call of an entry has deleted
-        it; for any other reason the entry is still there."""
+        """`by`: the entry whose answer this is. An entry that gave an answer to each of its calls is gone
+        from Redis; one that a call left for another reason may still be there, and even be running."""
         if call.place is Place.OUTBOX:
             outbox = self._outboxes[call.key]
             del outbox[call.id]
@@ -242,9 +244,12 @@ class Ledger:
         elif call.place is Place.ENTRY:
             waiting = self.entries[call.ref]
             waiting.discard(call.id)
+            if by != call.ref:
+                self._torn.add(call.ref)
             if not waiting:
                 del self.entries[call.ref]
-                if by != call.ref:
+                if call.ref in self._torn:
+                    self._torn.discard(call.ref)
                     self.abandoned.append(call.ref)
 
     def _outbox(self, call: Call) -> "OrderedDict[int, Call]":

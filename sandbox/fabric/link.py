@@ -11,6 +11,7 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from redis import exceptions
 from redis.asyncio import Redis
@@ -19,10 +20,12 @@ from redis.backoff import NoBackoff
 
 from rocstar.sandbox.types import SandboxError
 
+T = TypeVar("T")
+
 PREFIX = "rocstar:fabric:1"
 """Ends in the version of what is written below it."""
 
-SOCKET_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 5.0
 """No command of ours blocks longer than `BLOCK_MS`; a server that is silent this long does not answer."""
 
 BLOCK_MS = 1_000
@@ -31,6 +34,8 @@ FIRST_DELAY_S, LONGEST_DELAY_S = 0.05, 0.5
 
 REDIS_ERRORS = (exceptions.RedisError, OSError)
 """What a server that is away, starting, full or misconfigured gives; each is waited out, then reported."""
+
+REFUSALS = (exceptions.AuthenticationError, exceptions.NoPermissionError)
 
 OLDEST = (7, 0)
 """From this version on, claiming an entry that was deleted frees it instead of returning it."""
@@ -120,22 +125,30 @@ def connect(url: str) -> Redis:
             url,
             protocol=2,
             retry=Retry(NoBackoff(), 0),
-            socket_timeout=SOCKET_TIMEOUT_S,
-            socket_connect_timeout=SOCKET_TIMEOUT_S,
+            socket_timeout=None,  # `limited` does it: redis-py's wait_for can swallow a cancellation
+            socket_connect_timeout=ANSWER_TIMEOUT_S,
         )
     except (ValueError, TypeError):
         raise ValueError(MALFORMED) from None  # the parser's own message may quote the URL
 
 
+async def limited(command: Awaitable[T]) -> T:
+    """One command, ended by TimeoutError (which is among `REDIS_ERRORS`) when Redis stays silent."""
+    async with asyncio.timeout(ANSWER_TIMEOUT_S):
+        return await command
+
+
 class Link:
     """Invariant: `down_since` is None iff the last command of every task was answered. A server that answers
-    reads and refuses writes is thereby down. `era` counts failures: Redis may have been replaced since."""
+    reads and refuses writes is thereby down. `era` counts failures: Redis may have been replaced since.
+    `closing` ends the tasks even if a cancellation gets lost on the way through redis-py."""
 
     def __init__(self, url: str) -> None:
         self.redis = connect(url)
         self.shown = shown(url)
         self.era = 0
         self.reconnects = 0
+        self.closing = False
         self._failing: dict[str, float] = {}
         self._reason = "no attempt has ended yet"
 
@@ -169,11 +182,11 @@ class Link:
         while True:
             try:
                 version = await self._version()
-            except (exceptions.AuthenticationError, exceptions.NoPermissionError) as error:
-                raise SandboxError(
-                    f"Redis at {self.shown} refuses this node: {error}", kind="fabric", retryable=False
-                ) from None
             except REDIS_ERRORS as error:
+                if isinstance(error, REFUSALS) or isinstance(error.__cause__, REFUSALS):
+                    raise SandboxError(
+                        f"Redis at {self.shown} refuses this node: {error}", kind="fabric", retryable=False
+                    ) from None
                 self.failed("open", error)
                 if (waited_s := loop.time() - started_at) >= patience_s:
                     raise self.error(waited_s) from None
@@ -192,7 +205,7 @@ class Link:
         """Repeats `step` for one task; waits between attempts while Redis gives errors."""
         name = getattr(step, "__name__", repr(step))
         backoff = Backoff()
-        while True:
+        while not self.closing:
             try:
                 await step()
             except REDIS_ERRORS as error:
@@ -204,7 +217,7 @@ class Link:
                 backoff.reset()
 
     async def _version(self) -> tuple[int, ...]:
-        info = await self.redis.info("server")
+        info = await limited(self.redis.info("server"))
         return tuple(int(part) for part in re.findall(r"\d+", str(info.get("redis_version", "7.0")))[:2])
 
     async def close(self) -> None:

@@ -15,8 +15,9 @@ RETRY_DELAY_S = 0.05
 
 
 class Receiver:
-    """`cursor`: id of the last message of the reply stream that was read; all before it are. `served_at`:
-    `loop.time()` at which a flavour last had a live worker. `wake`: called when something is to be sent."""
+    """The cursor is the id of the last message that was read from the reply stream. `served_at` says, by
+    `loop.time()`, when a flavour last had a live worker, and `counted_at` when they were last counted.
+    `wake` is called when there is something to be sent."""
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Receiver:
         self._data_lost = False
         self.workers: list[WorkerInfo] = []
         self.served_at: dict[str, float] = {}
+        self.counted_at = 0.0
 
     async def read(self) -> None:
         for stream_id, blob in await self._redis.read(self._cursor):
@@ -86,7 +88,7 @@ class Receiver:
         now = loop.time()
         self._server_minus_loop_s = upkeep.server_s - now
         self._data_lost |= not upkeep.known
-        self.workers = upkeep.workers
+        self.workers, self.counted_at = upkeep.workers, now
         for worker in self.workers:
             self.served_at.update(dict.fromkeys(worker.flavours, now))
 
@@ -94,7 +96,8 @@ class Receiver:
         refs = list(self._ledger.entries) if everything else self._ledger.oldest(AUDIT_STEP)
         for start in range(0, len(refs), AUDIT_STEP):
             newest, missing = await self._redis.audit(refs[start : start + AUDIT_STEP])
-            self._suspects.update(dict.fromkeys(missing, newest))
+            for ref in missing:
+                self._suspects[ref] = min(self._suspects.get(ref, newest), newest, key=id_order)
             if newest != "0-0" and id_order(newest) < id_order(self._cursor):
                 self._cursor = "0-0"  # another stream by that name, from a clock that runs behind
         self._resend_lost()

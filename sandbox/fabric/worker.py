@@ -28,6 +28,17 @@ from rocstar.sandbox.fabric.worker_commands import Delivery, GroupGone, Storing,
 from rocstar.sandbox.fabric.workers import WorkerInfo
 from rocstar.sandbox.types import BatchSandbox, SandboxError
 
+COUNTERS = (
+    "entries",
+    "calls",
+    "reclaimed",
+    "skipped_calls",
+    "orphaned_calls",
+    "expired_calls",
+    "abandoned",
+    "poisoned",
+)
+
 STORE_WEIGHT = 4 << 20
 FORGET_EVERY_S = 30.0
 STOP_TIMEOUT_S = 2.0
@@ -107,7 +118,7 @@ class RedisWorker:
         """Since the start: `entries`, `calls`, `reclaimed` entries of other workers, `skipped_calls` that a
         dead worker had answered, `orphaned_calls` of dead clients, `expired_calls`, `abandoned` and
         `poisoned` entries, `reconnects`."""
-        return {**self._counts, "reconnects": self._link.reconnects}
+        return {**dict.fromkeys(COUNTERS, 0), **self._counts, "reconnects": self._link.reconnects}
 
     @property
     def stopping(self) -> bool:
@@ -133,6 +144,7 @@ class RedisWorker:
                 loops["_pull"].cancel()
                 loops["_reclaim"].cancel()
                 await self._drain()
+                self._link.closing = True
                 for task in loops.values():
                     task.cancel()
                 for entry in self._held.values():

@@ -11,7 +11,7 @@ from redis import exceptions
 
 from rocstar.sandbox.fabric import scripts
 from rocstar.sandbox.fabric.client_commands import REPLY_TTL_S
-from rocstar.sandbox.fabric.link import BLOCK_MS, Keys, Link, make_ref, split_refs
+from rocstar.sandbox.fabric.link import BLOCK_MS, Keys, Link, limited, make_ref, split_refs
 from rocstar.sandbox.fabric.workers import WorkerInfo, encode_worker
 
 GROUP = "workers"
@@ -58,13 +58,15 @@ class WorkerCommands:
         self._info = info
 
     async def server_s(self) -> float:
-        seconds, microseconds = await self._redis.time()
+        seconds, microseconds = await limited(self._redis.time())
         return float(seconds + microseconds / 1e6)
 
     async def make_groups(self) -> None:
         for flavour in self._info.flavours:
             try:
-                await self._redis.xgroup_create(self._keys.calls(flavour), GROUP, id="0", mkstream=True)
+                await limited(
+                    self._redis.xgroup_create(self._keys.calls(flavour), GROUP, id="0", mkstream=True)
+                )
             except exceptions.ResponseError as error:
                 if not str(error).startswith("BUSYGROUP"):
                     raise
@@ -73,7 +75,9 @@ class WorkerCommands:
         """The next entry of each flavour; waits for the first up to `BLOCK_MS`."""
         streams = {self._keys.calls(flavour): ">" for flavour in self._info.flavours}
         with _group_gone():
-            found = await self._redis.xreadgroup(GROUP, self._info.name, streams, count=1, block=BLOCK_MS)
+            found = await limited(
+                self._redis.xreadgroup(GROUP, self._info.name, streams, count=1, block=BLOCK_MS)
+            )
         flavours = {self._keys.calls(flavour): flavour for flavour in self._info.flavours}
         return [
             _delivery(flavours[stream.decode()], stream_id, fields, 1)
@@ -86,12 +90,14 @@ class WorkerCommands:
         end."""
         key = self._keys.calls(flavour)
         with _group_gone():
-            following, messages, _ = await self._redis.xautoclaim(
-                key, GROUP, self._info.name, round(idle_s * 1000), start_id=cursor, count=RECLAIM_COUNT
+            following, messages, _ = await limited(
+                self._redis.xautoclaim(
+                    key, GROUP, self._info.name, round(idle_s * 1000), start_id=cursor, count=RECLAIM_COUNT
+                )
             )
             deliveries = []
             for stream_id, fields in messages:
-                states = await self._redis.xpending_range(key, GROUP, stream_id, stream_id, 1)
+                states = await limited(self._redis.xpending_range(key, GROUP, stream_id, stream_id, 1))
                 times = states[0]["times_delivered"] if states else 1
                 deliveries.append(_delivery(flavour, stream_id, fields, times))
         return following.decode(), deliveries
@@ -101,7 +107,7 @@ class WorkerCommands:
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.exists(self._keys.client(client))
             pipe.get(self._keys.done(ref))
-            alive, done = await pipe.execute()
+            alive, done = await limited(pipe.execute())
         return {call_id for (call_id,) in _DONE.iter_unpack(done or b"")} if alive else None
 
     async def store(self, storing: Storing) -> None:
@@ -119,7 +125,7 @@ class WorkerCommands:
             for flavour, stream_ids in split_refs(storing.finished).items():
                 pipe.xack(self._keys.calls(flavour), GROUP, *stream_ids)
                 pipe.xdel(self._keys.calls(flavour), *stream_ids)
-            await pipe.execute()
+            await limited(pipe.execute())
 
     async def heartbeat(self, lease_end_s: float, held: Iterable[str]) -> tuple[float, set[str]]:
         """Renews the lease and the claims. (Redis's clock, those of `held` that Redis still has)"""
@@ -134,7 +140,7 @@ class WorkerCommands:
             for flavour, ids in by_flavour.items():
                 pipe.xclaim(self._keys.calls(flavour), GROUP, self._info.name, 0, ids, justid=True)
             with _group_gone():
-                replies = await pipe.execute()
+                replies = await limited(pipe.execute())
         seconds, microseconds = replies[0]
         claimed = {
             make_ref(flavour, stream_id.decode())
@@ -148,21 +154,31 @@ class WorkerCommands:
         for flavour in self._info.flavours:
             key = self._keys.calls(flavour)
             with _group_gone():
-                for consumer in await self._redis.xinfo_consumers(key, GROUP):
+                for consumer in await limited(self._redis.xinfo_consumers(key, GROUP)):
                     if consumer["pending"] == 0 and consumer["idle"] > FORGET_IDLE_S * 1000:
-                        await self._redis.eval(scripts.FORGET_CONSUMER, 1, key, GROUP, consumer["name"])
+                        await limited(
+                            self._redis.eval(scripts.FORGET_CONSUMER, 1, key, GROUP, consumer["name"])
+                        )
 
     async def leave(self, held: Iterable[str]) -> None:
         """Hands back what is held, so that others need not wait for it to fall silent."""
-        await self._redis.zrem(self._keys.workers, encode_worker(self._info))
+        await limited(self._redis.zrem(self._keys.workers, encode_worker(self._info)))
         with _group_gone():
             for flavour, ids in split_refs(held).items():
-                await self._redis.xclaim(
-                    self._keys.calls(flavour), GROUP, NOBODY, 0, ids, idle=HANDED_BACK_IDLE_MS, justid=True
+                await limited(
+                    self._redis.xclaim(
+                        self._keys.calls(flavour),
+                        GROUP,
+                        NOBODY,
+                        0,
+                        ids,
+                        idle=HANDED_BACK_IDLE_MS,
+                        justid=True,
+                    )
                 )
             for flavour in self._info.flavours:
                 key = self._keys.calls(flavour)
-                await self._redis.eval(scripts.FORGET_CONSUMER, 1, key, GROUP, self._info.name)
+                await limited(self._redis.eval(scripts.FORGET_CONSUMER, 1, key, GROUP, self._info.name))
 
 
 def _delivery(flavour: str, stream_id: bytes, fields: Mapping[bytes, bytes], deliveries: int) -> Delivery:

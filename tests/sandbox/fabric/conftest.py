@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -38,7 +40,7 @@ class RedisServer:
         log = []
         for line in self._process.stdout:
             log.append(line)
-            if "Ready to accept connections" in line:
+            if "ready to accept connections" in line.lower():
                 return
         raise AssertionError("redis-server did not start:\n" + "".join(log))
 
@@ -194,6 +196,39 @@ async def gather(fabric: Any, codes: list[str], **options: Any) -> dict[int, Any
             assert index not in outcomes
             outcomes[index] = outcome
     return outcomes
+
+
+WORKER = """
+import argparse
+from rocstar.sandbox.fabric_cli import add_worker_parser
+parser = argparse.ArgumentParser()
+add_worker_parser(parser.add_subparsers())
+options = parser.parse_args()
+raise SystemExit(options.run(options))
+"""
+
+
+@contextlib.contextmanager
+def worker_process(url: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """`rocstar sandbox worker` with a real pool, ready to work."""
+    environment = {**os.environ, "ROCSTAR_REDIS_URL": url}
+    process = subprocess.Popen(
+        [sys.executable, "-c", WORKER, "worker", *options], stderr=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stderr is not None
+    try:
+        line = process.stderr.readline()
+        assert "ready" in line, line + process.stderr.read()
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+@pytest.fixture(name="worker_process")
+def _worker_process() -> Any:
+    return worker_process
 
 
 @pytest.fixture(name="working")

@@ -182,15 +182,25 @@ def test_an_error_of_an_attempt_that_no_longer_counts_is_ignored_and_a_result_is
     assert ledger.abandoned == ["stdlib/2-0"]
 
 
-def test_an_entry_that_its_own_answers_empty_is_not_abandoned() -> None:
+def test_an_entry_that_answers_all_its_calls_is_not_abandoned() -> None:
+    ledger = Ledger()
+    ids, _ = opened(ledger, 3)
+    ledger.sent(ledger.take(1 << 20), "stdlib/1-0")
+    for call_id in ids:
+        ledger.answer(Answer(ref="stdlib/1-0", call_id=call_id, outcome=ok()))
+    assert ledger.abandoned == []
+    assert not ledger.entries
+
+
+def test_an_entry_that_still_runs_a_dropped_call_is_abandoned_after_the_others() -> None:
     ledger = Ledger()
     ids, _ = opened(ledger, 3)
     ledger.sent(ledger.take(1 << 20), "stdlib/1-0")
     ledger.drop(ids[:1])
     for call_id in ids[1:]:
+        assert ledger.abandoned == []
         ledger.answer(Answer(ref="stdlib/1-0", call_id=call_id, outcome=ok()))
-    assert ledger.abandoned == []
-    assert not ledger.entries
+    assert ledger.abandoned == ["stdlib/1-0"]
 
 
 def test_attempts_and_losses_are_bounded() -> None:

@@ -1,0 +1,392 @@
+"""Client and worker over a real Redis: outcomes, order, deadlines, cancellation, bounds, and what is left."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+
+from rocstar.sandbox.fabric import WorkerInfo
+from rocstar.sandbox.fabric.client_commands import LEASE_S
+from rocstar.sandbox.fabric.link import PREFIX
+from rocstar.sandbox.fabric.wire import WireCall, encode_entry
+from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
+from rocstar.sandbox.types import ExecRequest, SandboxError
+
+
+def say(number: int) -> ExecRequest:
+    return ExecRequest(code=f"say {number}")
+
+
+async def test_one_program(redis: Any, programs: Any, working: Any, client: Any) -> None:
+    async with working(redis.url, programs), client(redis.url) as fabric:
+        assert await fabric.run(ExecRequest(code="say hello")) == ok("hello")
+        assert fabric.open_calls == 0
+
+
+async def test_every_kind_of_result_arrives(redis: Any, working: Any, client: Any, gather: Any) -> None:
+    script = {"a": ok("out", value="1"), "b": error("oh"), "c": timeout(), "d": ok("\x00é\udcff")}
+    async with working(redis.url, FakeSandbox(script)), client(redis.url) as fabric:
+        assert await gather(fabric, list(script)) == dict(enumerate(script.values()))
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 16, 17, 64, 200])
+async def test_batches_of_any_size(
+    redis: Any, programs: Any, working: Any, client: Any, gather: Any, size: int
+) -> None:
+    async with working(redis.url, programs), client(redis.url) as fabric:
+        outcomes = await gather(fabric, [f"say {n}" for n in range(size)])
+        assert outcomes == {n: ok(str(n)) for n in range(size)}
+        assert fabric.counters()["entries"] >= size / 16
+    assert set(programs.runs.values()) == {1}
+
+
+async def test_an_empty_batch_has_no_outcomes(redis: Any, client: Any, gather: Any) -> None:
+    async with client(redis.url) as fabric:
+        assert await gather(fabric, []) == {}
+
+
+async def test_the_same_program_twice_in_a_batch_runs_twice(
+    redis: Any, programs: Any, working: Any, client: Any, gather: Any
+) -> None:
+    async with working(redis.url, programs), client(redis.url) as fabric:
+        assert len(await gather(fabric, ["say a"] * 10)) == 10
+    assert programs.runs["say a"] == 10
+
+
+async def test_a_slow_program_does_not_hold_up_the_others(
+    redis: Any, programs: Any, working: Any, client: Any
+) -> None:
+    requests = [ExecRequest(code="wait door"), *(say(n) for n in range(7))]
+    async with working(redis.url, programs, capacity=16), client(redis.url, entry_calls=8) as fabric:
+        seen = []
+        async with asyncio.timeout(20):
+            async for index, _ in fabric.run_batch(requests):
+                seen.append(index)
+                if len(seen) == 7:
+                    assert programs.ended["wait door"] == 0
+                    programs.open("door")
+        assert sorted(seen[:7]) == list(range(1, 8))
+        assert seen[7] == 0
+
+
+async def test_single_programs_travel_together(redis: Any, programs: Any, working: Any, client: Any) -> None:
+    async with working(redis.url, programs), client(redis.url) as fabric:
+        results = await asyncio.gather(*(fabric.run(say(n)) for n in range(64)))
+        assert results == [ok(str(n)) for n in range(64)]
+        assert fabric.counters()["entries"] <= 16
+
+
+async def test_two_clients_and_two_workers(
+    redis: Any, programs: Any, working: Any, client: Any, gather: Any
+) -> None:
+    async with (
+        working(redis.url, programs, capacity=2) as first,
+        working(redis.url, programs, capacity=2) as second,
+        client(redis.url) as one,
+        client(redis.url) as other,
+    ):
+        batches = [[f"say {name} {n}" for n in range(100)] for name in "abcd"]
+        fabrics = [one, other, one, other]
+        found = await asyncio.gather(*(gather(f, codes) for f, codes in zip(fabrics, batches, strict=True)))
+        for codes, outcomes in zip(batches, found, strict=True):
+            assert outcomes == {n: ok(code.removeprefix("say ")) for n, code in enumerate(codes)}
+        assert first.counters()["calls"] + second.counters()["calls"] == 400
+        assert min(first.counters()["calls"], second.counters()["calls"]) > 0
+        assert one.counters()["calls"] == other.counters()["calls"] == 200
+    assert set(programs.runs.values()) == {1}
+
+
+async def test_flavours_find_their_workers(redis: Any, working: Any, client: Any) -> None:
+    numeric = FakeSandbox(lambda request: ok("numeric" if request.flavour == "numeric" else "?"))
+    plain = FakeSandbox(lambda request: ok("plain" if request.flavour == "stdlib" else "?"))
+    async with (
+        working(redis.url, numeric, flavours=("numeric",)),
+        working(redis.url, plain, flavours=("stdlib",)),
+        client(redis.url) as fabric,
+    ):
+        requests = [ExecRequest(code="x", flavour=flavour) for flavour in ("stdlib", "numeric") * 10]
+        async with asyncio.timeout(20):
+            found = {index: outcome async for index, outcome in fabric.run_batch(requests)}
+    assert [found[n].stdout for n in range(20)] == ["plain", "numeric"] * 10
+
+
+async def test_a_worker_holds_little_more_than_it_can_run(
+    redis: Any, programs: Any, working: Any, client: Any, gather: Any, until: Any
+) -> None:
+    """Two idle workers share what one of them could have hoarded."""
+    async with (
+        working(redis.url, programs, capacity=2, prefetch=1) as first,
+        client(redis.url, entry_calls=4) as fabric,
+    ):
+        running = asyncio.create_task(gather(fabric, ["wait door"] * 40))
+        await until(lambda: first.held_calls >= 3)
+        async with working(redis.url, programs, capacity=2, prefetch=1) as second:
+            await until(lambda: second.held_calls >= 3)
+            assert first.held_calls < 3 + 4
+            assert second.held_calls < 3 + 4
+            programs.open("door")
+            assert len(await running) == 40
+    assert programs.runs["wait door"] == 40
+
+
+async def test_errors_of_the_sandbox_arrive_typed(
+    redis: Any, programs: Any, working: Any, client: Any
+) -> None:
+    async with working(redis.url, programs), client(redis.url) as fabric:
+        with pytest.raises(SandboxError, match="planned") as caught:
+            await fabric.run(ExecRequest(code="fail unknown_flavour 9"))
+        assert (caught.value.kind, caught.value.retryable) == ("unknown_flavour", False)
+    assert programs.runs["fail unknown_flavour 9"] == 1
+
+
+async def test_retryable_errors_are_tried_again_and_not_for_ever(
+    redis: Any, programs: Any, working: Any, client: Any
+) -> None:
+    async with working(redis.url, programs), client(redis.url, max_attempts=3) as fabric:
+        assert await fabric.run(ExecRequest(code="fail zygote_died 2")) == ok("zygote_died 2")
+        with pytest.raises(SandboxError, match="planned") as caught:
+            await fabric.run(ExecRequest(code="fail supervisor_died 3"))
+        assert (caught.value.kind, caught.value.retryable) == ("supervisor_died", True)
+        assert fabric.counters()["retries"] == 4
+    assert programs.runs == {"fail zygote_died 2": 3, "fail supervisor_died 3": 3}
+
+
+async def test_a_closing_pool_is_another_workers_chance(
+    redis: Any, programs: Any, working: Any, client: Any
+) -> None:
+    async with working(redis.url, programs), client(redis.url) as fabric:
+        assert await fabric.run(ExecRequest(code="fail closed 1")) == ok("closed 1")
+
+
+async def test_a_deadline_ends_the_call_here_and_there(
+    redis: Any, programs: Any, working: Any, client: Any, gather: Any, until: Any
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with working(redis.url, programs, capacity=8), client(redis.url) as fabric:
+        with pytest.raises(SandboxError) as caught:
+            await fabric.run(ExecRequest(code="wait never"), deadline=loop.time() + 0.2)
+        assert caught.value.kind == "deadline"
+        outcomes = await gather(fabric, ["wait never", "say 1", "wait never"], deadline=loop.time() + 0.5)
+        kinds = [getattr(outcomes[n], "kind", "result") for n in range(3)]
+        assert kinds == ["deadline", "result", "deadline"]
+        assert fabric.counters()["deadlines"] == 3
+        assert fabric.open_calls == 0
+        await until(lambda: redis.cli("xlen", f"{PREFIX}:calls:stdlib") == "0\n", "the entries are gone")
+    assert programs.ended["wait never"] == 0
+
+
+async def test_a_deadline_that_has_passed_sends_nothing(redis: Any, client: Any, gather: Any) -> None:
+    loop = asyncio.get_running_loop()
+    async with client(redis.url) as fabric:
+        with pytest.raises(SandboxError) as caught:
+            await fabric.run(say(1), deadline=loop.time())
+        outcomes = await gather(fabric, ["say 1", "say 2"], deadline=loop.time() - 1)
+        assert [caught.value.kind, outcomes[0].kind, outcomes[1].kind] == ["deadline"] * 3
+        assert fabric.counters()["entries"] == 0
+
+
+async def test_without_a_worker_the_deadline_still_ends_the_call(redis: Any, client: Any) -> None:
+    async with client(redis.url) as fabric:
+        with pytest.raises(SandboxError) as caught:
+            await fabric.run(say(1), deadline=asyncio.get_running_loop().time() + 0.1)
+    assert caught.value.kind == "deadline"
+    assert redis.cli("xlen", f"{PREFIX}:calls:stdlib") == "0\n"
+
+
+async def test_expired_calls_are_not_run(
+    redis: Any, programs: Any, working: Any, client: Any, until: Any
+) -> None:
+    """Even when the client is too late to take them back: here it stands still while the deadline passes."""
+    async with client(redis.url) as fabric:
+        deadline = asyncio.get_running_loop().time() + 0.2
+        call = asyncio.create_task(fabric.run(say(1), deadline=deadline))
+        await until(lambda: fabric.counters()["entries"] == 1)
+        fabric._sender.delete_abandoned = never
+        with pytest.raises(SandboxError):
+            await call
+        async with working(redis.url, programs) as worker:
+            await until(lambda: worker.counters().get("expired_calls") == 1)
+    assert not programs.runs
+
+
+async def never() -> None:
+    """What the client would have told Redis is not told."""
+
+
+async def test_a_cancelled_call_stops_running(
+    redis: Any, programs: Any, working: Any, client: Any, until: Any
+) -> None:
+    async with working(redis.url, programs) as worker, client(redis.url) as fabric:
+        call = asyncio.create_task(fabric.run(ExecRequest(code="wait never")))
+        await until(lambda: programs.runs["wait never"] == 1)
+        call.cancel()
+        await until(lambda: programs.cancelled["wait never"] == 1)
+        await until(lambda: worker.held_calls == 0)
+        assert worker.counters()["abandoned"] == 1
+        assert fabric.counters()["cancelled"] == 1
+        assert await fabric.run(say(1)) == ok("1")
+
+
+async def test_a_closed_batch_stops_running_and_waiting(
+    redis: Any, programs: Any, working: Any, client: Any, until: Any
+) -> None:
+    async with (
+        working(redis.url, programs, capacity=2, prefetch=0) as worker,
+        client(redis.url, entry_calls=4) as fabric,
+    ):
+        outcomes = fabric.run_batch([say(0), *[ExecRequest(code="wait never")] * 30])
+        assert await anext(outcomes) == (0, ok("0"))
+        await outcomes.aclose()
+        await until(lambda: worker.held_calls == 0)
+        await until(lambda: redis.cli("xlen", f"{PREFIX}:calls:stdlib") == "0\n")
+        assert fabric.open_calls == 0
+    assert programs.runs["wait never"] < 30
+    assert programs.ended["wait never"] == 0
+
+
+async def test_one_cancelled_call_of_an_entry_leaves_the_others_alone(
+    redis: Any, programs: Any, working: Any, client: Any, until: Any
+) -> None:
+    async with working(redis.url, programs), client(redis.url) as fabric:
+        calls = [asyncio.create_task(fabric.run(ExecRequest(code=f"wait {n}"))) for n in "abc"]
+        await until(lambda: len(programs.runs) == 3)
+        calls[0].cancel()
+        programs.open("b")
+        assert await calls[1] == ok("b")
+        programs.open("c")
+        assert await calls[2] == ok("c")
+        await until(lambda: programs.cancelled["wait a"] == 1)  # once the others have ended
+
+
+async def test_a_full_stream_refuses_new_calls_and_no_others(
+    redis: Any, programs: Any, working: Any, client: Any, gather: Any, until: Any
+) -> None:
+    async with client(redis.url, entry_calls=1, max_queued_entries=3) as fabric:
+        waiting = asyncio.create_task(gather(fabric, [f"say {n}" for n in range(3)]))
+        await until(lambda: fabric.counters()["entries"] == 3)
+        outcomes = await gather(fabric, [f"say {n}" for n in range(20)])
+        refused = [o for o in outcomes.values() if isinstance(o, SandboxError)]
+        assert {(o.kind, o.retryable) for o in refused} == {("full", True)}
+        assert fabric.counters()["refused"] == len(refused) == 20
+        async with working(redis.url, programs):
+            assert await waiting == {n: ok(str(n)) for n in range(3)}
+            assert await fabric.run(say(9)) == ok("9")
+
+
+async def test_one_client_has_its_own_bounds(redis: Any, client: Any, gather: Any, until: Any) -> None:
+    async with client(redis.url, max_calls=2) as fabric:
+        waiting = asyncio.create_task(gather(fabric, ["say 1", "say 2"]))
+        await until(lambda: fabric.open_calls == 2)
+        with pytest.raises(SandboxError, match="2 calls open") as caught:
+            await fabric.run(say(3))
+        assert caught.value.kind == "full"
+        waiting.cancel()
+    async with client(redis.url, max_bytes=100) as fabric:
+        waiting = asyncio.create_task(gather(fabric, ["say " + "x" * 100]))
+        await until(lambda: fabric.open_calls == 1)
+        with pytest.raises(SandboxError, match="100 bytes"):
+            await fabric.run(say(3))
+        waiting.cancel()
+
+
+async def test_redis_without_memory_is_full(
+    start_redis: Callable[..., AbstractContextManager[Any]], client: Any
+) -> None:
+    with start_redis("--maxmemory", "3mb", "--maxmemory-policy", "noeviction") as redis:
+        async with client(redis.url) as fabric:
+            redis.cli("config", "set", "maxmemory", "1")
+            with pytest.raises(SandboxError, match="out of memory") as caught:
+                await fabric.run(say(1), deadline=asyncio.get_running_loop().time() + 10)
+            assert (caught.value.kind, caught.value.retryable) == ("full", True)
+
+
+async def test_workers_are_counted_while_they_live(
+    redis: Any, programs: Any, working: Any, dying: Any, client: Any, until: Any
+) -> None:
+    async with client(redis.url) as fabric:
+        assert await fabric.workers() == []
+        async with working(redis.url, programs, capacity=3, name="a"):
+            assert await fabric.workers() == [WorkerInfo(name="a", capacity=3, flavours=("stdlib",))]
+            async with dying(redis.url, programs, name="b"):
+                assert len(await fabric.workers()) == 2
+                call = asyncio.create_task(fabric.run(ExecRequest(code="wait door")))
+                await until(lambda: programs.runs["wait door"] == 1)
+                assert await fabric.queue_length() == 1
+                programs.open("door")
+                await call
+                assert await fabric.queue_length() == 0
+            async with asyncio.timeout(20):
+                while len(await fabric.workers()) != 1:
+                    pass
+        assert await fabric.workers() == []
+
+
+async def test_calls_of_a_closed_client_end(redis: Any, client: Any, gather: Any, until: Any) -> None:
+    async with client(redis.url) as fabric:
+        waiting = asyncio.create_task(gather(fabric, ["say 1"]))
+        await until(lambda: fabric.counters()["entries"] == 1)
+    assert (await waiting)[0].kind == "closed"
+    with pytest.raises(SandboxError) as caught:
+        await fabric.run(say(1))
+    assert caught.value.kind == "closed"
+    assert redis.cli("xlen", f"{PREFIX}:calls:stdlib") == "0\n"
+
+
+async def test_nothing_stays_that_does_not_expire(
+    redis: Any, programs: Any, working: Any, client: Any, gather: Any
+) -> None:
+    async with working(redis.url, programs), client(redis.url) as fabric:
+        await gather(fabric, [f"say {n}" for n in range(50)])
+        keys = redis.cli("keys", "*").split()
+        assert all(key.startswith(PREFIX) for key in keys)
+        assert all(int(redis.cli("ttl", key)) > 0 for key in keys), keys
+        assert redis.cli("xlen", f"{PREFIX}:calls:stdlib") == "0\n"
+    left = redis.cli("keys", "*").split()
+    assert set(left) <= {f"{PREFIX}:calls:stdlib", f"{PREFIX}:workers"}
+    assert redis.cli("xinfo", "consumers", f"{PREFIX}:calls:stdlib", "workers").split() == []
+
+
+async def test_answers_are_trimmed_while_the_client_lives(
+    redis: Any, programs: Any, working: Any, client: Any, gather: Any, until: Any
+) -> None:
+    async with working(redis.url, programs), client(redis.url) as fabric:
+        for _ in range(3):
+            await gather(fabric, [f"say {n}" for n in range(64)])
+        (reply,) = redis.cli("keys", "*:reply:*").split()
+        await until(lambda: int(redis.cli("xlen", reply)) <= 1)
+
+
+async def test_the_calls_of_a_dead_client_are_not_run(
+    redis: Any, programs: Any, working: Any, until: Any
+) -> None:
+    """An entry that is older than a client's lease, of a client that has none."""
+    call = WireCall(id=1, request=say(1), remaining_s=None)
+    server_ms = int(redis.cli("time").split()[0]) * 1000
+    key, old = f"{PREFIX}:calls:stdlib", f"{server_ms - 2000 * LEASE_S}-0"
+    redis.cli("xadd", key, old, "client", "gone", "calls", encode_entry([call]).decode())
+    async with working(redis.url, programs) as worker:
+        await until(lambda: redis.cli("xlen", key) == "0\n")
+        assert worker.counters()["orphaned_calls"] == 1
+    assert not programs.runs
+
+
+async def test_an_entry_that_cannot_be_read_is_refused_and_goes(
+    redis: Any, programs: Any, working: Any, client: Any, until: Any
+) -> None:
+    key = f"{PREFIX}:calls:stdlib"
+    redis.cli("xadd", key, "*", "client", "someone", "calls", "nonsense")
+    redis.cli("xadd", key, "*", "nothing", "known")
+    async with working(redis.url, programs), client(redis.url) as fabric:
+        assert await fabric.run(say(1)) == ok("1")
+        await until(lambda: redis.cli("xlen", key) == "0\n")
+
+
+async def test_a_mistake_in_the_caller_is_its_own(
+    redis: Any, programs: Any, working: Any, client: Any
+) -> None:
+    async with working(redis.url, programs), client(redis.url) as fabric:
+        with pytest.raises(TypeError, match="must be text"):
+            await fabric.run(ExecRequest(code=b"print(1)"))  # type: ignore[arg-type]
+        assert await fabric.run(say(1)) == ok("1")

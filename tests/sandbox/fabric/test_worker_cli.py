@@ -1,0 +1,126 @@
+"""`rocstar sandbox worker` as a process: its options, its end, and what its programs can learn of it."""
+
+import argparse
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.sandbox.fabric.link import PREFIX
+from rocstar.sandbox.fabric_cli import add_worker_parser, redis_url
+from rocstar.sandbox.types import ExecRequest, SandboxError, Status
+
+SECRET = "correct-horse-battery"
+
+SPY = """
+import glob, os
+print(dict(os.environ))
+names = ["environ", "cmdline", "maps", "mounts", "net/unix", "net/tcp"]
+paths = [f"/proc/{who}/{name}" for name in names for who in ["self", *map(str, range(os.getpid() + 1))]]
+for path in paths + glob.glob("/proc/[0-9]*/cmdline") + glob.glob("/tmp/rocstar-redis-*/*"):
+    try:
+        with open(path, "rb") as file:
+            print(path, file.read(100_000))
+    except OSError:
+        pass
+for number in range(64):
+    try:
+        print(number, os.readlink(f"/proc/self/fd/{number}"))
+    except OSError:
+        pass
+import gc
+print([repr(thing)[:2000] for thing in gc.get_objects() if isinstance(thing, (list, dict))][:2000])
+print("THE END")
+"""
+
+
+def parse(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_worker_parser(parser.add_subparsers())
+    return parser.parse_args(["worker", *arguments])
+
+
+async def test_a_program_learns_nothing_of_redis(start_redis: Any, worker_process: Any, client: Any) -> None:
+    with start_redis("--requirepass", SECRET) as redis:
+        url = redis.url.replace("unix://", f"unix://:{SECRET}@")
+        with worker_process(url):
+            async with client(url) as fabric:
+                result = await fabric.run(ExecRequest(code=SPY))
+    assert result.stdout.endswith("THE END\n"), result
+    assert result.status is Status.OK
+    for text in (SECRET, "redis.sock", "REDIS_URL", PREFIX):
+        assert text not in result.stdout
+        assert text not in result.stderr
+
+
+async def test_a_wrong_password_is_refused_at_once_and_never_shown(start_redis: Any, client: Any) -> None:
+    with start_redis("--requirepass", SECRET) as redis:
+        for url in (redis.url, redis.url.replace("unix://", "unix://:wrong-horse@")):
+            with pytest.raises(SandboxError, match="refuses this node") as caught:
+                async with asyncio.timeout(20), client(url, patience_s=600.0):
+                    pass
+            assert (caught.value.kind, caught.value.retryable) == ("fabric", False)
+            assert "horse" not in str(caught.value)
+
+
+async def test_a_signal_ends_the_worker_when_its_calls_are_answered(
+    redis: Any, worker_process: Any, client: Any, until: Any
+) -> None:
+    with worker_process(redis.url, "--max-live", "2", "--name", "w") as process:
+        async with client(redis.url) as fabric:
+            (info,) = await fabric.workers()
+            assert (info.name, info.capacity, info.flavours) == ("w", 2, ("stdlib",))
+            code = "import time\ntime.sleep(0.5)\nprint('slept')"
+            call = asyncio.create_task(fabric.run(ExecRequest(code=code)))
+            await until(lambda: "entries-read\n1" in redis.cli("xinfo", "groups", f"{PREFIX}:calls:stdlib"))
+            process.send_signal(signal.SIGTERM)
+            assert (await call).stdout == "slept\n"
+            assert await asyncio.to_thread(process.wait, 20) == 0
+            assert await fabric.workers() == []
+
+
+def test_the_url_comes_from_option_file_or_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ROCSTAR_REDIS_URL", "REDIS_URL", "REDIS_URI"):
+        monkeypatch.delenv(name, raising=False)
+    assert redis_url(parse()) is None
+    monkeypatch.setenv("REDIS_URI", "redis://c")
+    assert redis_url(parse()) == "redis://c"
+    monkeypatch.setenv("REDIS_URL", "redis://b")
+    assert redis_url(parse()) == "redis://b"
+    monkeypatch.setenv("ROCSTAR_REDIS_URL", "redis://a")
+    assert redis_url(parse()) == "redis://a"
+    file = tmp_path / "url"
+    file.write_text("redis://file\nmore\n")
+    assert redis_url(parse("--redis-file", str(file))) == "redis://file"
+    assert redis_url(parse("--redis", "redis://option", "--redis-file", str(file))) == "redis://option"
+    file.write_text("\n")
+    with pytest.raises(ValueError, match="is empty"):
+        redis_url(parse("--redis-file", str(file)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--flavours", "rust"], "unknown flavour 'rust'"),
+        (["--flavours", ","], "names none"),
+        (["--max-live", "0"], "at least 1 program"),
+        (["--redis", "http://x"], "must begin with redis://"),
+        (["--redis", "redis+cluster://x"], "cluster is not supported"),
+    ],
+)
+def test_bad_options_say_what_to_mend(arguments: list[str], reason: str) -> None:
+    options = parse("--redis", "redis://localhost:1", *arguments)
+    with pytest.raises(ValueError, match=reason):
+        options.run(options)
+
+
+def test_without_a_url_it_says_where_to_put_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ROCSTAR_REDIS_URL", "REDIS_URL", "REDIS_URI"):
+        monkeypatch.delenv(name, raising=False)
+    options = parse()
+    with pytest.raises(ValueError, match="ROCSTAR_REDIS_URL"):
+        options.run(options)
