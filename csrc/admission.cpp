@@ -16,12 +16,18 @@ void Supervisor::start_pending() {
 bool Supervisor::start_oldest() {
   Queue* queue = nullptr;
   Queue::iterator oldest;
+  // A session that finds no place and nobody idle waits, and others pass it.
+  const bool may_open = options_.max_sessions > 0 &&
+                        (sessions_.size() < options_.max_sessions || least_recently_used(nullptr) != nullptr);
   for (size_t flavour = 0; flavour < options_.flavours.size(); ++flavour) {
     Queue& waiting = pending_[flavour];
     if (waiting.empty() || server_for(static_cast<uint8_t>(flavour)) == nullptr) continue;
-    if (queue != nullptr && oldest->first <= waiting.front().first) continue;
+    const auto first = std::find_if(waiting.begin(), waiting.end(), [may_open](const auto& item) {
+      return may_open || item.second.type != FrameType::kOpen;
+    });
+    if (first == waiting.end() || (queue != nullptr && oldest->first <= first->first)) continue;
     queue = &waiting;
-    oldest = waiting.begin();
+    oldest = first;
   }
   Queue& of_sessions = pending_.back();
   const auto cell = std::find_if(of_sessions.begin(), of_sessions.end(), [this](const auto& item) {
@@ -42,8 +48,6 @@ bool Supervisor::start_oldest() {
   queue->erase(oldest);
   if (of_session) {
     start_in_session(std::move(request));
-  } else if (request.type == FrameType::kOpen && sessions_.size() >= options_.max_sessions) {
-    append_failed(outbox_, request.id, Failure::kFull, "every session has a cell under way");
   } else {
     Server& server = *server_for(request.flavour);
     order_child(std::move(request), server);
