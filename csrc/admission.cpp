@@ -78,7 +78,7 @@ bool Supervisor::has_room_for_child(const Request& request) {
   if (request.type == FrameType::kOpen && sessions_.size() >= options_.max_sessions) {
     if (Process* victim = least_recently_used(nullptr)) close_session(victim->number, GoneWhy::kEvicted);
   }
-  return make_room(request.limits.memory_bytes, nullptr);
+  return make_room(memory_needed(request), nullptr);
 }
 
 bool Supervisor::make_room(uint64_t bytes, const Process* spared) {

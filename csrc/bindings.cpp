@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "compact.h"
+#include "cpp_child.h"
 #include "landlock.h"
 #include "notify.h"
 #include "protocol.h"
@@ -93,6 +94,13 @@ void serve(int fd, const rocstar::Layers& layers, const std::string& hello, cons
   });
 }
 
+// As `serve`, of C++ programs: no child runs Python. `command`: the compiler's path and its arguments.
+void serve_cpp(int fd, const rocstar::Layers& layers, const std::vector<std::string>& command) {
+  rocstar::Zygote zygote(rocstar::UniqueFd(fd), layers);
+  zygote.hello("");
+  zygote.serve([&](rocstar::Child& child) { return rocstar::run_cpp(child, command); });
+}
+
 py::object text(std::string_view bytes) {
   PyObject* made = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), nullptr);
   if (made == nullptr) throw py::error_already_set();
@@ -156,6 +164,7 @@ PYBIND11_MODULE(_native, module) {
   py::class_<ResultReader>(module, "ResultReader").def(py::init<>()).def("feed", &ResultReader::feed, py::arg("bytes"));
   module.def("serve", &serve, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("hello"), py::arg("run_cell"),
              py::arg("run_session_cell"));
+  module.def("serve_cpp", &serve_cpp, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("command"));
   module.def("say_fatal", &rocstar::say_fatal, py::arg("fd"), py::arg("json"));
   module.def("probe", &probe);
   module.def("die_with_parent", &rocstar::die_with_parent, py::arg("parent"));

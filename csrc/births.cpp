@@ -14,7 +14,7 @@
 #include <csignal>
 #include <system_error>
 
-#include "process.h"
+#include "compile.h"
 
 namespace rocstar {
 namespace {
@@ -67,28 +67,41 @@ void Supervisor::order_child(Request request, Server& server) {
   Process* made = nullptr;
   try {
     Pair out = make_output(), err = make_output(), control = make_control();
-    const UniqueFd input = request.stdin_bytes.empty() ? UniqueFd() : make_stdin(request.stdin_bytes);
-    std::shared_ptr<Home> home = homes_.take();
+    const Role role = role_of(request);
+    const uint64_t memory = memory_needed(request);
+    const bool reads = !request.stdin_bytes.empty() && role != Role::kCompiler;
+    const UniqueFd input = reads ? make_stdin(request.stdin_bytes) : UniqueFd();
+    const std::shared_ptr<Compiled> compiled = request.compiled;
+    std::shared_ptr<Home> home = compiled ? compiled->home : homes_.take();
     const Limits& limits = request.limits;
     const bool session = request.type == FrameType::kOpen;
     ForkOrder order{.child = 0,
+                    .role = role,
                     .session = session,
                     .has_scratch = home->directory() >= 0,
                     .uid = home->uid(),
                     .limits = {.address_space_bytes = limits.memory_bytes,
                                .cpu_s = session ? RLIM_INFINITY - 1 : limits.cpu_s,
-                               .file_bytes = limits.file_bytes,
-                               .processes = home->uid() != 0 ? 64u : 0u}};
+                               .file_bytes = limits.file_bytes}};
+    if (role == Role::kCompiler) order.limits = compiler_rlimits(request);
+    order.limits.processes = home->uid() != 0 ? 64u : 0u;
     std::vector<int> fds{input ? input.get() : null_.get(), out.theirs.get(), err.theirs.get(), control.theirs.get()};
-    if (home->ruleset() >= 0) fds.push_back(home->ruleset());
+    UniqueFd ruleset;
+    if (role == Role::kCompiler) ruleset = home->compiler_ruleset();
+    if (compiled) ruleset = home->program_ruleset(compiled->program.get());
+    if (ruleset || home->ruleset() >= 0) fds.push_back(ruleset ? ruleset.get() : home->ruleset());
     if (home->directory() >= 0) fds.push_back(home->directory());
+    if (compiled) fds.push_back(compiled->program.get());
     Process& process = new_process(std::move(request), std::move(home));
     made = &process;
     process.out = Capture(std::move(out.ours), process.limits.output_bytes);
     process.err = Capture(std::move(err.ours), process.limits.output_bytes);
     process.control = std::move(control.ours);
     process.server = &server;
-    process.baseline_resident = server.baseline_resident;
+    process.role = role;
+    process.baseline_resident = role == Role::kInterpreter ? server.baseline_resident : 0;
+    reserved_bytes_ += memory - process.reserved_bytes;
+    process.reserved_bytes = memory;
     server.orders.insert(process.index);
     watch(process.control.get(), Source::kControl, process.index, process.generation, EPOLLIN);
     order.child = process.index;
@@ -180,7 +193,9 @@ void Supervisor::take_birth(Process& process) {
   }
   if (!process.session) {
     process.state = Process::State::kRunning;
-    set_deadline(process, process.started + std::chrono::microseconds(process.limits.wall_us));
+    const bool compiler = process.role == Role::kCompiler;
+    const uint64_t wall_us = compiler ? options_.compile_wall_us : process.limits.wall_us;
+    set_deadline(process, process.started + std::chrono::microseconds(wall_us));
     return send_cell(process);
   }
   if (process.origin != nullptr) {
@@ -279,7 +294,7 @@ void Supervisor::send_cell(Process& process) {
   process.to_send += request.code;
   process.sent = 0;
   process.request.code = {};
-  process.request.stdin_bytes = {};
+  if (process.role != Role::kCompiler) process.request.stdin_bytes = {};
   flush_control(process);
 }
 

@@ -21,8 +21,6 @@
 namespace rocstar {
 namespace {
 
-constexpr int kSetupFailedExit = 125;
-
 int drop_capabilities() {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct none[2]{};
@@ -40,7 +38,15 @@ int take_descriptors(const Confinement& how) {
   for (int fd = 0; fd < 4; ++fd) {
     if (dup2(wanted[static_cast<size_t>(fd)], fd) < 0) return errno;
   }
+  if (how.program >= 0 && how.program != kProgramFd && dup2(how.program, kProgramFd) < 0) return errno;
   return 0;
+}
+
+// A death signal reaches a compiler, but not the programs that it starts. They all share its group and its end of the
+// control socket: when that is closed at the other end, the kernel kills the group (from O_ASYNC on, cpp_child.cpp).
+int bind_group_to_control() {
+  const bool done = fcntl(kControlFd, F_SETOWN, -getpid()) == 0 && fcntl(kControlFd, F_SETSIG, SIGKILL) == 0;
+  return done ? 0 : errno;
 }
 
 // In this order: Landlock and seccomp need no_new_privs; the directory and the ruleset are descriptors, which
@@ -53,7 +59,8 @@ int enter_layers(const Confinement& how) {
   if (how.ruleset >= 0) {
     if (const int error = enter_landlock(how.ruleset)) return error;
   }
-  if (syscall(SYS_close_range, kFirstOtherFd, ~0U, 0) != 0) return errno;
+  const int first_other = how.program >= 0 ? kProgramFd + 1 : kFirstOtherFd;
+  if (syscall(SYS_close_range, first_other, ~0U, 0) != 0) return errno;
   if (const int error = apply_rlimits(how.limits)) return error;
   if (how.uid != 0) {
     if (const int error = enter_uid(how.uid)) return error;
@@ -62,6 +69,9 @@ int enter_layers(const Confinement& how) {
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno;
   if (getppid() != how.parent) return ESRCH;
   if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return errno;
+  if (how.role == Role::kCompiler) {
+    if (const int error = bind_group_to_control()) return error;
+  }
   return how.filter == nullptr ? 0 : how.filter->install(static_cast<uint32_t>(getpid()));
 }
 
@@ -110,6 +120,11 @@ void Child::confine(const Confinement& how) {
   int error = take_descriptors(how);
   if (error == 0) error = enter_layers(how);
   if (!announce(error) || error != 0) _exit(kSetupFailedExit);
+}
+
+void give_up(int error) {
+  announce(error);
+  _exit(kSetupFailedExit);
 }
 
 bool Child::read_exactly(char* to, size_t count, std::vector<UniqueFd>* fds) {

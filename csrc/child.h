@@ -17,6 +17,8 @@ struct Confinement {
   int input, output, error, control;  // become 0, 1, 2, 3
   int scratch = -1;                   // directory to start in
   int ruleset = -1;
+  int program = -1;  // becomes kProgramFd
+  Role role = Role::kInterpreter;
   uint32_t uid = 0;
   Rlimits limits;
   SeccompFilter* filter = nullptr;  // null: none
@@ -30,13 +32,14 @@ struct Cell {
 
 class Child {
  public:
-  explicit Child(bool session) : session_(session) {}
+  explicit Child(bool session, Role role = Role::kInterpreter) : session_(session), role_(role) {}
 
   // Runs in the new process. All but 0..3 is closed and every layer active when it returns; a process that cannot
   // be confined says so on its control socket and exits.
   static void confine(const Confinement& how);
 
   bool session() const { return session_; }
+  Role role() const { return role_; }
   // Waits for the next program or cell; nothing when the supervisor is gone. Branches are made meanwhile: a new
   // process returns from here with a cell of its own.
   std::optional<Cell> next_cell();
@@ -50,7 +53,11 @@ class Child {
   void branch(std::vector<UniqueFd> fds);
 
   bool session_;
+  Role role_;
 };
+
+// Says on the control socket that what was ordered cannot be started, and ends the process.
+[[noreturn]] void give_up(int error);
 
 // fork(2) without the C library's part: the new process is its parent's sibling, and has one thread.
 pid_t fork_sibling(uint64_t flags);

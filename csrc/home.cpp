@@ -133,6 +133,22 @@ int Home::ruleset() const {
   return slot.ruleset ? slot.ruleset.get() : homes_.shared_ruleset_.get();
 }
 
+UniqueFd Home::compiler_ruleset() const {
+  return make_landlock_ruleset({.executable = homes_.options_.tool_paths, .scratch = homes_.slots_[slot_].path});
+}
+
+UniqueFd Home::program_ruleset(int program) const {
+  return make_landlock_ruleset({.readable = homes_.options_.library_paths,
+                                .executable = homes_.options_.loader_paths,
+                                .scratch = homes_.slots_[slot_].path,
+                                .program = program});
+}
+
+void Home::clear() {
+  remove_contents(directory());
+  created_ = 0;
+}
+
 // Creations are counted, not files: one that lost its name lives on while it is open.
 bool Home::may_create(uint64_t limit) {
   if (created_ >= limit || directory() < 0) return false;

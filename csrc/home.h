@@ -13,6 +13,9 @@ namespace rocstar {
 struct HomeOptions {
   std::string base;  // an existing directory of ours; empty: no scratch directories
   std::vector<std::string> readable_paths;
+  std::vector<std::string> tool_paths;     // of the C++ flavour: what a compiler reads and executes
+  std::vector<std::string> library_paths;  // what a compiled program reads
+  std::vector<std::string> loader_paths;   // and what the kernel starts it with
   bool landlock = false;
   bool slot_uid = false;
   uint32_t first_uid = 100000;
@@ -31,8 +34,13 @@ class Home {
   uint32_t uid() const;
   int directory() const;  // -1 without scratch
   int ruleset() const;    // -1 without Landlock
+  // Of the C++ flavour, which needs Landlock and scratch. Throw std::system_error.
+  UniqueFd compiler_ruleset() const;
+  UniqueFd program_ruleset(int program) const;
   // Counts one creation more. False when that is more than `limit`.
   bool may_create(uint64_t limit);
+  // Removes what is there: the next process starts with an empty directory.
+  void clear();
 
  private:
   Homes& homes_;

@@ -20,6 +20,7 @@ namespace {
 
 constexpr uint32_t kVersionFlag = 1;
 constexpr uint32_t kRulePathBeneath = 1;
+constexpr uint64_t kExecute = 1u << 0;
 constexpr uint64_t kWriteFile = 1u << 1;
 constexpr uint64_t kReadFile = 1u << 2;
 constexpr uint64_t kReadDir = 1u << 3;
@@ -61,13 +62,16 @@ Ruleset ruleset_for(int abi) {
   return {{fs, net, scoped}, size};
 }
 
-void allow(int ruleset, const std::string& path, uint64_t rights) {
-  const UniqueFd fd(open(path.c_str(), O_PATH | O_CLOEXEC));
-  if (!fd) return;
-  const PathAttr attr{rights, fd.get()};
+void allow(int ruleset, int file, const std::string& path, uint64_t rights) {
+  const PathAttr attr{rights, file};
   if (syscall(__NR_landlock_add_rule, ruleset, kRulePathBeneath, &attr, 0) != 0) {
     throw std::system_error(errno, std::generic_category(), "landlock_add_rule(" + path + ")");
   }
+}
+
+void allow(int ruleset, const std::string& path, uint64_t rights) {
+  const UniqueFd fd(open(path.c_str(), O_PATH | O_CLOEXEC));
+  if (fd) allow(ruleset, fd.get(), path, rights);
 }
 
 bool is_directory(const std::string& path) {
@@ -83,14 +87,19 @@ int landlock_abi() {
 }
 
 UniqueFd make_landlock_ruleset(const std::vector<std::string>& paths, const std::string& scratch) {
+  return make_landlock_ruleset(Access{.readable = paths, .scratch = scratch});
+}
+
+UniqueFd make_landlock_ruleset(const Access& access) {
   const Ruleset wanted = ruleset_for(landlock_abi());
   UniqueFd ruleset(static_cast<int>(syscall(__NR_landlock_create_ruleset, &wanted.attr, wanted.size, 0)));
   if (!ruleset) throw std::system_error(errno, std::generic_category(), "landlock_create_ruleset");
-  for (const std::string& path : paths) {
-    allow(ruleset.get(), path, kReadFile | (is_directory(path) ? kReadDir : 0));
-  }
+  const auto reading = [](const std::string& path) { return kReadFile | (is_directory(path) ? kReadDir : 0); };
+  for (const std::string& path : access.readable) allow(ruleset.get(), path, reading(path));
+  for (const std::string& path : access.executable) allow(ruleset.get(), path, reading(path) | kExecute);
   allow(ruleset.get(), "/dev/null", kReadFile | kWriteFile);
-  if (!scratch.empty()) allow(ruleset.get(), scratch, kScratch & wanted.attr.handled_fs);
+  if (!access.scratch.empty()) allow(ruleset.get(), access.scratch, kScratch & wanted.attr.handled_fs);
+  if (access.program >= 0) allow(ruleset.get(), access.program, "program", kReadFile | kExecute);
   return ruleset;
 }
 

@@ -17,6 +17,16 @@ int landlock_abi();
 // and connect, from ABI 6 signals to and abstract sockets of processes outside the child. Throws std::system_error.
 UniqueFd make_landlock_ruleset(const std::vector<std::string>& paths, const std::string& scratch);
 
+// The same with more to say. executable: directories to read and execute below, or single files to execute.
+// program: an open file to execute, wherever it lies or lay; -1: none.
+struct Access {
+  std::vector<std::string> readable;
+  std::vector<std::string> executable;
+  std::string scratch;
+  int program = -1;
+};
+UniqueFd make_landlock_ruleset(const Access& access);
+
 // Confines the calling thread for ever. Needs no_new_privs. Returns 0 or errno.
 int enter_landlock(int ruleset);
 

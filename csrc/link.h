@@ -7,7 +7,8 @@
 // supervisor -> child     over the control socket, which is the child's descriptor 3: a CellHeader and the code;
 //                         a branch order has the descriptors of the new process attached
 // child -> supervisor     first 'R' and the pid once it is confined, or 'F' and errno. A program then writes the
-//                         repr of its value. A session writes a CellReply and the repr, after each cell
+//                         repr of its value. A session writes a CellReply and the repr, after each cell. A child
+//                         of the C++ flavour that cannot start what it should writes a second 'F' and errno
 #pragma once
 
 #include <sys/types.h>
@@ -26,12 +27,24 @@ namespace rocstar {
 // Descriptors of a child, the same in each: the standard three, and the control socket.
 inline constexpr int kControlFd = 3;
 inline constexpr int kFirstOtherFd = 4;
+// Of a compiled program before it starts; closed when it does.
+inline constexpr int kProgramFd = 4;
 
 inline constexpr char kReady = 'R';
 inline constexpr char kNotReady = 'F';
+// Of a child that has said so.
+inline constexpr int kSetupFailedExit = 125;
+
+// What a child is to become.
+enum class Role : uint8_t {
+  kInterpreter,  // of a Python program, or of a session's cells
+  kCompiler,     // of a C++ program
+  kProgram       // compiled before: its file is attached, open
+};
 
 struct ForkOrder {
   uint32_t child;  // the supervisor's name for it, returned with an error
+  Role role;
   uint8_t session;
   uint8_t has_scratch;  // the directory and the ruleset are attached
   uint32_t uid;         // 0: keep

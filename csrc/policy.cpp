@@ -3,13 +3,15 @@
 //
 // Without a scratch directory there is no writable place: a path cannot be opened for writing. With one, Landlock
 // says where, and notify.h counts what is created. There are no descendants: only threads can be created, so one
-// SIGKILL ends a call; a session is forked on the supervisor's order alone.
+// SIGKILL ends a call; a session is forked on the supervisor's order alone. A compiler has descendants, but cannot
+// leave its process group, which one SIGKILL ends as well.
 
 #include <fcntl.h>
 #include <linux/sched.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
@@ -100,6 +102,14 @@ constexpr uint32_t kScratchCalls[] = {
 #endif
 };
 
+// How g++ starts the programs that it is made of.
+constexpr uint32_t kCompilerCalls[] = {
+    __NR_execve,
+#if defined(__x86_64__)
+    __NR_fork, __NR_vfork,
+#endif
+};
+
 // clang-format on
 
 // Not there: glibc then falls back to a call whose arguments can be checked.
@@ -125,7 +135,10 @@ Rule signalling(uint32_t number, bool session) {
   return {number, kAllow, EPERM, {{.index = 0, .own_pid = true}}};
 }
 
-Rule cloning(bool session) {
+constexpr uint32_t kNoCompiler = kNewNamespaces | CLONE_PTRACE | CLONE_PARENT;
+
+Rule cloning(bool session, bool compiler) {
+  if (compiler) return {__NR_clone, kAllow, EPERM, {{.index = 0, .mask = kNoCompiler, .values = {0}}}};
   Rule rule{__NR_clone, kAllow, EPERM, {{.index = 0, .mask = CLONE_THREAD | kNoThread, .values = {CLONE_THREAD}}}};
   if (session) rule.otherwise = {{.index = 0, .values = {kBranchFlags}}};
   return rule;
@@ -144,6 +157,13 @@ Rule renaming(bool scratch) {
   return {__NR_renameat2, kAllow, EINVAL, {{.index = 4, .values = {0}}}};
 }
 
+// Reading only; g++ asks for a larger stack, for itself and the programs that it starts.
+Rule limiting(bool compiler) {
+  Rule rule{__NR_prlimit64, kAllow, EPERM, {{.index = 2, .values = {0}}, {.index = 2, .values = {0}, .high = true}}};
+  if (compiler) rule.otherwise = {{.index = 0, .values = {0}}, {.index = 1, .values = {RLIMIT_STACK}}};
+  return rule;
+}
+
 Rule file_control(bool scratch) {
   // F_SETOWN with F_SETSIG would send any signal to any process of the same user.
   std::vector<uint32_t> commands{F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_GETPIPE_SZ};
@@ -158,7 +178,7 @@ std::vector<Rule> checked(const PolicyOptions& options) {
       opening(__NR_open, 1, options.scratch),
 #endif
       {__NR_mmap, kAllow, EPERM, {{.index = 3, .mask = MAP_HUGETLB, .values = {0}}}},
-      cloning(options.session),
+      cloning(options.session, options.compiler),
       signalling(__NR_kill, options.session),
       signalling(__NR_tgkill, options.session),
       file_control(options.scratch),
@@ -173,7 +193,7 @@ std::vector<Rule> checked(const PolicyOptions& options) {
        EPERM,
        {{.index = 0, .values = {AF_UNIX}}, {.index = 1, .mask = 0xF, .values = {SOCK_STREAM}}}},
       {__NR_sendto, kAllow, EPERM, {{.index = 4, .values = {0}}, {.index = 4, .values = {0}, .high = true}}},
-      {__NR_prlimit64, kAllow, EPERM, {{.index = 2, .values = {0}}, {.index = 2, .values = {0}, .high = true}}},
+      limiting(options.compiler),
       process_control(options.session),
   };
 }
@@ -192,6 +212,16 @@ std::vector<Rule> child_policy(const PolicyOptions& options) {
     rules.push_back({number, options.scratch ? kAllow : refused, options.scratch ? 0 : EROFS});
   }
   rules.push_back({__NR_truncate, options.truncate ? kAllow : refused, options.truncate ? 0 : EROFS});
+  if (options.compiler) {
+    for (const uint32_t number : kCompilerCalls) rules.push_back({number, kAllow});
+  }
+  if (options.program) rules.push_back({__NR_execveat, kAllow, EPERM, {{.index = 4, .values = {AT_EMPTY_PATH}}}});
+#if defined(__x86_64__)
+  constexpr uint32_t kSetFs = 0x1002;  // ARCH_SET_FS: every program's first step
+  if (options.compiler || options.program) {
+    rules.push_back({__NR_arch_prctl, kAllow, EINVAL, {{.index = 0, .values = {kSetFs}}}});
+  }
+#endif
   for (const uint32_t number : kMissing) rules.push_back({number, refused, ENOSYS});
   return rules;
 }

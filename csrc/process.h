@@ -19,6 +19,7 @@ struct Supervisor::Process {
   uint32_t index = 0;
   uint32_t generation = 0;  // of the index: events of an earlier owner are stale
   bool session = false;
+  Role role = Role::kInterpreter;
   Server* server = nullptr;      // that was ordered to fork it, while starting
   Process* origin = nullptr;     // that forks it, while starting
   Process* offspring = nullptr;  // that it forks, while branching
@@ -70,6 +71,8 @@ inline constexpr uint64_t kIdleCpuUs = 500'000;
 inline constexpr std::chrono::seconds kSessionsLook{1};
 // How often to look for the end of somebody unknown, while one is expected.
 inline constexpr std::chrono::milliseconds kStrangersLook{50};
+// How often to look whether a killed compiler's parts are gone.
+inline constexpr std::chrono::milliseconds kGroupLook{2};
 // A session whose cell is interrupted has this long to answer before it is killed.
 inline constexpr std::chrono::milliseconds kInterruptGrace{300};
 

@@ -71,7 +71,7 @@ void Supervisor::read_control(Process& process) {
     return;
   }
   process.value_bytes += static_cast<uint64_t>(got);
-  if (process.value_bytes > hard_cap(process.limits) + sizeof(CellReply)) return kill(process, Outcome::kOutputLimit);
+  if (process.value_bytes > output_cap(process) + sizeof(CellReply)) return kill(process, Outcome::kOutputLimit);
   process.value.append(buffer, static_cast<size_t>(got));
   if (process.session) take_replies(process);
 }
@@ -150,7 +150,7 @@ void Supervisor::drain(Process& process, Capture& stream) {
   stream.drain();
   // A session that was asked to stop has its grace for that, whatever it still writes.
   const bool asked = process.flags & Outcome::kOutputLimit;
-  if (!asked && stream.kept().total() > hard_cap(process.limits)) stop(process, Outcome::kOutputLimit);
+  if (!asked && stream.kept().total() > output_cap(process)) stop(process, Outcome::kOutputLimit);
 }
 
 // The first reason stands. A session is asked first: it may keep its state.
@@ -174,9 +174,11 @@ void Supervisor::kill(Process& process, Outcome::Flag why) {
   if ((process.flags & kStopped) == 0) process.flags |= why;
   set_deadline(process, Clock::time_point::max());
   if (process.pidfd) syscall(SYS_pidfd_send_signal, process.pidfd.get(), SIGKILL, nullptr, 0);
+  kill_group(process);
 }
 
 void Supervisor::reap(Process& process) {
+  kill_group(process);
   siginfo_t info{};
   rusage usage{};
   const long done = syscall(SYS_waitid, P_PIDFD, process.pidfd.get(), &info, WEXITED | WNOHANG, &usage);
@@ -186,14 +188,16 @@ void Supervisor::reap(Process& process) {
     // What its pipe holds, and its end. A branch may have the same pipe and go on writing: not more than that.
     stream->drain();
     stream->drain();
-    if (stream->kept().total() > hard_cap(process.limits)) process.flags |= Outcome::kOutputLimit;
+    if (stream->kept().total() > output_cap(process)) process.flags |= Outcome::kOutputLimit;
   }
   char rest[4096];
   ssize_t got;
   while (process.control && !process.session && (got = read(process.control.get(), rest, sizeof rest)) > 0) {
     process.value.append(rest, static_cast<size_t>(got));
   }
-  if (process.state == Process::State::kRunning) {
+  if (process.state == Process::State::kRunning && process.role == Role::kCompiler) {
+    end_compilation(process, info.si_code == CLD_EXITED, info.si_status);
+  } else if (process.state == Process::State::kRunning && !could_not_start(process)) {
     Outcome outcome{.id = process.request.id,
                     .signaled = info.si_code != CLD_EXITED,
                     .code = info.si_status,
@@ -222,6 +226,7 @@ void Supervisor::reap(Process& process) {
   by_pid_.erase(process.pid);
   const bool session = process.session;
   if (session) families_.insert(process.family);
+  expect_end_of_group(process);
   forget(process);
   if (session) kill_strays();
 }

@@ -18,6 +18,7 @@
 
 #include <stddef.h>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -61,6 +62,8 @@ struct Limits {
   uint64_t files = 0;
 };
 
+struct Compiled;
+
 // What the pool asks for: a program, a session, a cell of a session, or a branch of one.
 struct Request {
   FrameType type = FrameType::kRun;
@@ -71,7 +74,8 @@ struct Request {
   std::optional<uint64_t> seed;
   std::string code;
   std::string stdin_bytes;
-  uint32_t attempts = 0;  // lost with their zygotes; not sent
+  uint32_t attempts = 0;               // lost with their zygotes; not sent
+  std::shared_ptr<Compiled> compiled;  // a C++ program that is ready to start; not sent
 };
 
 // As rocstar.sandbox.types.Status, in its order.

@@ -52,6 +52,8 @@ struct PolicyOptions {
   bool scratch = false;   // create and write files: needs Landlock to say where, and notify.h to say how many
   bool session = false;   // be branched, which notify.h must grant
   bool truncate = false;  // by path: needs Landlock's ABI 3
+  bool compiler = false;  // start other programs, which Landlock must name; a process group keeps them together
+  bool program = false;   // become a program that is open already, which Landlock must name
 };
 
 // How a session forks itself, and nobody else may: the exact first argument of clone.

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -54,6 +55,8 @@ Supervisor::~Supervisor() {
 }
 
 void Supervisor::run() {
+  // What a compiler leaves behind is taken by this process, not by the machine's first.
+  if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0) fail("prctl(PR_SET_CHILD_SUBREAPER)");
   for (const auto& server : servers_) start_zygote(*server);
   loop();
 }
@@ -65,6 +68,7 @@ void Supervisor::loop() {
     flush_client();
     if (Clock::now() < strangers_until_) reap_strangers();
     if (!sessions_.empty() && Clock::now() >= next_look_) look_at_sessions();
+    look_for_ended_groups();
     const int count = epoll_wait(epoll_.get(), events.data(), events.size(), next_timeout_ms());
     if (count < 0 && errno != EINTR) fail("epoll_wait");
     for (int i = 0; i < count; ++i) {
@@ -130,10 +134,14 @@ void Supervisor::handle_frame(const Frame& frame) {
       Request request = decode_request(frame.type, frame.payload);
       const bool of_session = frame.type == FrameType::kCell || frame.type == FrameType::kBranch;
       if (!of_session && request.flavour >= options_.flavours.size()) throw ProtocolError("no such flavour");
+<<<<<<< HEAD
       if (request.type == FrameType::kOpen && options_.max_sessions == 0) {
         append_failed(outbox_, request.id, Failure::kFull, "this pool holds no sessions (max_sessions is 0)");
         return;
       }
+=======
+      if (frame.type == FrameType::kOpen && is_cpp(request.flavour)) throw ProtocolError("C++ has no sessions");
+>>>>>>> a082a3f (Run C++ programs: each compiled in one confined process and run in another)
       const size_t queue = of_session ? options_.flavours.size() : request.flavour;
       pending_[queue].emplace_back(arrivals_++, std::move(request));
       return;
@@ -222,6 +230,7 @@ int Supervisor::next_timeout_ms() const {
   auto next = deadlines_.empty() ? Clock::time_point::max() : deadlines_.begin()->first;
   if (now < strangers_until_) next = std::min(next, now + kStrangersLook);
   if (!sessions_.empty()) next = std::min(next, next_look_);
+  if (!ending_groups_.empty()) next = std::min(next, now + kGroupLook);
   if (next == Clock::time_point::max()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - now).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));

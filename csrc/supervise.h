@@ -7,6 +7,8 @@
 //   zygotes                           warm Python interpreters, one or more per flavour
 //     :  fork, as the supervisor's own children (CLONE_PARENT)
 //   children                          one program each, or one session of many cells; confined by child.cpp
+//     |  fork and exec, of a C++ program's compiler alone (compile.cpp)
+//   compilers' parts                  in their child's process group, and killed with it
 //
 // Between supervisor and child:
 //   0 stdin     a sealed memfd, or /dev/null when there is no input
@@ -63,8 +65,9 @@ struct SupervisorOptions {
   uint64_t memory_bytes = 0;     // what all calls under way may take, and idle sessions hold, together
   uint64_t lease_us = 0;         // an idle session's life
   HomeOptions home;
-  std::shared_ptr<Cgroup> cgroup;  // around everything, where there is one
-  std::string hello_json;          // sent to the pool once every zygote is ready
+  std::shared_ptr<Cgroup> cgroup;         // around everything, where there is one
+  uint64_t compile_wall_us = 20'000'000;  // of the C++ flavour
+  std::string hello_json;                 // sent to the pool once every zygote is ready
 };
 
 // Invariants: every request gets exactly one RESULT, OPENED or FAILED frame, while the pool lives; at most `max_live`
@@ -150,6 +153,18 @@ class Supervisor {
   void set_cpu_limit(const Process& process, bool idle) const;
   void kill_all();
 
+  // compile.cpp: C++ programs, each in two children
+  bool is_cpp(uint8_t flavour) const;
+  Role role_of(const Request& request) const;
+  uint64_t memory_needed(const Request& request) const;
+  Rlimits compiler_rlimits(const Request& request) const;
+  uint64_t output_cap(const Process& process) const;
+  void end_compilation(Process& process, bool exited, int code);
+  bool could_not_start(Process& process);
+  void kill_group(const Process& process);
+  void expect_end_of_group(Process& process);
+  void look_for_ended_groups();
+
   SupervisorOptions options_;
   UniqueFd client_;
   UniqueFd epoll_;
@@ -174,9 +189,10 @@ class Supervisor {
   std::set<std::pair<Clock::time_point, uint32_t>> deadlines_;  // of processes, by index
   uint32_t under_way_ = 0;
   uint64_t reserved_bytes_ = 0;
-  uint64_t memory_kills_ = 0;          // of the cgroup, already told of
-  Clock::time_point next_look_;        // at what sessions do that they should not
-  Clock::time_point strangers_until_;  // until then children may end that nobody knows
+  uint64_t memory_kills_ = 0;                                           // of the cgroup, already told of
+  Clock::time_point next_look_;                                         // at what sessions do that they should not
+  std::vector<std::pair<pid_t, std::shared_ptr<Home>>> ending_groups_;  // of compilers
+  Clock::time_point strangers_until_;                                   // until then children may end that nobody knows
 };
 
 }  // namespace rocstar

@@ -17,7 +17,8 @@ namespace {
 constexpr const char* kUsage =
     "usage: _supervisor --fd N --parent PID --flavour NAME... [--replicas N] [--max-live N] [--max-sessions N]\n"
     "    [--memory-bytes N] [--lease-us N] [--scratch-parent DIR] [--scratch-bytes N] [--readable PATH...]\n"
-    "    [--keep PATH...] [--world-readable] [--without LAYER...] [--allow-no-isolation] -- ZYGOTE COMMAND...\n";
+    "    [--keep PATH...] [--world-readable] [--without LAYER...] [--allow-no-isolation] [--tool PATH...]\n"
+    "    [--library PATH...] [--loader PATH...] [--compile-wall-us N] -- ZYGOTE COMMAND...\n";
 
 struct Arguments {
   rocstar::SupervisorOptions supervisor;
@@ -53,6 +54,10 @@ Arguments parse(int argc, char** argv) {
                                     {"keep", required_argument, nullptr, 'k'},
                                     {"scratch-bytes", required_argument, nullptr, 'B'},
                                     {"allow-no-isolation", no_argument, nullptr, 'n'},
+                                    {"tool", required_argument, nullptr, 't'},
+                                    {"library", required_argument, nullptr, 'L'},
+                                    {"loader", required_argument, nullptr, 'D'},
+                                    {"compile-wall-us", required_argument, nullptr, 'C'},
                                     {nullptr, 0, nullptr, 0}};
   Arguments given;
   rocstar::SupervisorOptions& supervisor = given.supervisor;
@@ -102,6 +107,18 @@ Arguments parse(int argc, char** argv) {
         break;
       case 'n':
         given.tiers.allow_no_isolation = true;
+        break;
+      case 't':
+        supervisor.home.tool_paths.emplace_back(optarg);
+        break;
+      case 'L':
+        supervisor.home.library_paths.emplace_back(optarg);
+        break;
+      case 'D':
+        supervisor.home.loader_paths.emplace_back(optarg);
+        break;
+      case 'C':
+        supervisor.compile_wall_us = number(optarg);
         break;
       default:
         refuse();

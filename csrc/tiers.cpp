@@ -95,6 +95,7 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   std::string layers = "--layers=";
   if (seccomp) layers += "seccomp,";
   if (notify) layers += "notify,";
+  if (!supervisor.home.base.empty()) layers += "scratch,";
   if (landlock_abi() >= 3) layers += "truncate,";
   supervisor.zygote_command.push_back(layers);
   supervisor.hello_json = "{\"isolation\": \"" + names + "\", \"tier\": \"" + tier + "\", \"scratch\": \"" + base +

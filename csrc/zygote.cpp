@@ -13,6 +13,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "cpp_child.h"
 #include "notify.h"
 
 #ifndef MADV_COLLAPSE
@@ -87,14 +88,17 @@ void Zygote::fork(const ForkOrder& order, std::vector<UniqueFd> fds, const std::
                   .limits = order.limits,
                   .parent = getppid()};
   how.limits.address_space_bytes += meter_.bytes();
+  how.role = order.role;
   if (layers_.seccomp) how.filter = session ? &for_session : &plain;
+  if (order.role != Role::kInterpreter) how.filter = &cpp_filter(order.role, layers_.truncate);
   size_t next = 4;
   if (fds.size() > next) how.ruleset = fds[next++].get();
-  if (fds.size() > next) how.scratch = fds[next].get();
+  if (fds.size() > next) how.scratch = fds[next++].get();
+  if (fds.size() > next) how.program = fds[next].get();
   const pid_t pid = fork_sibling(zygote_fork_flags());
   if (pid == 0) {
     Child::confine(how);
-    Child child(session);
+    Child child(session, order.role);
     _exit(run(child));
   }
   if (pid > 0) return;

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <memory>
 
+#include "cpp_child.h"
 #include "process.h"
 #include "zygote.h"
 
@@ -168,7 +169,9 @@ int Supervisor::judge(const Question& question) {
     }
     case Question::Kind::kCreate:
       if (process == nullptr) return EROFS;
-      return process->home->may_create(process->limits.files) ? 0 : EDQUOT;
+      return process->home->may_create(process->role == Role::kCompiler ? kCompilerFiles : process->limits.files)
+                 ? 0
+                 : EDQUOT;
     case Question::Kind::kBranch:
       if (process == nullptr || question.thread != process->pid || !process->branch_granted) return EPERM;
       process->branch_granted = false;
@@ -180,6 +183,11 @@ int Supervisor::judge(const Question& question) {
 Supervisor::Process* Supervisor::process_of_thread(pid_t thread) {
   if (const auto found = by_pid_.find(thread); found != by_pid_.end()) return &processes_[found->second];
   if (const auto found = by_pid_.find(process_id_of(thread)); found != by_pid_.end()) return &processes_[found->second];
+  // A compiler's descendants are known by their group.
+  if (const auto found = by_pid_.find(getpgid(thread)); found != by_pid_.end()) {
+    Process& leader = processes_[found->second];
+    if (leader.role == Role::kCompiler) return &leader;
+  }
   return nullptr;
 }
 

@@ -32,6 +32,9 @@ def serve(
 ) -> None:
     """Serves the supervisor's orders until it is gone; calls one of the functions in each confined child."""
 
+def serve_cpp(fd: int, *, layers: Layers, command: list[str]) -> None:
+    """As `serve`, of C++ programs; `command` compiles main.cpp to program and begins with a path."""
+
 def say_fatal(fd: int, json: str) -> None: ...
 def probe() -> Facts: ...
 def die_with_parent(parent: int) -> bool: ...

@@ -74,6 +74,7 @@ FLAVOURS: Final[dict[str, Flavour]] = {
             chosen=False,
             environment=_SYMPY,
         ),
+        Flavour(name="cpp", modules=(), warm_up="", install="apt-get install g++", chosen=False),
     )
 }
-"""From the cheapest to fork to the dearest."""
+"""From the cheapest to fork to the dearest; last C++, whose children run no Python (cpp.py)."""

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rocstar.sandbox import wire
+from rocstar.sandbox.cpp import CPP, DEFAULT_COMMAND, DEFAULT_COMPILE_S, CppOptions
 from rocstar.sandbox.flavours import FLAVOURS
 from rocstar.sandbox.process import Supervisor, SupervisorOptions
 from rocstar.sandbox.session import LiveSession
@@ -95,7 +96,8 @@ class SandboxPool:
     between cells, and how long one may be idle; the least recently used gives way. replicas: zygotes per
     flavour. deterministic: a program without a seed gets one that follows from its text, so that the same
     call has the same random numbers each time. allow_no_isolation: start even below tier A; every result
-    then says so. without: layers to leave out, for tests.
+    then says so. without: layers to leave out, for tests. cpp_command, compile_s: of the C++ flavour, see
+    cpp.py.
 
     Invariants: every `run` ends in exactly one result, SandboxError or cancellation; when `run` was cancelled
     or its deadline passed, the child is killed; after the context ends no process of the pool is left.
@@ -114,6 +116,8 @@ class SandboxPool:
         deterministic: bool = False,
         allow_no_isolation: bool = False,
         without: Collection[str] = (),
+        cpp_command: str = DEFAULT_COMMAND,
+        compile_s: float = DEFAULT_COMPILE_S,
     ) -> None:
         live = default_max_live() if max_live is None else max_live
         if live < 1 or max_queued < 0 or max_sessions < 0:
@@ -136,6 +140,7 @@ class SandboxPool:
             replicas=max(1, live // 12) if replicas is None else replicas,
             without=tuple(without),
             allow_no_isolation=allow_no_isolation,
+            cpp=CppOptions(command=cpp_command, compile_s=compile_s),
         )
         self._deterministic = deterministic
         self._window = 2 * live + 8
@@ -217,7 +222,7 @@ class SandboxPool:
     async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
         """Runs one program. `deadline`: absolute `loop.time()`. Raises SandboxError for failures of ours."""
         encode = self._encoder(request)
-        call = self._call(encode, request.limits.wall_s, restartable=True)
+        call = self._call(encode, self._longest_s(request), restartable=True)
         result: ExecResult = await self._perform(call, deadline)
         return result
 
@@ -233,7 +238,8 @@ class SandboxPool:
                 async with asyncio.timeout_at(deadline):
                     for index, request in enumerate(requests):
                         try:
-                            call = self._call(self._encoder(request), request.limits.wall_s, restartable=True)
+                            longest_s = self._longest_s(request)
+                            call = self._call(self._encoder(request), longest_s, restartable=True)
                             await self._submit(call)
                         except SandboxError as error:
                             refused[index] = error
@@ -279,6 +285,10 @@ class SandboxPool:
         if self._deterministic and request.seed is None:
             request = replace(request, seed=seed_of(request))
         return lambda call_id: wire.encode_run(call_id, request, flavour)
+
+    def _longest_s(self, request: ExecRequest) -> float:
+        compile_s = self._options.cpp.compile_s if request.flavour == CPP else 0.0
+        return compile_s + request.limits.wall_s
 
     def _flavour(self, name: str, code: str) -> int:
         if name == AUTO:
@@ -374,6 +384,9 @@ class SandboxPool:
     ) -> LiveSession:
         """See SessionSandbox."""
         check_seed(seed)
+        if flavour == CPP:
+            message = "flavour 'cpp' has no sessions: a compiled program has no cells"
+            raise SandboxError(message, kind="unknown_flavour", retryable=False)
         index = self._flavour(flavour, "")
         self._check_memory(limits)
 

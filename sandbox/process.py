@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rocstar.sandbox import _native, wire
+from rocstar.sandbox.cpp import CPP, CppOptions
 from rocstar.sandbox.types import SandboxError
 
 START_TIMEOUT_S = 120.0
@@ -63,6 +64,7 @@ class SupervisorOptions:
     replicas: int = 1
     without: tuple[str, ...] = ()
     allow_no_isolation: bool = False
+    cpp: CppOptions = field(default_factory=CppOptions)
     scratch_parent: str = field(default_factory=lambda: default_scratch_parent())
     python: str = field(default_factory=lambda: sys.executable)
     program: str = str(SUPERVISOR)
@@ -80,7 +82,11 @@ class SupervisorOptions:
         words += [f"--without={layer}" for layer in self.without]
         words += ["--world-readable"] if all(map(is_world_readable, paths)) else []
         words += ["--allow-no-isolation"] if self.allow_no_isolation else []
-        return [*words, "--", self.python, "-P", "-m", "rocstar.sandbox.zygote"]
+        zygote = [self.python, "-P", "-m", "rocstar.sandbox.zygote"]
+        if CPP in self.flavours:
+            words += self.cpp.supervisor_words()
+            zygote += [f"--compile={json.dumps(self.cpp.zygote_words())}"]
+        return [*words, "--", *zygote]
 
 
 class Supervisor(asyncio.Protocol):

@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
-from rocstar.sandbox import _native, cell
+from rocstar.sandbox import _native, cell, cpp
 from rocstar.sandbox.flavours import FLAVOURS, Flavour
 
 
@@ -24,6 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_arguments(argv)
     if not _native.die_with_parent(options.parent):
         return 0
+    if options.flavour == cpp.CPP:
+        return serve_cpp(options)
     try:
         preload(FLAVOURS[options.flavour])
     except ImportError as error:
@@ -47,6 +49,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def serve_cpp(options: argparse.Namespace) -> int:
+    """Nothing is imported or warmed up: the children run a compiler and what it made."""
+    command, layers = json.loads(options.compile), options.layers.split(",")
+    if lacking := cpp.lacks(command, layers):
+        kind, message = lacking
+        _native.say_fatal(options.fd, json.dumps({"kind": kind, "message": message}))
+        return 3
+    native = _native.Layers(seccomp=True, notify=True, truncate="truncate" in layers)
+    _native.serve_cpp(options.fd, layers=native, command=command)
+    return 0
+
+
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     # A formatter with a width does not import shutil, whose shared libraries every fork would copy.
     parser = argparse.ArgumentParser(
@@ -58,6 +72,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--parent", type=int, required=True, help="pid of the supervisor, whose death ends this process"
     )
     parser.add_argument("--layers", default="", help="what the native part enters, by name, with commas")
+    parser.add_argument("--compile", default="[]", help="how a C++ program is compiled: words as JSON")
     return parser.parse_args(argv)
 
 

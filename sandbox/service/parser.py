@@ -2,6 +2,7 @@
 
 import argparse
 
+from rocstar.sandbox import cpp
 from rocstar.sandbox.flavours import FLAVOURS
 
 DESCRIPTION = """Serve the sandbox over HTTP: the native API under /v1, code-judge's routes at the root,
@@ -32,7 +33,7 @@ def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]
     add("--redis-prefix", metavar="PREFIX", help="begin of all keys, to share a Redis")
     add(
         "--flavours",
-        default=",".join(FLAVOURS),
+        default=",".join(name for name in FLAVOURS if name != cpp.CPP or cpp.offered()),
         metavar="A,B",
         help="interpreters kept warm (default: %(default)s); a call that names none gets one by its imports",
     )
