@@ -134,14 +134,11 @@ void Supervisor::handle_frame(const Frame& frame) {
       Request request = decode_request(frame.type, frame.payload);
       const bool of_session = frame.type == FrameType::kCell || frame.type == FrameType::kBranch;
       if (!of_session && request.flavour >= options_.flavours.size()) throw ProtocolError("no such flavour");
-<<<<<<< HEAD
       if (request.type == FrameType::kOpen && options_.max_sessions == 0) {
         append_failed(outbox_, request.id, Failure::kFull, "this pool holds no sessions (max_sessions is 0)");
         return;
       }
-=======
       if (frame.type == FrameType::kOpen && is_cpp(request.flavour)) throw ProtocolError("C++ has no sessions");
->>>>>>> a082a3f (Run C++ programs: each compiled in one confined process and run in another)
       const size_t queue = of_session ? options_.flavours.size() : request.flavour;
       pending_[queue].emplace_back(arrivals_++, std::move(request));
       return;
