@@ -1,18 +1,28 @@
 """Pools for the tests. `run` is the short way to execute one program in the standard library's flavour.
 
 They live for a module: its tests also show that one program leaves nothing for the next.
+
+`make sanitize` runs these tests with a supervisor and a native module that were built with sanitizers:
+ROCSTAR_SUPERVISOR is the program to start, ROCSTAR_ZYGOTE_ENVIRONMENT what zygotes need to load the module.
 """
 
+import json
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from rocstar.sandbox import process
 from rocstar.sandbox.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits
 
 Run = Callable[..., Awaitable[ExecResult]]
+
+if program := os.environ.get("ROCSTAR_SUPERVISOR"):
+    process.SupervisorOptions.__init__.__kwdefaults__["program"] = program
+process.ENVIRONMENT.update(json.loads(os.environ.get("ROCSTAR_ZYGOTE_ENVIRONMENT", "{}")))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -33,11 +43,10 @@ def run(pool: SandboxPool) -> Run:
     return runner(pool)
 
 
-@pytest_asyncio.fixture(
-    scope="module", loop_scope="module", params=["all layers", "without landlock and uid"]
-)
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["all layers", "system calls alone"])
 async def guarded(request: pytest.FixtureRequest) -> AsyncIterator[Run]:
-    """Runs a program with every layer, and again with only those that any machine has."""
-    without = ("landlock", "uid") if request.param.startswith("without") else ()
-    async with SandboxPool(without=without) as pool:
+    """Runs a program with every layer, and again with none but the filter of system calls."""
+    alone = request.param == "system calls alone"
+    without = ("landlock", "uid", "namespaces", "cgroup") if alone else ()
+    async with SandboxPool(without=without, allow_no_isolation=alone) as pool:
         yield runner(pool)

@@ -7,9 +7,10 @@ import asyncio
 import json
 import platform
 from pathlib import Path
+from typing import Any
 
 from rocstar.sandbox.pool import SandboxPool
-from rocstar.sandbox.types import ExecRequest, Limits
+from rocstar.sandbox.types import ExecRequest, Limits, SessionLost
 
 RECORDINGS = Path(__file__).parent / "recordings" / "pool.json"
 
@@ -30,15 +31,39 @@ PROGRAMS = (
 )
 
 
+SESSIONS = (
+    ("x = 1", "x", "1 / 0", "x + 1", "print('a'); x"),
+    ("raise MemoryError", "1"),
+    ("import time; time.sleep(60)", "1"),
+    ("while True: print('x' * 1000)",),
+    ("import sys; sys.exit(3)", "1"),
+    ("exit()", "1"),
+    ("import os; os.kill(os.getpid(), 11)", "1"),
+)
+"""Cells; the last one of those that end their session finds it lost."""
+
+
+async def record_session(pool: SandboxPool, codes: tuple[str, ...]) -> list[dict[str, Any]]:
+    session = await pool.open_session(limits=LIMITS)
+    cells: list[dict[str, Any]] = []
+    for code in codes:
+        try:
+            cells.append({"code": code, "result": (await session.run(code)).to_json()})
+        except SessionLost as loss:
+            cells.append({"code": code, "lost": loss.reason})
+    return cells
+
+
 async def record() -> None:
     async with SandboxPool() as pool:
         cases = [
             {"code": code, "result": (await pool.run(ExecRequest(code=code, limits=LIMITS))).to_json()}
             for code in PROGRAMS
         ]
+        sessions = [await record_session(pool, codes) for codes in SESSIONS]
     head = {"command": "python tests/sandbox/record.py", "python": platform.python_version()}
     RECORDINGS.parent.mkdir(exist_ok=True)
-    RECORDINGS.write_text(json.dumps({**head, "cases": cases}, indent=1) + "\n")
+    RECORDINGS.write_text(json.dumps({**head, "cases": cases, "sessions": sessions}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
-"""The pool's promises: bounds, cancellation, deadlines, recovery, and that nothing is left behind."""
+"""The pool's promises: bounds, cancellation, deadlines, admission, and that nothing is left behind."""
 
 import asyncio
 import os
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,31 +10,24 @@ import uvloop
 
 from rocstar.sandbox import process
 from rocstar.sandbox.pool import SandboxPool
-from rocstar.sandbox.process import Zygote, ZygoteOptions
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Status
 
 HANG = "import sys, time; print('up', flush=True); time.sleep(600)"
 LONG = Limits(wall_s=300)
+GIB = 1 << 30
 
 PATIENCE_S = 30
 """After this a test that waits for something has failed."""
 
 
-def children_of(pid: int) -> list[int]:
+def children_of(pid: int) -> set[int]:
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(child) for child in text.split()]
+    return {int(child) for child in text.split()}
 
 
-def zygote_of(pool: SandboxPool) -> Zygote:
-    zygote = pool._lanes["stdlib"].zygote
-    assert zygote is not None
-    return zygote
-
-
-def zygote_pid(pool: SandboxPool) -> int:
-    """The pid of the living zygote; 0 while it is being replaced."""
-    zygote = pool._lanes["stdlib"].zygote
-    return zygote.pid if zygote is not None and zygote.alive else 0
+def programs_of(pool: SandboxPool) -> set[int]:
+    """Pids of what runs programs: all that the supervisor has besides its zygotes."""
+    return children_of(pool.supervisor_pid) - {pid for pids in pool.zygotes.values() for pid in pids}
 
 
 async def gone(pid: int) -> None:
@@ -63,33 +54,51 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def start_hanging(
-    pool: SandboxPool, count: int = 1
+    pool: SandboxPool, count: int = 1, limits: Limits = LONG
 ) -> tuple[list["asyncio.Task[ExecResult]"], list[int]]:
-    await pool.run(ExecRequest(code="1"))  # the zygote has forked its first, measuring child by then
-    before = set(children_of(zygote_pid(pool)))
-    tasks = [asyncio.create_task(pool.run(ExecRequest(code=HANG, limits=LONG))) for _ in range(count)]
-    await until(lambda: len(set(children_of(zygote_pid(pool))) - before) == count)
-    return tasks, sorted(set(children_of(zygote_pid(pool))) - before)
+    before = programs_of(pool)
+    tasks = [asyncio.create_task(pool.run(ExecRequest(code=HANG, limits=limits))) for _ in range(count)]
+    await until(lambda: len(programs_of(pool) - before) == count)
+    return tasks, sorted(programs_of(pool) - before)
 
 
 async def test_two_hundred_calls_at_once() -> None:
     async with SandboxPool(max_live=4, max_queued=10) as pool:
         async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
             tasks = [group.create_task(pool.run(ExecRequest(code=f"print({i})"))) for i in range(200)]
+        assert pool.in_flight == 0
     assert [task.result().stdout for task in tasks] == [f"{i}\n" for i in range(200)]
 
 
-async def test_no_more_children_live_than_allowed() -> None:
+async def test_no_more_programs_live_than_allowed() -> None:
     async with SandboxPool(max_live=2, max_queued=3) as pool:
         tasks, first = await start_hanging(pool, 2)
-        waiting = [asyncio.create_task(pool.run(ExecRequest(code="1"))) for _ in range(20)]
-        zygote = zygote_of(pool)
-        await until(lambda: len(zygote._calls) == 5)  # two live, three queued; the rest waits for a permit
-        assert children_of(zygote_pid(pool)) == first
+        room = pool._window + 3
+        waiting = [asyncio.create_task(pool.run(ExecRequest(code="1"))) for _ in range(room + 10)]
+        await until(lambda: pool.in_flight == room)  # the rest waits for room
+        assert sorted(programs_of(pool)) == first
         for task in tasks:
             task.cancel()
         results = await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE_S)
-    assert {result.value for result in results} == {"1"}
+        assert {result.value for result in results} == {"1"}
+        assert pool.in_flight == 0
+
+
+async def test_programs_wait_for_the_sum_of_their_memory() -> None:
+    async with SandboxPool(max_live=8, memory_bytes=3 * GIB) as pool:
+        tasks, first = await start_hanging(pool, 2, Limits(wall_s=300, memory_bytes=GIB))
+        large = asyncio.create_task(pool.run(ExecRequest(code="1", limits=Limits(memory_bytes=2 * GIB))))
+        behind = asyncio.create_task(pool.run(ExecRequest(code="2", limits=Limits(memory_bytes=1 << 20))))
+        cancelled = asyncio.create_task(pool.run(ExecRequest(code="3")))
+        await until(lambda: len(pool._sent) == 5)
+        assert sorted(programs_of(pool)) == first  # what is small does not overtake what is large
+        cancelled.cancel()
+        tasks[0].cancel()
+        assert [(await large).value, (await behind).value] == ["1", "2"]
+        tasks[1].cancel()
+        with pytest.raises(SandboxError, match="3221225473") as failure:
+            await pool.run(ExecRequest(code="1", limits=Limits(memory_bytes=3 * GIB + 1)))
+        assert (failure.value.kind, failure.value.retryable) == ("too_large", False)
 
 
 async def test_cancellation_kills_the_child() -> None:
@@ -102,78 +111,73 @@ async def test_cancellation_kills_the_child() -> None:
         assert (await pool.run(ExecRequest(code="1"))).value == "1"
 
 
+async def test_calls_cancelled_at_any_moment_leave_all_places_free() -> None:
+    async with SandboxPool(max_live=2) as pool:
+        for turns in range(60):
+            task = asyncio.create_task(pool.run(ExecRequest(code=HANG, limits=LONG)))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+        await until(lambda: pool.in_flight == 0)
+        async with asyncio.timeout(PATIENCE_S):
+            assert [(await pool.run(ExecRequest(code="1"))).value for _ in range(4)] == ["1"] * 4
+        assert pool._room._value == pool._window + (1 << 16)
+
+
 async def test_a_deadline_kills_the_child_and_is_no_result() -> None:
     async with SandboxPool() as pool:
         loop = asyncio.get_running_loop()
         with pytest.raises(SandboxError, match="deadline") as failure:
             await pool.run(ExecRequest(code=HANG, limits=LONG), deadline=loop.time() + 0.2)
         assert (failure.value.kind, failure.value.retryable) == ("deadline", True)
-        await until(lambda: children_of(zygote_pid(pool)) == [])
+        await until(lambda: not programs_of(pool))
         in_time = await pool.run(ExecRequest(code="1"), deadline=loop.time() + 30)
         assert in_time.value == "1"
 
 
-async def test_a_deadline_passes_while_waiting_for_a_permit() -> None:
+async def test_a_deadline_passes_while_waiting_for_room() -> None:
     async with SandboxPool(max_live=1, max_queued=0) as pool:
-        [task], _ = await start_hanging(pool)
+        [first], _ = await start_hanging(pool)
+        others = [asyncio.create_task(pool.run(ExecRequest(code="1"))) for _ in range(pool._window - 1)]
+        await until(lambda: pool._room.locked())
         with pytest.raises(SandboxError, match="deadline"):
             await pool.run(ExecRequest(code="1"), deadline=asyncio.get_running_loop().time() + 0.05)
-        task.cancel()
-        assert (await asyncio.wait_for(pool.run(ExecRequest(code="1")), PATIENCE_S)).value == "1"
+        first.cancel()
+        assert len(await asyncio.wait_for(asyncio.gather(*others), PATIENCE_S)) == len(others)
 
 
 async def test_a_cancelled_call_in_the_queue_never_runs() -> None:
-    async with SandboxPool(max_live=1, max_queued=1) as pool:
+    async with SandboxPool(max_live=1) as pool:
         [running], [child] = await start_hanging(pool)
-        queued = asyncio.create_task(pool.run(ExecRequest(code=HANG, limits=LONG)))
-        zygote = zygote_of(pool)
-        await until(lambda: len(zygote._calls) == 2)
-        queued.cancel()
-        await until(lambda: len(zygote._calls) == 1)
-        assert children_of(zygote.pid) == [child]
+        queued = [asyncio.create_task(pool.run(ExecRequest(code=HANG, limits=LONG))) for _ in range(20)]
+        await until(lambda: pool.in_flight == 21)
+        for task in queued:
+            task.cancel()
+        await until(lambda: len(pool._sent) == 1)
+        assert programs_of(pool) == {child}
         running.cancel()
         await gone(child)
+        await until(lambda: not programs_of(pool))
 
 
-async def test_a_killed_zygote_is_replaced_and_its_calls_repeated() -> None:
-    async with SandboxPool(max_live=4) as pool:
-        tasks = [
-            asyncio.create_task(pool.run(ExecRequest(code=f"import time; time.sleep(0.2); {i}")))
-            for i in range(8)
-        ]
-        first = zygote_pid(pool)
-        await until(lambda: len(children_of(first)) == 4)
-        children = children_of(first)
-        os.kill(first, signal.SIGKILL)
-        results = await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE_S)
-        assert [result.value for result in results] == [str(i) for i in range(8)]
-        assert zygote_pid(pool) != first
-        for child in children:
-            await gone(child)
-
-
-async def test_a_call_lost_twice_is_a_retryable_error() -> None:
-    async with SandboxPool() as pool:
-        [task], [child] = await start_hanging(pool)
-        first = zygote_pid(pool)
-        os.kill(first, signal.SIGKILL)
-        await gone(child)  # it would have lived for minutes
-        await until(lambda: zygote_pid(pool) not in (0, first) and len(children_of(zygote_pid(pool))) == 1)
-        os.kill(zygote_pid(pool), signal.SIGKILL)
-        with pytest.raises(SandboxError, match="died") as failure:
-            await task
-        assert (failure.value.kind, failure.value.retryable) == ("zygote_died", True)
-        assert (await pool.run(ExecRequest(code="1"))).value == "1"
-
-
-async def test_close_leaves_no_process_and_fails_calls_in_flight() -> None:
-    pool = SandboxPool()
+async def test_close_leaves_no_process_and_fails_all_calls() -> None:
+    pool = SandboxPool(max_live=1, max_queued=0)
     async with pool:
-        [task], [child] = await start_hanging(pool)
-        zygote = zygote_pid(pool)
-    with pytest.raises(SandboxError, match="closed"):
-        await task
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in (zygote, child))  # noqa: ASYNC240
+        [running], [child] = await start_hanging(pool)
+        # Some with the supervisor, one waiting for room.
+        tasks = [
+            running,
+            *(asyncio.create_task(pool.run(ExecRequest(code="1"))) for _ in range(pool._window)),
+        ]
+        await until(lambda: pool._room.locked())
+        pids = [child, pool.supervisor_pid, *pool.zygotes["stdlib"]]
+        scratch = Path(pool._facts["scratch"])
+    async with asyncio.timeout(PATIENCE_S):
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {outcome.kind for outcome in outcomes if isinstance(outcome, SandboxError)} == {"closed"}
+    assert len(outcomes) == len(tasks) and not any(isinstance(outcome, ExecResult) for outcome in outcomes)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)  # noqa: ASYNC240
+    assert not scratch.name or not scratch.exists()  # noqa: ASYNC240
     with pytest.raises(SandboxError, match="closed") as failure:
         await pool.run(ExecRequest(code="1"))
     assert not failure.value.retryable
@@ -182,40 +186,24 @@ async def test_close_leaves_no_process_and_fails_calls_in_flight() -> None:
 async def test_descriptors_do_not_grow() -> None:
     async with SandboxPool() as pool:
 
-        def counts() -> tuple[int, int]:
-            ours, theirs = Path("/proc/self/fd"), Path(f"/proc/{zygote_pid(pool)}/fd")
-            return len(list(ours.iterdir())), len(list(theirs.iterdir()))
+        def counts() -> list[int]:
+            pids = ("self", pool.supervisor_pid, pool.zygotes["stdlib"][-1])
+            return [len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids]
 
-        await pool.run(ExecRequest(code="1"))
+        async def calls() -> None:
+            programs = [pool.run(ExecRequest(code="input()", stdin="x")) for _ in range(20)]
+            await asyncio.wait_for(asyncio.gather(*programs), PATIENCE_S)
+            session = await pool.open_session()
+            await session.run("open('a', 'w').close()")
+            await (await session.branch()).close()
+            await session.close()
+            await until(lambda: not programs_of(pool))
+
+        await calls()
         before = counts()
-        calls = [pool.run(ExecRequest(code="input()", stdin="x")) for _ in range(50)]
-        await asyncio.wait_for(asyncio.gather(*calls), PATIENCE_S)
-        assert counts() == before
-
-
-async def test_a_program_that_dies_with_its_parent_pool(tmp_path: Path) -> None:
-    """A pool whose process is killed takes zygote and child along."""
-    script = (
-        "import asyncio, sys\n"
-        "from rocstar.sandbox.pool import SandboxPool\n"
-        "from rocstar.sandbox.types import ExecRequest\n"
-        "async def main():\n"
-        "    async with SandboxPool() as pool:\n"
-        "        print(pool._lanes['stdlib'].zygote.pid, flush=True)\n"
-        f"        await pool.run(ExecRequest(code={HANG!r}))\n"
-        "asyncio.run(main())\n"
-    )
-    trainer = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE
-    )
-    assert trainer.stdout is not None
-    zygote = int(await trainer.stdout.readline())
-    await until(lambda: len(children_of(zygote)) == 1)
-    [child] = children_of(zygote)
-    trainer.kill()
-    await trainer.wait()
-    await gone(child)
-    await gone(zygote)
+        for _ in range(3):
+            await calls()
+        await until(lambda: all(map(int.__le__, counts(), before)))
 
 
 async def test_an_unknown_flavour_is_refused() -> None:
@@ -225,6 +213,8 @@ async def test_an_unknown_flavour_is_refused() -> None:
         with pytest.raises(SandboxError, match="only stdlib") as failure:
             await pool.run(ExecRequest(code="1", flavour="numeric"))
         assert failure.value.kind == "unknown_flavour"
+        with pytest.raises(SandboxError, match="only stdlib"):
+            await pool.open_session(flavour="numeric")
 
 
 def test_bad_bounds_are_refused() -> None:
@@ -234,13 +224,22 @@ def test_bad_bounds_are_refused() -> None:
         SandboxPool(without=("nnp",))
 
 
-async def test_without_seccomp_the_pool_refuses_to_start() -> None:
+@pytest.mark.parametrize("without", [("seccomp",), ("landlock", "uid")])
+async def test_below_tier_a_the_pool_refuses_to_start(without: tuple[str, ...]) -> None:
     with pytest.raises(SandboxError, match="allow_no_isolation") as failure:
-        async with SandboxPool(without=("seccomp",)):
+        async with SandboxPool(without=without):
             pass
     assert (failure.value.kind, failure.value.retryable) == ("no_isolation", False)
-    async with SandboxPool(without=("seccomp",), allow_no_isolation=True) as pool:
-        assert "seccomp" not in (await pool.run(ExecRequest(code="1"))).isolation.split("+")
+    async with SandboxPool(without=without, allow_no_isolation=True) as pool:
+        result = await pool.run(ExecRequest(code="1"))
+    assert result.tier == "none" and not set(without) & set(result.isolation.split("+"))
+
+
+async def test_every_result_names_its_tier() -> None:
+    async with SandboxPool() as pool, SandboxPool(without=("namespaces", "cgroup")) as plain:
+        best, portable = [await each.run(ExecRequest(code="1")) for each in (pool, plain)]
+    assert best.tier in ("A", "B") and portable.tier == "A"
+    assert (best.tier == "B") == ("namespaces" in best.isolation.split("+"))
 
 
 async def test_a_missing_module_names_what_to_install(
@@ -248,22 +247,36 @@ async def test_a_missing_module_names_what_to_install(
 ) -> None:
     # The zygote is another process: it is given an interpreter path on which the module cannot be found.
     (tmp_path / "math_verify.py").write_text("import module_that_is_not_there\n")
-    monkeypatch.setitem(process.ENVIRONMENT, "PYTHONPATH", str(tmp_path))
+    paths = [str(tmp_path), process.ENVIRONMENT.get("PYTHONPATH", "")]
+    monkeypatch.setitem(process.ENVIRONMENT, "PYTHONPATH", os.pathsep.join(filter(None, paths)))
     with pytest.raises(SandboxError, match=r"module_that_is_not_there.*pip install") as failure:
-        async with SandboxPool(("verifier",)):
+        async with SandboxPool(("verifier",), without=("namespaces",)):
             pass
     assert (failure.value.kind, failure.value.retryable) == ("missing_import", False)
 
 
-async def test_an_interpreter_that_does_not_start(tmp_path: Path) -> None:
+def options(**changes: str) -> process.SupervisorOptions:
+    return process.SupervisorOptions(
+        flavours=("stdlib",), max_live=1, max_sessions=1, memory_bytes=GIB, lease_s=60.0, **changes
+    )
+
+
+def start(options: process.SupervisorOptions) -> process.Supervisor:
+    return process.Supervisor(options, lambda frame: None, lambda: None)
+
+
+async def test_programs_that_do_not_start(tmp_path: Path) -> None:
     with pytest.raises(SandboxError, match="cannot start") as failure:
-        await Zygote(ZygoteOptions(flavour="stdlib", max_live=1, python=str(tmp_path / "none"))).start()
+        await start(options(program=str(tmp_path / "none"))).start()
     assert failure.value.kind == "zygote_start"
     with pytest.raises(SandboxError, match="died while starting"):
-        await Zygote(ZygoteOptions(flavour="stdlib", max_live=1, python="/bin/true")).start()
+        await start(options(program="/bin/true")).start()
+    with pytest.raises(SandboxError, match="3 times") as failure:
+        await start(options(python="/bin/true")).start()
+    assert failure.value.kind == "zygote_start"
 
 
-async def test_a_zygote_that_never_gets_ready_is_given_up(
+async def test_a_supervisor_that_never_gets_ready_is_given_up(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(process, "START_TIMEOUT_S", 0.05)
@@ -271,29 +284,20 @@ async def test_a_zygote_that_never_gets_ready_is_given_up(
     sleeper.write_text("#!/bin/sh\nexec sleep 600\n")
     sleeper.chmod(0o755)
     with pytest.raises(SandboxError, match="not ready") as failure:
-        await Zygote(ZygoteOptions(flavour="stdlib", max_live=1, python=str(sleeper))).start()
+        await start(options(python=str(sleeper))).start()
     assert failure.value.retryable
+    await until(lambda: not children_of(os.getpid()))
 
 
 async def test_a_cancelled_start_leaves_no_process() -> None:
     pool = SandboxPool()
     task = asyncio.create_task(pool.__aenter__())
     await until(lambda: len(children_of(os.getpid())) > 0)
-    [zygote] = children_of(os.getpid())
+    [supervisor] = children_of(os.getpid())
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await until(lambda: not Path(f"/proc/{zygote}").exists())
-
-
-async def test_a_silent_zygote_is_killed_by_the_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "HANG_GRACE_S", 0.05)
-    async with SandboxPool() as pool:
-        first = zygote_pid(pool)
-        os.kill(first, signal.SIGSTOP)
-        result = await pool.run(ExecRequest(code="1", limits=Limits(wall_s=0.5)))
-        assert result.value == "1"
-        assert zygote_pid(pool) != first
+    await until(lambda: not Path(f"/proc/{supervisor}").exists())
 
 
 def test_it_runs_under_uvloop() -> None:
@@ -306,29 +310,29 @@ def test_it_runs_under_uvloop() -> None:
             deadline = asyncio.get_running_loop().time() + 0.05
             with pytest.raises(SandboxError, match="deadline"):
                 await pool.run(ExecRequest(code=HANG, limits=LONG), deadline=deadline)
-            os.kill(zygote_pid(pool), signal.SIGKILL)
+            os.kill(pool.zygotes["stdlib"][-1], 9)
             assert (await pool.run(ExecRequest(code="1"))).value == "1"
+            os.kill(pool.supervisor_pid, 9)
+            assert (await pool.run(ExecRequest(code="2"))).value == "2"
+            async for _, outcome in pool.run_batch([ExecRequest(code="3")]):
+                assert isinstance(outcome, ExecResult) and outcome.value == "3"
             return good, late
 
     good, late = uvloop.run(main())
     assert (len(good.stdout), late.status) == (300_001, Status.TIMEOUT)
 
 
-@pytest.fixture(scope="module")
-def numeric_programs() -> dict[str, str]:
-    return {
+async def test_flavours_have_their_modules_at_hand() -> None:
+    programs = {
         "numeric": "import numpy as np, sympy as sp\nx = sp.Symbol('x')\n"
         "str(np.linalg.solve(np.eye(2) * 2, [1, 2])), str(sp.integrate(x**2, x))",
         "verifier": "from math_verify import parse, verify\n"
         "verify(parse('\\\\frac{1}{3}', parsing_timeout=None), parse('$2/6$', parsing_timeout=None),"
         " timeout_seconds=None)",
     }
-
-
-async def test_flavours_have_their_modules_at_hand(numeric_programs: dict[str, str]) -> None:
     async with SandboxPool(("numeric", "verifier")) as pool:
-        numeric = await pool.run(ExecRequest(code=numeric_programs["numeric"], flavour="numeric"))
-        verdict = await pool.run(ExecRequest(code=numeric_programs["verifier"], flavour="verifier"))
+        numeric = await pool.run(ExecRequest(code=programs["numeric"], flavour="numeric"))
+        verdict = await pool.run(ExecRequest(code=programs["verifier"], flavour="verifier"))
         seeded = [
             await pool.run(
                 ExecRequest(code="import numpy; numpy.random.rand()", flavour="numeric", seed=seed)
@@ -338,7 +342,39 @@ async def test_flavours_have_their_modules_at_hand(numeric_programs: dict[str, s
         loaded = await pool.run(
             ExecRequest(code="import sys; 'math_verify' in sys.modules", flavour="verifier")
         )
+        chosen = await pool.run(
+            ExecRequest(code="import sympy, sys; 'math_verify' in sys.modules", flavour="auto")
+        )
     assert (numeric.value, numeric.stderr) == ("('[0.5 1. ]', 'x**3/3')", "")
     assert (verdict.value, verdict.stderr, loaded.value) == ("True", "", "True")
+    assert chosen.value == "False"
     values = [result.value for result in seeded]
     assert values[0] == values[1] and len({*values}) == 3
+
+
+async def test_a_deterministic_pool_gives_the_same_program_the_same_numbers() -> None:
+    request = ExecRequest(code="import random; random.random()")
+    async with SandboxPool(deterministic=True) as pool:
+        first, second = await pool.run(request), await pool.run(request)
+        other = await pool.run(ExecRequest(code="import random;  random.random()"))
+    assert first.value == second.value != other.value
+
+
+def test_python_paths_hold_the_standard_library() -> None:
+    paths = process.python_paths()
+    assert any(os.path.realpath(asyncio.__file__).startswith(path + "/") for path in paths)
+    assert all(os.path.isdir(path) for path in paths)
+
+
+def test_world_readable_means_every_folder_above_too(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    for path in (tmp_path, *tmp_path.parents):
+        if not path.stat().st_mode & 0o001:
+            path.chmod(path.stat().st_mode | 0o001)
+    assert process.is_world_readable(str(folder))
+    folder.parent.chmod(0o700)
+    assert not process.is_world_readable(str(folder))
+    folder.parent.chmod(0o755)
+    folder.chmod(0o711)
+    assert not process.is_world_readable(str(folder))

@@ -12,13 +12,15 @@ import pytest
 from rocstar.sandbox import testing
 from rocstar.sandbox.pool import SandboxPool
 from rocstar.sandbox.testing import FakeSandbox
-from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Sandbox, SandboxError, Status
+from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Sandbox, SandboxError, SessionLost, Status
 
 RECORDINGS = Path(__file__).parent / "recordings" / "pool.json"
 RECORDED = json.loads(RECORDINGS.read_text(encoding="utf-8"))
 CASES: list[dict[str, Any]] = RECORDED["cases"]
 
-MEASURED = {"wall_s": 0.0, "cpu_s": 0.0, "peak_memory_bytes": 0, "isolation": ""}
+SESSIONS: list[list[dict[str, Any]]] = RECORDED["sessions"]
+
+MEASURED = {"wall_s": 0.0, "cpu_s": 0.0, "peak_memory_bytes": 0, "isolation": "", "tier": ""}
 """Fields that differ from run to run, and what they are replaced by before comparing."""
 
 BUILDERS = {
@@ -45,6 +47,39 @@ async def test_the_recordings_are_what_the_pool_answers_now() -> None:
         for case in CASES:
             result = await pool.run(ExecRequest(code=case["code"], limits=limits))
             assert repeatable(result) == repeatable(ExecResult.from_json(case["result"])), case["code"]
+
+
+@pytest.mark.parametrize("cells", SESSIONS, ids=lambda cells: cells[0]["code"])
+async def test_sessions_answer_now_as_recorded(cells: list[dict[str, Any]]) -> None:
+    limits = Limits(wall_s=0.5, memory_bytes=256 << 20, output_bytes=4096)
+    async with SandboxPool() as pool:
+        session = await pool.open_session(limits=limits)
+        for cell in cells:
+            if "lost" in cell:
+                with pytest.raises(SessionLost) as loss:
+                    await session.run(cell["code"])
+                assert loss.value.reason == cell["lost"]
+            else:
+                now, recorded = await session.run(cell["code"]), ExecResult.from_json(cell["result"])
+                if recorded.status is Status.OUTPUT_LIMIT:  # where it is interrupted is chance
+                    assert (now.status, now.exit_code, now.signal) == (Status.OUTPUT_LIMIT, 1, None)
+                else:
+                    assert repeatable(now) == repeatable(recorded), cell["code"]
+
+
+@pytest.mark.parametrize("cells", SESSIONS, ids=lambda cells: cells[0]["code"])
+async def test_a_fake_session_is_lost_as_the_real_one(cells: list[dict[str, Any]]) -> None:
+    script = {cell["code"]: ExecResult.from_json(cell["result"]) for cell in cells if "result" in cell}
+    session = await FakeSandbox(script, otherwise=testing.ok()).open_session()
+    for cell in cells:
+        if "lost" not in cell:
+            assert (await session.run(cell["code"])).to_json() == cell["result"]
+            continue
+        if script[cells[0]["code"]].exit_code == 0:
+            pytest.skip("a script says nothing of an exit with code 0: FakeSandbox.lose does")
+        with pytest.raises(SessionLost) as loss:
+            await session.run(cell["code"])
+        assert loss.value.reason == cell["lost"]
 
 
 def test_every_status_is_recorded() -> None:

@@ -1,5 +1,6 @@
-"""What hostile programs try. Every attempt runs with all layers and again with only the portable ones, must
-really have been made (no ModuleNotFoundError), and must leave a sandbox that still works."""
+"""What hostile programs try. Every attempt runs with all layers and again with the filter of system calls
+alone, must really have been made (no ModuleNotFoundError), and must leave a sandbox that still works. Many
+more programs and what holds each of them: sandbox/attacks/."""
 
 import asyncio
 import os
@@ -80,8 +81,8 @@ async def test_refused_with_an_error(guarded: Run, code: str, reason: str) -> No
         "open('/tmp/rocstar-breach', 'w')",
         "open('/dev/shm/rocstar-breach', 'wb')",
         "open('/tmp/rocstar-breach', 'a')",
-        "open('rocstar-breach', 'x')",
-        "open('/dev/null', 'w')",
+        "open('../rocstar-breach', 'x')",
+        "open('/dev/zero', 'w')",
         "import os; os.mkdir('/tmp/rocstar-breach')",
         "import os; os.symlink('/etc/passwd', '/tmp/rocstar-breach')",
         "import os; os.unlink('/etc/hostname')",
@@ -91,15 +92,12 @@ async def test_refused_with_an_error(guarded: Run, code: str, reason: str) -> No
         "import os; os.truncate('/etc/hostname', 0)",
     ],
 )
-async def test_nothing_can_be_written(guarded: Run, code: str) -> None:
+async def test_nothing_can_be_written_outside_the_scratch_directory(guarded: Run, code: str) -> None:
     result = await attempt(guarded, code)
-    assert "Read-only file system" in result.stderr
+    assert result.status is Status.ERROR
+    refusals = ("Read-only file system", "Permission denied", "Operation not permitted", "cross-device")
+    assert any(refusal in result.stderr for refusal in refusals), result.stderr
     assert not BREACH.exists()  # noqa: ASYNC240
-
-
-async def test_there_is_no_temporary_directory(guarded: Run) -> None:
-    result = await attempt(guarded, "import tempfile; tempfile.TemporaryFile()")
-    assert "No usable temporary directory" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -239,18 +237,21 @@ async def test_a_crash_is_told_by_its_signal(guarded: Run, code: str, number_of_
 async def test_a_flood_is_cut_and_then_stopped(guarded: Run, stream: str) -> None:
     endless = f"import sys\nwhile True: sys.{stream}.write('x' * 1000)"
     flood = await asyncio.wait_for(attempt(guarded, endless, output_bytes=10_000, wall_s=300), 30)
-    assert flood.status is Status.OUTPUT_LIMIT
-    assert (getattr(flood, stream), getattr(flood, f"{stream}_truncated")) == ("x" * 10_000, True)
-    more = await attempt(guarded, f"import sys; sys.{stream}.write('x' * 10_001)", output_bytes=10_000)
-    assert more.status is Status.OK
-    assert (getattr(more, stream), getattr(more, f"{stream}_truncated")) == ("x" * 10_000, True)
+    assert flood.status is Status.OUTPUT_LIMIT and getattr(flood, f"{stream}_truncated")
+    assert getattr(flood, stream).count("x") == 10_000
+    more = await attempt(
+        guarded, f"import sys; sys.{stream}.write('a' + 'x' * 9_999 + 'z')", output_bytes=10_000
+    )
+    assert more.status is Status.OK and getattr(more, f"{stream}_truncated")
+    kept = "a" + "x" * 4_999 + "\n... [1 bytes cut] ...\n" + "x" * 4_999 + "z"
+    assert getattr(more, stream) == kept
     exact = await attempt(guarded, f"import sys; sys.{stream}.write('x' * 10_000)", output_bytes=10_000)
     assert (len(getattr(exact, stream)), getattr(exact, f"{stream}_truncated")) == (10_000, False)
 
 
 async def test_a_flood_of_value_is_stopped(guarded: Run) -> None:
     cut = await attempt(guarded, "'x' * 20_000", output_bytes=10_000)
-    assert cut.value == "'" + "x" * 9_999
+    assert cut.value == "'" + "x" * 4_999 + "\n... [10002 bytes cut] ...\n" + "x" * 4_999 + "'"
     assert (await attempt(guarded, "'x' * 10**7", output_bytes=10_000)).status is Status.OUTPUT_LIMIT
 
 
@@ -288,7 +289,9 @@ async def test_the_environment_holds_no_secret(monkeypatch: pytest.MonkeyPatch) 
     async with SandboxPool() as pool:
         run = await pool.run(ExecRequest(code="import os; dict(os.environ), os.getcwd()"))
     assert run.value is not None and "swordfish" not in run.value and "HOME" not in run.value
-    assert run.value.endswith("'/')")
+    async with SandboxPool(without=("scratch",)) as pool:
+        where = await pool.run(ExecRequest(code="import os; os.getcwd()"))
+    assert where.value is not None and os.getcwd() not in where.value
 
 
 PEEK = """
@@ -340,7 +343,7 @@ async def test_root_keeps_no_power_even_without_landlock() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")
     code = PEEK + f"[peek('/proc/{os.getpid()}/environ'), os.getgroups(), os.getuid()]"
-    async with SandboxPool(without=("landlock",)) as pool:
+    async with SandboxPool(without=("landlock", "namespaces"), allow_no_isolation=True) as pool:
         result = await pool.run(ExecRequest(code=code))
         shadow = await pool.run(ExecRequest(code=PEEK + "peek('/etc/shadow')"))
     assert result.value is not None and result.value.startswith("['PermissionError'")

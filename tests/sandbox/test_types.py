@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.testing import error, ok, output_limit, timeout
-from rocstar.sandbox.types import MAX_TEXT_BYTES, ExecRequest, ExecResult, Limits, SandboxError, Status
+from rocstar.sandbox.types import (
+    MAX_TEXT_BYTES,
+    ExecRequest,
+    ExecResult,
+    Limits,
+    SandboxError,
+    SessionLost,
+    Status,
+)
 
 
 @pytest.mark.parametrize(
@@ -22,6 +30,8 @@ from rocstar.sandbox.types import MAX_TEXT_BYTES, ExecRequest, ExecResult, Limit
         ("output_bytes", -1),
         ("output_bytes", 1 << 40),
         ("file_bytes", -1),
+        ("files", -1),
+        ("files", 1 << 20),
     ],
 )
 def test_a_limit_out_of_range_names_itself(field: str, value: float) -> None:
@@ -57,8 +67,9 @@ def test_ok_means_exit_code_zero() -> None:
         dataclasses.replace(error(), exit_code=0)
     with pytest.raises(ValueError, match="contradicts"):
         dataclasses.replace(ok(), exit_code=1)
-    # A flood is a flood even when the program got to its end before the kill.
+    # A flood is a flood even when the program got to its end before the kill, and late is late.
     dataclasses.replace(output_limit(), exit_code=0, signal=None)
+    dataclasses.replace(timeout(), exit_code=0, signal=None)
 
 
 @pytest.mark.parametrize("result", [ok("a", value="1"), error("b"), timeout()])
@@ -68,6 +79,12 @@ def test_a_result_survives_json(result: ExecResult) -> None:
 
 def test_statuses_are_those_of_the_contract() -> None:
     assert [*Status] == ["ok", "error", "signaled", "timeout", "memory_limit", "output_limit", "denied"]
+
+
+def test_a_lost_session_says_why() -> None:
+    loss = SessionLost("gone", reason="evicted")
+    assert isinstance(loss, SandboxError)
+    assert (loss.kind, loss.retryable, loss.reason) == ("session_lost", False, "evicted")
 
 
 def test_an_error_carries_kind_and_retryable() -> None:

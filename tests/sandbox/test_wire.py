@@ -1,31 +1,100 @@
-"""The Python half of the frames, and the UTF-8 repair of the native half against Python's own."""
+"""Frames in Python and in C++: one body of tests on both readers, and UTF-8 repair against Python's own."""
 
 import struct
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.sandbox import _native, wire
-from rocstar.sandbox.types import MAX_TEXT_BYTES, ExecRequest, Status
+from rocstar.sandbox.types import MAX_TEXT_BYTES, ExecRequest, Limits, Status
+
+READERS: list[Callable[[], Any]] = [_native.ResultReader, wire.PythonReader]
+RESULT_HEAD = struct.Struct("=QBBiIQQQIII")
+
+texts = st.text(max_size=30).filter(lambda text: not any("\ud800" <= char <= "\udfff" for char in text))
+u64 = st.integers(0, (1 << 64) - 1)
 
 
-@given(st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=50)), max_size=8), st.integers(1, 60))
-def test_frames_come_out_whole_whatever_the_pieces(frames: list[tuple[int, bytes]], piece: int) -> None:
-    stream = b"".join(wire.frame(kind, payload) for kind, payload in frames)
-    buffer = wire.FrameBuffer()
-    got = [frame for at in range(0, len(stream), piece) for frame in buffer.feed(stream[at : at + piece])]
-    assert [(frame.type, frame.payload) for frame in got] == frames
+@st.composite
+def results(draw: st.DrawFn) -> tuple[bytes, tuple[Any, ...]]:
+    """A RESULT frame and what a reader must make of it."""
+    call_id, peak = draw(u64), draw(u64)
+    wall_us, cpu_us = draw(st.integers(0, 10**12)), draw(st.integers(0, 10**12))
+    status, signaled, code = draw(st.integers(0, 6)), draw(st.booleans()), draw(st.integers(-(1 << 31), 255))
+    flags = draw(st.integers(0, 63))
+    out, err, value = draw(texts), draw(texts), draw(texts)
+    has_value = bool(flags & wire.HAS_VALUE)
+    encoded = [text.encode() for text in (out, err, value)]
+    lengths = [len(text) for text in encoded]
+    head = RESULT_HEAD.pack(call_id, status, signaled, code, flags, wall_us, cpu_us, peak, *lengths)
+    expected = (
+        *(wire.RESULT, call_id, status, None if signaled else code, code if signaled else None, out, err),
+        *(bool(flags & wire.STDOUT_TRUNCATED), bool(flags & wire.STDERR_TRUNCATED)),
+        *(value if has_value else None, wall_us / 1e6, cpu_us / 1e6, peak),
+    )
+    return wire.frame(wire.RESULT, head + b"".join(encoded)), expected
+
+
+@st.composite
+def others(draw: st.DrawFn) -> tuple[bytes, tuple[Any, ...]]:
+    kind = draw(st.integers(0, 255).filter(lambda kind: kind != wire.RESULT))
+    payload = draw(st.binary(max_size=40))
+    return wire.frame(kind, payload), (kind, payload)
+
+
+@pytest.mark.parametrize("reader", READERS)
+@given(frames=st.lists(results() | others(), max_size=6), piece=st.integers(1, 60))
+def test_frames_come_out_whole_whatever_the_pieces(
+    reader: Callable[[], Any], frames: list[tuple[bytes, tuple[Any, ...]]], piece: int
+) -> None:
+    stream = b"".join(data for data, _ in frames)
+    made = reader()
+    got = [frame for at in range(0, len(stream), piece) for frame in made.feed(stream[at : at + piece])]
+    assert got == [expected for _, expected in frames]
+
+
+@given(st.lists(results(), max_size=3), st.binary(max_size=4), st.integers(0, 200), st.integers(1, 50))
+def test_both_readers_take_damage_alike(
+    frames: list[tuple[bytes, tuple[Any, ...]]], damage: bytes, at: int, piece: int
+) -> None:
+    """Neither crashes; where neither refuses, both give the same. The native one refuses more."""
+    stream = bytearray(b"".join(data for data, _ in frames))
+    stream[at : at + len(damage)] = damage
+    taken: list[list[Any] | None] = []
+    for made in (_native.ResultReader(), wire.PythonReader()):
+        try:
+            taken.append(
+                [f for at in range(0, len(stream), piece) for f in made.feed(bytes(stream[at : at + piece]))]
+            )
+        except (RuntimeError, ValueError, struct.error):
+            taken.append(None)
+    assert taken[0] is None or taken[0] == taken[1]
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"short", RESULT_HEAD.pack(*[0] * 8, 5, 0, 0), RESULT_HEAD.pack(*[0] * 11) + b"x"]
+)
+def test_a_result_that_lies_about_its_lengths_is_refused(payload: bytes) -> None:
+    with pytest.raises(RuntimeError, match="frame"):
+        _native.ResultReader().feed(wire.frame(wire.RESULT, payload))
 
 
 @given(st.binary(max_size=200))
 def test_repair_agrees_with_python(data: bytes) -> None:
-    assert _native.repair_utf8(data) == data.decode("utf-8", "replace")
+    repaired = _native.repair_utf8(data)
+    assert repaired == data.decode("utf-8", "replace")
+    assert _native.repair_utf8(repaired.encode()) == repaired
 
 
 @given(
     st.lists(
-        st.sampled_from([b"\xe2", b"\x82", b"\xac", b"\xf0", b"\x9f", b"\xed", b"\xa0", b"a"]), max_size=12
+        st.sampled_from(
+            [b"\xe2", b"\x82", b"\xac", b"\xf0", b"\x9f", b"\xed", b"\xa0", b"\xf4", b"\x90", b"a"]
+        ),
+        max_size=12,
     )
 )
 def test_repair_agrees_with_python_on_near_misses(parts: list[bytes]) -> None:
@@ -36,35 +105,38 @@ def test_repair_agrees_with_python_on_near_misses(parts: list[bytes]) -> None:
 def test_a_request_that_is_too_long_in_bytes_is_refused() -> None:
     request = ExecRequest(code="é" * (MAX_TEXT_BYTES // 2 + 1))
     with pytest.raises(ValueError, match=r"code is .* bytes long"):
-        wire.encode_run(1, request)
+        wire.encode_run(1, request, 0)
+    with pytest.raises(ValueError, match=r"code is .* bytes long"):
+        wire.encode_cell(1, 2, request.code, 1.0)
+
+
+RUN_HEAD = struct.Struct("=QQQQQQQBBQII")
+
+
+def test_a_program_is_encoded_field_by_field() -> None:
+    limits = Limits(wall_s=1.5, cpu_s=2, memory_bytes=3 << 20, output_bytes=4, file_bytes=5, files=6)
+    request = ExecRequest(code="é\ud800", stdin="in\ud800", limits=limits, seed=7)
+    payload = wire.encode_run(9, request, 1)[5:]
+    assert RUN_HEAD.unpack_from(payload) == (9, 1_500_000, 2, 3 << 20, 4, 5, 6, 1, 1, 7, 5, 3)
+    assert payload[RUN_HEAD.size :] == "é\ud800".encode("utf-8", "surrogatepass") + b"in?"
 
 
 def test_seed_zero_is_a_seed() -> None:
-    head = struct.Struct("=QQQQQQBQII")
     flags = [
-        head.unpack_from(wire.encode_run(1, ExecRequest(code="", seed=seed)), 5)[6:8] for seed in (None, 0, 5)
+        RUN_HEAD.unpack_from(wire.encode_run(1, ExecRequest(code="", seed=seed), 0), 5)[8:10]
+        for seed in (None, 0, 5)
     ]
     assert flags == [(0, 0), (1, 0), (1, 5)]
 
 
-@pytest.mark.parametrize(
-    ("signaled", "code", "flags", "over_cpu", "status"),
-    [
-        (False, 0, 0, False, Status.OK),
-        (False, 1, 0, False, Status.ERROR),
-        (False, 86, 0, False, Status.MEMORY_LIMIT),
-        (True, 11, 0, False, Status.SIGNALED),
-        (True, 31, 0, False, Status.DENIED),
-        (True, 9, wire.TIMED_OUT, False, Status.TIMEOUT),
-        (True, 9, wire.OUTPUT_LIMIT, False, Status.OUTPUT_LIMIT),
-        (False, 0, wire.OUTPUT_LIMIT, False, Status.OUTPUT_LIMIT),
-        (False, 0, wire.TIMED_OUT, False, Status.OK),  # it ended by itself before the kill arrived
-        (True, 24, 0, False, Status.TIMEOUT),
-        (True, 9, 0, True, Status.TIMEOUT),
-        (True, 9, 0, False, Status.SIGNALED),  # it killed itself
-    ],
-)
-def test_status_follows_from_the_parents_knowledge(
-    signaled: bool, code: int, flags: int, over_cpu: bool, status: Status
-) -> None:
-    assert wire.status_of(signaled, code, flags, over_cpu=over_cpu, memory_exit=86) is status
+def test_what_the_supervisor_says_of_calls_and_sessions() -> None:
+    head = struct.pack("=QB", 5, 3)
+    assert wire.decode_failed(head + "why\ufffd".encode() + b"\xff") == (5, "session_lost", "why\ufffd\ufffd")
+    assert wire.decode_gone(struct.pack("=QB", 6, 2)) == (6, "evicted")
+    assert wire.decode_zygote(struct.pack("=BQ", 1, 77)) == (1, 77)
+    failures = {kind: wire.failure(kind, "text") for kind in wire.FAILURES.values()}
+    assert {kind for kind, failure in failures.items() if failure.retryable} == {"child_start", "full"}
+
+
+def test_statuses_are_in_the_order_of_the_header() -> None:
+    assert tuple(Status) == wire.STATUSES and len(wire.STATUSES) == 7

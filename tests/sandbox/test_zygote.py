@@ -3,12 +3,14 @@
 import io
 import json
 import os
+import socket
 import sys
-from pathlib import Path
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from rocstar.sandbox import cell, wire, zygote
+from rocstar.sandbox import cell, zygote
 from rocstar.sandbox.flavours import FLAVOURS, Flavour
 
 
@@ -20,17 +22,28 @@ def error_stream(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 @pytest.fixture
-def value_pipe(monkeypatch: pytest.MonkeyPatch) -> int:
+def value_pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     read_end, write_end = os.pipe()
     monkeypatch.setattr(cell, "VALUE_FD", write_end)
-    return read_end
+    yield read_end
+    os.close(read_end)
+    os.close(write_end)
 
 
-def test_a_source_runs_like_a_cell(value_pipe: int, error_stream: io.StringIO) -> None:
+@pytest.fixture
+def main_names() -> Iterator[dict[str, Any]]:
+    names = cell.MAIN.__dict__
+    before = dict(names)
+    yield names
+    names.clear()
+    names.update(before)
+
+
+def test_a_source_runs_like_a_cell(
+    value_pipe: int, error_stream: io.StringIO, main_names: dict[str, Any]
+) -> None:
     assert cell.run_source(b"x = 2\nx * 21") == 0
     assert os.read(value_pipe, 10) == b"42"
-    os.close(value_pipe)
-    os.close(cell.VALUE_FD)
 
 
 @pytest.mark.parametrize(
@@ -48,11 +61,67 @@ def test_a_source_runs_like_a_cell(value_pipe: int, error_stream: io.StringIO) -
     ],
 )
 def test_exit_codes_and_reports(
-    error_stream: io.StringIO, source: bytes, exit_code: int, stderr: str
+    error_stream: io.StringIO, main_names: dict[str, Any], source: bytes, exit_code: int, stderr: str
 ) -> None:
     assert cell.run_source(source) == exit_code
     assert stderr in error_stream.getvalue()
     assert "sandbox/cell.py" not in error_stream.getvalue()
+
+
+LAST_LINES = [
+    "f()",
+    "x = 1\nf(x)",
+    "if True:\n    x = 1\nf(2)",
+    "x = '''\nf()\n'''",
+    "x = (1,\n     f(2)\n)",
+    "x = \\\nf(3)",
+    "f(4);",
+    "f(5) # )",
+    "for i in range(2):\n    f(i)",
+    "x = 1; f(6)",
+    "lambda: f(7)",
+    "f(8)\n\n  \n",
+    "'''doc'''\nf(9)",
+    "[f(i) for i in range(2)]",
+    "x = f(10)",
+    "try:\n    f(11)\nfinally:\n    f(12)",
+    "from __future__ import annotations\nf(13)",
+    "f(14) if True else f(15)",
+    "del f(1)",
+    "return f(1)",
+    "f(1\n",
+    "f(*[1], **{})",
+    "def f(x=1): return 'mine', x\nf()",
+    "(f(16))",
+    "print(f(17))",
+    "x = 1\r\nf(18)",
+    "async def g(): pass\nawait f(19)",
+    "f(1)\nf(2)\n1 / 0\nf(3)",
+    "nonsense(1)",
+]
+
+
+@pytest.mark.parametrize("source", LAST_LINES)
+def test_the_short_way_to_a_last_line_changes_nothing(
+    source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`evaluate` compiles a last line that is a call by itself; `evaluate_tree` is the plain way."""
+
+    def outcome(evaluate: Any) -> tuple[Any, Any, Any]:
+        calls: list[Any] = []
+
+        def f(*arguments: Any) -> str:
+            calls.append(arguments)
+            return f"f{len(calls)}"
+
+        names: dict[str, Any] = {"f": f}
+        try:
+            value = evaluate(source, names, cell.CELL)
+        except BaseException as error:
+            value = (type(error), str(error), getattr(error, "lineno", None))
+        return (None if callable(value) else value), calls, capsys.readouterr()
+
+    assert outcome(cell.evaluate) == outcome(cell.evaluate_tree)
 
 
 def test_no_memory_left_even_for_the_report(
@@ -66,7 +135,20 @@ def test_no_memory_left_even_for_the_report(
     assert error_stream.getvalue() == "MemoryError\n"
 
 
-def test_seeding_reaches_every_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_are_numbered_and_end_only_when_they_exit(
+    monkeypatch: pytest.MonkeyPatch, error_stream: io.StringIO, main_names: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(cell, "_cells", 0)
+    monkeypatch.setattr(cell, "reseed", lambda seed: main_names.update(seed=seed))
+    assert cell.run_session_cell(b"x = seed", 5) == (0, b"", False)
+    assert cell.run_session_cell(b"seed = 6\nx", 7) == (0, b"5", False)  # only the first cell is seeded
+    assert cell.run_session_cell(b"x / 0", None) == (1, b"", False)
+    assert 'File "<cell 3>", line 1' in error_stream.getvalue()
+    assert cell.run_session_cell(b"'\\ud800'", None) == (0, b"'\\ud800'", False)
+    assert cell.run_session_cell(b"raise SystemExit(3)", None) == (3, b"", True)
+
+
+def test_seeding_reaches_every_generator() -> None:
     import random
 
     import numpy.random
@@ -90,7 +172,7 @@ def test_seeding_reaches_every_generator(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_parent_that_is_gone_ends_the_zygote_at_once() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(zygote._native, "die_with_parent", lambda parent: False)
-        assert zygote.main(["--flavour=stdlib", "--fd=1", "--parent=1", "--max-live=1"]) == 0
+        assert zygote.main(["--flavour=stdlib", "--fd=1", "--parent=1"]) == 0
 
 
 def test_a_missing_import_is_said_on_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,59 +181,11 @@ def test_a_missing_import_is_said_on_the_socket(monkeypatch: pytest.MonkeyPatch)
     )
     monkeypatch.setitem(FLAVOURS, "broken", broken)
     monkeypatch.setattr(zygote._native, "die_with_parent", lambda parent: True)
-    read_end, write_end = os.pipe()
-    try:
-        assert zygote.main(["--flavour=broken", f"--fd={write_end}", "--parent=1", "--max-live=1"]) == 3
-        [frame] = wire.FrameBuffer().feed(os.read(read_end, 10_000))
-    finally:
-        os.close(read_end)
-        os.close(write_end)
-    assert frame.type == wire.FATAL
-    fatal = json.loads(frame.payload)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        assert zygote.main(["--flavour=broken", f"--fd={theirs.fileno()}", "--parent=1"]) == 3
+        packet = ours.recv(10_000)
+    assert packet[:1] == b"F"
+    fatal = json.loads(packet[1:])
     assert fatal["kind"] == "missing_import"
     assert "module_that_is_not_there" in fatal["message"] and "pip install it" in fatal["message"]
-
-
-def test_layers_are_those_that_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zygote, "can_change_uid", lambda: True)
-    monkeypatch.setattr(zygote, "is_world_readable", lambda path: True)
-    monkeypatch.setattr(
-        zygote._native, "probe", lambda: dict(kernel="", machine="", seccomp=True, landlock_abi=3)
-    )
-    assert zygote.choose_layers(frozenset()).names == "nnp+rlimits+landlock+seccomp+uid"
-    assert zygote.choose_layers(frozenset({"landlock", "uid"})).names == "nnp+rlimits+seccomp"
-    monkeypatch.setattr(
-        zygote._native, "probe", lambda: dict(kernel="", machine="", seccomp=False, landlock_abi=0)
-    )
-    assert zygote.choose_layers(frozenset({"uid"})).names == "nnp+rlimits"
-
-
-def test_world_readable_means_every_folder_above_too(tmp_path: Path) -> None:
-    folder = tmp_path / "a" / "b"
-    folder.mkdir(parents=True)
-    for path in (tmp_path, *tmp_path.parents):
-        if not path.stat().st_mode & 0o001:
-            path.chmod(path.stat().st_mode | 0o001)
-    assert zygote.is_world_readable(str(folder))
-    folder.parent.chmod(0o700)
-    assert not zygote.is_world_readable(str(folder))
-    folder.parent.chmod(0o755)
-    folder.chmod(0o711)
-    assert not zygote.is_world_readable(str(folder))
-
-
-def test_python_paths_hold_the_standard_library() -> None:
-    paths = zygote.python_paths()
-    assert any(os.path.realpath(json.__file__).startswith(path + "/") for path in paths)
-    assert all(os.path.isdir(path) for path in paths)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may change its uid")
-def test_an_ordinary_user_cannot_change_uid() -> None:
-    assert not zygote.can_change_uid()
-
-
-@pytest.mark.parametrize("flavour", FLAVOURS.values(), ids=lambda flavour: flavour.name)
-def test_a_flavour_warms_up_quietly(flavour: Flavour, capsys: pytest.CaptureFixture[str]) -> None:
-    zygote.preload(flavour)
-    assert capsys.readouterr() == ("", "")

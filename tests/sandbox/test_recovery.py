@@ -1,0 +1,213 @@
+"""Deaths and hangs: of a zygote, of the supervisor, of the process that holds the pool."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rocstar.sandbox import pool as pool_module
+from rocstar.sandbox import process
+from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.types import ExecRequest, Limits, SandboxError, SessionLost
+
+PATIENCE_S = 60
+
+
+def children_of(pid: int) -> set[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return {int(child) for child in text.split()}
+
+
+def programs_of(pool: SandboxPool) -> set[int]:
+    return children_of(pool.supervisor_pid) - {pid for pids in pool.zygotes.values() for pid in pids}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+def ended(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+async def test_a_killed_zygote_loses_no_call_and_no_session() -> None:
+    async with SandboxPool(max_live=4) as pool:
+        session = await pool.open_session()
+        await session.run("x = 41")
+        calls = [pool.run(ExecRequest(code=f"import time; time.sleep(0.2); {i}")) for i in range(12)]
+        tasks = [asyncio.create_task(call) for call in calls]
+        await until(lambda: len(programs_of(pool)) == 5)
+        living = programs_of(pool)
+        os.kill(pool.zygotes["stdlib"][-1], signal.SIGKILL)
+        results = await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE_S)
+        assert [result.value for result in results] == [str(i) for i in range(12)]
+        assert (await session.run("x + 1")).value == "42"
+        assert len(pool.zygotes["stdlib"]) == 2 and pool.restarts == 0
+        assert len(living) == 5  # children are not the zygote's own: they went on
+
+
+async def test_zygotes_killed_again_and_again_under_load() -> None:
+    async with SandboxPool(max_live=3) as pool:
+        tasks = [asyncio.create_task(pool.run(ExecRequest(code=f"{i}"))) for i in range(300)]
+        for _ in range(2):  # a third time in a row, before anything was done, gives a call up
+            known = len(pool.zygotes["stdlib"])
+            os.kill(pool.zygotes["stdlib"][-1], signal.SIGKILL)
+            await until(lambda known=known: len(pool.zygotes["stdlib"]) > known)  # type: ignore[misc]
+        results = await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE_S)
+        assert [result.value for result in results] == [str(i) for i in range(300)]
+        await until(lambda: not programs_of(pool))  # no zombies: a child that nobody knew of is reaped too
+
+
+@pytest.mark.skipif(
+    not os.environ.get("ROCSTAR_SLOW_TESTS"),
+    reason="waits 20 s for kBirthGrace; test_hang.cpp is the same in C++",
+)
+async def test_a_hung_zygote_is_replaced() -> None:
+    async with SandboxPool() as pool:
+        first = pool.zygotes["stdlib"][-1]
+        os.kill(first, signal.SIGSTOP)
+        assert (await asyncio.wait_for(pool.run(ExecRequest(code="1")), PATIENCE_S)).value == "1"
+        assert pool.zygotes["stdlib"][-1] != first and pool.restarts == 0
+
+
+async def test_a_killed_supervisor_loses_no_program_but_its_sessions() -> None:
+    async with SandboxPool(max_live=4) as pool:
+        session = await pool.open_session()
+        await session.run("x = 1")
+        cell = asyncio.create_task(session.run("import time; time.sleep(600)", wall_s=600))
+        calls = [pool.run(ExecRequest(code=f"import time; time.sleep(0.1); {i}")) for i in range(12)]
+        tasks = [asyncio.create_task(call) for call in calls]
+        await until(lambda: len(programs_of(pool)) == 4)
+        first, pids, scratch = pool.supervisor_pid, programs_of(pool), Path(pool._facts["scratch"])
+        os.kill(first, signal.SIGKILL)
+        results = await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE_S)
+        assert [result.value for result in results] == [str(i) for i in range(12)]
+        for use in (cell, session.run("x"), session.branch()):
+            with pytest.raises(SessionLost) as loss:
+                await use
+            assert loss.value.reason == "supervisor_died"
+        assert pool.supervisor_pid != first and pool.restarts == 1 and pool.sessions == 0
+        await until(lambda: all(ended(pid) for pid in (first, *pids)))
+        assert not scratch.name or not scratch.exists()  # noqa: ASYNC240
+        assert (await (await pool.open_session()).run("1")).value == "1"
+
+
+async def test_a_supervisor_killed_in_each_stage_of_a_call() -> None:
+    async with SandboxPool(max_live=2) as pool:
+        for turns in range(0, 24, 3):
+            task = asyncio.create_task(pool.run(ExecRequest(code="1")))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await until(lambda: pool.supervisor_pid != 0)
+            os.kill(pool.supervisor_pid, signal.SIGKILL)
+            assert (await asyncio.wait_for(task, PATIENCE_S)).value == "1"
+        assert pool.in_flight == 0
+
+
+async def test_a_call_that_kills_each_supervisor_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "MAX_ATTEMPTS", 2)
+    async with SandboxPool() as pool:
+        task = asyncio.create_task(pool.run(ExecRequest(code="import time; time.sleep(600)")))
+        for _ in range(2):
+            await until(lambda: pool.supervisor_pid != 0 and len(programs_of(pool)) == 1)
+            os.kill(pool.supervisor_pid, signal.SIGKILL)
+            await until(lambda: pool.supervisor_pid == 0)
+        with pytest.raises(SandboxError, match="died 2 times") as failure:
+            await asyncio.wait_for(task, PATIENCE_S)
+        assert (failure.value.kind, failure.value.retryable) == ("supervisor_died", True)
+        assert (await pool.run(ExecRequest(code="1"))).value == "1"
+
+
+async def test_a_pool_closes_while_its_supervisor_is_replaced() -> None:
+    async with SandboxPool() as pool:
+        tasks = [asyncio.create_task(pool.run(ExecRequest(code="1"))) for _ in range(3)]
+        await until(lambda: len(pool._sent) == 3)
+        os.kill(pool.supervisor_pid, signal.SIGKILL)
+        await until(lambda: pool.supervisor_pid == 0)
+    async with asyncio.timeout(PATIENCE_S):
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(outcome, SandboxError) and outcome.kind == "closed" for outcome in outcomes)
+    assert not children_of(os.getpid())
+
+
+async def test_a_supervisor_that_cannot_be_replaced_fails_calls_until_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with SandboxPool() as pool:
+        whole = pool._options
+        broken = process.SupervisorOptions(
+            **{name: getattr(whole, name) for name in whole.__dataclass_fields__} | {"program": "/none"}
+        )
+        monkeypatch.setattr(pool, "_options", broken)
+        os.kill(pool.supervisor_pid, signal.SIGKILL)
+        await until(lambda: pool.supervisor_pid == 0)
+        for _ in range(2):  # each call tries once more, and none waits for ever
+            with pytest.raises(SandboxError, match="cannot start") as failure:
+                await asyncio.wait_for(pool.run(ExecRequest(code="1")), PATIENCE_S)
+            assert failure.value.kind == "zygote_start"
+        monkeypatch.setattr(pool, "_options", whole)
+        assert (await asyncio.wait_for(pool.run(ExecRequest(code="1")), PATIENCE_S)).value == "1"
+
+
+async def test_a_stopped_supervisor_is_taken_to_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "HANG_GRACE_S", 0.1)
+    async with SandboxPool() as pool:
+        first = pool.supervisor_pid
+        os.kill(first, signal.SIGSTOP)
+        request = ExecRequest(code="1", limits=Limits(wall_s=0.2))
+        assert (await asyncio.wait_for(pool.run(request), PATIENCE_S)).value == "1"
+        assert pool.supervisor_pid != first
+
+
+async def test_a_pool_with_a_stopped_supervisor_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "EXIT_TIMEOUT_S", 0.1)
+    async with SandboxPool(max_live=64) as pool:
+        os.kill(pool.supervisor_pid, signal.SIGSTOP)
+        long = ExecRequest(code="#" * (4 << 20))
+        tasks = [asyncio.create_task(pool.run(long)) for _ in range(4)]  # more than the socket takes
+        await until(lambda: len(pool._sent) == 4)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert not children_of(os.getpid())
+
+
+TRAINER = """
+import asyncio
+from rocstar.sandbox import process
+from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.types import ExecRequest, Limits
+
+async def main():
+    process.ENVIRONMENT.update({environment!r})
+    async with SandboxPool() as pool:
+        session = await pool.open_session()
+        await session.run("open('kept', 'w').write('x')")
+        branch = await session.branch()
+        print(pool.supervisor_pid, *pool.zygotes["stdlib"], pool._facts["scratch"], flush=True)
+        code = "open('kept', 'w').write('x'); import time; time.sleep(600)"
+        await pool.run(ExecRequest(code=code, limits=Limits(wall_s=600)))
+
+asyncio.run(main())
+"""
+
+
+async def test_everything_dies_with_the_process_that_holds_the_pool() -> None:
+    environment = {name: process.ENVIRONMENT[name] for name in ("PYTHONPATH",) if name in process.ENVIRONMENT}
+    trainer = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", TRAINER.format(environment=environment), stdout=asyncio.subprocess.PIPE
+    )
+    assert trainer.stdout is not None
+    line = (await trainer.stdout.readline()).decode().split()
+    supervisor, zygote, scratch = int(line[0]), int(line[1]), Path(line[2])
+    await until(lambda: len(children_of(supervisor)) == 4)  # zygote, session, branch, program
+    pids = {supervisor, zygote, *children_of(supervisor)}
+    trainer.kill()
+    await trainer.wait()
+    await until(lambda: all(ended(pid) for pid in pids))
+    async with SandboxPool():  # at the latest
+        assert not scratch.exists()  # noqa: ASYNC240

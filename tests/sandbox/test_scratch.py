@@ -1,0 +1,171 @@
+"""Scratch directories: each program has one of its own, of a bounded size, that nobody else ever sees."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Status
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+Run = Callable[..., Awaitable[ExecResult]]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["all layers", "tier A"])
+async def scratch_pool(request: pytest.FixtureRequest) -> AsyncIterator[SandboxPool]:
+    without = ("namespaces", "cgroup", "uid") if request.param == "tier A" else ()
+    async with SandboxPool(max_live=2, without=without) as pool:
+        if not pool._facts["scratch"]:
+            pytest.skip("this kernel has no Landlock, or cannot ask about new files")
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def run(scratch_pool: SandboxPool) -> Run:
+    async def run(code: str, **limits: int) -> ExecResult:
+        return await scratch_pool.run(ExecRequest(code=code, limits=Limits(**limits)))
+
+    return run
+
+
+async def test_it_is_empty_and_where_temporary_files_go(run: Run) -> None:
+    code = (
+        "import os, tempfile\n"
+        "before = os.listdir()\n"
+        "with tempfile.NamedTemporaryFile() as file, tempfile.TemporaryDirectory() as folder:\n"
+        "    folders = {os.path.dirname(os.path.realpath(name)) for name in (file.name, folder)}\n"
+        "inside = folders == {os.getcwd()}\n"
+        "with tempfile.TemporaryFile('w+') as file:\n"
+        "    file.write('x')\n"
+        "before, inside, os.listdir()"
+    )
+    for _ in range(3):
+        assert (await run(code)).value == "([], True, [])"
+
+
+async def test_files_can_be_used_as_usual(run: Run) -> None:
+    code = (
+        "import os, shutil\nfrom pathlib import Path\n"
+        "os.makedirs('a/b')\nPath('a/b/c').write_text('text')\nos.rename('a/b/c', 'd')\n"
+        "shutil.rmtree('a')\nwith open('d', 'a') as file: file.write('!')\n"
+        "os.truncate('d', 3)\nPath('d').read_text(), os.listdir()"
+    )
+    assert (await run(code)).value == "('tex', ['d'])"
+
+
+async def test_nothing_is_left_for_the_next_program(run: Run, scratch_pool: SandboxPool) -> None:
+    leave = (
+        "import os\nos.umask(0o777)\nos.mkdir('locked')\n"
+        "open('file', 'w').close()\nopen('-rf *\\n', 'w').close()\nos.getcwd()"
+    )
+    for _ in range(6):
+        assert (await run(leave)).status is Status.OK
+        assert (await run("import os; os.listdir()")).value == "[]"
+
+
+async def test_only_so_many_files_can_be_made(run: Run) -> None:
+    code = (
+        "import errno, os\nmade = 0\n"
+        "try:\n    while True:\n        {make}\n        made += 1\n"
+        "except OSError as error:\n    reason = errno.errorcode[error.errno]\n"
+        "made, reason"
+    )
+    for make in (
+        "open(str(made), 'w').close()",
+        "os.mkdir(str(made))",
+        "os.close(os.open(str(made), os.O_CREAT))",
+    ):
+        assert (await run(code.format(make=make), files=7)).value == "(7, 'EDQUOT')"
+    none = await run("open('x', 'w')", files=0)
+    assert none.status is Status.ERROR and "OSError" in none.stderr
+
+
+async def test_a_directory_that_hides_its_files_is_no_way_round_the_number(run: Run) -> None:
+    code = (
+        "import os\nos.umask(0)\nos.mkdir('blind', 0o333)\nmade = 0\n"
+        "try:\n    while made < 500:\n        open(f'blind/{made}', 'w').close()\n        made += 1\n"
+        "except OSError:\n    pass\nmade"
+    )
+    made = (await run(code, files=10)).value
+    assert made is not None and int(made) <= 10
+
+
+async def test_a_file_has_a_largest_size(run: Run) -> None:
+    code = (
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "file = open('x', 'wb')\n"
+        "try:\n    file.write(b'x' * 100_001)\n    file.flush()\n"
+        "except OSError as error:\n    print(error)\n"
+        "import os; os.stat('x').st_size"
+    )
+    result = await run(code, file_bytes=100_000)
+    assert "File too large" in result.stdout and result.value == "100000"
+
+
+async def test_links_devices_and_modes_cannot_be_made(run: Run) -> None:
+    for code in (
+        "os.symlink('/etc/passwd', 'x')",
+        "os.link('a', 'x')",
+        "os.mkfifo('x')",
+        "os.mknod('x', 0o20600, os.makedev(1, 3))",
+        "os.chmod('a', 0o4777)",
+        "socket.socketpair()[0].bind('x')",
+    ):
+        result = await run(f"import os, socket\nopen('a', 'w').close()\n{code}")
+        assert result.status is Status.ERROR and "Error" in result.stderr, code
+    assert (await run("import os; open('a', 'w').close(); os.execv('a', ['a'])")).status is Status.ERROR
+
+
+async def test_programs_at_the_same_time_share_nothing(scratch_pool: SandboxPool) -> None:
+    code = (
+        "import os, time\n"
+        "open('mine', 'w').write('secret')\n"
+        "time.sleep(0.3)\n"
+        "own = os.path.realpath('.')\n"
+        "def attempt(call, *arguments):\n"
+        "    try:\n        return call(*arguments)\n"
+        "    except OSError as error:\n        return type(error).__name__\n"
+        "others = [f'../{i}' for i in range(8) if os.path.basename(own) != str(i)]\n"
+        "answers = {attempt(os.listdir, path) for path in ('..', *others)}\n"
+        "answers |= {attempt(open, f'{path}/mine', mode) for path in others for mode in ('r', 'w', 'a')}\n"
+        "answers |= {attempt(os.rename, f'{path}/mine', 'theirs') for path in others}\n"
+        "answers |= {attempt(os.unlink, f'{path}/mine') for path in others}\n"
+        "os.listdir(), sorted(answers)"
+    )
+    calls = [scratch_pool.run(ExecRequest(code=code)) for _ in range(2)]
+    for result in await asyncio.gather(*calls):
+        assert result.value == "(['mine'], ['FileNotFoundError', 'PermissionError'])"
+
+
+async def test_a_session_keeps_its_files_and_its_branches_see_them(scratch_pool: SandboxPool) -> None:
+    session = await scratch_pool.open_session()
+    await session.run("open('kept', 'w').write('x')")
+    assert (await session.run("import os; os.listdir()")).value == "['kept']"
+    branch = await session.branch()
+    await session.close()
+    assert (await branch.run("open('kept').read(), os.listdir()")).value == "('x', ['kept'])"
+    await branch.close()
+    for _ in range(4):
+        result = await scratch_pool.run(ExecRequest(code="import os; os.listdir()"))
+        assert result.value == "[]"
+
+
+async def test_an_unremovable_tree_does_not_stop_the_supervisor(run: Run) -> None:
+    deep = "import os\nfor _ in range(60):\n    os.mkdir('d' * 200)\n    os.chdir('d' * 200)\n"
+    for _ in range(3):
+        assert (await run(deep)).status is Status.OK
+    assert (await run("import os; os.listdir()")).value == "[]"
+
+
+async def test_a_pool_leaves_no_directory() -> None:
+    async with SandboxPool() as pool:
+        base = pool._facts["scratch"]
+        await pool.run(ExecRequest(code="open('x', 'w')"))
+    assert not base or not os.path.exists(base)  # noqa: ASYNC240
+    if base:
+        assert not list(Path(base).parent.glob(Path(base).name + "*"))
