@@ -171,7 +171,7 @@ class FakeSession:
             self.lost = loss.reason
             raise
         self.cells.append(code)
-        if result.exit_code not in (0, 1):  # it exited, crashed or was killed, and the interpreter with it
+        if result.exit_code not in (0, 1, MEMORY_EXIT):  # it exited, crashed or was killed
             self.lost = "died"
         return result
 
