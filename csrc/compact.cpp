@@ -242,7 +242,7 @@ bool move(const Run& run) {
   return moved != MAP_FAILED;
 }
 
-bool has_one_thread() {
+[[maybe_unused]] bool has_one_thread() {
   struct stat status{};
   return stat("/proc/self/task", &status) == 0 && status.st_nlink == 3;  // ".", ".." and the thread's own
 }
@@ -260,7 +260,7 @@ void bind_functions() {
   munmap(other, kPage);
 }
 
-uint64_t compact_single_thread() {
+[[maybe_unused]] uint64_t compact_single_thread() {
   const Scratch scratch;
   if (!scratch) return 0;
   std::pmr::monotonic_buffer_resource memory(scratch.rest(), kScratch - kMapsText, std::pmr::null_memory_resource());
