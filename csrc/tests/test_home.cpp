@@ -57,19 +57,16 @@ void everything_is_removed_and_no_link_followed() {
   CHECK(fs::exists(elsewhere / "kept"));
 }
 
-void contents_are_counted_up_to_enough() {
-  const Place place;
-  const UniqueFd directory = open_directory(place.path());
-  CHECK(count_contents(directory.get(), 100) == 0);
-  fs::create_directories(place / "a/b/c");
-  for (int i = 0; i < 5; ++i) write_file(place / ("a/b/" + std::to_string(i)));
-  fs::create_directory_symlink("/usr", place / "link");
-  CHECK(count_contents(directory.get(), 100) == 9);
-  CHECK(count_contents(directory.get(), 4) == 4);
+size_t entries_of(int directory) {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : fs::directory_iterator("/proc/self/fd/" + std::to_string(directory))) {
+    ++count;
+  }
+  return count;
 }
 
-// Not as root, whom no mode stops: a directory that cannot be looked into must not hide what is in it.
-void a_directory_that_cannot_be_listed_is_full() {
+// Not as root, whom no mode stops: what a program has locked away is removed all the same.
+void locked_directories_are_removed_too() {
   const Place place;
   CHECK(chmod(place.path().c_str(), 0777) == 0);
   const pid_t pid = fork();
@@ -78,9 +75,9 @@ void a_directory_that_cannot_be_listed_is_full() {
     if (geteuid() == 0) CHECK(setgid(65534) == 0 && setuid(65534) == 0);
     CHECK(mkdir((place / "blind").c_str(), 0333) == 0);
     write_file(place / "blind/one");
+    CHECK(mkdir((place / "blind/locked").c_str(), 0) == 0);
     const UniqueFd directory = open_directory(place.path());
-    CHECK(count_contents(directory.get(), 50) == 50);
-    CHECK(remove_contents(directory.get()) == 2);
+    CHECK(remove_contents(directory.get()) == 3);
     CHECK(fs::is_empty(place.path()));
     _exit(0);
   }
@@ -103,29 +100,29 @@ void a_slot_is_empty_again_when_its_last_owner_lets_go() {
     CHECK(first->may_create(64));
     CHECK(mkdirat(directory, "made", 0700) == 0);
     first.reset();
-    CHECK(count_contents(directory, 10) == 1);  // the branch is still there
+    CHECK(entries_of(directory) == 1);  // the branch is still there
     const_cast<std::shared_ptr<Home>&>(branch).reset();
-    CHECK(count_contents(directory, 10) == 0);
+    CHECK(entries_of(directory) == 0);
     const std::shared_ptr<Home> next = homes.take();
     CHECK(next->directory() == directory);
   }
   CHECK(fs::is_empty(place.path()));
 }
 
-void only_so_many_are_created_and_those_gone_count_no_more() {
+// Files that are gone count too: an open one takes its space still, and looking for the rest would take time.
+void only_so_many_are_created_in_all() {
   const Place place;
   Homes homes(options_in(place.path()));
-  const std::shared_ptr<Home> home = homes.take();
+  std::shared_ptr<Home> home = homes.take();
   CHECK(!home->may_create(0));
   for (int i = 0; i < 3; ++i) {
     CHECK(home->may_create(3));
-    const UniqueFd file(openat(home->directory(), std::to_string(i).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
-    CHECK(file);
+    const UniqueFd file(openat(home->directory(), "x", O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    CHECK(file && unlinkat(home->directory(), "x", 0) == 0);
   }
   CHECK(!home->may_create(3) && !home->may_create(3));
-  CHECK(unlinkat(home->directory(), "1", 0) == 0);
-  CHECK(home->may_create(3));
-  CHECK(home->may_create(3) && "what was asked for but never made does not count for ever");
+  home.reset();
+  CHECK(homes.take()->may_create(3));  // each owner has its own number
 }
 
 void a_dead_owners_directory_is_removed_by_the_next() {
@@ -168,12 +165,11 @@ void each_slot_has_a_uid_of_its_own() {
 
 int main() {
   everything_is_removed_and_no_link_followed();
-  contents_are_counted_up_to_enough();
-  a_directory_that_cannot_be_listed_is_full();
+  locked_directories_are_removed_too();
   a_dead_owners_directory_is_removed_by_the_next();
   each_slot_has_a_uid_of_its_own();
   if (landlock_abi() == 0) return 0;
   a_slot_is_empty_again_when_its_last_owner_lets_go();
-  only_so_many_are_created_and_those_gone_count_no_more();
+  only_so_many_are_created_in_all();
   without_a_base_there_is_no_scratch();
 }
