@@ -184,8 +184,16 @@ async def until(condition: Callable[[], Any], what: str = "") -> None:
         raise AssertionError(f"never came true: {what or condition}") from None
 
 
+class ImpatientFabric(RedisFabric):
+    """A test that waits for a lost call fails instead of hanging."""
+
+    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
+        async with asyncio.timeout(DEADLINE_S):
+            return await super().run(request, deadline=deadline)
+
+
 def client(url: str, **options: Any) -> RedisFabric:
-    return RedisFabric(url, **{"audit_s": 0.05, "patience_s": DEADLINE_S, **options})
+    return ImpatientFabric(url, **{"audit_s": 0.05, "patience_s": 2 * DEADLINE_S, **options})
 
 
 async def gather(fabric: Any, codes: list[str], **options: Any) -> dict[int, Any]:

@@ -109,6 +109,28 @@ async def test_a_stopping_worker_finishes_what_it_can(
     assert programs.runs["wait door"] == 1
 
 
+async def test_a_long_program_stays_with_its_worker(
+    redis: Any, programs: Any, working: Any, client: Any, until: Any
+) -> None:
+    """Its heartbeat keeps the entry from a second worker that looks for silent ones all the time."""
+
+    def looks() -> int:
+        lines = redis.cli("info", "commandstats").splitlines()
+        return sum(int(line.split("calls=")[1].split(",")[0]) for line in lines if "xautoclaim" in line)
+
+    eager = {"heartbeat_s": 0.05, "claim_idle_s": 1.0}
+    async with working(redis.url, programs, **eager) as first, client(redis.url) as fabric:
+        call = asyncio.create_task(fabric.run(ExecRequest(code="wait door")))
+        await until(lambda: programs.runs["wait door"] == 1)
+        async with working(redis.url, programs, **eager) as second:
+            before = looks()
+            await until(lambda: looks() > before + 60, "more than a second of looking")
+            assert second.counters()["reclaimed"] == first.counters()["reclaimed"] == 0
+            programs.open("door")
+            assert await call == ok("door")
+    assert programs.runs["wait door"] == 1
+
+
 async def test_a_worker_that_stood_still_does_no_harm(
     redis: Any, programs: Any, working: Any, client: Any, until: Any
 ) -> None:
@@ -299,8 +321,8 @@ async def test_without_workers_the_wait_ends_with_an_error(redis: Any, client: A
 
 
 async def test_a_redis_that_takes_no_writes_is_an_error(redis: Any, client: Any) -> None:
-    """Reads go on all the time, and would look like success."""
-    async with client(redis.url, patience_s=0.3) as fabric:
+    """Reads go on, one a second, and would look like success."""
+    async with client(redis.url, patience_s=1.5) as fabric:
         redis.cli("replicaof", "127.0.0.1", "1")
         with pytest.raises(SandboxError, match="read only replica") as caught:
             await fabric.run(ExecRequest(code="say 1"))

@@ -50,6 +50,7 @@ async def test_a_program_learns_nothing_of_redis(start_redis: Any, worker_proces
                 result = await fabric.run(ExecRequest(code=SPY))
     assert result.stdout.endswith("THE END\n"), result
     assert result.status is Status.OK
+    assert "'PATH'" in result.stdout, "the program saw its environment, so there was something to see"
     for text in (SECRET, "redis.sock", "REDIS_URL", PREFIX):
         assert text not in result.stdout
         assert text not in result.stderr
