@@ -14,7 +14,6 @@ import contextlib
 import json
 import os
 import platform
-import re
 import sys
 import time
 from collections.abc import Collection, Sequence
@@ -24,12 +23,10 @@ from typing import IO, Any
 
 from rocstar.sandbox import pool as pools
 from rocstar.sandbox.attack_host import BAIT_VARIABLE, Host, allows_user_namespace, kill_descendants
+from rocstar.sandbox.attack_judge import PartResult, judge
 from rocstar.sandbox.attack_programs import GROUPS, Part, Program, Variant, load_programs
 from rocstar.sandbox.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Session, SessionLost
-
-VACUOUS = ("ModuleNotFoundError", "ImportError", "NameError", "SyntaxError", "AttributeError")
-"""A program that ended like this has tried nothing: that is a failure of the suite, never a pass."""
 
 OPTIONAL_LAYERS = frozenset(("namespaces",))
 SETTLE_S = 3.0
@@ -38,17 +35,6 @@ ANY_MEMORY = 1 << 40
 
 GRACE_S = 30.0
 """How much longer than its wall clock a program may take before it counts as hung."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartResult:
-    """status: as in `ExecResult`, or `lost`, `refused` (a branch), `failed` (a SandboxError), `hung`."""
-
-    status: str
-    text: str
-    stdout: str = ""
-    value: str | None = None
-    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,45 +198,6 @@ def make_limits(wanted: dict[str, float]) -> Limits:
     return Limits(**known)
 
 
-# --- judging ---------------------------------------------------------------------------------------------
-
-
-def judge(program: Program, results: Sequence[PartResult]) -> list[str]:
-    """What is wrong with the results; empty when they are what was expected."""
-    problems: list[str] = []
-    parts = [part for part in program.parts if part.kind != "pause"]
-    for number, (part, result) in enumerate(zip(parts, results, strict=True), 1):
-        problems += [f"part {number}: {problem}" for problem in judge_part(part, result)]
-    if program.compare and not problems:
-        one, other = [result.stdout.split() for result in results if result.stdout][-2:]
-        # Words without a digit are the program's own; every number that was drawn is looked at by itself.
-        same = [a == b for a, b in zip(one, other, strict=True) if re.search(r"\d", a + b)]
-        if not same or any(equal != (program.compare == "same") for equal in same):
-            problems.append(f"what was drawn should be {program.compare}: {one} {other}")
-    return problems
-
-
-def judge_part(part: Part, result: PartResult) -> list[str]:
-    problems = []
-    excerpt = result.text if len(result.text) <= 600 else result.text[:300] + " ... " + result.text[-300:]
-    if result.status not in part.expect:
-        problems.append(f"status {result.status}, expected {' or '.join(sorted(part.expect))}: {excerpt!r}")
-    elif not part.output.search(result.text):
-        problems.append(f"the output shows no {part.output.pattern!r}: {excerpt!r}")
-    if "BREACH" in result.text:
-        problems.append(f"breach: {excerpt!r}")
-    if part.forbid is not None and part.forbid.search(result.text):
-        problems.append(f"the output shows {part.forbid.pattern!r}: {excerpt!r}")
-    for word in VACUOUS:
-        if word in result.text and word != part.may_raise:
-            problems.append(f"nothing was tried: {excerpt!r}")
-    if part.no_value and result.value is not None:
-        problems.append(f"a value appeared: {result.value[:100]!r}")
-    if part.no_truncation and result.truncated:
-        problems.append("the output is marked as cut")
-    return problems
-
-
 # --- the suite -------------------------------------------------------------------------------------------
 
 
@@ -287,15 +234,17 @@ def open_pool(flavours: Sequence[str], without: Collection[str] = ()) -> Sandbox
     )
 
 
-async def run_suite(programs: Sequence[Program], progress: IO[str]) -> list[Verdict]:
-    """Every program with all layers. After a failure the others get a fresh pool, for what one attack broke
-    is not the next one's failure. Raises SandboxError when there is no pool."""
+async def run_suite(
+    programs: Sequence[Program], progress: IO[str], without: Collection[str] = ()
+) -> list[Verdict]:
+    """Every program with all layers but those in `without`. After a failure the others get a fresh pool, for
+    what one attack broke is not the next one's failure. Raises SandboxError when there is no pool."""
     verdicts: list[Verdict] = []
     remaining = list(programs)
     while remaining:
         with Host() as host:
             flavours = flavours_for(remaining)
-            async with open_pool(flavours) as pool:
+            async with open_pool(flavours, without) as pool:
                 runner = await ready_runner(pool, host, flavours, progress if not verdicts else None)
                 while remaining:
                     verdicts.append(await runner.run(remaining.pop(0)))
@@ -365,6 +314,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("names", nargs="*", help="programs to run; all of them without a name")
     parser.add_argument("--breaches", action="store_true", help="run without the layers that hold a program")
+    parser.add_argument(
+        "--without", nargs="*", default=[], help="layers to leave out: what do the others hold?"
+    )
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON; progress to stderr")
     options = parser.parse_args(argv)
     if BAIT_VARIABLE not in os.environ:
@@ -384,7 +336,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = [program for program in programs if not options.names or program.name in options.names]
     progress = sys.stderr if options.json else sys.stdout
     try:
-        verdicts = asyncio.run((run_breaches if options.breaches else run_suite)(chosen, progress))
+        if options.breaches:
+            verdicts = asyncio.run(run_breaches(chosen, progress))
+        else:
+            verdicts = asyncio.run(run_suite(chosen, progress, options.without))
     except SandboxError as error:
         print(f"rocstar sandbox: {error}", file=sys.stderr)
         return 2

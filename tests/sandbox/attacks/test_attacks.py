@@ -3,6 +3,7 @@
     here      this Python, by whoever runs the tests
     slots     root with a Python that all may read: every program has a user of its own
     ordinary  a user without any rights (uid 65534)
+    tier A    that user without namespaces, as in a default container
 
 The programs are in sandbox/attacks: they ship with the package, for `rocstar sandbox doctor --attack`.
 `programs` is a link to them. Each configuration runs once, in a process of its own: it reaps what the attacks
@@ -59,13 +60,15 @@ def suite(python: Path, *arguments: str, user: int | None = None) -> Verdicts:
 
 @functools.cache
 def verdicts_of(configuration: str, python: Path | None, *arguments: str) -> Verdicts:
-    if configuration == "here":
+    if configuration == "tier A":
+        arguments = (*arguments, "--without", "namespaces", "cgroup")
+    if configuration == "here" or (configuration == "tier A" and os.geteuid() != 0):
         return suite(Path(sys.executable), *arguments)
     if os.geteuid() != 0:
         pytest.skip("needs root, to become other users; as an ordinary user `here` is the test")
     if python is None:
         pytest.skip("no Python of this version that all users may read (apt-get install python3, say)")
-    return suite(python, *arguments, user=NOBODY if configuration == "ordinary" else None)
+    return suite(python, *arguments, user=None if configuration == "slots" else NOBODY)
 
 
 def failures(verdicts: Verdicts) -> list[str]:
@@ -77,7 +80,7 @@ def failures(verdicts: Verdicts) -> list[str]:
 
 
 @pytest.mark.privileged
-@pytest.mark.parametrize("configuration", ["here", "slots", "ordinary"])
+@pytest.mark.parametrize("configuration", ["here", "slots", "ordinary", "tier A"])
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_program_comes_to_what_it_must(
     configuration: str, group: str, public_python: Path | None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rocstar.sandbox import attack, attack_programs
-from rocstar.sandbox.attack import PartResult, judge
+from rocstar.sandbox.attack_judge import PartResult, judge
 from rocstar.sandbox.attack_programs import GROUPS, Program, load_programs, parse
 
 PROGRAMS = load_programs()
