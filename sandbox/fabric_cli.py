@@ -55,6 +55,9 @@ def add_worker_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser
         help=f"what this node can run, of: {', '.join(FLAVOURS)}",
     )
     parser.add_argument("--max-live", type=int, metavar="N", help="programs at a time; default 1.5 per core")
+    parser.add_argument(
+        "--memory-bytes", type=int, metavar="N", help="of all programs together; default: the pool's"
+    )
     parser.add_argument("--name", help="how the worker is listed; default: host, process and a random part")
     parser.add_argument("--patience-s", type=float, default=300.0, help="how long Redis may be away")
     parser.add_argument("--drain-s", type=float, default=10.0, help="how long to finish after a signal")
@@ -98,7 +101,10 @@ async def work(url: str, flavours: tuple[str, ...], max_live: int, options: argp
     from rocstar.sandbox.pool import SandboxPool
 
     place = shown(url)
-    async with SandboxPool(flavours, max_live=max_live) as pool:
+    for name in URL_VARIABLES:  # the pool starts its processes without them anyway
+        os.environ.pop(name, None)
+    memory = {} if options.memory_bytes is None else {"memory_bytes": options.memory_bytes}
+    async with SandboxPool(flavours, max_live=max_live, **memory) as pool:
         worker = RedisWorker(
             url,
             as_batch(pool),
