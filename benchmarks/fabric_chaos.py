@@ -77,6 +77,7 @@ class Nodes:
 
     def start_worker(self) -> None:
         command = [str(Path(sys.executable).with_name("rocstar")), "sandbox", "worker"]
+        command += ["--flavours", "stdlib"]
         environment = {**os.environ, "ROCSTAR_REDIS_URL": self.url}
         worker = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
         wait_for_line(worker.stderr, "ready")

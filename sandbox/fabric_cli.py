@@ -12,6 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
+from rocstar.sandbox import cpp
 from rocstar.sandbox.flavours import FLAVOURS
 
 URL_VARIABLES = ("ROCSTAR_REDIS_URL", "REDIS_URL", "REDIS_URI")
@@ -50,9 +51,9 @@ def add_worker_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser
     add_redis_options(parser)
     parser.add_argument(
         "--flavours",
-        default="stdlib",
+        default=",".join(name for name in FLAVOURS if name != cpp.CPP or cpp.offered()),
         metavar="NAME[,NAME...]",
-        help=f"what this node can run, of: {', '.join(FLAVOURS)}",
+        help="what this node can run; default: %(default)s",
     )
     parser.add_argument("--max-live", type=int, metavar="N", help="programs at a time; default 1.5 per core")
     parser.add_argument(

@@ -15,6 +15,7 @@ ledger settles a call once and ignores what comes after.
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import itertools
 from collections import Counter
@@ -23,13 +24,15 @@ from types import TracebackType
 from typing import Self
 
 from rocstar.sandbox.fabric.client_commands import ClientCommands
-from rocstar.sandbox.fabric.errors import deadline_error, full_error, no_worker_error
+from rocstar.sandbox.fabric.errors import deadline_error, full_error, no_worker_error, unknown_flavour_error
 from rocstar.sandbox.fabric.ledger import Ledger
 from rocstar.sandbox.fabric.link import PREFIX, REDIS_ERRORS, Keys, Link, unique_name
 from rocstar.sandbox.fabric.receiver import Receiver
 from rocstar.sandbox.fabric.sender import Sender
 from rocstar.sandbox.fabric.wire import Outcome
 from rocstar.sandbox.fabric.workers import WorkerInfo
+from rocstar.sandbox.flavours import FLAVOURS
+from rocstar.sandbox.scan import flavour_for
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
 COUNTERS = (
@@ -46,6 +49,7 @@ COUNTERS = (
     "unreadable",
 )
 
+AUTO = "auto"
 SMALLEST_SHARE = 4
 NO_CALL = 0
 WATCH_S = 0.25
@@ -239,6 +243,11 @@ class RedisFabric:
             raise self._closed
         if not (isinstance(request.code, str) and isinstance(request.stdin, str)):
             raise TypeError("code and stdin must be text")
+        if request.flavour == AUTO:
+            offered = self._receiver.flavours or FLAVOURS.keys()
+            request = dataclasses.replace(request, flavour=flavour_for(request.code, offered))
+        elif request.flavour not in FLAVOURS:
+            raise unknown_flavour_error(request.flavour)
         now = asyncio.get_running_loop().time()
         if deadline is not None and deadline <= now:
             self._counts["deadlines"] += 1
@@ -307,8 +316,8 @@ class RedisFabric:
     def _is_waiting_in_vain(self) -> bool:
         if not self._ledger.calls:
             return False
-        served = {flavour for worker in self._receiver.workers for flavour in worker.flavours}
-        return self._link.down_since is not None or not self._ledger.flavours.keys() <= served
+        unserved = self._ledger.flavours.keys() - self._receiver.flavours
+        return bool(unserved) or self._link.down_since is not None
 
     def _unreachable(self, error: BaseException) -> SandboxError:
         return SandboxError(

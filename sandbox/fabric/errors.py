@@ -1,5 +1,6 @@
 """The failures of ours that the fabric itself finds."""
 
+from rocstar.sandbox.flavours import FLAVOURS
 from rocstar.sandbox.types import SandboxError
 
 
@@ -9,6 +10,14 @@ def deadline_error() -> SandboxError:
 
 def full_error(reason: str) -> SandboxError:
     return SandboxError(f"the fabric is full: {reason}; try again later", kind="full", retryable=True)
+
+
+def unknown_flavour_error(flavour: str) -> SandboxError:
+    return SandboxError(
+        f"there is no flavour {flavour!r}, only {', '.join(FLAVOURS)}",
+        kind="unknown_flavour",
+        retryable=False,
+    )
 
 
 def no_worker_error(flavour: str, waited_s: float) -> SandboxError:

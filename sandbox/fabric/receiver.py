@@ -15,7 +15,8 @@ RETRY_DELAY_S = 0.05
 
 
 class Receiver:
-    """The cursor is the id of the last message that was read from the reply stream. `served_at` says, by
+    """The cursor is the id of the last message that was read from the reply stream. `flavours` have a
+    live worker; `served_at` says, by
     `loop.time()`, when a flavour last had a live worker, and `counted_at` when they were last counted.
     `wake` is called when there is something to be sent."""
 
@@ -41,6 +42,7 @@ class Receiver:
         self._server_minus_loop_s: float | None = None
         self._data_lost = False
         self.workers: list[WorkerInfo] = []
+        self.flavours: frozenset[str] = frozenset()
         self.served_at: dict[str, float] = {}
         self.counted_at = 0.0
 
@@ -89,8 +91,8 @@ class Receiver:
         self._server_minus_loop_s = upkeep.server_s - now
         self._data_lost |= not upkeep.known
         self.workers, self.counted_at = upkeep.workers, now
-        for worker in self.workers:
-            self.served_at.update(dict.fromkeys(worker.flavours, now))
+        self.flavours = frozenset(name for worker in self.workers for name in worker.flavours)
+        self.served_at.update(dict.fromkeys(self.flavours, now))
 
     async def _check(self, *, everything: bool) -> None:
         refs = list(self._ledger.entries) if everything else self._ledger.oldest(AUDIT_STEP)

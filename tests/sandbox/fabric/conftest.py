@@ -221,7 +221,10 @@ def worker_process(url: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     """`rocstar sandbox worker` with a real pool, ready to work."""
     environment = {**os.environ, "ROCSTAR_REDIS_URL": url}
     process = subprocess.Popen(
-        [sys.executable, "-c", WORKER, "worker", *options], stderr=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-c", WORKER, "worker", "--flavours", "stdlib", *options],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
     assert process.stderr is not None
     try:

@@ -112,6 +112,26 @@ async def test_flavours_find_their_workers(redis: Any, working: Any, client: Any
     assert [found[n].stdout for n in range(20)] == ["plain", "numeric"] * 10
 
 
+async def test_a_flavour_is_chosen_among_those_that_live_workers_offer(
+    redis: Any, working: Any, client: Any
+) -> None:
+    def tell(request: ExecRequest) -> Any:
+        return ok(request.flavour)
+
+    async with client(redis.url) as fabric:
+        plain, numeric = (ExecRequest(code=code, flavour="auto") for code in ("1", "import numpy"))
+        async with working(redis.url, FakeSandbox(tell), flavours=("stdlib",)):
+            await fabric.workers()
+            assert (await fabric.run(numeric)).stdout == "stdlib"
+            async with working(redis.url, FakeSandbox(tell), flavours=("numeric",)):
+                await fabric.workers()
+                assert (await fabric.run(numeric)).stdout == "numeric"
+                assert (await fabric.run(plain)).stdout == "stdlib"
+        with pytest.raises(SandboxError, match="there is no flavour 'rust'") as caught:
+            await fabric.run(ExecRequest(code="1", flavour="rust"))
+        assert (caught.value.kind, caught.value.retryable) == ("unknown_flavour", False)
+
+
 async def test_a_worker_holds_little_more_than_it_can_run(
     redis: Any, programs: Any, working: Any, client: Any, gather: Any, until: Any
 ) -> None:

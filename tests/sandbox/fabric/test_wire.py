@@ -1,6 +1,7 @@
 """Entries and answers arrive as they were sent; anything else is refused."""
 
 import json
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -28,6 +29,9 @@ limits = st.builds(
     wall_s=st.floats(0.001, 86_400.0),
     cpu_s=st.integers(1, 86_400),
     memory_bytes=st.integers(1 << 20, 1 << 46),
+    output_bytes=st.integers(0, 1 << 20),
+    file_bytes=st.integers(0, 1 << 46),
+    files=st.integers(0, 65_536),
 )
 ids = st.integers(1, (1 << 63) - 1)
 
@@ -103,6 +107,11 @@ def test_other_fields_are_refused() -> None:
     for message in (renamed, newer):
         with pytest.raises(WireError, match="version"):
             decode_answers(json.dumps(message).encode())
+
+
+def test_no_field_of_a_request_is_forgotten() -> None:
+    """A new field has to be sent too, or a worker would silently run something else."""
+    assert {field.name for field in fields(ExecRequest)} == {"code", "stdin", "limits", "flavour", "seed"}
 
 
 def test_an_entry_has_one_flavour() -> None:
