@@ -1,0 +1,79 @@
+"""How the kernels are launched: a static table per architecture. No tuning at run time.
+
+A tuner would run a kernel that works in place several times over the same logits, would pick differently on
+different ranks, and could not be checked without the device. `aot.py` compiles every entry of this table.
+
+The entries were chosen from register counts and byte counts of the compiled code; none was timed on a device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+Arch = Literal["gfx942", "sm_90", "fallback", "interpreter"]
+
+MAX_THREADS = 1024  # of a workgroup, on AMD and NVIDIA alike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchConfig:
+    """One program per row; each takes `block` columns at a time."""
+
+    block: int
+    num_warps: int
+
+    def threads(self, warp_size: int) -> int:
+        return self.num_warps * warp_size
+
+
+# (largest vocabulary, config), in order. A wave of gfx942 has 64 lanes, a warp of sm_90 has 32.
+_SMALL = LaunchConfig(block=1024, num_warps=4)
+TABLE: dict[Arch, tuple[tuple[float, LaunchConfig], ...]] = {
+    # 16 waves with one 16-byte load each: few rows in flight, which the cache can keep for the second pass.
+    "gfx942": (
+        (8192, LaunchConfig(block=1024, num_warps=2)),
+        (65536, LaunchConfig(block=4096, num_warps=8)),
+        (float("inf"), LaunchConfig(block=8192, num_warps=16)),
+    ),
+    "sm_90": (
+        (8192, _SMALL),
+        (float("inf"), LaunchConfig(block=4096, num_warps=8)),
+    ),
+    "fallback": ((float("inf"), _SMALL),),
+    # The interpreter pays per instruction, not per column.
+    "interpreter": ((float("inf"), LaunchConfig(block=1024, num_warps=1)),),
+}
+
+# What a benchmark on a device tries besides the table; all of it compiles without spills.
+CANDIDATES: dict[Arch, tuple[LaunchConfig, ...]] = {
+    "gfx942": (
+        LaunchConfig(block=2048, num_warps=4),
+        LaunchConfig(block=4096, num_warps=4),
+        LaunchConfig(block=8192, num_warps=8),
+    ),
+    "sm_90": (
+        LaunchConfig(block=2048, num_warps=4),
+        LaunchConfig(block=4096, num_warps=4),
+        LaunchConfig(block=8192, num_warps=8),
+    ),
+    "fallback": (),
+    "interpreter": (),
+}
+
+
+def launch_config(arch: Arch, vocabulary: int) -> LaunchConfig:
+    """The table's entry for a row of `vocabulary` columns."""
+    return next(config for largest, config in TABLE[arch] if vocabulary <= largest)
+
+
+def arch_of(device: torch.device) -> Arch:
+    """The architecture behind a torch device; `fallback` for one that the table does not name."""
+    if device.type != "cuda":
+        return "interpreter"
+    if torch.version.hip:
+        name = str(torch.cuda.get_device_properties(device).gcnArchName).partition(":")[0]
+        return "gfx942" if name == "gfx942" else "fallback"
+    return "sm_90" if torch.cuda.get_device_capability(device) == (9, 0) else "fallback"
