@@ -32,6 +32,8 @@ class Example:
     """Share of each token in the loss of its optimizer step; 0 where the mask is 0."""
     rollout_logprobs: Sequence[float | None]
     advantage: float
+    name: str = ""
+    """Of its trajectory, for messages."""
 
     def __post_init__(self) -> None:
         if not len(self.ids) == len(self.mask) == len(self.weights) == len(self.rollout_logprobs):
@@ -44,7 +46,10 @@ class Example:
 class MicroBatch:
     """One forward and backward. Plain tensors on the CPU, so that a rank can send it to another."""
 
+    names_S: list[str]
     lengths_S: list[int]
+    targets_S: list[int]
+    """Loss tokens of each sequence."""
     ids_I: Tensor
     positions_I: Tensor
     rows_T: Tensor
@@ -52,6 +57,8 @@ class MicroBatch:
     weights_T: Tensor
     advantages_T: Tensor
     rollout_logprobs_T: Tensor
+    after_tool_T: Tensor
+    """True where the trajectory has tool output before the token."""
 
     @property
     def num_loss_tokens(self) -> int:
@@ -75,6 +82,7 @@ def policy_examples(
                 weights=[weight * m for m in mask],
                 rollout_logprobs=trajectory.logprobs,
                 advantage=advantage,
+                name=str(trajectory.key),
             )
         )
     return examples
@@ -115,7 +123,9 @@ def empty_microbatch() -> MicroBatch:
     """One input token and no loss: keeps the collectives of all ranks in step."""
     zero = torch.zeros(0)
     return MicroBatch(
+        names_S=[""],
         lengths_S=[1],
+        targets_S=[0],
         ids_I=torch.zeros(1, dtype=torch.long),
         positions_I=torch.zeros(1, dtype=torch.long),
         rows_T=zero.long(),
@@ -123,6 +133,7 @@ def empty_microbatch() -> MicroBatch:
         weights_T=zero,
         advantages_T=zero,
         rollout_logprobs_T=zero,
+        after_tool_T=zero.bool(),
     )
 
 
@@ -134,20 +145,27 @@ def _collate(examples: Sequence[Example]) -> MicroBatch:
     weights: list[float] = []
     advantages: list[float] = []
     logprobs: list[float] = []
+    after_tool: list[bool] = []
     for example in examples:
         start = len(ids)
         ids += example.ids[:-1]
         positions += range(len(example.ids) - 1)
+        turn_ended = False
         for k in range(1, len(example.ids)):
             if not example.mask[k]:
+                # What the policy did not write comes behind its own tokens only as a tool's answer.
+                turn_ended = turn_ended or bool(example.mask[k - 1])
                 continue
             rows.append(start + k - 1)
             targets.append(example.ids[k])
             weights.append(example.weights[k])
             advantages.append(example.advantage)
             logprobs.append(example.rollout_logprobs[k] or 0.0)
+            after_tool.append(turn_ended)
     return MicroBatch(
+        names_S=[e.name for e in examples],
         lengths_S=[len(e.ids) - 1 for e in examples],
+        targets_S=[sum(map(bool, e.mask)) for e in examples],
         ids_I=torch.tensor(ids),
         positions_I=torch.tensor(positions),
         rows_T=torch.tensor(rows, dtype=torch.long),
@@ -155,4 +173,5 @@ def _collate(examples: Sequence[Example]) -> MicroBatch:
         weights_T=torch.tensor(weights, dtype=torch.float32),
         advantages_T=torch.tensor(advantages, dtype=torch.float32),
         rollout_logprobs_T=torch.tensor(logprobs, dtype=torch.float32),
+        after_tool_T=torch.tensor(after_tool, dtype=torch.bool),
     )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rocstar.train.config import ConfigError, Recipe, load_recipe, to_toml
+from rocstar.train.config import ConfigError, Recipe, TrainingStopped, load_recipe, to_toml
 
 Verb = Callable[[argparse.Namespace, list[str]], int]
 
@@ -51,6 +51,9 @@ def _guarded(work: Callable[[], int]) -> int:
     except ConfigError as error:
         print(f"rocstar: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except TrainingStopped as error:
+        print(f"rocstar: {error}", file=sys.stderr)
+        return 1
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

@@ -21,6 +21,10 @@ class ConfigError(Exception):
     """A mistake in a recipe, an option or a path: value, reason and fix in one message. Exit code 2."""
 
 
+class TrainingStopped(Exception):
+    """A run that cannot usefully go on: the reason and what to do, in one message. Exit code 1."""
+
+
 class Section(BaseModel):
     """A table of the recipe: an unknown key is an error, values do not change after loading."""
 
@@ -150,6 +154,31 @@ class RlConfig(Section):
         return self
 
 
+class OffPolicyConfig(Section):
+    """What to do where the rollout's probabilities are not the learner's (train/algorithm/off_policy.py)."""
+
+    correction: Literal["none", "token", "sequence", "icepop"] = Field(
+        "token",
+        description="factor of a token's loss, from r = learner / rollout probability: none, min(r, cap), "
+        "min(product of r over the trajectory, cap), or r within [floor, cap] and else 0",
+    )
+    cap: float = Field(2.0, gt=0, allow_inf_nan=False)
+    floor: float = Field(0.5, ge=0, description="icepop only")
+    gate_kl: float = Field(
+        0.05, gt=0, description="nats; a step beyond it, or beyond the ratio, is a bad one"
+    )
+    gate_ratio_p99: float = Field(2.0, gt=1)
+    gate_steps: int = Field(3, ge=0, description="bad steps in a row that pause the optimizer; 0 = never")
+
+    @model_validator(mode="after")
+    def _bounds_make_an_interval(self) -> OffPolicyConfig:
+        if self.floor >= self.cap:
+            raise ValueError(
+                f"floor = {self.floor} is not below cap = {self.cap}: no ratio lies between them"
+            )
+        return self
+
+
 class StageConfig(Section):
     """One RL stage: its own limits, data and steps."""
 
@@ -181,6 +210,7 @@ class EngineConfig(Section):
 class CheckpointConfig(Section):
     every: int = Field(0, ge=0, description="RL steps; 0 = only at the end of a stage")
     keep_last: int = Field(2, ge=1)
+    keep_every: int = Field(0, ge=0, description="also keep for good those of every so many steps; 0 = none")
 
 
 class Recipe(Section):
@@ -189,6 +219,7 @@ class Recipe(Section):
     tool: ToolConfig = ToolConfig()
     sft: SftConfig = SftConfig()
     rl: RlConfig = RlConfig()
+    off_policy: OffPolicyConfig = OffPolicyConfig()
     stages: list[StageConfig] = []
     eval: EvalConfig = EvalConfig()
     engine: EngineConfig = EngineConfig()

@@ -1,6 +1,6 @@
 """The update: forward, loss, backward over microbatches, one optimizer step. Owns weights and optimizer.
 
-    Example -> pack -> [loss_and_backward per microbatch] -> clip -> check -> step
+    Example -> pack -> [loss_and_backward per microbatch] -> measure, gate -> clip -> check -> step
 
 All weights of a step come from its global token counts, so four microbatches equal one, and several ranks
 equal one: FSDP averages gradients over ranks, hence the factor `world_size` on every loss.
@@ -15,12 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from rocstar.engine.inference import attention
 from rocstar.engine.inference.attention import PackedAttention
 from rocstar.train.algorithm.loss import logprobs_and_entropy, policy_loss
+from rocstar.train.algorithm.off_policy import Corrected, Correction, Gate, Mismatch, correct, measure
 from rocstar.train.batch import MicroBatch
 from rocstar.train.optim import Optimizers, OptimSpec, build
 
@@ -31,33 +33,71 @@ class NonFiniteGradientError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSettings:
-    """How the policy loss is formed; see train/algorithm/loss.py."""
+    """How the policy loss is formed; see train/algorithm/{loss,off_policy}.py."""
 
     temperature: float
     clip_low: float
     clip_high: float
+    correction: Correction = Correction.token
+    cap: float = 2.0
+    floor: float = 0.5
+    gate: Gate | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorstToken:
+    """A token whose rollout and learner log-probs lie far apart; `position` 0 begins the prompt."""
+
+    trajectory: str
+    position: int
+    token: int
+    after_tool: bool
+    rollout_logprob: float
+    learner_logprob: float
+
+    @property
+    def gap(self) -> float:
+        return abs(self.rollout_logprob - self.learner_logprob)
+
+
+NUM_WORST = 20
+"""Tokens of a batch that are named when the gate pauses."""
 
 
 @dataclass(slots=True)
 class LossStats:
-    """Sums over loss tokens; `max_` fields are maxima. Added over microbatches, then over ranks."""
+    """Sums over loss tokens; `max_ratio` is a maximum. Added over microbatches, then over ranks.
+
+    `mismatch` and `worst` are over every token of the batch at the batch start, whichever update has it.
+    """
 
     loss: float = 0.0
     tokens: float = 0.0
     entropy: float = 0.0
     clipped_low: float = 0.0
     clipped_high: float = 0.0
-    mismatch: float = 0.0
-    mismatch_tokens: float = 0.0
     max_ratio: float = 0.0
+    mismatch: Mismatch = field(default_factory=Mismatch)
+    worst: list[WorstToken] = field(default_factory=list)
+    bad_steps: int = 0
+    """Steps in a row beyond the gate's bounds, this one included."""
+    is_paused: bool = False
+    """The gate let no update through; `grad_norms` is empty."""
     grad_norms: list[float] = field(default_factory=list)
 
-    SUMS = ("loss", "tokens", "entropy", "clipped_low", "clipped_high", "mismatch", "mismatch_tokens")
+    SUMS = ("loss", "tokens", "entropy", "clipped_low", "clipped_high")
 
     def add(self, other: LossStats) -> None:
         for name in self.SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.max_ratio = max(self.max_ratio, other.max_ratio)
+        self.mismatch.add(other.mismatch)
+        self.keep_worst(other.worst)
+
+    def keep_worst(self, others: Sequence[WorstToken]) -> None:
+        """Keep the NUM_WORST of both lists, in an order that does not depend on who added whom."""
+        both = [*self.worst, *others]
+        self.worst = sorted(both, key=lambda w: (-w.gap, w.trajectory, w.position))[:NUM_WORST]
 
 
 class Learner:
@@ -116,6 +156,8 @@ class Learner:
         `old_logprobs_T` None: these weights are the batch-start weights, the ratio is 1.
         """
         logprobs_T, entropy_T = self.logprobs_and_entropy(micro, settings.temperature)
+        start_T = logprobs_T.detach() if old_logprobs_T is None else old_logprobs_T
+        corrected = self._correct(micro, start_T, settings)
         result = policy_loss(
             logprobs_T,
             old_logprobs_T=old_logprobs_T,
@@ -123,6 +165,7 @@ class Learner:
             weights_T=micro.weights_T.to(self.device),
             clip_low=settings.clip_low,
             clip_high=settings.clip_high,
+            tis_T=corrected.weights_T,
         )
         torch.autograd.backward(result.loss * self.world_size)
         stats = LossStats(
@@ -133,9 +176,40 @@ class Learner:
         if micro.num_loss_tokens:
             stats.max_ratio = float(result.ratio_T.max())
         if old_logprobs_T is None:
-            stats.mismatch = float((micro.rollout_logprobs_T.to(self.device) - logprobs_T.detach()).sum())
-            stats.mismatch_tokens = micro.num_loss_tokens
+            self._measure(micro, start_T, corrected, stats)
         return stats
+
+    def _correct(self, micro: MicroBatch, start_logprobs_T: Tensor, settings: LossSettings) -> Corrected:
+        return correct(
+            start_logprobs_T,
+            micro.rollout_logprobs_T.to(self.device),
+            micro.targets_S,
+            mode=settings.correction,
+            cap=settings.cap,
+            floor=settings.floor,
+        )
+
+    @staticmethod
+    def _measure(micro: MicroBatch, start_logprobs_T: Tensor, corrected: Corrected, stats: LossStats) -> None:
+        """Add what the rollout and the learner at the batch start disagree about."""
+        start_T, rollout_T = start_logprobs_T.cpu(), micro.rollout_logprobs_T
+        stats.mismatch.add(measure(start_T, rollout_T, micro.after_tool_T, corrected))
+        positions_T = micro.positions_I[micro.rows_T] + 1
+        names_T = [name for name, n in zip(micro.names_S, micro.targets_S, strict=True) for _ in range(n)]
+        worst = (start_T - rollout_T).abs().topk(min(NUM_WORST, micro.num_loss_tokens)).indices
+        stats.keep_worst(
+            [
+                WorstToken(
+                    trajectory=names_T[k],
+                    position=int(positions_T[k]),
+                    token=int(micro.targets_T[k]),
+                    after_tool=bool(micro.after_tool_T[k]),
+                    rollout_logprob=float(rollout_T[k]),
+                    learner_logprob=float(start_T[k]),
+                )
+                for k in worst.tolist()
+            ]
+        )
 
     def imitation_backward(self, micro: MicroBatch) -> LossStats:
         """Weighted next-token loss of one microbatch; `loss` is the plain sum of cross-entropies."""
@@ -150,16 +224,38 @@ class Learner:
 
     # ---- steps ----
 
-    def policy_step(self, updates: Sequence[Sequence[MicroBatch]], settings: LossSettings) -> LossStats:
-        """One batch: an optimizer step per update. Ratios are against the weights at the batch start."""
+    def policy_step(
+        self, updates: Sequence[Sequence[MicroBatch]], settings: LossSettings, bad_before: int = 0
+    ) -> LossStats:
+        """One batch: an optimizer step per update. Ratios are against the weights at the batch start.
+
+        All tokens are measured before the first update: of the later updates' by the forward that their
+        ratios need, of the first one's by its own. Then the gate decides, the same on every rank;
+        `bad_before` counts the steps in a row before this one that were beyond its bounds.
+        """
         later = [self.logprobs(micros, settings.temperature) for micros in updates[1:]]
         total = LossStats()
+        for micros, starts in zip(updates[1:], later, strict=True):
+            for micro, start_T in zip(micros, starts, strict=True):
+                self._measure(micro, start_T, self._correct(micro, start_T, settings), total)
         for k, micros in enumerate(updates):
             self.optimizers.zero_grad()
             for j, micro in enumerate(micros):
                 total.add(self.policy_backward(micro, later[k - 1][j] if k else None, settings))
+            if k == 0 and not self._passes(total, settings.gate, bad_before):
+                self.optimizers.zero_grad()
+                return total
             total.grad_norms.append(self._step())
         return total
+
+    def _passes(self, total: LossStats, gate: Gate | None, bad_before: int) -> bool:
+        """Sum the mismatch over the ranks and ask the gate."""
+        if self.world_size > 1:
+            dist.all_reduce(total.mismatch.sums)
+        if gate is not None:
+            total.bad_steps = gate.count(bad_before, total.mismatch)
+            total.is_paused = gate.pauses(total.bad_steps)
+        return not total.is_paused
 
     def imitation_step(self, micros: Sequence[MicroBatch]) -> LossStats:
         """One optimizer step of the cold start."""

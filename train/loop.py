@@ -23,13 +23,14 @@ from rocstar.engine.group import run_groups
 from rocstar.engine.record import to_record, write_records
 from rocstar.engine.rollout import Agent
 from rocstar.engine.types import Group, Task
-from rocstar.train import checkpoint
+from rocstar.train import checkpoint, gate
+from rocstar.train.algorithm.off_policy import Correction, Gate
 from rocstar.train.batch import MicroBatch, pack, policy_examples, split_updates
-from rocstar.train.config import Recipe, StageConfig
+from rocstar.train.config import Recipe, StageConfig, TrainingStopped
 from rocstar.train.console import Console
 from rocstar.train.data import TaskCursor
 from rocstar.train.evaluate import Evaluation, evaluate
-from rocstar.train.learner import LossSettings
+from rocstar.train.learner import LossSettings, LossStats
 from rocstar.train.metrics import MetricsWriter
 from rocstar.train.optim import OptimSpec
 from rocstar.train.selection import Selection, policy_text, select
@@ -75,6 +76,8 @@ class Run:
     """RL steps done."""
     dropped_tasks: list[str] = field(default_factory=list)
     """Ids the difficulty filters removed so far."""
+    bad_steps: int = 0
+    """Steps in a row whose mismatch was beyond the off-policy gate's bounds."""
 
     def log(self, metrics: dict[str, float], *, stage: str, phase: Any) -> None:
         """One row everywhere it is looked at."""
@@ -136,9 +139,12 @@ async def run_stage(
             await run_evaluation(run)
         # Last, so that a checkpoint has the rows of all that came before it; its time is the next step's.
         every = run.recipe.checkpoint.every
-        if run.step == end or (every and run.step % every == 0):
+        stuck = gate.is_stuck(off_policy_gate(run.recipe), run.bad_steps)
+        if run.step == end or (every and run.step % every == 0) or stuck:
             with run.budget.phase("checkpoint"):
                 await save(run, stage, cursor, first_step=first_step)
+        if stuck:
+            raise TrainingStopped(gate.STUCK)
 
 
 async def train_step(run: Run, stage: StageConfig, cursor: TaskCursor) -> dict[str, float]:
@@ -154,9 +160,10 @@ async def train_step(run: Run, stage: StageConfig, cursor: TaskCursor) -> dict[s
     if updates:
         with run.budget.phase("learn"):
             metrics["optim/lr"] = run.team.learner.optimizers.lr
-            settings = LossSettings(temperature=rl.temperature, clip_low=rl.clip_low, clip_high=rl.clip_high)
-            stats = await run.team.policy_step(updates, settings)
+            stats = await run.team.policy_step(updates, loss_settings(recipe), run.bad_steps)
             metrics |= update_metrics(stats)
+        metrics["batch/over_budget"] = float(over_budget(selection, rl.tokens_per_microbatch))
+        note_gate(run, step, stats)
         with run.budget.phase("publish"):
             await run.engine.publish(run.engine.version + 1, await run.team.full_weights())
     metrics["policy/version"] = float(run.engine.version)
@@ -190,6 +197,39 @@ def pack_updates(selection: Selection, recipe: Recipe, *, step: int) -> list[lis
         for part in parts
         if part
     ]
+
+
+def over_budget(selection: Selection, tokens_per_microbatch: int) -> int:
+    """Kept trajectories that do not fit the token budget of a microbatch."""
+    return sum(len(t.ids) - 1 > tokens_per_microbatch for t in selection.kept)
+
+
+def loss_settings(recipe: Recipe) -> LossSettings:
+    """What a recipe says about the policy loss."""
+    rl, off_policy = recipe.rl, recipe.off_policy
+    return LossSettings(
+        temperature=rl.temperature,
+        clip_low=rl.clip_low,
+        clip_high=rl.clip_high,
+        correction=Correction(off_policy.correction),
+        cap=off_policy.cap,
+        floor=off_policy.floor,
+        gate=off_policy_gate(recipe),
+    )
+
+
+def off_policy_gate(recipe: Recipe) -> Gate:
+    config = recipe.off_policy
+    return Gate(kl=config.gate_kl, ratio_p99=config.gate_ratio_p99, steps=config.gate_steps)
+
+
+def note_gate(run: Run, step: int, stats: LossStats) -> None:
+    """Remember the gate's count; tell and dump a paused step."""
+    run.bad_steps = stats.bad_steps
+    if stats.is_paused:
+        bounds = off_policy_gate(run.recipe)
+        path = gate.dump(run.directory, step, stats, bounds, run.agent.chat.decode)
+        run.console.note(gate.message(step, stats, bounds, path))
 
 
 def record_step(run: Run, stage: StageConfig, selection: Selection) -> None:
@@ -248,6 +288,7 @@ async def save(run: Run, stage: StageConfig | None, cursor: TaskCursor | None, *
         "first_step": first_step,
         "cursor": cursor.state() if cursor else None,
         "dropped_tasks": run.dropped_tasks,
+        "bad_steps": run.bad_steps,
         "metrics_bytes": run.metrics.path.stat().st_size,
     }
     extras = checkpoint.Extras(tokenizer=run.tokenizer, progress=progress)

@@ -317,6 +317,7 @@ async def _stages(run: Run, tasks: Tasks, saved: Path | None) -> None:
     progress = checkpoint.load_progress(saved) if saved else None
     if progress:
         run.step, run.dropped_tasks = progress["step"], progress["dropped_tasks"]
+        run.bad_steps = progress.get("bad_steps", 0)
         await run.engine.publish(progress["version"]) if progress["version"] else None
     else:
         await run_evaluation(run)

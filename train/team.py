@@ -112,9 +112,12 @@ class LearnerTeam:
     async def use(self, spec: OptimSpec) -> None:
         await self._everywhere("use", [(spec,)] * self.world.size)
 
-    async def policy_step(self, updates: Sequence[Sequence[MicroBatch]], settings: LossSettings) -> LossStats:
+    async def policy_step(
+        self, updates: Sequence[Sequence[MicroBatch]], settings: LossSettings, bad_before: int = 0
+    ) -> LossStats:
         shares = [share_out(micros, self.world.size) for micros in updates]
-        payloads = [([share[rank] for share in shares], settings) for rank in range(self.world.size)]
+        ranks = range(self.world.size)
+        payloads = [([share[rank] for share in shares], settings, bad_before) for rank in ranks]
         stats: LossStats = await self._everywhere("policy_step", payloads)
         return stats
 
@@ -185,7 +188,7 @@ class LearnerTeam:
         raise AssertionError(f"unknown verb {verb!r}")
 
     def _reduce(self, stats: LossStats) -> LossStats:
-        """Sums over ranks; gradient norms are already global."""
+        """Sums over ranks; gradient norms, mismatch and the gate's verdict are already global."""
         if self.world.size == 1:
             return stats
         sums = torch.tensor([getattr(stats, name) for name in LossStats.SUMS], dtype=torch.float64)
@@ -195,4 +198,9 @@ class LearnerTeam:
         for name, value in zip(LossStats.SUMS, sums.tolist(), strict=True):
             setattr(stats, name, value)
         stats.max_ratio = float(top)
+        worst: list[Any] = [None] * self.world.size
+        dist.all_gather_object(worst, stats.worst)
+        stats.worst = []
+        for others in worst:
+            stats.keep_worst(others)
         return stats

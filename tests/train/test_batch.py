@@ -180,3 +180,22 @@ def test_the_first_token_is_predicted_by_nothing(mask: list[int]) -> None:
 def test_one_advantage_per_trajectory() -> None:
     with pytest.raises(ValueError, match="argument"):
         policy_examples([with_tools([(1, 1)])], [])
+
+
+@given(batch=batches_of_masks, budget=st.integers(1, 64))
+def test_a_token_is_behind_tool_output_if_the_policy_was_answered_before_it(
+    batch: list[list[int]], budget: int
+) -> None:
+    """Prompt, policy, tool, policy: between two stretches of the policy lies its tool's output."""
+    expected = {}
+    for example in examples_of(batch):
+        text = "".join(map(str, example.mask))
+        for k, m in enumerate(example.mask):
+            if m:
+                expected[example.ids[k]] = "10" in text[:k]
+    found = {}
+    for micro in pack(examples_of(batch), tokens_per_microbatch=budget):
+        found |= dict(zip(micro.targets_T.tolist(), micro.after_tool_T.tolist(), strict=True))
+        assert sum(micro.targets_S) == micro.num_loss_tokens
+        assert len(micro.targets_S) == len(micro.lengths_S) == len(micro.names_S)
+    assert found == expected

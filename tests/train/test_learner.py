@@ -1,5 +1,6 @@
 """The update does what the definition says, whatever way its tokens are packed, split or shared out."""
 
+import dataclasses
 import itertools
 import math
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rocstar.train.algorithm.loss import token_logprobs
+from rocstar.train.algorithm.off_policy import AFTER_TOOL, ELSEWHERE, Correction, Gate
 from rocstar.train.batch import Example, MicroBatch, empty_microbatch, pack
 from rocstar.train.config import ScratchConfig
 from rocstar.train.learner import Learner, LossSettings, LossStats, NonFiniteGradientError
@@ -18,7 +20,7 @@ from rocstar.train.scratch import build_model
 torch.set_num_threads(1)
 
 VOCAB = 40
-SETTINGS = LossSettings(temperature=0.7, clip_low=0.2, clip_high=0.28)
+SETTINGS = LossSettings(temperature=0.7, clip_low=0.2, clip_high=0.28, correction=Correction.none)
 SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
 MASKS = (
     [0, 0, 0, 1, 1, 0, 0, 1],
@@ -58,6 +60,7 @@ def examples() -> list[Example]:
                 weights=[m / total for m in mask],
                 rollout_logprobs=[-1.0 if m else None for m in mask],
                 advantage=[1.2, -0.7, 0.4, -1.5, 0.9][k],
+                name=str(k),
             )
         )
     return made
@@ -209,7 +212,7 @@ def test_one_update_needs_no_old_logprobs() -> None:
     stats = made.policy_step([pack(examples(), tokens_per_microbatch=16)], SETTINGS)
     assert set(made.__dict__["seen"]) == {None}
     assert stats.max_ratio == 1.0 and stats.clipped_low == stats.clipped_high == 0
-    assert stats.mismatch_tokens == stats.tokens == sum(map(sum, MASKS))
+    assert stats.mismatch.num_tokens() == stats.tokens == sum(map(sum, MASKS))
 
 
 def test_later_updates_have_the_logprobs_of_the_batch_start() -> None:
@@ -223,7 +226,7 @@ def test_later_updates_have_the_logprobs_of_the_batch_start() -> None:
         assert torch.equal(found, old)
     assert len(stats.grad_norms) == 2
     assert stats.max_ratio > 1.0 and stats.clipped_low + stats.clipped_high > 0, "the clip can act"
-    assert stats.mismatch_tokens == sum(m.num_loss_tokens for m in first)
+    assert stats.mismatch.num_tokens() == stats.tokens, "each token once, of whichever update"
 
 
 def test_mismatch_is_rollout_minus_learner() -> None:
@@ -231,7 +234,18 @@ def test_mismatch_is_rollout_minus_learner() -> None:
     micros = pack(examples(), tokens_per_microbatch=1000)
     logprobs = made.logprobs(micros, SETTINGS.temperature)[0]
     _, stats = policy_gradient(made, micros)
-    assert stats.mismatch == pytest.approx(float((-1.0 - logprobs).sum()), abs=1e-4)
+    gaps = -1.0 - logprobs
+    after = micros[0].after_tool_T
+    assert stats.mismatch.kl() == pytest.approx(float(gaps.mean()), abs=1e-5)
+    assert stats.mismatch.kl(AFTER_TOOL) == pytest.approx(float(gaps[after].mean()), abs=1e-5)
+    assert stats.mismatch.kl(ELSEWHERE) == pytest.approx(float(gaps[~after].mean()), abs=1e-5)
+    worst = int(gaps.abs().argmax())
+    found = stats.worst[0]
+    assert (found.token, found.learner_logprob) == (int(micros[0].targets_T[worst]), float(logprobs[worst]))
+    assert [w.gap for w in stats.worst] == sorted((w.gap for w in stats.worst), reverse=True)
+    for token in stats.worst:
+        example = examples()[int(token.trajectory)]
+        assert example.ids[token.position] == token.token and example.mask[token.position]
 
 
 def test_the_imitation_loss_is_the_weighted_cross_entropy() -> None:
@@ -281,3 +295,93 @@ def test_a_step_begins_without_the_gradient_of_the_last() -> None:
     once = made.policy_step([micros], SETTINGS).grad_norms
     both = [twice.policy_step([micros], SETTINGS).grad_norms for _ in range(2)]
     assert list(itertools.chain(*both)) == pytest.approx(once * 2, rel=1e-4)
+
+
+# ---- off-policy ----
+
+
+def with_rollout(made: Learner, gap: float) -> list[Example]:
+    """The examples with rollout log-probs `gap` above the learner's own."""
+    rows = examples()
+    changed = []
+    for example in rows:
+        micro = pack([example], tokens_per_microbatch=100)[0]
+        own = iter(made.logprobs([micro], SETTINGS.temperature)[0].tolist())
+        logprobs = [next(own) + gap if m else None for m in example.mask]
+        changed.append(dataclasses.replace(example, rollout_logprobs=logprobs))
+    return changed
+
+
+def settings(
+    correction: str, *, cap: float = 2.0, floor: float = 0.5, gate: Gate | None = None
+) -> LossSettings:
+    return dataclasses.replace(SETTINGS, correction=Correction(correction), cap=cap, floor=floor, gate=gate)
+
+
+@pytest.mark.parametrize(
+    ("correction", "gap", "factor"),
+    [
+        ("token", 0.5, math.exp(-0.5)),
+        ("token", -0.5, math.exp(0.5)),
+        ("token", -1.0, 2.0),
+        ("icepop", 0.5, math.exp(-0.5)),
+        ("icepop", 1.0, 0.0),
+        ("icepop", -1.0, 0.0),
+        ("none", 1.0, 1.0),
+    ],
+)
+def test_the_gradient_has_the_factor_of_the_correction(correction: str, gap: float, factor: float) -> None:
+    made = learner()
+    plain, _ = policy_gradient(made, pack(examples(), tokens_per_microbatch=1000))
+    made.optimizers.zero_grad()
+    for micro in pack(with_rollout(made, gap), tokens_per_microbatch=16):
+        made.policy_backward(micro, None, settings(correction))
+    found = gradients(made)
+    assert plain.keys() == found.keys()
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, factor * plain[name], rtol=1e-4, atol=1e-6)
+
+
+def test_the_correction_is_of_the_batch_start_and_the_ratio_of_now() -> None:
+    """old = now + 0.1, rollout = old - 0.2: the ratio is exp(-0.1), the factor exp(0.2)."""
+    made = learner()
+    micro = pack(with_rollout(made, -0.1), tokens_per_microbatch=1000)[0]
+    old = made.logprobs([micro], SETTINGS.temperature)[0] + 0.1
+    stats = made.policy_backward(micro, old, settings("token"))
+    plain = -float((micro.weights_T * micro.advantages_T).sum())
+    assert stats.loss == pytest.approx(plain * math.exp(-0.1) * math.exp(0.2), rel=1e-4)
+    assert stats.mismatch.num_tokens() == 0, "measured with all others, before the first update"
+
+
+def test_all_updates_are_measured_at_the_batch_start() -> None:
+    made = spy()
+    rows = with_rollout(made, 0.25)
+    first, second = (pack(part, tokens_per_microbatch=16) for part in (rows[:2], rows[2:]))
+    stats = made.policy_step([first, second], settings("token"))
+    assert stats.mismatch.kl() == pytest.approx(0.25, abs=1e-5)
+    assert stats.mismatch.ratio_p99() == pytest.approx(math.exp(0.25), rel=0.01)
+    assert stats.max_ratio > 1.05, "the ratio of the second update has moved"
+
+
+def weights_of(made: Learner) -> list[Tensor]:
+    return [p.detach().clone() for p in made.model.parameters()]
+
+
+@pytest.mark.parametrize("num_updates", [1, 2])
+def test_the_third_bad_step_changes_no_weight_and_a_good_one_does_again(num_updates: int) -> None:
+    gated = settings("none", gate=Gate(kl=0.05, ratio_p99=2.0, steps=3))
+    made = learner(lr=1e-3)
+    bad_steps, moved, norms = 0, [], []
+    for gap in (0.2, 0.2, 0.2, -0.2, 0.0, 0.2):
+        rows = with_rollout(made, gap)
+        parts = [rows] if num_updates == 1 else [rows[:2], rows[2:]]
+        before, schedule = weights_of(made), made.optimizers.schedule_state()
+        stats = made.policy_step([pack(p, tokens_per_microbatch=16) for p in parts], gated, bad_steps)
+        bad_steps = stats.bad_steps
+        same = all(torch.equal(a, b) for a, b in zip(before, weights_of(made), strict=True))
+        assert same == stats.is_paused == (made.optimizers.schedule_state() == schedule)
+        moved.append(not same)
+        norms.append(len(stats.grad_norms))
+        assert not stats.is_paused or not gradients(made), "nothing is left for the next step"
+    assert moved == [True, True, False, False, True, True]
+    assert norms == [num_updates * m for m in moved]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -22,9 +25,10 @@ from rocstar.engine.types import (
     TrajectoryKey,
 )
 from rocstar.train import checkpoint, loop
-from rocstar.train.config import CheckpointConfig, EvalConfig, Recipe, RlConfig, StageConfig
+from rocstar.train.config import CheckpointConfig, EvalConfig, Recipe, RlConfig, StageConfig, TrainingStopped
 from rocstar.train.data import TaskCursor
 from rocstar.train.evaluate import Evaluation, summarise
+from rocstar.train.learner import LossStats, WorstToken
 from rocstar.train.metrics import MetricsWriter, read_metrics
 from rocstar.train.selection import Selection
 from rocstar.train.time_budget import TimeBudget
@@ -284,3 +288,68 @@ async def test_without_rollouts_nothing_is_filtered(make_run: MakeRun) -> None:
     run = make_run()
     assert await loop.filter_by_difficulty(run, stage(), TASKS) == TASKS
     assert read_metrics(run.metrics.path) == []
+
+
+# ---- the off-policy gate ----
+
+
+def paused_stats(bad_steps: int) -> LossStats:
+    token = WorstToken(
+        trajectory="s1/task0/0",
+        position=7,
+        token=3,
+        after_tool=True,
+        rollout_logprob=-0.5,
+        learner_logprob=-4.5,
+    )
+    return LossStats(worst=[token], bad_steps=bad_steps, is_paused=bad_steps >= 3)
+
+
+async def test_a_paused_step_is_told_and_its_worst_tokens_are_dumped(make_run: MakeRun) -> None:
+    run = make_run()
+    notes: list[str] = []
+    chat = SimpleNamespace(decode=lambda ids: f"<{ids[0]}>")
+    run.agent = dataclasses.replace(run.agent, chat=cast(Any, chat))
+    run.console = cast(Any, SimpleNamespace(note=notes.append))
+    loop.note_gate(run, 2, paused_stats(2))
+    assert run.bad_steps == 2 and not notes and not (run.directory / "off_policy").exists()
+    loop.note_gate(run, 3, paused_stats(3))
+    path = run.directory / "off_policy" / "step_000003.json"
+    assert run.bad_steps == 3 and "step 3: optimizer paused" in notes[0] and str(path) in notes[0]
+    dumped = json.loads(path.read_text())
+    assert dumped["bounds"] == {"kl": 0.05, "ratio_p99": 2.0, "steps": 3}
+    assert dumped["worst"] == [
+        {"trajectory": "s1/task0/0", "position": 7, "token": 3, "after_tool": True,
+         "rollout_logprob": -0.5, "learner_logprob": -4.5, "text": "<3>"}
+    ]  # fmt: skip
+
+
+async def test_a_run_that_stays_paused_is_saved_and_ends(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run()
+
+    async def bad_step(run: loop.Run, stage: StageConfig, cursor: TaskCursor) -> dict[str, float]:
+        run.step += 1
+        run.bad_steps += 1
+        return {"gate/paused": float(run.bad_steps >= 3)}
+
+    monkeypatch.setattr(loop, "train_step", bad_step)
+    with pytest.raises(TrainingStopped, match=r"paused for 20 steps.*--resume"):
+        await loop.run_stage(run, stage(steps=100), TASKS, first_step=0, cursor_state=None)
+    assert [row["gate/paused"] for row in read_metrics(run.metrics.path)] == [0, 0] + [1] * 20
+    name, progress, rows = cast(Any, run.team).saved[-1]
+    assert (name, progress["bad_steps"], rows) == ("step_22", 22, 22)
+
+
+@pytest.mark.parametrize("tokens", [5, 6, 100])
+def test_trajectories_over_the_token_budget_are_counted(tokens: int) -> None:
+    """A row of n tokens has n - 1 inputs; one that does not fit is alone in a microbatch."""
+    made = selection([5, 3, 2])
+    over = loop.over_budget(made, tokens)
+    assert over == sum(n + 1 > tokens for n in (5, 3, 2))
+    recipe = Recipe(
+        rl=RlConfig.model_construct(**RlConfig().model_dump() | {"tokens_per_microbatch": tokens})
+    )
+    micros = loop.pack_updates(made, recipe, step=1)[0]
+    assert sum(sum(m.lengths_S) > tokens for m in micros) == over

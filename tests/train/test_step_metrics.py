@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from rocstar.engine.types import (
     TrajectoryKey,
     Turn,
 )
+from rocstar.train.algorithm.off_policy import Correction, correct, measure
 from rocstar.train.config import RlConfig
 from rocstar.train.learner import LossStats
 from rocstar.train.metrics import check_names
@@ -152,21 +154,40 @@ def test_update_metrics_are_means_over_their_tokens() -> None:
         entropy=5.0,
         clipped_low=1,
         clipped_high=2,
-        mismatch=0.5,
-        mismatch_tokens=5,
         max_ratio=1.5,
     )
     stats.grad_norms += [1.0, 3.0]
+    old, rollout = torch.full((5,), -1.1), torch.full((5,), -1.0)
+    behind = torch.tensor([True] * 2 + [False] * 3)
+    rollout[:2] += 0.3
+    corrected = correct(old, rollout, [5], mode=Correction.icepop, cap=5.0, floor=0.8)
+    stats.mismatch = measure(old, rollout, behind, corrected)
     metrics = update_metrics(stats)
     check_names(metrics)
     assert metrics["loss/policy"] == 0.3, "the mean over the two updates, whose weights each sum to one"
     assert (metrics["clip/low_fraction"], metrics["clip/high_fraction"]) == (0.1, 0.2)
-    assert (metrics["entropy/mean"], metrics["mismatch_kl/mean"]) == (0.5, 0.1)
+    assert metrics["entropy/mean"] == 0.5
+    kl = [metrics[f"mismatch_kl/{name}"] for name in ("mean", "after_tool", "elsewhere")]
+    assert kl == pytest.approx([0.22, 0.4, 0.1], abs=1e-6)
+    masked = [metrics[f"tis/masked_fraction{name}"] for name in ("", "_after_tool", "_elsewhere")]
+    assert masked == [0.4, 1.0, 0.0]
+    assert metrics["mismatch_ratio/p99_elsewhere"] < metrics["mismatch_ratio/p99_after_tool"]
+    assert metrics["gate/paused"] == metrics["gate/bad_steps"] == 0
     assert (metrics["optim/grad_norm"], metrics["ratio/max"], metrics["tokens/loss"]) == (2.0, 1.5, 10)
 
 
 def test_an_update_without_tokens_divides_by_nothing() -> None:
-    assert all(value == 0 for value in update_metrics(LossStats()).values())
+    metrics = update_metrics(LossStats())
+    assert metrics.pop("mismatch_ratio/p99") == 1
+    assert all(value == 0 for value in metrics.values())
+
+
+def test_a_paused_step_has_its_mismatch_and_no_loss() -> None:
+    stats = LossStats(loss=0.6, tokens=10, bad_steps=4, is_paused=True)
+    metrics = update_metrics(stats)
+    check_names(metrics)
+    assert (metrics["gate/paused"], metrics["gate/bad_steps"]) == (1, 4)
+    assert not {"loss/policy", "optim/grad_norm", "clip/low_fraction"} & metrics.keys()
 
 
 def test_the_released_codes_names_count_groups_and_answers() -> None:

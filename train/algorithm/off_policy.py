@@ -1,0 +1,210 @@
+"""Where the rollout's probabilities are not the learner's: how far apart, what to do, when to stop.
+
+The inference engine and the learner hold the same weights and still disagree: other kernels, another
+precision, weights that never arrived. Three answers, all from the log-probs of the tokens that were sampled:
+
+    correct    a constant factor per token: truncated importance sampling, or IcePop's mask
+    measure    mismatch KL and the spread of the ratios, apart for tokens after tool output
+    gate       no update after several steps too far apart
+
+Legend: `_T` packed tokens that carry loss, `_S` sequences, in the same order. Everywhere
+
+    ratio = learner at the batch start / rollout = exp(old - rollout)         (contract: TIS, not PPO's ratio)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from rocstar.train.algorithm.loss import MAX_LOG_RATIO, truncated_importance_weights
+
+
+class Correction(StrEnum):
+    """What multiplies the loss of a token, with r its ratio."""
+
+    none = "none"  # 1
+    token = "token"  # min(r, cap)
+    sequence = "sequence"  # min(product of r over the trajectory, cap)
+    icepop = "icepop"  # r within [floor, cap], else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corrected:
+    """The factor of every token, and which tokens the bounds acted on; no gradient in any of them."""
+
+    weights_T: Tensor | None
+    """None: nothing is multiplied, not even by one."""
+    is_capped_T: Tensor
+    is_masked_T: Tensor
+    """A masked token has weight 0: it adds exactly nothing."""
+
+
+def correct(
+    old_logprobs_T: Tensor,
+    rollout_logprobs_T: Tensor,
+    lengths_S: Sequence[int],
+    *,
+    mode: Correction,
+    cap: float,
+    floor: float,
+) -> Corrected:
+    """Return the importance weight of each token.
+
+    token      w_t = min(r_t, cap). Truncated importance sampling (Ionides 2008), per token as in Yao et al.
+               2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training".
+    sequence   w_t = min(prod_{u in trajectory} r_u, cap): the unbiased weight of the whole trajectory,
+               truncated; its variance grows with the length.
+    icepop     w_t = r_t if floor <= r_t <= cap else 0. Ring-1T report (arXiv 2510.18855), IcePop; there
+               floor = 0.5 and cap = 5.
+
+    A masked token keeps its share of the denominator, so the loss shrinks by what was masked and no other
+    token counts for more.
+
+    Args:
+        lengths_S: loss tokens of each sequence; they sum to T. Used by `sequence` only.
+        cap, floor: bounds on the ratio; `floor` is used by `icepop` only.
+
+    Raises:
+        ValueError: not 0 <= floor < cap, the lengths do not sum to T, the shapes differ, or a log-prob is
+            NaN or infinite.
+    """
+    if not 0 <= floor < cap:
+        raise ValueError(f"need 0 <= floor < cap, got floor={floor}, cap={cap}")
+    if sum(lengths_S) != len(old_logprobs_T):
+        raise ValueError(f"lengths {list(lengths_S)} do not sum to {len(old_logprobs_T)} tokens")
+    weights_T = truncated_importance_weights(old_logprobs_T, rollout_logprobs_T, cap=cap)
+    log_ratio_T = (old_logprobs_T - rollout_logprobs_T).detach()
+    nothing_T = torch.zeros_like(log_ratio_T, dtype=torch.bool)
+    if mode == Correction.none:
+        return Corrected(weights_T=None, is_capped_T=nothing_T, is_masked_T=nothing_T)
+    if mode == Correction.icepop:
+        ratio_T = log_ratio_T.exp()
+        is_masked_T = (ratio_T < floor) | (ratio_T > cap)
+        weights_T = torch.where(is_masked_T, 0.0, weights_T)
+        return Corrected(weights_T=weights_T, is_capped_T=nothing_T, is_masked_T=is_masked_T)
+    if mode == Correction.sequence and lengths_S:
+        # Sums in float64, sequence by sequence: the same whatever else is in the microbatch.
+        sums_S = torch.stack([part.double().sum() for part in torch.split(log_ratio_T, list(lengths_S))])
+        repeats_S = torch.tensor(list(lengths_S), device=sums_S.device)
+        log_ratio_T = sums_S.repeat_interleave(repeats_S).to(log_ratio_T.dtype)
+        weights_T = log_ratio_T.exp().clamp(max=cap)
+    return Corrected(weights_T=weights_T, is_capped_T=log_ratio_T > math.log(cap), is_masked_T=nothing_T)
+
+
+# ---- how far apart ----
+
+ELSEWHERE, AFTER_TOOL = 0, 1
+"""Rows of `Mismatch.sums`: tokens before any tool output of their trajectory, and tokens behind some."""
+TOKENS, KL, CAPPED, MASKED, FIRST_BIN = range(5)
+"""Columns of `Mismatch.sums`; a histogram of |log ratio| begins at FIRST_BIN."""
+SMALLEST, BINS_PER_E, NUM_BINS = 1e-7, 64, 1226
+"""Bins of |log ratio|, each 1.6% wider than the one before: up to SMALLEST, ..., up to MAX_LOG_RATIO."""
+
+
+@dataclass(slots=True, eq=False)
+class Mismatch:
+    """Sums over tokens; adding two of them gives that of both batches, so microbatches and ranks add up.
+
+    `sums` is a float64 tensor on the CPU: (ELSEWHERE, AFTER_TOOL) x (TOKENS, KL, CAPPED, MASKED, bins).
+    In what reads it, `row` None means all tokens.
+    """
+
+    sums: Tensor = field(default_factory=lambda: torch.zeros(2, FIRST_BIN + NUM_BINS, dtype=torch.float64))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mismatch) and torch.equal(self.sums, other.sums)
+
+    def add(self, other: Mismatch) -> None:
+        self.sums = self.sums + other.sums
+
+    def num_tokens(self, row: int | None = None) -> int:
+        return int(self._of(row)[TOKENS])
+
+    def kl(self, row: int | None = None) -> float:
+        """Mean of rollout - old log-prob: the estimate k1 of KL(rollout || learner), in nats (Schulman 2020).
+
+        Its expectation is never negative; a mean clearly below 0 says that the rollout's log-probs are not
+        those of the distribution it sampled from.
+        """
+        return self._mean(KL, row)
+
+    def capped_fraction(self, row: int | None = None) -> float:
+        return self._mean(CAPPED, row)
+
+    def masked_fraction(self, row: int | None = None) -> float:
+        return self._mean(MASKED, row)
+
+    def ratio_p99(self, row: int | None = None) -> float:
+        """99% of the tokens have max(ratio, 1 / ratio) at most this: 1 if nothing is measured.
+
+        Both directions count, for a token that the learner finds unlikely is as wrong as one that it finds
+        likely. From the histogram: log of it at most 1.6% too large, never too small.
+        """
+        sums = self._of(row)
+        if not sums[TOKENS]:
+            return 1.0
+        reached = sums[FIRST_BIN:].cumsum(0) >= 0.99 * sums[TOKENS]
+        k = int(reached.nonzero()[0])
+        return math.exp(min(SMALLEST * math.exp(k / BINS_PER_E), MAX_LOG_RATIO)) if k else 1.0
+
+    def _of(self, row: int | None) -> Tensor:
+        return self.sums.sum(0) if row is None else self.sums[row]
+
+    def _mean(self, column: int, row: int | None) -> float:
+        sums = self._of(row)
+        return float(sums[column] / sums[TOKENS]) if sums[TOKENS] else 0.0
+
+
+def measure(
+    old_logprobs_T: Tensor, rollout_logprobs_T: Tensor, after_tool_T: Tensor, corrected: Corrected
+) -> Mismatch:
+    """Return the sums of these tokens. `after_tool_T` is true behind some tool output of the trajectory."""
+    gap_T = (rollout_logprobs_T - old_logprobs_T).detach().double().cpu()
+    size_T = gap_T.abs().clamp(max=MAX_LOG_RATIO)
+    bin_T = ((size_T / SMALLEST).clamp(min=1.0).log() * BINS_PER_E).ceil().long().clamp(max=NUM_BINS - 1)
+    result = Mismatch()
+    for row, chosen_T in ((ELSEWHERE, ~after_tool_T.cpu()), (AFTER_TOOL, after_tool_T.cpu())):
+        sums = result.sums[row]
+        sums[TOKENS], sums[KL] = chosen_T.sum(), gap_T[chosen_T].sum()
+        sums[CAPPED] = corrected.is_capped_T.cpu()[chosen_T].sum()
+        sums[MASKED] = corrected.is_masked_T.cpu()[chosen_T].sum()
+        sums[FIRST_BIN:] = torch.bincount(bin_T[chosen_T], minlength=NUM_BINS)
+    return result
+
+
+# ---- when to stop ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """When the optimizer pauses: after `steps` steps in a row that are too far apart; 0 = never.
+
+    A step is measured before any of its updates, so the last of these steps changes no weight. The first
+    step that is near again updates at once.
+    """
+
+    kl: float
+    """Bound on the size of the mismatch KL, in nats."""
+    ratio_p99: float
+    steps: int
+
+    def count(self, bad_before: int, mismatch: Mismatch) -> int:
+        """Steps in a row that are too far apart, this one included; a step without tokens says nothing."""
+        if not mismatch.num_tokens():
+            return bad_before
+        # Negated, so that NaN is too far.
+        near = abs(mismatch.kl()) <= self.kl and mismatch.ratio_p99() <= self.ratio_p99
+        return 0 if near else bad_before + 1
+
+    def pauses(self, bad_steps: int) -> bool:
+        return 0 < self.steps <= bad_steps
+
+    def skipped(self, bad_steps: int) -> int:
+        """Of `bad_steps` in a row, those that made no update."""
+        return max(0, bad_steps - self.steps + 1) if self.steps else 0
