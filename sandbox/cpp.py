@@ -8,7 +8,7 @@ import glob
 import os
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -85,6 +85,12 @@ class CppOptions:
         """The command to execute; its first word stays as it is when there is no such program."""
         first, *rest = self.words()
         return [self.executable() or first, *rest]
+
+
+def command_from(environment: Mapping[str, str]) -> str:
+    """As code-judge is told: CPP_COMPILE_COMMAND, else the default with CPP_COMPILER_PATH for its compiler."""
+    compiler = shlex.quote(environment.get("CPP_COMPILER_PATH") or "g++")
+    return environment.get("CPP_COMPILE_COMMAND") or DEFAULT_COMMAND.replace("g++", compiler, 1)
 
 
 def lacks(command: list[str], layers: list[str]) -> tuple[str, str] | None:

@@ -489,3 +489,12 @@ async def test_the_compiler_is_found_in_the_path() -> None:
     assert CppOptions().zygote_words() == [
         *(shutil.which("g++"), "-O2", "-std=c++17", "-o", "program", "main.cpp"),
     ]
+
+
+async def test_the_environment_may_name_the_command_as_for_code_judge() -> None:
+    assert cpp.command_from({}) == cpp.DEFAULT_COMMAND
+    assert (
+        cpp.command_from({"CPP_COMPILE_COMMAND": "clang++ -o {exe} {source}"}) == "clang++ -o {exe} {source}"
+    )
+    path = cpp.command_from({"CPP_COMPILER_PATH": "/opt/a b/g++"})
+    assert CppOptions(command=path).words()[:2] == ["/opt/a b/g++", "-O2"]
