@@ -88,7 +88,7 @@ class CppOptions:
 
 
 def command_from(environment: Mapping[str, str]) -> str:
-    """As code-judge is told: CPP_COMPILE_COMMAND, else the default with CPP_COMPILER_PATH for its compiler."""
+    """As code-judge: CPP_COMPILE_COMMAND, else the default with CPP_COMPILER_PATH for its compiler."""
     compiler = shlex.quote(environment.get("CPP_COMPILER_PATH") or "g++")
     return environment.get("CPP_COMPILE_COMMAND") or DEFAULT_COMMAND.replace("g++", compiler, 1)
 
