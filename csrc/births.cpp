@@ -54,12 +54,6 @@ UniqueFd make_stdin(const std::string& bytes) {
   return file;
 }
 
-// A child of ours that is not reaped yet.
-bool has_ended(pid_t pid) {
-  siginfo_t info{};
-  return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
-}
-
 }  // namespace
 
 void Supervisor::order_child(Request request, Server& server) {
@@ -143,7 +137,6 @@ Supervisor::Process& Supervisor::new_process(Request request, std::shared_ptr<Ho
 void Supervisor::give_again(Process& process) {
   Request request = std::move(process.request);
   const bool cancelled = process.flags & kStopped;
-  if (process.server != nullptr && has_ended(process.server->pid)) process.server->ready = false;
   forget(process);
   expect_strangers();
   if (cancelled) {
@@ -168,7 +161,11 @@ void Supervisor::take_birth(Process& process) {
   const Message message =
       receive_message(process.control.get(), {reinterpret_cast<char*>(&birth), sizeof birth}, again);
   if (again) return;
-  if (message.bytes == 0 && process.server != nullptr) return give_again(process);
+  if (message.bytes == 0 && process.server != nullptr) {
+    // Most often its zygote is dying, whose end gives all its orders again: to ask the same one would only cost tries.
+    process.control.reset();
+    return set_deadline(process, Clock::now() + kOrphanGrace);
+  }
   if (message.bytes != sizeof birth) return start_failed(process, "the child ended before it was confined");
   if (birth.state != kReady) {
     return start_failed(process, "the child could not be confined: " + std::generic_category().message(birth.what));

@@ -64,6 +64,8 @@ inline constexpr size_t kMostOrders = 16;
 inline constexpr uint32_t kMostDeaths = 3;
 // A zygote that lets a child wait this long to be born is taken to hang, and killed: its orders go to the next.
 inline constexpr std::chrono::seconds kBirthGrace{20};
+// A child that ended before its birth is given again after this, if its zygote's end has not done so before.
+inline constexpr std::chrono::milliseconds kOrphanGrace{200};
 // A branch takes no longer than this, or its origin is no partner any more.
 inline constexpr std::chrono::seconds kBranchGrace{5};
 // An idle session may use this much CPU time, for what its cells have left running, and is looked at this often.

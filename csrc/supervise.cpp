@@ -212,6 +212,8 @@ void Supervisor::expire() {
     set_deadline(process, Clock::time_point::max());
     if (process.state == Process::State::kIdle) {
       close_session(process.number, GoneWhy::kExpired);
+    } else if (process.state == Process::State::kStarting && process.server != nullptr && !process.control) {
+      give_again(process);
     } else if (process.state == Process::State::kStarting && process.server != nullptr) {
       syscall(SYS_pidfd_send_signal, process.server->pidfd.get(), SIGKILL, nullptr, 0);
     } else if (process.state == Process::State::kStarting) {
