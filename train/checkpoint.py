@@ -48,15 +48,20 @@ def step_directory(run_dir: Path, step: int) -> Path:
     return run_dir / "checkpoints" / f"step_{step}"
 
 
-def latest(run_dir: Path) -> Path | None:
-    """The complete checkpoint with the highest step, or None."""
-    return next(reversed(_complete(run_dir)), None)
+def latest(run_dir: Path, *, before: int | None = None) -> Path | None:
+    """The complete checkpoint with the highest step (below `before`), or None."""
+    found = [path for path in _complete(run_dir) if before is None or _step_of(path) < before]
+    return found[-1] if found else None
+
+
+def _step_of(path: Path) -> int:
+    return int(path.name[len("step_") :])
 
 
 def _complete(run_dir: Path) -> list[Path]:
     """All complete checkpoints by step."""
     named = [p for p in (run_dir / "checkpoints").glob("step_*") if re.fullmatch(r"step_[0-9]+", p.name)]
-    return sorted((p for p in named if (p / COMPLETE).is_file()), key=lambda p: int(p.name[len("step_") :]))
+    return sorted((p for p in named if (p / COMPLETE).is_file()), key=_step_of)
 
 
 def full_weights(model: PreTrainedModel) -> list[tuple[str, Tensor]]:

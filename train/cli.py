@@ -76,6 +76,11 @@ def _parser() -> argparse.ArgumentParser:
     report = _verb(verbs, "report", "write report.html of a run directory")
     report.add_argument("run", type=Path, help="run directory")
     report.set_defaults(verb=_report)
+    replay = _verb(verbs, "replay", "compute the loss of a step again from the run's records")
+    replay.add_argument("run", type=Path, help="run directory")
+    replay.add_argument("--step", type=_step, required=True, help="the RL step, from 1")
+    replay.add_argument("--json", action="store_true", help="print one JSON object")
+    replay.set_defaults(verb=_replay)
     elsewhere = {"import-gguf": "turn a GGUF file into a Hugging Face directory", "sandbox": "run|doctor"}
     for name, text in elsewhere.items():
         verbs.add_parser(name, help=text, add_help=False)
@@ -140,6 +145,12 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _step(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a step, 1 or more")
+    return int(text)
+
+
 def _load(options: argparse.Namespace, rest: list[str]) -> Recipe:
     for option in rest:
         if not option.startswith("--") or "." not in option.partition("=")[0]:
@@ -190,6 +201,16 @@ def _rollout(options: argparse.Namespace, rest: list[str]) -> int:
     lines = "\n".join(f"{key}  {value:.3f}" for key, value in summary.items())
     print(json.dumps(summary) if options.json else lines)
     return 0
+
+
+def _replay(options: argparse.Namespace, rest: list[str]) -> int:
+    from rocstar.train.replay import replay
+
+    if rest:
+        raise ConfigError(f"option {rest[0]!r} is not known; `rocstar replay RUN --step N` takes only --json")
+    result = replay(options.run, options.step)
+    print(result.to_json() if options.json else result.to_text())
+    return 0 if result.agrees else 1
 
 
 def _report(options: argparse.Namespace, rest: list[str]) -> int:

@@ -1,0 +1,172 @@
+"""`rocstar replay`: compute the loss of a step again from what the run wrote down.
+
+    checkpoint M < N -> learn the recorded trajectories of M+1 ... N-1 again -> loss of step N
+
+The loss of step N is that of the weights before it, so the checkpoint is the newest that was written before
+step N: step_N itself already has the update. Nothing is rolled out and nothing is written. One process
+replays a run of any number of ranks; on the machine and with the threads of a one-process run the losses
+are equal to the last bit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rocstar.engine.record import RecordError, from_record, read_records
+from rocstar.train import checkpoint
+from rocstar.train.config import ConfigError, Recipe, load_recipe
+from rocstar.train.learner import Learner, LossStats
+from rocstar.train.loop import loss_settings, pack_updates, stage_optimizer
+from rocstar.train.metrics import MetricsFileError, Row, read_metrics
+from rocstar.train.model_io import load_model
+from rocstar.train.run_directory import CONFIG, METRICS
+from rocstar.train.selection import Selection
+from rocstar.train.step_metrics import update_metrics
+from rocstar.train.team import World
+
+TOLERANCE = 1e-4
+"""Losses of one, two and four ranks differ by less; a difference beyond it means another update."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLoss:
+    """The loss of one step, computed again and as the run logged it; None where no update was made."""
+
+    step: int
+    loss: float | None
+    logged: float | None
+
+    @property
+    def difference(self) -> float:
+        if self.loss is None or self.logged is None:
+            return 0.0 if self.loss is self.logged else math.inf
+        return abs(self.loss - self.logged)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What came out: the asked step is the last of `steps`, those before it were learned again."""
+
+    checkpoint: Path
+    steps: list[StepLoss]
+    trajectories: int
+    """Kept trajectories of the asked step."""
+
+    @property
+    def agrees(self) -> bool:
+        return all(step.difference <= TOLERANCE for step in self.steps)
+
+    def to_json(self) -> str:
+        asked = self.steps[-1]
+        content = {
+            "step": asked.step,
+            "checkpoint": str(self.checkpoint),
+            "relearned_steps": [s.step for s in self.steps[:-1]],
+            "trajectories": self.trajectories,
+            "loss": asked.loss,
+            "logged_loss": asked.logged,
+            "difference": None if math.isinf(asked.difference) else asked.difference,
+            "agrees": self.agrees,
+        }
+        return json.dumps(content)
+
+    def to_text(self) -> str:
+        asked, earlier = self.steps[-1], [s.step for s in self.steps[:-1]]
+        again = f"steps {earlier[0]} to {earlier[-1]} learned again" if earlier else "no step in between"
+        lines = [f"checkpoint  {self.checkpoint}, {again}"]
+        if asked.loss is None and asked.logged is None:
+            lines.append(f"step {asked.step}  no update: no loss, here and in {METRICS}")
+        else:
+            lines.append(f"step {asked.step}  loss {asked.loss}, in {METRICS} {asked.logged}")
+        off = [s for s in self.steps if s.difference > TOLERANCE]
+        differs = ", ".join(f"step {s.step} by {s.difference:.1e}" for s in off)
+        lines.append(
+            f"differs beyond {TOLERANCE:g}: {differs}" if off else f"difference {asked.difference:.1e}"
+        )
+        return "\n".join(lines)
+
+
+def replay(run_dir: Path, step: int) -> Replay:
+    """Recompute step `step` of a run. ConfigError for a folder or a step that cannot be replayed."""
+    recipe, rows = _read_run(run_dir)
+    if step not in rows:
+        known = f"1 to {max(rows)}" if rows else "none yet"
+        raise ConfigError(f"run {str(run_dir)!r} has no RL step {step}; its steps are {known}")
+    saved = checkpoint.latest(run_dir, before=step)
+    if saved is None:
+        raise ConfigError(
+            f"run {str(run_dir)!r} has no checkpoint from before step {step}; keep more of them with "
+            "checkpoint.every, checkpoint.keep_last and checkpoint.keep_every"
+        )
+    progress = checkpoint.load_progress(saved)
+    first: int = progress["step"] + 1
+    selections = {k: _recorded(run_dir, k) for k in range(first, step + 1)}
+    checkpoint.set_threads(World(rank=0, size=1).threads(recipe.run.threads))
+    learner = Learner(load_model(str(saved), recipe.model.dtype))
+    learner.use(stage_optimizer(recipe))
+    checkpoint.load_optimizer(saved, learner)
+    bad_steps = progress.get("bad_steps", 0)
+    losses = []
+    for k in range(first, step + 1):
+        if _resets_optimizer(recipe, k):
+            learner.use(stage_optimizer(recipe))
+        updates = pack_updates(selections[k], recipe, step=k)
+        stats = LossStats(is_paused=True, bad_steps=bad_steps)  # no batch, no update
+        if updates:
+            stats = learner.policy_step(updates, loss_settings(recipe), bad_steps)
+        bad_steps = stats.bad_steps
+        loss = update_metrics(stats).get("loss/policy")
+        losses.append(StepLoss(step=k, loss=loss, logged=rows[k].get("loss/policy")))
+    return Replay(checkpoint=saved, steps=losses, trajectories=len(selections[step].kept))
+
+
+def _read_run(run_dir: Path) -> tuple[Recipe, dict[int, Row]]:
+    """The recipe of a run and its RL rows by step."""
+    for name in (CONFIG, METRICS):
+        if not (run_dir / name).is_file():
+            raise ConfigError(f"{str(run_dir)!r} is no run directory: it has no {name}")
+    try:
+        rows = read_metrics(run_dir / METRICS)
+    except MetricsFileError as error:
+        raise ConfigError(str(error)) from None
+    return load_recipe(run_dir / CONFIG), {row["step"]: row for row in rows if row["phase"] == "rl"}
+
+
+def _recorded(run_dir: Path, step: int) -> Selection:
+    """What the learner saw in a step, in the order it saw it."""
+    path = run_dir / "trajectories" / f"step_{step:06d}.jsonl"
+    if not path.is_file():
+        raise ConfigError(f"{str(path)!r} does not exist: step {step} cannot be learned again without it")
+    try:
+        records = [record for record in read_records(path) if record["decision"]["kept"]]
+        kept = [from_record(record) for record in records]
+        advantages = [_finite(record["advantage"]) for record in records]
+    except RecordError as error:
+        raise ConfigError(str(error)) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: a record is not whole: {type(error).__name__}: {error}") from None
+    return Selection(kept=kept, advantages=advantages, verdicts=[], groups_used=0, groups_no_signal=0)
+
+
+def _finite(advantage: Any) -> float:
+    if not isinstance(advantage, float) or not math.isfinite(advantage):
+        raise ValueError(f"a kept trajectory has advantage {advantage!r}")
+    return advantage
+
+
+def _resets_optimizer(recipe: Recipe, step: int) -> bool:
+    """Whether a stage that begins with fresh optimizer state begins with this step."""
+    return any(
+        stage.reset_optimizer and stage.steps and step == first + 1
+        for stage, first in zip(recipe.stages, _first_steps(recipe), strict=True)
+    )
+
+
+def _first_steps(recipe: Recipe) -> Sequence[int]:
+    """The run's step count at the begin of each stage."""
+    return [sum(stage.steps for stage in recipe.stages[:k]) for k in range(len(recipe.stages))]
