@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from rocstar.sandbox.cpp import command_from
 from rocstar.sandbox.flavours import FLAVOURS
 from rocstar.sandbox.pool import SandboxPool, default_max_live, default_memory_bytes
 from rocstar.sandbox.service.app import Service, ServiceOptions
@@ -159,6 +160,7 @@ async def _open_sandbox(
         memory_bytes=options.memory_bytes,
         max_sessions=options.max_sessions,
         lease_s=options.session_lease_s,
+        cpp_command=command_from(os.environ),
     )
     if options.redis is None and options.redis_file is None:
         return await stack.enter_async_context(pool)
