@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
@@ -22,6 +23,15 @@ from rocstar.sandbox.types import BatchSandbox, ExecRequest, ExecResult, Sandbox
 DEADLINE_S = 20.0
 
 
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_the_tests() -> None:
+    """Even when they are killed."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class RedisServer:
     """One redis-server process. `kill` and `start` again is a restart with the same data directory."""
 
@@ -34,7 +44,11 @@ class RedisServer:
 
     def start(self) -> None:
         self._process = subprocess.Popen(
-            self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            self._command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=die_with_the_tests,
         )
         assert self._process.stdout is not None
         log = []
@@ -225,6 +239,7 @@ def worker_process(url: str, *options: str) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        preexec_fn=die_with_the_tests,
     )
     assert process.stderr is not None
     try:
