@@ -158,7 +158,9 @@ async def working(
     url: str, sandbox: Any, capacity: int = 4, *, batch: BatchSandbox | None = None, **options: Any
 ) -> AsyncIterator[RedisWorker]:
     """A worker in this process, stopped at the end."""
-    options = {"heartbeat_s": 0.05, "claim_idle_s": 0.5, "drain_s": 0.0, "patience_s": DEADLINE_S, **options}
+    # Idle claims are taken over late, so that a busy machine does not look like a dead worker.
+    defaults = {"heartbeat_s": 0.05, "claim_idle_s": 5.0, "drain_s": 0.0, "patience_s": DEADLINE_S}
+    options = {**defaults, **options}
     worker = RedisWorker(url, batch or as_batch(sandbox), capacity, **options)
     task = asyncio.create_task(worker.run())
     try:
