@@ -49,11 +49,13 @@ ctest: setup  ## the C++ tests
 	cmake --build build/ctest -j2
 	ctest --test-dir build/ctest --output-on-failure
 
-sanitize: setup  ## the C++ tests under the address and undefined-behaviour sanitizers
+sanitize: setup  ## the C++ tests and the sandbox's Python tests under the address and undefined-behaviour sanitizers
 	cmake -S . -B build/sanitize -DCMAKE_BUILD_TYPE=Debug -DROCSTAR_SANITIZE=ON -DROCSTAR_BUILD_TESTS=ON \
-	    -DROCSTAR_BUILD_PYTHON=OFF
+	    -DROCSTAR_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
+	    -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir)
 	cmake --build build/sanitize -j2
 	ctest --test-dir build/sanitize --output-on-failure
+	$(BIN)/python tests/sandbox/run_sanitized.py build/sanitize
 
 bench: setup  ## list the benchmarks; BENCH=name runs one
 ifeq ($(BENCH),)

@@ -177,13 +177,13 @@ async def test_a_pool_with_a_stopped_supervisor_closes(monkeypatch: pytest.Monke
 
 
 TRAINER = """
-import asyncio
+import asyncio, sys
 from rocstar.sandbox import process
 from rocstar.sandbox.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, Limits
 
 async def main():
-    process.ENVIRONMENT.update({environment!r})
+    process.ENVIRONMENT.update(eval(sys.argv[1]))
     async with SandboxPool() as pool:
         session = await pool.open_session()
         await session.run("open('kept', 'w').write('x')")
@@ -197,9 +197,8 @@ asyncio.run(main())
 
 
 async def test_everything_dies_with_the_process_that_holds_the_pool() -> None:
-    environment = {name: process.ENVIRONMENT[name] for name in ("PYTHONPATH",) if name in process.ENVIRONMENT}
     trainer = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", TRAINER.format(environment=environment), stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-c", TRAINER, repr(process.ENVIRONMENT)), stdout=asyncio.subprocess.PIPE
     )
     assert trainer.stdout is not None
     line = (await trainer.stdout.readline()).decode().split()
