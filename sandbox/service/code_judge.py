@@ -122,7 +122,8 @@ class CodeJudge:
     def _judged(self, submission: Submission, result: ExecResult, with_output: bool) -> dict[str, Any]:
         # A program that ends in the moment it is to be killed has run too long all the same: what counts is
         # the measured time, so that sleep(10) under a limit of 10 s is a timeout every time.
-        over = result.wall_s >= self._options.execution_s
+        limit_s = self._options.execution_s
+        over = result.status is Status.TIMEOUT or result.wall_s >= limit_s
         run_success = result.status is Status.OK and not over
         expected = submission.expected_output
         stdout = result.stdout
@@ -130,15 +131,15 @@ class CodeJudge:
             "sub_id": submission.sub_id,
             "success": run_success and (expected is None or stdout.strip() == expected.strip()),
             "run_success": run_success,
-            "cost": result.wall_s,
+            "cost": max(result.wall_s, limit_s) if over else result.wall_s,
         }
         if with_output:
             shown = self._options.shown_chars
-            if result.status is Status.TIMEOUT or (over and result.status is Status.OK):
+            if over and result.status in (Status.TIMEOUT, Status.OK):
                 stdout = stdout[:shown] + TIMEOUT_LINE
             fields["stdout"] = stdout[:shown]
             fields["stderr"] = result.stderr[:shown]
-        fields["reason"] = "worker_timeout" if over or result.status is Status.TIMEOUT else ""
+        fields["reason"] = "worker_timeout" if over else ""
         return fields
 
 

@@ -20,6 +20,9 @@ SCRIPT_END = "\npass\n"
 OUTPUT_BYTES = 8 << 20
 """Kept per stream: the original judges all of it, however little it then shows."""
 
+EARLY_S = 0.005
+"""So much before the limit a program is killed: one that sleeps as long as the limit must not get to print."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeOptions:
@@ -53,7 +56,7 @@ class JudgeOptions:
     @property
     def limits(self) -> Limits:
         return Limits(
-            wall_s=float(self.execution_s),
+            wall_s=self.execution_s - EARLY_S,
             cpu_s=self.execution_s + 1,
             memory_bytes=self.memory_bytes,
             output_bytes=min(OUTPUT_BYTES, MAX_OUTPUT_BYTES),

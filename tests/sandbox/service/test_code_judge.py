@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox.service.decode_code_judge import SCRIPT_END, JudgeOptions
+from rocstar.sandbox.service.decode_code_judge import EARLY_S, SCRIPT_END, JudgeOptions
 from rocstar.sandbox.testing import FakeSandbox, error, ok, output_limit, signaled, timeout
 from rocstar.sandbox.types import ExecRequest, SandboxError
 
@@ -156,7 +156,7 @@ async def test_every_submission_gets_the_environments_limits(serve: Any) -> None
     assert (python.code, python.stdin, python.flavour) == ("import sympy" + SCRIPT_END, "in", "numeric")
     assert (cpp.code, cpp.flavour) == ("int main(){}", "cpp")
     for request in fake.requests:
-        assert (request.limits.wall_s, request.limits.memory_bytes) == (4.0, 512 << 20)
+        assert (request.limits.wall_s, request.limits.memory_bytes) == (4 - EARLY_S, 512 << 20)
 
 
 async def test_a_compile_error_is_its_text_at_no_cost(serve: Any) -> None:
