@@ -3,8 +3,8 @@ pool's process and in every zygote and child.
 
     python tests/sandbox/run_sanitized.py build/sanitize [pytest arguments]
 
-The package is laid out anew below the build directory, with links to its Python files, so that the module that is
-installed stays as it is. A finding aborts the process that has it, which fails the test.
+The package is laid out anew below the build directory, with links to its Python files, so that the module that
+is installed stays as it is. A finding aborts the process that has it, which fails the test.
 """
 
 import json
@@ -21,8 +21,8 @@ TESTS = ("pool", "batch", "recovery", "session", "hostile_sessions", "scratch", 
 LEFT_OUT = "not flavours and not each_stage and not each_supervisor"
 
 OPTIONS = {
-    # Python never frees all it has, a program that asks for too much is to get a MemoryError, and one that crashes
-    # is to die of its own signal.
+    # Python never frees all it has, a program that asks for too much is to get a MemoryError, and one that
+    # crashes is to die of its own signal.
     "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1:handle_segv=0",
     "UBSAN_OPTIONS": "halt_on_error=1:abort_on_error=1:print_stacktrace=1",
 }
@@ -46,7 +46,7 @@ def lay_out(build: Path) -> Path:
 
 
 def libraries() -> str:
-    """To be loaded before all else: the runtime must be the first, and needs C++'s own to wrap its exceptions."""
+    """To be loaded before all else: the runtime must come first, and needs C++'s own to wrap exceptions."""
     names = ("libasan.so", "libstdc++.so")
     found = [
         subprocess.run(["c++", f"-print-file-name={name}"], check=True, capture_output=True, text=True)
