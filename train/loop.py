@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from rocstar.engine.group import run_groups
 from rocstar.engine.record import to_record, write_records
 from rocstar.engine.rollout import Agent
 from rocstar.engine.types import Group, Task
-from rocstar.train import checkpoint, gate
+from rocstar.train import gate
 from rocstar.train.algorithm.off_policy import Correction, Gate
 from rocstar.train.batch import MicroBatch, pack, policy_examples, split_updates
+from rocstar.train.checkpoint_writer import Order
 from rocstar.train.config import Recipe, StageConfig, TrainingStopped
 from rocstar.train.console import Console
 from rocstar.train.data import TaskCursor
@@ -65,7 +65,6 @@ class Run:
     agent: Agent
     engine: Publisher
     team: LearnerTeam
-    tokenizer: PreTrainedTokenizerBase
     heldout: list[Task]
     metrics: MetricsWriter
     console: Console
@@ -132,6 +131,7 @@ async def run_stage(
     run.budget.finish()  # an evaluation before the stage is not its first step's time
     end = first_step + stage.steps
     while run.step < end:
+        run.team.check_saved()
         metrics = await train_step(run, stage, cursor)
         run.log(metrics | run.budget.finish(), stage=stage.name, phase="rl")
         every = run.recipe.eval.every
@@ -280,7 +280,7 @@ async def filter_by_difficulty(run: Run, stage: StageConfig, tasks: Sequence[Tas
 
 
 async def save(run: Run, stage: StageConfig | None, cursor: TaskCursor | None, *, first_step: int) -> None:
-    """Write checkpoint step_N and drop old ones."""
+    """Begin to write checkpoint step_N; the next steps go on meanwhile."""
     progress = {
         "step": run.step,
         "version": run.engine.version,
@@ -291,6 +291,13 @@ async def save(run: Run, stage: StageConfig | None, cursor: TaskCursor | None, *
         "bad_steps": run.bad_steps,
         "metrics_bytes": run.metrics.path.stat().st_size,
     }
-    extras = checkpoint.Extras(tokenizer=run.tokenizer, progress=progress)
-    await run.team.save(checkpoint.step_directory(run.directory, run.step), extras)
-    checkpoint.prune(run.directory, run.recipe.checkpoint.keep_last)
+    keep = run.recipe.checkpoint
+    await run.team.save(
+        Order(
+            run_dir=run.directory,
+            step=run.step,
+            progress=progress,
+            keep_last=keep.keep_last,
+            keep_every=keep.keep_every,
+        )
+    )

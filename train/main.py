@@ -260,15 +260,18 @@ class _Builder:
             lockstep=recipe.engine.deterministic,
         )
         async with engine:
-            run = self._assemble(team, engine, chat, tokenizer)
+            run = self._assemble(team, engine, chat)
             if saved is None and recipe.model.path != "scratch" and recipe.sft.steps:
                 rows = await conversations_for(
                     recipe, self.tasks.demonstrations, self._known(), self.sandbox, self.console
                 )
                 await self._cold_start(team, chat, rows, tokenizer)
                 await engine.publish(engine.version + 1, await team.full_weights())
-            await _stages(run, self.tasks, saved)
-            await team.stop()
+            team.writer.use_tokenizer(tokenizer)
+            with contextlib.closing(team):
+                await _stages(run, self.tasks, saved)
+                await team.finish_saving()
+                await team.stop()
 
     async def _hand_over(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
         """Where the other ranks find rank 0's model: a directory, or the name it was loaded from."""
@@ -278,9 +281,7 @@ class _Builder:
         checkpoint.save_model(directory, model, checkpoint.full_weights(model), tokenizer)
         return str(directory)
 
-    def _assemble(
-        self, team: LearnerTeam, engine: EmbeddedEngine, chat: ChatFormat, tokenizer: PreTrainedTokenizerBase
-    ) -> Run:
+    def _assemble(self, team: LearnerTeam, engine: EmbeddedEngine, chat: ChatFormat) -> Run:
         recipe = self.recipe
         limits = RolloutLimits(
             max_response_tokens=1,
@@ -302,7 +303,6 @@ class _Builder:
             agent=agent,
             engine=engine,
             team=team,
-            tokenizer=tokenizer,
             heldout=self.tasks.heldout,
             metrics=self.metrics,
             console=self.console,

@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 
 from rocstar.train import checkpoint
 from rocstar.train.batch import MicroBatch, share_out
+from rocstar.train.checkpoint_writer import CheckpointWriter, Order
 from rocstar.train.learner import Learner, LossSettings, LossStats
 from rocstar.train.optim import OptimSpec
 
@@ -106,6 +107,8 @@ class LearnerTeam:
     def __init__(self, model: PreTrainedModel, world: World, thread: ThreadPoolExecutor) -> None:
         self.world, self._thread = world, thread
         self.learner = Learner(model, world_size=world.size)
+        group = dist.new_group(backend="gloo") if world.size > 1 else None
+        self.writer = CheckpointWriter(rank=world.rank, group=group)
 
     # ---- rank 0, on the event loop ----
 
@@ -133,9 +136,27 @@ class LearnerTeam:
         weights: list[tuple[str, Tensor]] = await self._everywhere("full_weights", [()] * self.world.size)
         return weights
 
-    async def save(self, directory: Path, extras: checkpoint.Extras) -> None:
-        """A whole checkpoint: written beside, then renamed."""
-        await self._everywhere("save", [(str(directory), extras)] * self.world.size)
+    async def save(self, order: Order) -> None:
+        """Begin a checkpoint: returns when the state is copied, while it is being written."""
+        if self.world.size > 1:  # what rank 0 alone can find wrong, before the others take part
+            await self._in_thread(self._check_room, order)
+        await self._everywhere("save", [(order,)] * self.world.size)
+
+    def _check_room(self, order: Order) -> None:
+        self.writer.finish()
+        checkpoint.check_space(order.directory, self.learner.model)
+
+    def check_saved(self) -> None:
+        """Raise what made the last checkpoint fail, if it has failed by now."""
+        self.writer.check()
+
+    async def finish_saving(self) -> None:
+        """Wait until the last checkpoint is written."""
+        await self._everywhere("finish_saving", [()] * self.world.size)
+
+    def close(self) -> None:
+        """Let a checkpoint in flight be written; the team does nothing after this."""
+        self.writer.close()
 
     async def load_optimizer(self, directory: Path) -> None:
         await self._everywhere("load_optimizer", [(str(directory),)] * self.world.size)
@@ -143,13 +164,13 @@ class LearnerTeam:
     async def stop(self) -> None:
         """Let the other ranks go home."""
         if self.world.size > 1:
-            await self._in_thread(lambda: self._scatter("stop", [()] * self.world.size))
+            await self._in_thread(self._scatter, "stop", [()] * self.world.size)
 
     async def _everywhere(self, verb: str, payloads: Sequence[tuple[Any, ...]]) -> Any:
         return await self._in_thread(lambda: self._run(verb, self._scatter(verb, payloads)))
 
-    async def _in_thread(self, work: Callable[[], Any]) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+    async def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
     def _scatter(self, verb: str, payloads: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
         if self.world.size == 1:
@@ -181,8 +202,9 @@ class LearnerTeam:
         if verb == "full_weights":
             return checkpoint.full_weights(self.learner.model)
         if verb == "save":
-            directory, extras = payload
-            return checkpoint.save(Path(directory), self.learner, extras, self.world.rank, self.world.size)
+            return self.writer.begin(payload[0], self.learner)
+        if verb == "finish_saving":
+            return self.writer.finish()
         if verb == "load_optimizer":
             return checkpoint.load_optimizer(Path(payload[0]), self.learner)
         raise AssertionError(f"unknown verb {verb!r}")

@@ -1,10 +1,12 @@
 """A checkpoint is whole or does not exist, and what goes on from it goes on exactly."""
 
+import concurrent.futures
 import shutil
+import threading
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,7 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from rocstar.train import checkpoint
 from rocstar.train.batch import Example, MicroBatch, pack
-from rocstar.train.checkpoint import CheckpointError, Extras, step_directory
+from rocstar.train.checkpoint import CheckpointError, step_directory
+from rocstar.train.checkpoint_writer import CheckpointWriter, Order
 from rocstar.train.config import ConfigError, ScratchConfig
 from rocstar.train.learner import Learner
 from rocstar.train.optim import OptimSpec
@@ -50,16 +53,22 @@ def run(made: Learner, seeds: range) -> list[float]:
     return [made.imitation_step(micro(seed)).grad_norms[0] for seed in seeds]
 
 
+def order(run_dir: Path, step: int, *, keep_last: int = 99, **progress: Any) -> Order:
+    return Order(run_dir=run_dir, step=step, progress=progress, keep_last=keep_last, keep_every=0)
+
+
 @pytest.fixture
-def write(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> Callable[..., Path]:
-    """Save `learner` as step_N of the run at tmp_path."""
+def write(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Save `learner` as step_N of the run at tmp_path, and wait for it."""
+    with CheckpointWriter() as writer:
+        writer.use_tokenizer(tokenizer)
 
-    def save(made: Learner, step: int, **progress: Any) -> Path:
-        directory = step_directory(tmp_path, step)
-        checkpoint.save(directory, made, Extras(tokenizer=tokenizer, progress=progress), rank=0, world_size=1)
-        return directory
+        def save(made: Learner, step: int, **progress: Any) -> Path:
+            writer.begin(order(tmp_path, step, **progress), made)
+            writer.finish()
+            return step_directory(tmp_path, step)
 
-    return save
+        yield save
 
 
 def weights_of(made: Learner) -> dict[str, torch.Tensor]:
@@ -112,7 +121,7 @@ def test_the_directory_is_for_transformers_too(write: Callable[..., Path]) -> No
 # ---- whole or not at all ----
 
 
-@pytest.mark.parametrize("step_that_fails", ["_save_optimizer", "save_model", "_save_rest"])
+@pytest.mark.parametrize("step_that_fails", ["_save_optimizer", "_save_rest", "_flush"])
 @pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()])
 def test_a_save_that_fails_leaves_nothing(
     write: Callable[..., Path],
@@ -127,6 +136,7 @@ def test_a_save_that_fails_leaves_nothing(
     def fail(*_: object) -> None:
         raise error
 
+    assert callable(getattr(checkpoint, step_that_fails))
     monkeypatch.setattr(checkpoint, step_that_fails, fail)
     with pytest.raises(type(error)):
         write(made, 2)
@@ -165,6 +175,15 @@ def test_prune_keeps_the_newest_and_the_first(tmp_path: Path, keep: int, left: l
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == (left or names)
 
 
+def test_prune_keeps_every_so_many_for_good(tmp_path: Path) -> None:
+    for step in range(0, 26, 3):
+        (tmp_path / "checkpoints" / f"step_{step}").mkdir(parents=True)
+        (tmp_path / "checkpoints" / f"step_{step}" / "COMPLETE").touch()
+    checkpoint.prune(tmp_path, 1, keep_every=6, always=3)
+    left = {int(p.name.removeprefix("step_")) for p in (tmp_path / "checkpoints").iterdir()}
+    assert left == {0, 3, 6, 12, 18, 24}
+
+
 def test_saving_a_step_again_replaces_it(write: Callable[..., Path], tmp_path: Path) -> None:
     made = learner(ADAMW)
     write(made, 1, note="old")
@@ -197,3 +216,112 @@ def test_a_failed_write_with_no_room_left_is_a_full_disk(
     monkeypatch.setattr(checkpoint, "_save_optimizer", fail)
     with pytest.raises(CheckpointError, match="is full"):
         write(learner(ADAMW), 7)
+
+
+# ---- beside the training ----
+
+
+class Held:
+    """Stops a writer in the middle of a write until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        real = checkpoint._save_rest
+
+        def wait(partial: Path, snap: checkpoint.Snapshot) -> None:
+            self.reached.set()
+            assert self.go_on.wait(60)
+            real(partial, snap)
+
+        monkeypatch.setattr(checkpoint, "_save_rest", wait)
+
+
+def test_what_is_written_is_the_state_at_the_begin(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three more steps are made while the write waits; it holds what was before them."""
+    made = learner(ADAMW)
+    run(made, range(2))
+    expected = weights_of(made)
+    held = Held(monkeypatch)
+    with CheckpointWriter() as writer:
+        writer.use_tokenizer(tokenizer)
+        writer.begin(order(tmp_path, 2), made)
+        assert held.reached.wait(60)
+        norms = run(made, range(2, 5))
+        assert checkpoint.latest(tmp_path) is None, "a checkpoint that is being written does not exist"
+        held.go_on.set()
+        writer.finish()
+    directory = step_directory(tmp_path, 2)
+    loaded = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    assert all(torch.equal(p, expected[n]) for n, p in loaded.named_parameters())
+    resumed = learner(ADAMW, loaded)
+    checkpoint.load_optimizer(directory, resumed)
+    assert run(resumed, range(2, 5)) == norms
+
+
+def test_the_next_checkpoint_waits_for_the_one_before(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, held = learner(ADAMW), Held(monkeypatch)
+    with CheckpointWriter() as writer:
+        writer.use_tokenizer(tokenizer)
+        writer.begin(order(tmp_path, 1), made)
+        assert held.reached.wait(60)
+        second = threading.Thread(target=lambda: writer.begin(order(tmp_path, 2, keep_last=1), made))
+        second.start()
+        assert checkpoint.latest(tmp_path) is None
+        held.go_on.set()
+        second.join(60)
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step_2"]
+
+
+@pytest.mark.parametrize("how", ["begin", "check", "finish"])
+def test_a_failed_write_is_raised_once(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    made = learner(ADAMW)
+    failed = threading.Event()
+
+    def fail(*_: object) -> None:
+        failed.set()
+        raise RuntimeError("broken")
+
+    with CheckpointWriter() as writer:
+        writer.use_tokenizer(tokenizer)
+        monkeypatch.setattr(checkpoint, "_save_optimizer", fail)
+        writer.begin(order(tmp_path, 1), made)
+        assert failed.wait(60)
+        monkeypatch.undo()
+        concurrent.futures.wait([cast(Any, writer)._writing])
+        again = {"begin": lambda: writer.begin(order(tmp_path, 2), made)}.get(how, getattr(writer, how))
+        with pytest.raises(RuntimeError, match="broken"):
+            again()
+        again()
+    assert not list((tmp_path / "checkpoints").glob("*.partial"))
+
+
+def test_a_checkpoint_in_transformers_has_the_learners_logprobs(write: Callable[..., Path]) -> None:
+    """Plain attention, no packing, one padded row at a time: log-probs to 1e-5."""
+    made = learner(ADAMW)
+    with torch.no_grad():
+        for parameter in made.model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(8.0)
+    run(made, range(3))
+    plain = AutoModelForCausalLM.from_pretrained(write(made, 3), dtype=torch.float32)
+    assert plain.config.tie_word_embeddings == made.model.config.tie_word_embeddings
+    rows = [[5, 9, 33, 2, 41, 7], [8, 8, 1], [50, 51, 52, 53, 54, 55, 56, 57, 58]]
+    examples = [
+        Example(ids=ids, mask=[0] + [1] * (len(ids) - 1), weights=[0.0] * len(ids),
+                rollout_logprobs=[None] * len(ids), advantage=0.0)
+        for ids in rows
+    ]  # fmt: skip
+    micros = pack(examples, tokens_per_microbatch=100)
+    found = made.logprobs(micros, 0.8)[0].tolist()
+    expected: list[float] = []
+    for ids in sorted(rows, key=len):
+        logits = plain(input_ids=torch.tensor([ids])).logits[0, :-1].detach() / 0.8
+        expected += logits.log_softmax(-1).gather(-1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert max(found) - min(found) > 1.0, "not uniform"

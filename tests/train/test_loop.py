@@ -25,6 +25,7 @@ from rocstar.engine.types import (
     TrajectoryKey,
 )
 from rocstar.train import checkpoint, loop
+from rocstar.train.checkpoint_writer import Order
 from rocstar.train.config import CheckpointConfig, EvalConfig, Recipe, RlConfig, StageConfig, TrainingStopped
 from rocstar.train.data import TaskCursor
 from rocstar.train.evaluate import Evaluation, summarise
@@ -65,9 +66,12 @@ class SavingTeam:
         self.metrics = metrics
         self.saved: list[tuple[str, dict[str, Any], int]] = []
 
-    async def save(self, directory: Path, extras: checkpoint.Extras) -> None:
-        write_checkpoint(directory)
-        self.saved.append((directory.name, extras.progress, len(read_metrics(self.metrics))))
+    async def save(self, order: Order) -> None:
+        write_checkpoint(order.directory)
+        self.saved.append((order.directory.name, order.progress, len(read_metrics(self.metrics))))
+
+    def check_saved(self) -> None:
+        pass
 
 
 def build_run(directory: Path, recipe: Recipe) -> loop.Run:
@@ -83,7 +87,6 @@ def build_run(directory: Path, recipe: Recipe) -> loop.Run:
         agent=agent,
         engine=cast(Any, Silent()),
         team=cast(Any, SavingTeam(directory / "metrics.jsonl")),
-        tokenizer=nothing,
         heldout=[],
         metrics=MetricsWriter(directory / "metrics.jsonl"),
         console=cast(Any, Silent()),
