@@ -21,7 +21,7 @@ OUTPUT_BYTES = 8 << 20
 """Kept per stream: the original judges all of it, however little it then shows."""
 
 EARLY_S = 0.005
-"""So much before the limit a program is killed: one that sleeps as long as the limit must not get to print."""
+"""So much before the limit a program is killed: one that sleeps as long must not get to print."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
