@@ -135,12 +135,12 @@ def write(directory: Path, snap: Snapshot, *, rank: int = 0, group: Any = None) 
     one process.
 
     Raises:
-        CheckpointError: no space is left.
+        CheckpointError: the disk is full now; see `check_space` for before.
     """
     partial = directory.with_name(directory.name + ".partial")
     try:
         if rank == 0:
-            check_space(directory, snap.shell)
+            directory.parent.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(partial, ignore_errors=True)
             (partial / "state").mkdir(parents=True)
         if group is not None:

@@ -260,7 +260,7 @@ def test_a_disk_that_fills_while_writing(
     workshop: Any, finished: Path, small_disk: Path, spare_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check of the free space says yes here: what is left is found out by writing."""
-    monkeypatch.setattr(checkpoint, "_check_space", lambda *_: None)
+    monkeypatch.setattr(checkpoint, "check_space", lambda *_: None)
     directory = small_disk / "run"
     fill(small_disk, spare_bytes=spare_bytes)
     ended = workshop.main("train", "coin.toml", "--output-dir", str(directory))
@@ -282,7 +282,7 @@ def test_the_last_checkpoint_outlives_a_full_disk_and_the_run_goes_on(
 
     directory = small_disk / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_check_space", fill_at_step_2)
+        patch.setattr(checkpoint, "check_space", fill_at_step_2)
         ended = workshop.main("train", "coin.toml", "--output-dir", str(directory))
     assert ended.returncode == 2 and "full" in ended.stderr.splitlines()[-1], ended.stderr
     assert sorted(path.name for path in (directory / "checkpoints").iterdir()) == ["step_0", "step_1"]
