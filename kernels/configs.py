@@ -30,7 +30,6 @@ class LaunchConfig:
 
 
 # (largest vocabulary, config), in order. A wave of gfx942 has 64 lanes, a warp of sm_90 has 32.
-_SMALL = LaunchConfig(block=1024, num_warps=4)
 TABLE: dict[Arch, tuple[tuple[float, LaunchConfig], ...]] = {
     # 16 waves with one 16-byte load each: few rows in flight, which the cache can keep for the second pass.
     "gfx942": (
@@ -39,10 +38,10 @@ TABLE: dict[Arch, tuple[tuple[float, LaunchConfig], ...]] = {
         (float("inf"), LaunchConfig(block=8192, num_warps=16)),
     ),
     "sm_90": (
-        (8192, _SMALL),
+        (8192, LaunchConfig(block=1024, num_warps=4)),
         (float("inf"), LaunchConfig(block=4096, num_warps=8)),
     ),
-    "fallback": ((float("inf"), _SMALL),),
+    "fallback": ((float("inf"), LaunchConfig(block=2048, num_warps=4)),),
     # The interpreter pays per instruction, not per column.
     "interpreter": ((float("inf"), LaunchConfig(block=1024, num_warps=1)),),
 }

@@ -60,10 +60,10 @@ def ops_for(device: torch.device, backend: Backend | str = Backend.auto) -> Modu
         ValueError: an unknown backend.
     """
     backend = Backend(backend)
-    if backend == Backend.torch:
+    if backend == Backend.torch or (backend == Backend.auto and device.type != "cuda"):
         return torch_ops
     reason = _why_not_triton(device)
-    if reason is None and (backend == Backend.triton or device.type == "cuda"):
+    if reason is None:
         from rocstar.kernels import triton_ops
 
         return triton_ops

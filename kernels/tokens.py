@@ -39,7 +39,9 @@ class LossSpec:
     def __post_init__(self) -> None:
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise ValueError(f"temperature must be positive and finite, got {self.temperature}")
-        if not (0 <= self.clip_low < 1 and self.clip_high >= 0 and (self.dual_clip or math.inf) > 1):
+        if not (
+            0 <= self.clip_low < 1 and self.clip_high >= 0 and (self.dual_clip is None or self.dual_clip > 1)
+        ):
             raise ValueError(
                 "need 0 <= clip_low < 1, clip_high >= 0 and dual_clip > 1 (or none), "
                 f"got clip_low={self.clip_low}, clip_high={self.clip_high}, dual_clip={self.dual_clip}"

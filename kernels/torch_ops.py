@@ -29,7 +29,7 @@ from rocstar.kernels.tokens import (
     TokenStats,
 )
 
-BLOCK_BYTES = 8 << 20  # of float32 logits at a time: two such buffers stay in the last-level cache
+BLOCK_BYTES = 4 << 20  # of float32 logits at a time: two such buffers stay in the last-level cache
 FLOOR = -1e30  # stands for -inf where 0 * -inf would be NaN
 
 
@@ -163,7 +163,7 @@ def _row_stats(
     x_BV: Tensor, ids_B: Tensor, temperature: float, shifted_BV: Tensor, exp_BV: Tensor
 ) -> RowStats:
     """Fills both buffers: (x - max) / T and its exponential."""
-    max_B = x_BV.amax(-1).to(shifted_BV.dtype)
+    max_B = x_BV.amax(-1).to(shifted_BV.dtype).clamp_(min=FLOOR)  # a shard may have no token for a row
     torch.sub(x_BV, max_B[:, None], out=shifted_BV)
     if temperature != 1:
         shifted_BV.div_(temperature)

@@ -11,12 +11,12 @@ of the row. `block` columns are taken at a time; the last, incomplete block is a
 others need no mask and load 16 bytes at once whatever the vocabulary size.
 """
 
-# mypy: disable-error-code="untyped-decorator"
+# What a kernel takes has no type outside triton: pointers, and scalars of the device.
+# mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import triton
@@ -40,14 +40,14 @@ _CLIP_DUAL = tl.constexpr(3)
 
 
 @triton.jit
-def _raise_floor(x: Any) -> Any:
+def _raise_floor(x):
     """-inf becomes the floor; NaN stays NaN, which `maximum` would swallow."""
     x = x.to(tl.float32)
     return tl.where(x < _FLOOR, _FLOOR, x)
 
 
 @triton.jit
-def _fold(m: Any, s: Any, w: Any, x: Any, inv_t: Any) -> Any:
+def _fold(m, s, w, x, inv_t):
     """Take one more logit into each lane. One exponential serves both cases: a new maximum or not."""
     x = _raise_floor(x)
     delta = x - m
@@ -59,7 +59,7 @@ def _fold(m: Any, s: Any, w: Any, x: Any, inv_t: Any) -> Any:
 
 
 @triton.jit
-def _row_sums(x_ptr: Any, V: Any, inv_t: Any, BLOCK: tl.constexpr) -> Any:
+def _row_sums(x_ptr, V, inv_t, BLOCK: tl.constexpr):
     """M, S, W of `RowStats`. Lanes meet once per row, at the end."""
     m = tl.full((BLOCK,), _FLOOR, tl.float32)
     s = tl.zeros((BLOCK,), tl.float32)
@@ -81,17 +81,17 @@ def _row_sums(x_ptr: Any, V: Any, inv_t: Any, BLOCK: tl.constexpr) -> Any:
 
 @triton.jit
 def _dlogits(
-    x: Any,
-    c: Any,
-    t: Any,
-    M: Any,
-    log_s: Any,
-    entropy: Any,
-    g: Any,
-    h: Any,
-    inv_t: Any,
+    x,
+    c,
+    t,
+    M,
+    log_s,
+    entropy,
+    g,
+    h,
+    inv_t,
     HAS_ENTROPY: tl.constexpr,
-) -> Any:
+):
     """g (1[c = t] - p) + h dH/dz, with dH/dz = -p (log p + H)."""
     log_p = (_raise_floor(x) - M) * inv_t - log_s
     p = tl.exp(log_p)
@@ -103,18 +103,18 @@ def _dlogits(
 
 @triton.jit
 def _write_gradient(
-    x_ptr: Any,
-    V: Any,
-    t: Any,
-    M: Any,
-    log_s: Any,
-    entropy: Any,
-    g: Any,
-    h: Any,
-    inv_t: Any,
+    x_ptr,
+    V,
+    t,
+    M,
+    log_s,
+    entropy,
+    g,
+    h,
+    inv_t,
     HAS_ENTROPY: tl.constexpr,
     BLOCK: tl.constexpr,
-) -> Any:
+):
     """Each thread writes where it read."""
     columns = tl.arange(0, BLOCK)
     whole = (V // BLOCK) * BLOCK
@@ -124,13 +124,13 @@ def _write_gradient(
         tl.store(x_ptr + c, d.to(x_ptr.dtype.element_ty))
     if whole < V:
         c = whole + columns
-        x = tl.load(x_ptr + c, mask=c < V, other=0.0)
+        x = tl.load(x_ptr + c, mask=c < V, other=-float("inf"))
         d = _dlogits(x, c, t, M, log_s, entropy, g, h, inv_t, HAS_ENTROPY)
         tl.store(x_ptr + c, d.to(x_ptr.dtype.element_ty), mask=c < V)
 
 
 @triton.jit
-def _write_zeros(x_ptr: Any, V: Any, BLOCK: tl.constexpr) -> Any:
+def _write_zeros(x_ptr, V, BLOCK: tl.constexpr):
     zeros = tl.zeros((BLOCK,), x_ptr.dtype.element_ty)
     columns = tl.arange(0, BLOCK)
     whole = (V // BLOCK) * BLOCK
@@ -145,17 +145,17 @@ def _write_zeros(x_ptr: Any, V: Any, BLOCK: tl.constexpr) -> Any:
 
 @triton.jit
 def _token_terms(
-    logp: Any,
-    raw: Any,
-    adv: Any,
-    ref: Any,
-    tis: Any,
-    one_minus_low: Any,
-    one_plus_high: Any,
-    dual: Any,
-    kl_coef: Any,
+    logp,
+    raw,
+    adv,
+    ref,
+    tis,
+    one_minus_low,
+    one_plus_high,
+    dual,
+    kl_coef,
     HAS_REF: tl.constexpr,
-) -> Any:
+):
     """Loss without weight and entropy term, its slope in logp, ratio and clip code; `raw` is logp - old."""
     ratio = tl.exp(tl.minimum(tl.maximum(raw, -_MAX_LOG_RATIO), _MAX_LOG_RATIO))
     is_low = (adv < 0.0) & (ratio < one_minus_low)
@@ -180,13 +180,13 @@ def _token_terms(
 
 @triton.jit
 def token_loss_kernel(
-    x_ptr: Any, ids_ptr: Any, weights_ptr: Any, advantages_ptr: Any, old_ptr: Any, ref_ptr: Any, tis_ptr: Any,
-    logprobs_ptr: Any, entropy_ptr: Any, ratio_ptr: Any, code_ptr: Any, loss_ptr: Any,
-    stride: Any, V: Any, inv_t: Any, one_minus_low: Any, one_plus_high: Any, dual: Any, kl_coef: Any,
-    entropy_coef: Any,
+    x_ptr, ids_ptr, weights_ptr, advantages_ptr, old_ptr, ref_ptr, tis_ptr,
+    logprobs_ptr, entropy_ptr, ratio_ptr, code_ptr, loss_ptr,
+    stride, V, inv_t, one_minus_low, one_plus_high, dual, kl_coef,
+    entropy_coef,
     HAS_OLD: tl.constexpr, HAS_REF: tl.constexpr, HAS_TIS: tl.constexpr, HAS_ENTROPY: tl.constexpr,
     GRAD: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride
     weight = tl.load(weights_ptr + row)
@@ -241,9 +241,9 @@ def token_loss_kernel(
 
 @triton.jit
 def row_stats_kernel(
-    x_ptr: Any, ids_ptr: Any, weights_ptr: Any, max_ptr: Any, sum_ptr: Any, weighted_ptr: Any,
-    target_ptr: Any, stride: Any, V: Any, first_id: Any, inv_t: Any, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+    x_ptr, ids_ptr, weights_ptr, max_ptr, sum_ptr, weighted_ptr,
+    target_ptr, stride, V, first_id, inv_t, BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     if tl.load(weights_ptr + row) == 0.0:
         return
@@ -259,10 +259,10 @@ def row_stats_kernel(
 
 @triton.jit
 def grad_kernel(
-    x_ptr: Any, ids_ptr: Any, max_ptr: Any, log_sum_ptr: Any, entropy_ptr: Any, dlogprobs_ptr: Any,
-    dentropy_ptr: Any, stride: Any, V: Any, first_id: Any, inv_t: Any,
+    x_ptr, ids_ptr, max_ptr, log_sum_ptr, entropy_ptr, dlogprobs_ptr,
+    dentropy_ptr, stride, V, first_id, inv_t,
     HAS_ENTROPY: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride
     g = tl.load(dlogprobs_ptr + row)
