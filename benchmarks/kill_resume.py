@@ -1,0 +1,197 @@
+"""Does a run that is killed again and again end with the same weights? kill -9 from outside, then --resume.
+
+    python benchmarks/kill_resume.py --out benchmarks/results/kill_resume.json
+
+One cold start; from its model one uninterrupted run, and one that is killed at random moments, some of them
+while a checkpoint is being written (its .partial folder is there when the process is dead). Both decode in
+lockstep with one torch thread. Compared bit by bit: the last weights, and every row of metrics.jsonl but its
+times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from quickstart_seeds import ROOT, machine
+
+Start = Callable[[bool], subprocess.Popen]
+"""Starts the run; true = with --resume."""
+POLL_S = 0.002
+
+
+def partials(directory: Path) -> set[str]:
+    return {path.name for path in (directory / "checkpoints").glob("*.partial")}
+
+
+def last_step(directory: Path) -> int:
+    """The last RL step in metrics.jsonl, whose last line may be torn."""
+    path = directory / "metrics.jsonl"
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    steps = [0]
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        steps.append(row["step"] if row["phase"] == "rl" else 0)
+    return max(steps)
+
+
+def has_ended(process: subprocess.Popen, wait_s: float) -> bool:
+    try:
+        process.wait(wait_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def kill(process: subprocess.Popen, directory: Path) -> dict:
+    """kill -9, and what the death left behind."""
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return {
+        "step": last_step(directory),
+        "inside_write": bool(partials(directory)),
+        "exit": process.returncode,
+    }
+
+
+def kill_after(process: subprocess.Popen, directory: Path, delay_s: float) -> dict | None:
+    """None if the run ended by itself before."""
+    return None if has_ended(process, delay_s) else kill(process, directory) | {"after_s": round(delay_s, 3)}
+
+
+def kill_in_write(process: subprocess.Popen, directory: Path, above: int) -> dict | None:
+    """Wait for the write of a checkpoint above step `above`, and kill inside it."""
+    wanted: Callable[[str], bool] = lambda name: int(name[len("step_") : -len(".partial")]) > above  # noqa: E731
+    while not any(map(wanted, partials(directory))):
+        if has_ended(process, POLL_S):
+            return None
+    return kill(process, directory) | {"waited_for": "a write"}
+
+
+def run_killed(
+    start: Start, directory: Path, *, kills: int, in_write: int, span_s: float, rng: random.Random
+) -> Iterator[dict]:
+    """Start, kill, resume, ... until `kills` kills, `in_write` of them inside a write; then let it end.
+
+    A kill that should have been inside a write and came too late is tried again in the next life.
+    """
+    inside = done = 0
+    every = max(1, kills // max(1, in_write))
+    while done < kills or inside < in_write:
+        process = start((directory / "metrics.jsonl").exists())
+        if inside < in_write and (done % every == every - 1 or done >= kills):
+            found = kill_in_write(process, directory, above=last_step(directory))
+        else:
+            found = kill_after(process, directory, rng.uniform(0.0, span_s))
+        if found is None:
+            return
+        done, inside = done + 1, inside + found["inside_write"]
+        yield found
+    process = start((directory / "metrics.jsonl").exists())
+    process.wait()
+
+
+def differences(directory: Path, expected: Path, step: int) -> dict:
+    """What is not bit-identical: names of weights, and numbers of rows of metrics."""
+    from safetensors.torch import load_file
+
+    weights, others = (
+        load_file(d / "checkpoints" / f"step_{step}" / "model.safetensors") for d in (directory, expected)
+    )
+    names = sorted(weights.keys() ^ others.keys())
+    names += [n for n in sorted(weights.keys() & others.keys()) if not weights[n].equal(others[n])]
+    rows, wanted = (untimed(d / "metrics.jsonl") for d in (directory, expected))
+    lines = [k for k, (a, b) in enumerate(zip(rows, wanted, strict=False)) if a != b]
+    return {"weights": names, "rows": lines, "num_rows": [len(rows), len(wanted)]}
+
+
+def untimed(path: Path) -> list[dict]:
+    """Rows without what a clock says."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith("time")} for row in rows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--recipe", default="recipes/quickstart.toml")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "kill_resume")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--in-write", type=int, default=2, help="kills inside a checkpoint write, at least")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument(
+        "--option", action="append", default=[], help="a field of the recipe: --option=--a.b=c"
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "kill_resume.json")
+    options = parser.parse_args()
+    options.runs.mkdir(parents=True, exist_ok=True)
+    base, whole, killed = (options.runs / name for name in ("base", "whole", "killed"))
+    common = ["--run.threads=1", "--engine.deterministic=true", *options.option]
+
+    def command(directory: Path, *more: str) -> list[str]:
+        train = [sys.executable, "-m", "rocstar.train", options.recipe, f"--output-dir={directory}"]
+        return [*train, *common, *more]
+
+    log = (options.runs / "log").open("w")
+    if not (base / "report.html").exists():
+        cold = command(base, "--stages.0.steps=0")
+        subprocess.run(cold, cwd=ROOT, check=True, stdout=log, stderr=log)
+    model = f"--model.path={base / 'checkpoints' / 'step_0'}"
+    rest = [model, "--sft.steps=0", f"--stages.0.steps={options.steps}", "--checkpoint.every=1"]
+    started = time.monotonic()
+    if not (whole / "report.html").exists():
+        subprocess.run(command(whole, *rest), cwd=ROOT, check=True, stdout=log, stderr=log)
+    whole_s = time.monotonic() - started
+
+    def start(resume: bool) -> subprocess.Popen:
+        more = [*rest, "--resume"] if resume else rest
+        return subprocess.Popen(command(killed, *more), cwd=ROOT, stdout=log, stderr=log)
+
+    # A life is as long as a start and about three steps, so that all kills come before the end.
+    rows = untimed(whole / "metrics.jsonl")
+    timed = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    step_s = sum(row.get("time/step", 0.0) for row in timed) / max(
+        1, sum(row["phase"] == "rl" for row in rows)
+    )
+    span_s = max(8.0, whole_s - options.steps * step_s) + 3 * step_s
+    kills = []
+    for found in run_killed(
+        start,
+        killed,
+        kills=options.kills,
+        in_write=options.in_write,
+        span_s=span_s,
+        rng=random.Random(options.seed),
+    ):
+        kills.append(found)
+        print(found, file=sys.stderr, flush=True)
+    found = differences(killed, whole, options.steps)
+    summary = {
+        "machine": machine(),
+        "command": " ".join(["python", *sys.argv]),
+        "steps": options.steps,
+        "kills": kills,
+        "num_kills": len(kills),
+        "num_inside_write": sum(kill["inside_write"] for kill in kills),
+        "different": found,
+        "bit_identical": not found["weights"] and not found["rows"] and len(set(found["num_rows"])) == 1,
+    }
+    options.out.write_text(json.dumps(summary, indent=1) + "\n")
+    print(json.dumps(summary, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""kill -9 from outside, --resume, and the weights at the end are those of a run that nobody killed."""
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import kill_resume
+
+STEPS = 6
+OPTIONS = (
+    "--sft.steps=0",
+    f"--stages.0.steps={STEPS}",
+    "--stages.1.steps=0",
+    "--engine.deterministic=true",
+    "--tool.wall_s=60.0",  # the machine may be busy: a timeout would be another rollout
+    "--checkpoint.keep_last=1",
+    "--checkpoint.keep_every=4",
+)
+
+
+@pytest.fixture
+def alive() -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that must not outlive the test."""
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_kills_at_any_moment_change_no_bit(
+    workshop: Any, finished: Path, alive: list[subprocess.Popen[str]]
+) -> None:
+    model = f"--model.path={finished / 'checkpoints' / 'step_0'}"
+    whole, killed = workshop.directory / "never_killed", workshop.directory / "often_killed"
+    ended = workshop.main("train", "coin.toml", "--output-dir", str(whole), model, *OPTIONS)
+    assert ended.returncode == 0, ended.stderr
+
+    def start(resume: bool) -> subprocess.Popen[str]:
+        more = ["--resume"] if resume else []
+        process: subprocess.Popen[str] = workshop.start(
+            "train", "coin.toml", "--output-dir", str(killed), model, *OPTIONS, *more
+        )
+        alive.append(process)
+        return process
+
+    rng = random.Random(5)
+    kills = list(kill_resume.run_killed(start, killed, kills=3, in_write=1, span_s=6.0, rng=rng))
+    assert any(kill["inside_write"] for kill in kills), kills
+    assert alive[-1].returncode == 0, alive[-1].communicate()[1]
+    found = kill_resume.differences(killed, whole, STEPS)
+    assert (found["weights"], found["rows"]) == ([], []), kills
+    assert found["num_rows"][0] == found["num_rows"][1]
+    for directory in (whole, killed):
+        names = sorted(path.name for path in (directory / "checkpoints").iterdir())
+        assert names == ["step_0", "step_4", "step_6"], "and nothing half-written is left"
