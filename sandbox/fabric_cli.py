@@ -120,9 +120,8 @@ async def work(url: str, flavours: tuple[str, ...], max_live: int, options: argp
         announcing = asyncio.create_task(announce(worker.ready, f"{worker.info} at {place}"))
 
         def end() -> None:
-            if worker.stopping:
+            if not worker.stop():
                 running.cancel()
-            worker.stop()
 
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

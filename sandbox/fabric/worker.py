@@ -120,13 +120,12 @@ class RedisWorker:
         `poisoned` entries, `reconnects`."""
         return {**dict.fromkeys(COUNTERS, 0), **self._counts, "reconnects": self._link.reconnects}
 
-    @property
-    def stopping(self) -> bool:
-        return self._stopping.is_set()
-
-    def stop(self) -> None:
-        """Takes nothing more; `run` returns when what is held is answered, or handed back after `drain_s`."""
+    def stop(self) -> bool:
+        """Takes nothing more; `run` returns when what is held is answered, or handed back after `drain_s`.
+        False when it was stopping already."""
+        first = not self._stopping.is_set()
         self._stopping.set()
+        return first
 
     async def run(self) -> None:
         """Works until `stop`."""
@@ -194,14 +193,16 @@ class RedisWorker:
         await asyncio.sleep(self._heartbeat_s * random.uniform(0.5, 1.0))
         with self._groups_may_be_gone():
             for flavour in self.info.flavours if self._has_groups else ():
-                cursor = "0-0"
-                while self._room.is_set():
-                    cursor, deliveries = await self._redis.reclaim(flavour, self._claim_idle_s, cursor)
+                cursor = ""
+                while cursor != "0-0":
+                    # Woken together with `_pull`, which under load leaves no room to one that only looks.
+                    await self._room.wait()
+                    cursor, deliveries = await self._redis.reclaim(
+                        flavour, self._claim_idle_s, cursor or "0-0"
+                    )
                     self._counts["reclaimed"] += len(deliveries)
                     for delivery in deliveries:
                         self._take(delivery)
-                    if cursor == "0-0":
-                        break
 
     def _take(self, delivery: Delivery) -> None:
         if make_ref(delivery.flavour, delivery.stream_id) in self._held:

@@ -113,7 +113,8 @@ def start_redis() -> Callable[..., contextlib.AbstractContextManager[RedisServer
 
 
 class Programs:
-    """A sandbox whose programs are `say TEXT`, `wait NAME` (until `open(NAME)`) and `fail KIND TIMES`."""
+    """A sandbox whose programs are `say TEXT`, `nap TEXT` (10 ms), `wait NAME` (until `open(NAME)`) and
+    `fail KIND TIMES`."""
 
     def __init__(self) -> None:
         self.runs: Counter[str] = Counter()
@@ -138,7 +139,7 @@ class Programs:
                 kind, times = rest.split()
                 if self.runs[request.code] <= int(times):
                     raise SandboxError("planned", kind=kind, retryable=kind != "unknown_flavour")
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.01 if verb == "nap" else 0)
         except asyncio.CancelledError:
             self.cancelled[request.code] += 1
             raise

@@ -65,6 +65,22 @@ async def test_a_worker_that_is_cut_off_loses_its_calls_to_another(
     assert programs.runs == {"say 0": 1, "say 2": 1, "wait door": 2}
 
 
+async def test_a_worker_with_a_long_queue_still_takes_over(
+    redis: Any, programs: Any, dying: Any, working: Any, client: Any, gather: Any, until: Any
+) -> None:
+    async with client(redis.url, entry_calls=1) as fabric:
+        async with dying(redis.url, programs, capacity=1, prefetch=0):
+            call = asyncio.create_task(fabric.run(ExecRequest(code="wait door")))
+            await until(lambda: programs.runs["wait door"] == 1)
+        programs.open("door")
+        queue = asyncio.create_task(gather(fabric, [f"nap {n}" for n in range(400)]))
+        await until(lambda: fabric.counters()["entries"] == 401)
+        async with working(redis.url, programs, capacity=1, prefetch=0, claim_idle_s=0.5):
+            assert await call == ok("door")
+            assert not queue.done()
+            queue.cancel()
+
+
 async def test_an_entry_is_acknowledged_only_with_its_answers(
     redis: Any, programs: Any, dying: Any, working: Any, client: Any, until: Any
 ) -> None:
