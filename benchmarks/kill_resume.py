@@ -103,7 +103,7 @@ def run_killed(
 
 
 def differences(directory: Path, expected: Path, step: int) -> dict:
-    """What is not bit-identical: names of weights, and numbers of rows of metrics."""
+    """What is not bit-identical: names of weights, and numbers of rows of metrics; steps with an update."""
     from safetensors.torch import load_file
 
     weights, others = (
@@ -113,7 +113,8 @@ def differences(directory: Path, expected: Path, step: int) -> dict:
     names += [n for n in sorted(weights.keys() & others.keys()) if not weights[n].equal(others[n])]
     rows, wanted = (untimed(d / "metrics.jsonl") for d in (directory, expected))
     lines = [k for k, (a, b) in enumerate(zip(rows, wanted, strict=False)) if a != b]
-    return {"weights": names, "rows": lines, "num_rows": [len(rows), len(wanted)]}
+    num_updates = sum(row.get("loss/policy") is not None for row in wanted)
+    return {"weights": names, "rows": lines, "num_rows": [len(rows), len(wanted)], "num_updates": num_updates}
 
 
 def untimed(path: Path) -> list[dict]:

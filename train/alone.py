@@ -24,7 +24,7 @@ from rocstar.train.config import ConfigError, Recipe, StageConfig
 from rocstar.train.evaluate import Evaluation, evaluate
 from rocstar.train.loop import EVAL_SEED
 from rocstar.train.main import open_sandbox, tool_box
-from rocstar.train.model_io import check_model_path, load_model, load_tokenizer
+from rocstar.train.model_io import check_model_path, check_vocabulary, load_model, load_tokenizer
 from rocstar.train.preflight import chat_format, load_all_tasks
 from rocstar.train.reward import Judge
 from rocstar.train.selection import policy_text, select
@@ -111,6 +111,7 @@ async def open_agent(
     checkpoint.set_threads(recipe.run.threads)
     tokenizer = load_tokenizer(path)
     chat = chat_format(recipe, tokenizer)
+    check_vocabulary(path, tokenizer)
     policy = load_model(path, recipe.model.dtype)
     with ThreadPoolExecutor(1, thread_name_prefix="device") as thread:
         thread.submit(checkpoint.set_threads, recipe.run.threads or torch.get_num_threads()).result()

@@ -157,12 +157,15 @@ async def train_step(run: Run, stage: StageConfig, cursor: TaskCursor) -> dict[s
     metrics = rollout_metrics(selection)
     metrics["policy/staleness_max"] = 0.0
     updates = pack_updates(selection, recipe, step=step)
+    if selection.kept:
+        metrics["batch/over_budget"] = float(over_budget(selection, rl.tokens_per_microbatch))
+        wanted = min(rl.num_updates_per_batch, len(selection.kept))
+        metrics["batch/empty_updates"] = float(wanted - len(updates))
     if updates:
         with run.budget.phase("learn"):
             metrics["optim/lr"] = run.team.learner.optimizers.lr
             stats = await run.team.policy_step(updates, loss_settings(recipe), run.bad_steps)
             metrics |= update_metrics(stats)
-        metrics["batch/over_budget"] = float(over_budget(selection, rl.tokens_per_microbatch))
         note_gate(run, step, stats)
         with run.budget.phase("publish"):
             await run.engine.publish(run.engine.version + 1, await run.team.full_weights())
@@ -186,7 +189,11 @@ async def roll_out(run: Run, agent: Agent, tasks: Sequence[Task], *, size: int, 
 
 
 def pack_updates(selection: Selection, recipe: Recipe, *, step: int) -> list[list[MicroBatch]]:
-    """The kept trajectories as microbatches per optimizer step; empty when no group had a signal."""
+    """The kept trajectories as microbatches per optimizer step; empty when no group had a signal.
+
+    A part without a loss token is no update: a zero gradient would still move the weights by the optimizer's
+    momentum.
+    """
     rng = random.Random(f"{recipe.run.seed}|updates|{step}")
     parts = split_updates(len(selection.kept), recipe.rl.num_updates_per_batch, rng)
     return [
@@ -195,7 +202,7 @@ def pack_updates(selection: Selection, recipe: Recipe, *, step: int) -> list[lis
             tokens_per_microbatch=recipe.rl.tokens_per_microbatch,
         )
         for part in parts
-        if part
+        if any(selection.kept[k].num_policy_tokens for k in part)
     ]
 
 

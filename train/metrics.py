@@ -115,6 +115,7 @@ METRICS = _listed({
     "policy/staleness_max": ("versions", "learner version minus the oldest version in the batch"),
     "tokens/generated": ("tokens", "tokens that the policy wrote in this step"),
     "tokens/loss": ("tokens", "tokens that carried loss in this step"),
+    "batch/empty_updates": ("updates", "not made, for none of their tokens carries loss"),
     "batch/over_budget": ("trajectories", "longer than rl.tokens_per_microbatch: each alone in a microbatch"),
     "time/step": ("s", "wall time of the step: the sum of the other times"),
     "time/generate": ("s", "the policy was decoding"),

@@ -53,6 +53,24 @@ def load_max_positions(path: str) -> int | None:
     return positions
 
 
+def check_vocabulary(path: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Every token must have a row in the model's head; rows without a token (padding) are fine.
+
+    Raises:
+        ConfigError: the tokenizer can write ids that the head does not have.
+    """
+    try:
+        config: Any = AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.path = {path!r} cannot be loaded: {_first_line(error)}") from None
+    rows: int | None = getattr(config.get_text_config(), "vocab_size", None)
+    if rows is not None and len(tokenizer) > rows:
+        raise ConfigError(
+            f"model.path = {path!r}: the tokenizer has {len(tokenizer)} tokens, the model's head only {rows} "
+            "rows; take the tokenizer that belongs to the model, or resize its embeddings and save it again"
+        )
+
+
 def load_model(path: str, dtype: Literal["float32", "bfloat16"]) -> PreTrainedModel:
     """A causal LM from a directory or the hub. ConfigError if it cannot be loaded."""
     try:

@@ -16,7 +16,7 @@ from rocstar.sandbox.flavours import FLAVOURS
 from rocstar.train.cold_start import scratch_template
 from rocstar.train.config import ConfigError, DataConfig, Recipe, StageConfig
 from rocstar.train.data import interleave_by_source, load_tasks, without_overlap
-from rocstar.train.model_io import check_model_path, load_max_positions, load_tokenizer
+from rocstar.train.model_io import check_model_path, check_vocabulary, load_max_positions, load_tokenizer
 from rocstar.train.scratch import MAX_POSITIONS
 from rocstar.train.sft import read_conversations
 
@@ -64,7 +64,9 @@ def check(recipe: Recipe) -> None:
     model, sft = recipe.model, recipe.sft
     if model.path != "scratch":
         check_model_path(model.path)
-        chat_format(recipe, load_tokenizer(model.path))
+        tokenizer = load_tokenizer(model.path)
+        chat_format(recipe, tokenizer)
+        check_vocabulary(model.path, tokenizer)
         max_positions = load_max_positions(model.path)
     else:
         if not sft.steps:

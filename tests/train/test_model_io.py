@@ -7,7 +7,13 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rocstar.train.config import ConfigError, ScratchConfig
-from rocstar.train.model_io import check_model_path, load_max_positions, load_model, load_tokenizer
+from rocstar.train.model_io import (
+    check_model_path,
+    check_vocabulary,
+    load_max_positions,
+    load_model,
+    load_tokenizer,
+)
 from rocstar.train.scratch import build_model, train_tokenizer
 
 SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
@@ -57,3 +63,15 @@ def test_a_file_that_is_no_model_is_told_in_one_line(directory: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be loaded") as refused:
         load_model(str(directory), "float32")
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("rows", "is_refused"), [(299, True), (300, False), (512, False)])
+def test_every_token_needs_a_row_of_the_head(tmp_path: Path, rows: int, is_refused: bool) -> None:
+    """A head padded beyond the tokenizer is usual; one too small is another model's."""
+    tokenizer = train_tokenizer(["print(1)"], vocab_size=300, template="{{ messages }}")
+    rows += len(tokenizer) - 300
+    build_model(SCRATCH, rows, seed=0).config.save_pretrained(tmp_path)
+    if not is_refused:
+        return check_vocabulary(str(tmp_path), tokenizer)
+    with pytest.raises(ConfigError, match=rf"tokenizer has {len(tokenizer)} tokens.* only {rows} rows; take"):
+        check_vocabulary(str(tmp_path), tokenizer)
