@@ -35,6 +35,7 @@ TARGETS: dict[Arch, GPUTarget] = {
 KERNELS = ("token_loss", "row_stats", "grad")
 POINTERS = {"ids_ptr": "*i64", "code_ptr": "*i8"}
 INTEGERS = ("stride", "V", "first_id")
+ALIGNED_INTEGERS = ("stride",)  # `fused_linear_grpo` pads the rows of its buffer
 FLAGS = {
     "token_loss": ("HAS_OLD", "HAS_REF", "HAS_TIS", "HAS_ENTROPY", "GRAD"),
     "row_stats": (),
@@ -125,8 +126,8 @@ def compile_variant(variant: Variant) -> Report:
     constants: dict[str, Any] = dict(zip(FLAGS[variant.kernel], variant.flags, strict=True))
     constants["BLOCK"] = variant.config.block
     signature = {name: _type_of(name, variant.dtype, constants) for name in names}
-    # What torch allocates is aligned, and `fused_linear_grpo` pads the rows of its buffer.
-    aligned = {name for name in names if name.endswith("_ptr") or name == "stride"}
+    # What torch allocates is aligned.
+    aligned = {name for name in names if name.endswith("_ptr") or name in ALIGNED_INTEGERS}
     if variant.aligned:
         aligned.add("V")
     source = ASTSource(

@@ -122,6 +122,7 @@ def test_backward_scales_and_repeats() -> None:
 
 def test_a_tied_head_gets_both_gradients() -> None:
     _, weight_VD, tokens = problem()
+    weight_VD = (weight_VD.detach() * 0.3).requires_grad_(True)
     tokens = dataclasses.replace(tokens, old_logprobs_N=None)
     hidden_ND = weight_VD[tokens.ids_N]
     fused_linear_grpo(hidden_ND, weight_VD, tokens, SPEC).loss.backward()

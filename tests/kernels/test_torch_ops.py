@@ -118,7 +118,7 @@ PLANTED = {
     "entropy without mean": ("found.entropy_N() - found.log_sum_N()", "-found.log_sum_N()"),
     "weight squared": ("= tokens.weights_N * dlogprobs_N", "= tokens.weights_N**2 * dlogprobs_N"),
     "ratio against itself": ("logprobs_N - old_N", "logprobs_N - logprobs_N"),
-}  # fmt: skip
+}
 
 
 def load(path: Path) -> Any:

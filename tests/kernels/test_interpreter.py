@@ -1,0 +1,31 @@
+"""Runs the checks of interpreted/ in a process of its own: triton interprets from its import on, or never."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+DEADLINE_S = 540.0
+
+pytest.importorskip("triton.language", reason="the package triton is not installed", exc_type=ImportError)
+
+
+def test_kernels_in_the_interpreter() -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header"),
+            *("-o", "python_files=check_*.py", str(HERE / "interpreted")),
+        ],
+        cwd=HERE.parents[1],
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=None if "ROCSTAR_FULL_GRID" in os.environ else DEADLINE_S,
+        check=False,
+    )
+    print(done.stdout[-2000:])
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout and "failed" not in done.stdout
