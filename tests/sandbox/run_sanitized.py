@@ -3,8 +3,8 @@ pool's process and in every zygote and child.
 
     python tests/sandbox/run_sanitized.py build/sanitize [pytest arguments]
 
-The package is laid out anew below the build directory, with links to its Python files, so that the module that
-is installed stays as it is. A finding aborts the process that has it, which fails the test.
+The package is laid out anew below the build directory, with links to its Python files, so that the module
+that is installed stays as it is. A finding aborts the process that has it, which fails the test.
 """
 
 import json
