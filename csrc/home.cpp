@@ -17,6 +17,8 @@ namespace rocstar {
 namespace {
 
 constexpr const char* kPrefix = "rocstar-";
+// Free slots that keep their directory and ruleset: after many sessions the others give their descriptors back.
+constexpr size_t kReadySlots = 16;
 
 [[noreturn]] void fail(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }
 
@@ -93,7 +95,9 @@ Homes::Homes(HomeOptions options) : options_(std::move(options)) {
 }
 
 Homes::~Homes() {
-  for (const Slot& slot : slots_) remove_tree(slot.path);
+  for (const Slot& slot : slots_) {
+    if (!slot.path.empty()) remove_tree(slot.path);
+  }
   if (!options_.base.empty()) rmdir(options_.base.c_str());
 }
 
@@ -116,14 +120,23 @@ std::shared_ptr<Home> Homes::take() {
     slots_.push_back(std::move(slot));
   }
   const uint32_t slot = free_.back();
+  if (!options_.base.empty() && !slots_[slot].directory) make(slots_[slot], slot);
   auto home = std::make_shared<Home>(*this, slot);
   free_.pop_back();
   return home;
 }
 
+void Homes::give_back(uint32_t index) {
+  Slot& slot = slots_[index];
+  if (free_.size() < kReadySlots || !slot.directory) return free_.push_back(index);
+  rmdir(slot.path.c_str());
+  slot = Slot{};
+  free_.insert(free_.begin(), index);  // the last to be taken
+}
+
 Home::~Home() {
   if (created_ > 0) remove_contents(directory());
-  homes_.free_.push_back(slot_);
+  homes_.give_back(slot_);
 }
 
 uint32_t Home::uid() const { return homes_.options_.slot_uid ? homes_.options_.first_uid + slot_ : 0; }

@@ -66,6 +66,7 @@ class Homes {
   };
 
   void make(Slot& slot, uint32_t index);
+  void give_back(uint32_t index);
 
   HomeOptions options_;
   UniqueFd shared_ruleset_;  // without scratch, one for all
