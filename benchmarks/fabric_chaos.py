@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -40,6 +41,7 @@ LANES, BATCH = 4, 32
 RECOVERY_BAR_S = 5.0
 CPU_BAR_US = 100.0
 EVENT_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 30.0
 OVERHEAD_BATCH = 64
 
 EVENTS = ("worker", "redis", "redis with appendonly")
@@ -51,15 +53,15 @@ class Nodes:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.url = f"unix://{folder}/redis.sock"
-        self._redis: subprocess.Popen[str] | None = None
-        self._workers: list[subprocess.Popen[str]] = []
+        self._redis: subprocess.Popen[bytes] | None = None
+        self._workers: list[subprocess.Popen[bytes]] = []
 
     def start_redis(self) -> None:
         options = ["--port", "0", "--unixsocket", f"{self._folder}/redis.sock", "--save", ""]
         self._redis = subprocess.Popen(
             ["redis-server", *options, "--dir", str(self._folder), "--appendonly", self._appendonly()],
             stdout=subprocess.PIPE,
-            text=True,
+            bufsize=0,
         )
         wait_for_line(self._redis.stdout, "ready to accept connections")
 
@@ -79,7 +81,7 @@ class Nodes:
         command = [str(Path(sys.executable).with_name("rocstar")), "sandbox", "worker"]
         command += ["--flavours", "stdlib"]
         environment = {**os.environ, "ROCSTAR_REDIS_URL": self.url}
-        worker = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        worker = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, bufsize=0)
         wait_for_line(worker.stderr, "ready")
         self._workers.append(worker)
 
@@ -101,7 +103,7 @@ class Nodes:
             end(process)
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     for stream in (process.stdout, process.stderr):
@@ -111,11 +113,13 @@ def end(process: subprocess.Popen[str]) -> None:
 
 def wait_for_line(stream: Any, text: str) -> None:
     lines = []
-    for line in stream:
-        lines.append(line)
-        if text in line.lower():
+    while select.select([stream], [], [], START_TIMEOUT_S)[0]:
+        lines.append(stream.readline().decode())
+        if text in lines[-1].lower():
             return
-    raise SystemExit("a process did not start:\n" + "".join(lines))
+        if not lines[-1]:
+            break
+    raise RuntimeError("a process did not start:\n" + "".join(lines))
 
 
 class Load:
