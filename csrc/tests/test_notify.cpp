@@ -156,6 +156,7 @@ int main() {
     std::puts("this kernel cannot ask: nothing was tested");
     return 0;
   }
+  unlink("/tmp/rocstar_test_notify");  // of a run that failed
   creating_is_asked_for_and_opening_is_not();
   a_signal_names_its_target();
   only_a_branch_asks_for_leave_to_fork();
