@@ -27,7 +27,7 @@ from rocstar.kernels import torch_ops
 from rocstar.kernels.tokens import LossSpec, Tokens, TokenStats
 
 CHUNK_ROWS_GPU = 4096  # below it the traffic of adding up d weight dominates; 1.2 GB of logits at V = 151936
-CHUNK_ROWS_CPU = 512
+CHUNK_ROWS_CPU = 256
 
 
 class Backend(StrEnum):
@@ -129,7 +129,7 @@ def fused_linear_grpo(
     Args:
         hidden_ND: what the head would get. float32, bfloat16, float16; float64 with backend torch.
         weight_VD: the head's weight, whole and local: the parameter itself, not a sharded view of it.
-        chunk_rows: rows whose logits exist at a time; None: 4096 on a GPU, 512 on a CPU.
+        chunk_rows: rows whose logits exist at a time; None: 4096 on a GPU, 256 on a CPU.
 
     Raises:
         ValueError: shapes or types that do not fit, or as `Tokens.check`.

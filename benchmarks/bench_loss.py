@@ -1,0 +1,204 @@
+"""The policy loss on a CPU: in place and chunked, against log_softmax and autograd.
+
+    python benchmarks/bench_loss.py
+
+512 rows, a vocabulary of 49152, 40% of the rows masked, float32. Both sides start from the logits (`logits`)
+or from the hidden states of a 135M model (`head`, 576 wide) and end with all gradients. `naive` is
+log_softmax, gather, entropy, `policy_loss` and backward over all rows; `gathered` is the same over the rows
+with weight alone. Rounds in turn in one process, medians of CPU time and of wall time; the ratio is the
+median over rounds, and the bar takes the smaller one. Peak memory is that of a process of its own each: how
+far the high-water mark of resident memory rises above the inputs. The bar counts the inputs too, on both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from sandbox_bench.report import ROOT, bar, finish
+from sandbox_bench.stats import median
+from torch import Tensor
+
+from rocstar.kernels.grpo import fused_linear_grpo, fused_token_loss_
+from rocstar.kernels.tokens import LossSpec, Tokens
+from rocstar.sandbox.bench import table
+from rocstar.train.algorithm.loss import logprobs_and_entropy, policy_loss
+
+SIZE, MASKED = 576, 0.4
+SPEC = LossSpec()
+SPEED_BAR, MEMORY_BAR = 2.5, 0.5
+TOLERANCE = 1e-5
+
+Problem = tuple[Tensor, Tensor, Tokens]
+"""Logits or hidden states, the head's weight (not used for logits), tokens."""
+
+
+def problem(level: str, rows: int, vocabulary: int, dtype: torch.dtype) -> Problem:
+    generator = torch.Generator().manual_seed(3)
+    width = vocabulary if level == "logits" else SIZE
+    first = (torch.randn(rows, width, generator=generator) * 3).to(dtype)
+    head_rows = vocabulary if level == "head" else 0
+    weight = (torch.randn(head_rows, SIZE, generator=generator) * 0.05).to(dtype)
+    tokens = Tokens(
+        ids_N=torch.randint(0, vocabulary, (rows,), generator=generator),
+        weights_N=(torch.rand(rows, generator=generator) >= MASKED).float() / rows,
+        advantages_N=torch.randn(rows, generator=generator),
+    )
+    return first, weight, tokens
+
+
+def through_autograd(logits: Tensor, tokens: Tokens) -> Tensor:
+    logprobs, _ = logprobs_and_entropy(logits, tokens.ids_N, SPEC.temperature)
+    result = policy_loss(
+        logprobs, old_logprobs_T=None, advantages_T=tokens.advantages_N, weights_T=tokens.weights_N
+    )
+    return result.loss
+
+
+def naive(level: str, given: Problem, *, gather: bool) -> list[Tensor]:
+    first, weight, tokens = given
+    leaf, head = first.detach().requires_grad_(True), weight.detach().requires_grad_(True)
+    rows = leaf
+    if gather:
+        live = tokens.weights_N.nonzero()[:, 0]
+        rows, tokens = leaf[live], tokens.select(live)
+    torch.autograd.backward(through_autograd(rows if level == "logits" else rows @ head.T, tokens))
+    assert leaf.grad is not None
+    return [leaf.grad] if level == "logits" else [leaf.grad, head.grad]  # type: ignore[list-item]
+
+
+def fused(level: str, given: Problem) -> list[Tensor]:
+    first, weight, tokens = given
+    if level == "logits":
+        fused_token_loss_(first, tokens, SPEC, backend="torch")
+        return [first]
+    leaf, head = first.detach().requires_grad_(True), weight.detach().requires_grad_(True)
+    fused_linear_grpo(leaf, head, tokens, SPEC, backend="torch").loss.backward()
+    return [leaf.grad, head.grad]  # type: ignore[list-item]
+
+
+WAYS: dict[str, Callable[[str, Problem], list[Tensor]]] = {
+    "naive": lambda level, given: naive(level, given, gather=False),
+    "gathered": lambda level, given: naive(level, given, gather=True),
+    "fused": fused,
+}
+
+
+def one_round(level: str, given: Problem) -> dict[str, tuple[float, float]]:
+    """CPU and wall seconds of each way. The fused one eats its logits, so each gets a copy of its own."""
+    times = {}
+    for name, way in WAYS.items():
+        fresh = (given[0].clone(), given[1], given[2])
+        wall, cpu = time.perf_counter(), time.process_time()
+        way(level, fresh)
+        times[name] = (time.process_time() - cpu, time.perf_counter() - wall)
+    return times
+
+
+def worst_difference(level: str, given: Problem) -> float:
+    """Of the gradients of the fused way from those of the naive one, relative to their norm."""
+    wanted = naive(level, (given[0].clone(), *given[1:]), gather=False)
+    got = fused(level, (given[0].clone(), *given[1:]))
+    return max(float((a - b).norm() / b.norm()) for a, b in zip(got, wanted, strict=True))
+
+
+def resident_bytes(field: str) -> int:
+    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(field + ":"))
+    return int(line.split()[1]) * 1024
+
+
+def peak_bytes(level: str, way: str, given: Problem) -> int:
+    """How far resident memory rises above the inputs, the second time: the first loads code and threads."""
+    small = problem(level, 8, 64, given[0].dtype)
+    WAYS[way](level, small)
+    gc.collect()
+    before = resident_bytes("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts from here
+    WAYS[way](level, given)
+    return resident_bytes("VmHWM") - before
+
+
+def peak_in_own_process(options: argparse.Namespace, level: str, way: str) -> int:
+    command = [
+        *(sys.executable, __file__, f"--peak={level},{way}", f"--rows={options.rows}"),
+        *(f"--vocabulary={options.vocabulary}", f"--threads={options.threads}", f"--dtype={options.dtype}"),
+    ]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def one_level(options: argparse.Namespace, level: str) -> dict[str, Any]:
+    given = problem(level, options.rows, options.vocabulary, getattr(torch, options.dtype))
+    off = worst_difference(level, given)
+    if options.dtype == "float32" and off > TOLERANCE:
+        raise RuntimeError(f"{level}: the gradients differ by {off:.1e}")
+    rounds = [one_round(level, given) for _ in range(options.rounds)]
+    inputs = sum(tensor.nbytes for tensor in given[:2])
+    peaks = {way: peak_in_own_process(options, level, way) for way in WAYS}
+
+    def middle(way: str, which: int) -> float:
+        return round(1e3 * median([times[way][which] for times in rounds]), 1)
+
+    def ratio(way: str, which: int) -> float:
+        return round(median([times[way][which] / times["fused"][which] for times in rounds]), 2)
+
+    return {
+        "level": level,
+        "gradient_difference": off,
+        "cpu_ms": {way: middle(way, 0) for way in WAYS},
+        "wall_ms": {way: middle(way, 1) for way in WAYS},
+        "peak_mib": {way: round(peak / 2**20, 1) for way, peak in peaks.items()},
+        "speedup_cpu": {way: ratio(way, 0) for way in ("naive", "gathered")},
+        "speedup_wall": {way: ratio(way, 1) for way in ("naive", "gathered")},
+        "memory_share": {way: round(peaks["fused"] / peaks[way], 3) for way in ("naive", "gathered")},
+        "memory_share_with_inputs": {
+            way: round((peaks["fused"] + inputs) / (peaks[way] + inputs), 3) for way in ("naive", "gathered")
+        },
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=512)
+    parser.add_argument("--vocabulary", type=int, default=49152)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--levels", nargs="+", default=["logits", "head"], choices=("logits", "head"))
+    parser.add_argument("--peak", help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "loss_cpu.json")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.peak:
+        level, way = options.peak.split(",")
+        given = problem(level, options.rows, options.vocabulary, getattr(torch, options.dtype))
+        print(peak_bytes(level, way, given))
+        return 0
+    rows = [one_level(options, level) for level in options.levels]
+    headings = ("level", "way", "CPU ms", "wall ms", "peak MiB")
+    lines = [[r["level"], w, r["cpu_ms"][w], r["wall_ms"][w], r["peak_mib"][w]] for r in rows for w in WAYS]
+    print(table(headings, lines), end="\n\n")
+    bars = []
+    for row in rows[:1]:
+        speed = min(row["speedup_cpu"]["naive"], row["speedup_wall"]["naive"])
+        bars.append(bar(f"{row['level']}: naive over fused, time", speed, SPEED_BAR, at_most=False))
+        share = row["memory_share_with_inputs"]["naive"]
+        bars.append(
+            bar(f"{row['level']}: fused over naive, peak memory with inputs", share, MEMORY_BAR, at_most=True)
+        )
+    about = {
+        name: getattr(options, name) for name in ("rows", "vocabulary", "dtype", "threads", "rounds")
+    } | {"torch": torch.__version__, "hidden_size": SIZE, "masked_share": MASKED}
+    return finish("loss", {**about, "levels": rows}, bars, options.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
