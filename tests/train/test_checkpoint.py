@@ -222,18 +222,18 @@ def test_a_failed_write_with_no_room_left_is_a_full_disk(
 
 
 class Held:
-    """Stops a writer in the middle of a write until it is let go."""
+    """Stops a writer before the first file of a write until it is let go."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.go_on = threading.Event(), threading.Event()
-        real = checkpoint._save_rest
+        real = checkpoint._save_optimizer
 
-        def wait(partial: Path, snap: checkpoint.Snapshot) -> None:
+        def wait(directory: Path, snap: checkpoint.Snapshot, group: Any) -> None:
             self.reached.set()
             assert self.go_on.wait(60)
-            real(partial, snap)
+            real(directory, snap, group)
 
-        monkeypatch.setattr(checkpoint, "_save_rest", wait)
+        monkeypatch.setattr(checkpoint, "_save_optimizer", wait)
 
 
 def test_what_is_written_is_the_state_at_the_begin(
