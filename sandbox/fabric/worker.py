@@ -123,9 +123,9 @@ class RedisWorker:
     def stop(self) -> bool:
         """Takes nothing more; `run` returns when what is held is answered, or handed back after `drain_s`.
         False when it was stopping already."""
-        first = not self._stopping.is_set()
+        was_stopping = self._stopping.is_set()
         self._stopping.set()
-        return first
+        return not was_stopping
 
     async def run(self) -> None:
         """Works until `stop`."""
@@ -195,8 +195,7 @@ class RedisWorker:
             for flavour in self.info.flavours if self._has_groups else ():
                 cursor = ""
                 while cursor != "0-0":
-                    # Woken together with `_pull`, which under load leaves no room to one that only looks.
-                    await self._room.wait()
+                    await self._room.wait()  # woken together with `_pull`, which under load leaves none
                     cursor, deliveries = await self._redis.reclaim(
                         flavour, self._claim_idle_s, cursor or "0-0"
                     )
