@@ -65,9 +65,16 @@ def kill(process: subprocess.Popen, directory: Path) -> dict:
     }
 
 
-def kill_after(process: subprocess.Popen, directory: Path, delay_s: float) -> dict | None:
-    """None if the run ended by itself before."""
-    return None if has_ended(process, delay_s) else kill(process, directory) | {"after_s": round(delay_s, 3)}
+def kill_after(process: subprocess.Popen, directory: Path, delay_s: float, *, last: int) -> dict | None:
+    """Kill when the time is over, or when step `last` is logged, for later kills need steps as well.
+
+    None if the run ended by itself before.
+    """
+    started = time.monotonic()
+    while time.monotonic() - started < delay_s and last_step(directory) < last:
+        if has_ended(process, 10 * POLL_S):
+            return None
+    return kill(process, directory) | {"after_s": round(time.monotonic() - started, 3)}
 
 
 def kill_in_write(process: subprocess.Popen, directory: Path, above: int) -> dict | None:
@@ -80,7 +87,7 @@ def kill_in_write(process: subprocess.Popen, directory: Path, above: int) -> dic
 
 
 def run_killed(
-    start: Start, directory: Path, *, kills: int, in_write: int, span_s: float, rng: random.Random
+    start: Start, directory: Path, *, steps: int, kills: int, in_write: int, span_s: float, rng: random.Random
 ) -> Iterator[dict]:
     """Start, kill, resume, ... until `kills` kills, `in_write` of them inside a write; then let it end.
 
@@ -93,7 +100,9 @@ def run_killed(
         if inside < in_write and (done % every == every - 1 or done >= kills):
             found = kill_in_write(process, directory, above=last_step(directory))
         else:
-            found = kill_after(process, directory, rng.uniform(0.0, span_s))
+            left = (steps - last_step(directory)) // (kills - done + 1)
+            last = last_step(directory) + max(1, left)
+            found = kill_after(process, directory, rng.uniform(0.0, span_s), last=last)
         if found is None:
             return
         done, inside = done + 1, inside + found["inside_write"]
@@ -172,6 +181,7 @@ def main() -> None:
     for found in run_killed(
         start,
         killed,
+        steps=options.steps,
         kills=options.kills,
         in_write=options.in_write,
         span_s=span_s,

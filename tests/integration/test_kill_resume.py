@@ -52,7 +52,7 @@ def test_kills_at_any_moment_change_no_bit(
         return process
 
     rng = random.Random(5)
-    kills = list(kill_resume.run_killed(start, killed, kills=3, in_write=1, span_s=6.0, rng=rng))
+    kills = list(kill_resume.run_killed(start, killed, steps=STEPS, kills=3, in_write=1, span_s=6.0, rng=rng))
     assert any(kill["inside_write"] for kill in kills), kills
     assert alive[-1].returncode == 0, alive[-1].communicate()[1]
     found = kill_resume.differences(killed, whole, STEPS)
