@@ -7,7 +7,7 @@ or from the hidden states of a 135M model (`head`, 576 wide) and end with all gr
 log_softmax, gather, entropy, `policy_loss` and backward over all rows; `gathered` is the same over the rows
 with weight alone. Rounds in turn in one process, medians of CPU time and of wall time; the ratio is the
 median over rounds, and the bar takes the smaller one. Peak memory is that of a process of its own each: how
-far the high-water mark of resident memory rises above the inputs. The bar counts the inputs too, on both sides.
+far the high-water mark of resident memory rises above the inputs. The bar counts the inputs too.
 """
 
 from __future__ import annotations

@@ -8,12 +8,13 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("triton.language", reason="the package triton is not installed", exc_type=ImportError)
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="the package triton is not installed")
 
 
 def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

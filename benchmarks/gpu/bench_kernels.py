@@ -1,0 +1,375 @@
+"""The fused loss on a GPU: is it right, is it free of races, how near is it to what the device can do.
+
+    python benchmarks/gpu/bench_kernels.py              with a CUDA or ROCm device, under 8 minutes
+    python benchmarks/gpu/bench_kernels.py --dry-run    on a CPU, tiny shapes: does the script work at all
+
+In this order, and a failure of 1 or 2 ends the run before anything is timed:
+
+    1 check     every launch config against float64 over the pairwise grid of `rocstar.kernels.testing`
+    2 races     the same input again and again: all outputs equal bit for bit
+    3 ceilings  bytes per second of a copy, FLOP per second of the head's GEMM, on this device
+    4 logits    the kernel alone, forward and with gradient, per config and per share of masked rows
+    5 linear    fused_linear_grpo at the shapes of a 14B and a 0.5B head, per chunk size
+    6 peers     the same loss by naive torch, compiled torch, and Liger's chunked GRPO where it is installed
+
+Floors: 2 bytes per logit forward and 6 with gradient (read; read and write), 6NDV FLOP for the whole head.
+Sections 4 to 6 stop when the time is used up and say what they left out. Times are medians, of device events.
+
+Legend: N rows, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from gpu.ways import SPEC, peer_ways, through_logits
+from sandbox_bench.report import ROOT, bar, finish
+
+from rocstar.kernels import torch_ops
+from rocstar.kernels.configs import CANDIDATES, TABLE, LaunchConfig, arch_of
+from rocstar.kernels.grpo import CHUNK_ROWS_GPU, fused_linear_grpo
+from rocstar.kernels.testing import GRADIENT_TOLERANCE, Case, TokenLoss, check, pairwise_grid
+from rocstar.kernels.tokens import LossSpec, Tokens, TokenStats
+
+RACE_REPEATS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is run: the real thing, or a dry run."""
+
+    device: torch.device
+    rows: int
+    kernel_rows: int
+    vocabulary: int
+    heads: dict[str, int]
+    """Hidden size by name of the model."""
+    chunks: tuple[int, ...]
+    repeats: int
+    deadline: float
+    dtype: torch.dtype = torch.bfloat16
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    def out_of_time(self, needs_s: float = 0.0) -> bool:
+        return time.monotonic() + needs_s > self.deadline
+
+
+def plan(options: argparse.Namespace) -> Plan:
+    deadline = time.monotonic() + 60 * options.minutes
+    if options.dry_run:
+        return Plan(
+            device=torch.device("cpu"), rows=96, kernel_rows=64, vocabulary=500, heads={"14B": 24, "0.5B": 8},
+            chunks=(16, 96), repeats=2, deadline=deadline,
+        )  # fmt: skip
+    return Plan(
+        device=torch.device("cuda"), rows=16384, kernel_rows=4096, vocabulary=151936,
+        heads={"14B": 5120, "0.5B": 896}, chunks=(1024, 2048, 4096, 8192, 16384), repeats=7,
+        deadline=deadline,
+    )  # fmt: skip
+
+
+# ---- clocks and memory ----
+
+
+def milliseconds(plan: Plan, action: Callable[[], object], repeats: int | None = None) -> float:
+    """Median time of `action` on the device, after one run that compiles and warms up."""
+    action()
+    times = []
+    for _ in range(repeats or plan.repeats):
+        if not plan.on_gpu:
+            begun = time.perf_counter()
+            action()
+            times.append(1e3 * (time.perf_counter() - begun))
+            continue
+        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        first.record()
+        action()
+        last.record()
+        last.synchronize()
+        times.append(first.elapsed_time(last))
+    return median(times)
+
+
+def peak_bytes(plan: Plan, action: Callable[[], object]) -> int | None:
+    """The most memory that torch held above what it held before; None without a GPU."""
+    if not plan.on_gpu:
+        return None
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    action()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+# ---- 1 and 2: right, and the same every time ----
+
+
+def launch_configs(plan: Plan) -> list[LaunchConfig]:
+    arch = arch_of(plan.device)
+    table = [config for _, config in TABLE[arch]]
+    return list(dict.fromkeys([*table, *CANDIDATES[arch]])) if plan.on_gpu else []
+
+
+def token_losses(plan: Plan) -> dict[str, TokenLoss]:
+    """The implementation under test, once per launch config."""
+    if not plan.on_gpu:
+        return {"torch": torch_ops.token_loss_}
+    from rocstar.kernels import triton_ops
+
+    return {
+        f"{config.block}/{config.num_warps}": functools.partial(triton_ops.token_loss_, config=config)
+        for config in launch_configs(plan)
+    }
+
+
+def check_everything(plan: Plan) -> dict[str, Any]:
+    """Raises AssertionError at the first number that is off."""
+    worst: dict[str, float] = {}
+    cases = [
+        *pairwise_grid(),
+        Case(vocabulary=plan.vocabulary, dtype=plan.dtype, entropy_coef=0.01, num_rows=64),
+    ]
+    for token_loss_ in token_losses(plan).values():
+        for case in cases:
+            found = check(token_loss_, case, device=plan.device, tolerance=GRADIENT_TOLERANCE)
+            for name, error in found.items():
+                key = f"{str(case.dtype).removeprefix('torch.')} {name}"
+                worst[key] = max(worst.get(key, 0.0), error)
+    return {"cases": len(cases), "worst": worst, "linear": check_linear(plan)}
+
+
+def check_linear(plan: Plan) -> dict[str, float]:
+    """fused_linear_grpo in the type of the benchmark against float64 autograd through all logits."""
+    hidden, weight, tokens = inputs(plan, rows=200, size=64, vocabulary=1000, masked=0.4)
+    loss = fused_linear_grpo(hidden, weight, tokens, SPEC, chunk_rows=64).loss
+    got = torch.autograd.grad(loss, (hidden, weight))
+    wide = [tensor.detach().double().requires_grad_(True) for tensor in (hidden, weight)]
+    wanted = torch.autograd.grad(through_logits(*wide, tokens), wide)
+    errors = {
+        name: float((a.double() - b).norm() / b.norm())
+        for name, a, b in zip(("hidden", "weight"), got, wanted, strict=True)
+    }
+    if max(errors.values()) > 2e-2:  # bfloat16 logits: the naive path in bfloat16 is as far off
+        raise AssertionError(f"fused_linear_grpo is off: {errors}")
+    return errors
+
+
+def count_races(plan: Plan) -> dict[str, int]:
+    """Runs whose outputs differ in a bit from those of the first run, by what ran."""
+    found = {}
+    for name, token_loss_ in token_losses(plan).items():
+        case = Case(vocabulary=plan.vocabulary, dtype=plan.dtype, entropy_coef=0.01, num_rows=512)
+        logits, tokens, spec = case.build(plan.device)
+
+        def once(
+            run: TokenLoss = token_loss_, x: Tensor = logits, t: Tokens = tokens, s: LossSpec = spec
+        ) -> list[Tensor]:
+            own = x.clone()
+            stats = run(own, t, s, grad=True)
+            return [own, *(getattr(stats, field) for field in TokenStats.__slots__)]
+
+        found[f"kernel {name}"] = differing(once, RACE_REPEATS if plan.on_gpu else 2)
+    hidden, weight, tokens = inputs(plan, rows=plan.rows, size=plan.heads["0.5B"], vocabulary=plan.vocabulary)
+    found["linear"] = differing(
+        lambda: forward_backward(plan, hidden, weight, tokens), 5 if plan.on_gpu else 2
+    )
+    if any(found.values()):
+        raise AssertionError(f"outputs differ between runs of the same input: {found}")
+    return found
+
+
+def differing(once: Callable[[], list[Tensor]], repeats: int) -> int:
+    first = [tensor.clone() for tensor in once()]
+    return sum(
+        not all(torch.equal(bits(a), bits(b)) for a, b in zip(first, once(), strict=True))
+        for _ in range(repeats)
+    )
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """NaN is not equal to itself; its bits are."""
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+# ---- what runs ----
+
+
+def inputs(
+    plan: Plan, *, rows: int, size: int, vocabulary: int, masked: float = 0.0
+) -> tuple[Tensor, Tensor, Tokens]:
+    generator = torch.Generator(plan.device).manual_seed(7)
+    options: dict[str, Any] = {"generator": generator, "device": plan.device}
+    hidden = torch.randn(rows, size, **options).to(plan.dtype).requires_grad_(True)
+    weight = (torch.randn(vocabulary, size, **options) / size**0.5).to(plan.dtype).requires_grad_(True)
+    tokens = Tokens(
+        ids_N=torch.randint(0, vocabulary, (rows,), **options),
+        weights_N=(torch.rand(rows, **options) >= masked).float() / rows,
+        advantages_N=torch.randn(rows, **options),
+    )
+    return hidden, weight, tokens
+
+
+def forward_backward(
+    plan: Plan, hidden: Tensor, weight: Tensor, tokens: Tokens, chunk_rows: int | None = None
+) -> list[Tensor]:
+    result = fused_linear_grpo(hidden, weight, tokens, SPEC, chunk_rows=chunk_rows)
+    return [*torch.autograd.grad(result.loss, (hidden, weight)), result.loss.detach()]
+
+
+# ---- 3 to 6: how fast ----
+
+
+def ceilings(plan: Plan) -> dict[str, float]:
+    size = 1 << 30 if plan.on_gpu else 1 << 16
+    source = torch.empty(size, dtype=torch.bfloat16, device=plan.device)
+    target = torch.empty_like(source)
+    copy_ms = milliseconds(plan, lambda: target.copy_(source))
+    found = {"copy_bytes_per_s": 2 * source.nbytes / copy_ms * 1e3}
+    for name, size in plan.heads.items():
+        hidden, weight, _ = inputs(plan, rows=plan.kernel_rows, size=size, vocabulary=plan.vocabulary)
+        with torch.no_grad():
+            gemm_ms = milliseconds(plan, lambda a=hidden, b=weight: a @ b.T)
+        found[f"gemm_flop_per_s {name}"] = 2 * plan.kernel_rows * size * plan.vocabulary / gemm_ms * 1e3
+    return found
+
+
+def logits_kernel(plan: Plan, bytes_per_s: float) -> list[dict[str, Any]]:
+    rows = []
+    generator = torch.Generator(plan.device).manual_seed(1)
+    shape = (plan.kernel_rows, plan.vocabulary)
+    logits = torch.randn(shape, generator=generator, device=plan.device).to(plan.dtype)
+    for name, token_loss_ in token_losses(plan).items():
+        for grad, masked in ((False, 0.0), (True, 0.0), (True, 0.3), (True, 0.6)):
+            if plan.out_of_time(10):
+                return [*rows, {"left_out": f"{name} grad={grad} masked={masked} and what follows"}]
+            _, _, tokens = inputs(
+                plan, rows=plan.kernel_rows, size=1, vocabulary=plan.vocabulary, masked=masked
+            )
+            took = milliseconds(plan, lambda run=token_loss_, t=tokens, g=grad: run(logits, t, SPEC, grad=g))
+            live = float((tokens.weights_N != 0).float().mean())
+            per_logit = (6 if grad else 2) * live + (2 * (1 - live) if grad else 0)
+            floor = per_logit * logits.numel() / bytes_per_s * 1e3
+            row = {"config": name, "grad": grad, "masked": masked, "ms": took, "floor_ms": floor}
+            rows.append(row | {"over_floor": took / floor})
+    return rows
+
+
+def linear(plan: Plan, flop_per_s: dict[str, float]) -> list[dict[str, Any]]:
+    rows = []
+    for name, size in plan.heads.items():
+        for masked, chunk in [*((0.0, chunk) for chunk in plan.chunks), (0.5, plan.chunks[-1])]:
+            if plan.out_of_time(15):
+                return [*rows, {"left_out": f"{name} chunk={chunk} masked={masked} and what follows"}]
+            given = inputs(plan, rows=plan.rows, size=size, vocabulary=plan.vocabulary, masked=masked)
+            run = functools.partial(forward_backward, plan, *given, chunk)
+            took = milliseconds(plan, run)
+            live = int((given[2].weights_N != 0).sum())
+            floor = 6 * live * size * plan.vocabulary / flop_per_s[name] * 1e3
+            row = {"head": name, "chunk": chunk, "masked": masked, "ms": took, "floor_ms": floor}
+            rows.append(row | {"over_floor": took / floor, "peak_bytes": peak_bytes(plan, run)})
+    return rows
+
+
+def peers(plan: Plan) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for name, size in plan.heads.items():
+        given = inputs(plan, rows=plan.rows, size=size, vocabulary=plan.vocabulary)
+        chunk = min(CHUNK_ROWS_GPU, plan.rows)
+        ours = functools.partial(forward_backward, plan, chunk_rows=chunk)
+        for way, run in {"rocstar": ours, **peer_ways(on_gpu=plan.on_gpu)}.items():
+            row: dict[str, Any] = {"head": name, "way": way}
+            if plan.out_of_time(45):
+                rows.append(row | {"left_out": "out of time"})
+                continue
+            try:
+                took = milliseconds(plan, lambda r=run, g=given: r(*g), repeats=3)
+                row |= {"ms": took, "peak_bytes": peak_bytes(plan, lambda r=run, g=given: r(*g))}
+            except torch.OutOfMemoryError:
+                row["left_out"] = "out of memory"
+            rows.append(row)
+    return rows
+
+
+# ---- the whole ----
+
+
+def bars(plan: Plan, result: dict[str, Any]) -> list[dict[str, Any]]:
+    """The targets on a device; a dry run has none."""
+    if not plan.on_gpu:
+        return []
+    found = []
+    kernel = [r for r in result["logits"] if r.get("grad") and r.get("masked") == 0.0]
+    if kernel:
+        found.append(bar("kernel over its floor", min(r["over_floor"] for r in kernel), 1.25, at_most=True))
+    at_14b = [r for r in result["linear"] if r.get("head") == "14B" and r.get("chunk") == CHUNK_ROWS_GPU]
+    if at_14b:
+        found.append(bar("14B linear over its floor", at_14b[0]["over_floor"], 1.15, at_most=True))
+    rows = {r["way"]: r for r in result["peers"] if r["head"] == "14B" and "ms" in r}
+    if {"rocstar", "naive torch"} <= rows.keys():
+        share = rows["rocstar"]["peak_bytes"] / rows["naive torch"]["peak_bytes"]
+        found.append(bar("14B peak memory over naive", share, 0.1, at_most=True))
+    best = min((r["ms"] for way, r in rows.items() if way.startswith("Liger")), default=None)
+    if best is not None and "rocstar" in rows:
+        found.append(
+            bar("14B best of Liger over ours, time", best / rows["rocstar"]["ms"], 1.0, at_most=False)
+        )
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the CPU")
+    parser.add_argument("--minutes", type=float, default=7.5)
+    parser.add_argument("--out", type=Path, default=None, help="default: benchmarks/results/kernels_gpu.json")
+    options = parser.parse_args()
+    if not options.dry_run and not torch.cuda.is_available():
+        print("bench_kernels: torch sees no CUDA or ROCm device here; try --dry-run", file=sys.stderr)
+        return 2
+    todo = plan(options)
+    about: dict[str, Any] = {
+        "dry_run": options.dry_run,
+        "arch": arch_of(todo.device),
+        "torch": torch.__version__,
+    }
+    if todo.on_gpu:
+        about["device"] = torch.cuda.get_device_name(todo.device)
+    try:
+        about["check"] = check_everything(todo)
+        about["differing_runs"] = count_races(todo)
+    except AssertionError as error:
+        print(f"bench_kernels: {error}; nothing was timed", file=sys.stderr)
+        return 1
+    print(f"right and repeatable: {about['check']['worst']}")
+    about["ceilings"] = ceilings(todo)
+    about["logits"] = logits_kernel(todo, about["ceilings"]["copy_bytes_per_s"])
+    speeds = {name: about["ceilings"][f"gemm_flop_per_s {name}"] for name in todo.heads}
+    about["linear"] = linear(todo, speeds)
+    about["peers"] = peers(todo)
+    for section in ("logits", "linear", "peers"):
+        for row in about[section]:
+            print(section, {k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()})
+    out = options.out or (None if options.dry_run else ROOT / "benchmarks" / "results" / "kernels_gpu.json")
+    return finish("kernels", about, bars(todo, about), out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

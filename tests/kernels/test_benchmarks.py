@@ -1,0 +1,102 @@
+"""The benchmarks of the kernels run, check themselves, and say no where they must."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from rocstar.kernels import torch_ops
+from rocstar.kernels.tokens import LossSpec, Tokens, TokenStats
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import bench_loss  # noqa: E402
+from gpu import bench_kernels  # noqa: E402
+
+
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCHMARKS / script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+
+
+def test_dry_run_of_the_gpu_benchmark(tmp_path: Path) -> None:
+    out = tmp_path / "kernels.json"
+    done = run("gpu/bench_kernels.py", "--dry-run", f"--out={out}")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(out.read_text())
+    assert result["dry_run"] and result["bars"] == [] and not any(result["differing_runs"].values())
+    assert {row["head"] for row in result["linear"]} == {"14B", "0.5B"}
+    assert {row["way"] for row in result["peers"]} == {"rocstar", "naive torch"}
+    assert all(row["ms"] > 0 for section in ("logits", "linear", "peers") for row in result[section])
+
+
+def test_without_time_left_it_says_what_is_missing(tmp_path: Path) -> None:
+    out = tmp_path / "kernels.json"
+    done = run("gpu/bench_kernels.py", "--dry-run", "--minutes=0", f"--out={out}")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(out.read_text())
+    assert all("left_out" in result[section][-1] for section in ("logits", "linear", "peers"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
+def test_without_a_device_it_refuses() -> None:
+    done = run("gpu/bench_kernels.py")
+    assert done.returncode == 2 and "--dry-run" in done.stderr and "Traceback" not in done.stderr
+
+
+def planted(kind: str) -> ModuleType:
+    wrong = ModuleType("wrong")
+
+    def token_loss_(logits_NV: torch.Tensor, tokens: Tokens, spec: LossSpec, *, grad: bool) -> TokenStats:
+        stats = torch_ops.token_loss_(logits_NV, tokens, spec, grad=grad)
+        if kind == "wrong" and grad:
+            logits_NV *= 1.01
+        if kind == "race" and grad:
+            logits_NV[0, 0] += 1e-9 * torch.rand(())
+        return stats
+
+    wrong.token_loss_ = token_loss_  # type: ignore[attr-defined]
+    return wrong
+
+
+def plan() -> bench_kernels.Plan:
+    parser_result = bench_kernels.argparse.Namespace(dry_run=True, minutes=1.0)
+    return bench_kernels.plan(parser_result)
+
+
+def test_a_wrong_kernel_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_kernels, "torch_ops", planted("wrong"))
+    with pytest.raises(AssertionError, match="gradient"):
+        bench_kernels.check_everything(plan())
+
+
+def test_a_race_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench_kernels.count_races(plan())
+    monkeypatch.setattr(bench_kernels, "torch_ops", planted("race"))
+    with pytest.raises(AssertionError, match="outputs differ"):
+        bench_kernels.count_races(plan())
+
+
+def test_loss_benchmark_small(tmp_path: Path) -> None:
+    out = tmp_path / "loss.json"
+    arguments = ("--rows=32", "--vocabulary=2000", "--rounds=1", "--levels", "logits", "head", f"--out={out}")
+    done = run("bench_loss.py", *arguments)
+    assert done.returncode in (0, 1), done.stderr  # tiny shapes may miss the bars
+    result = json.loads(out.read_text())
+    assert [level["level"] for level in result["levels"]] == ["logits", "head"]
+    assert all(level["gradient_difference"] < 1e-5 for level in result["levels"])
+    assert len(result["bars"]) == 2
+
+
+@pytest.mark.parametrize("level", ["logits", "head"])
+def test_all_ways_of_the_loss_benchmark_agree(level: str) -> None:
+    given = bench_loss.problem(level, 16, 300, torch.float32)
+    wanted = bench_loss.naive(level, given, gather=False)
+    for gradients in (bench_loss.naive(level, given, gather=True), bench_loss.fused(level, given)):
+        for a, b in zip(gradients, wanted, strict=True):
+            assert torch.allclose(a, b, rtol=1e-4, atol=1e-8)
