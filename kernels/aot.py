@@ -95,12 +95,14 @@ def _writes(variant: Variant) -> bool:
 
 
 def variants(*, full: bool = False) -> Iterator[Variant]:
-    """Every config of the table for every kernel; `full`: all flags, types and candidates too."""
+    """Every config of the table for every kernel, candidates once; `full`: all flags and types of all."""
     for arch in TARGETS:
-        table = [config for _, config in (*TABLE[arch], *TABLE["fallback"])]
-        configs = [*table, *CANDIDATES[arch]] if full else table
+        entries = [config for _, config in (*TABLE[arch], *TABLE["fallback"])]
+        configs = [*entries, *CANDIDATES[arch]] if full else entries
         for config, kernel in itertools.product(dict.fromkeys(configs), KERNELS):
             yield from _flag_variants(arch, kernel, config, full=full)
+        for config in () if full else CANDIDATES[arch]:
+            yield Variant(arch=arch, kernel="token_loss", config=config, flags=(True,) * 5, aligned=False)
 
 
 def _flag_variants(arch: Arch, kernel: str, config: LaunchConfig, *, full: bool) -> Iterator[Variant]:
