@@ -39,9 +39,12 @@ class CMakeBuild(build_ext):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)  # a running zygote has it mapped: never write into the old file
         shutil.copy2(next(build.glob("_native*.so")), target)
-        supervisor = target.with_name("_supervisor")
-        supervisor.unlink(missing_ok=True)
-        shutil.copy2(build / "_supervisor", supervisor)
+        # An editable install takes only the extension itself out of the folder that it is built into.
+        folders = [target.parent, *([ROOT / "sandbox"] if getattr(self, "editable_mode", False) else [])]
+        for folder in folders:
+            supervisor = folder / "_supervisor"
+            supervisor.unlink(missing_ok=True)
+            shutil.copy2(build / "_supervisor", supervisor)
 
 
 def cmake() -> str:
