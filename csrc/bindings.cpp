@@ -60,7 +60,7 @@ void forget_interrupt() {
 std::optional<int> run_session_cell(rocstar::Child& child, const rocstar::Cell& cell, const py::function& run_cell) {
   std::string value;
   bool exits = false;
-  forget_interrupt();
+  if (cell.after_interrupt) forget_interrupt();
   const int code = exit_code_of([&] {
     const auto seed = cell.seed ? py::object(py::int_(*cell.seed)) : py::none();
     const auto answer = run_cell(py::bytes(cell.code), seed).cast<std::tuple<int, std::string, bool>>();

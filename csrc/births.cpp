@@ -237,6 +237,8 @@ void Supervisor::start_cell(Request request, Process& session) {
   request.seed = session.seed;
   session.request = std::move(request);
   session.state = Process::State::kRunning;
+  session.interrupted_before = session.interrupts > 0;
+  session.interrupts = 0;
   session.flags = 0;
   ++under_way_;
   reserved_bytes_ += session.limits.memory_bytes - session.reserved_bytes;
@@ -285,8 +287,9 @@ void Supervisor::start_branch(Request request, Process& origin) {
 
 void Supervisor::send_cell(Process& process) {
   const Request& request = process.request;
-  const CellHeader header{CellKind::kRun, request.seed.has_value(), request.seed.value_or(0),
-                          static_cast<uint32_t>(request.code.size())};
+  const auto flags = static_cast<uint8_t>((request.seed ? CellHeader::kHasSeed : 0) |
+                                          (process.interrupted_before ? CellHeader::kAfterInterrupt : 0));
+  const CellHeader header{CellKind::kRun, flags, request.seed.value_or(0), static_cast<uint32_t>(request.code.size())};
   process.to_send.assign(reinterpret_cast<const char*>(&header), sizeof header);
   process.to_send += request.code;
   process.sent = 0;

@@ -157,7 +157,8 @@ std::optional<Cell> Child::next_cell() {
       continue;
     }
     Cell cell;
-    if (header.has_seed) cell.seed = uint64_t{header.seed};
+    cell.after_interrupt = header.flags & CellHeader::kAfterInterrupt;
+    if (header.flags & CellHeader::kHasSeed) cell.seed = uint64_t{header.seed};
     cell.code.resize(header.code_bytes);
     if (!read_exactly(cell.code.data(), cell.code.size(), nullptr)) return std::nullopt;
     return cell;

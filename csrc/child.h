@@ -28,6 +28,8 @@ struct Confinement {
 struct Cell {
   std::string code;
   std::optional<uint64_t> seed;
+  // The cell before was interrupted: a SIGINT that is pending may be its own. Otherwise it is this one's.
+  bool after_interrupt = false;
 };
 
 class Child {

@@ -67,8 +67,9 @@ struct [[gnu::packed]] Birth {
 enum class CellKind : uint8_t { kRun = 1, kBranch = 2 };
 
 struct [[gnu::packed]] CellHeader {
+  enum Flag : uint8_t { kHasSeed = 1, kAfterInterrupt = 2 };
   CellKind kind;
-  uint8_t has_seed;
+  uint8_t flags;
   uint64_t seed;
   uint32_t code_bytes;
 };

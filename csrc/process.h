@@ -38,7 +38,9 @@ struct Supervisor::Process {
   size_t sent = 0;
   bool watching_control_writes = false;
   bool branch_granted = false;
-  bool lost = false;  // a session whose end is not the pool's news any more
+  uint32_t interrupts = 0;          // sent to the cell under way
+  bool interrupted_before = false;  // the cell before it
+  bool lost = false;                // a session whose end is not the pool's news any more
   uint32_t flags = 0;
   uint64_t reserved_bytes = 0;
   uint64_t baseline_resident = 0;
@@ -77,6 +79,8 @@ inline constexpr std::chrono::milliseconds kStrangersLook{50};
 inline constexpr std::chrono::milliseconds kGroupLook{2};
 // A session whose cell is interrupted has this long to answer before it is killed.
 inline constexpr std::chrono::milliseconds kInterruptGrace{300};
+// After one that was interrupted, a cell may take its own first interrupt for that one's: it is asked twice.
+inline constexpr std::chrono::milliseconds kInterruptAgain{50};
 
 [[noreturn]] void fail(const char* what);
 // Microseconds of CPU time that a process has used, all its threads together; 0 when it cannot be known.

@@ -159,15 +159,18 @@ void Supervisor::stop(Process& process, Outcome::Flag why) {
     process.flags |= why;  // told when it is born
     return;
   }
-  const bool asked_already = process.flags & kStopped;
-  if (process.session && process.state == Process::State::kRunning && !asked_already) return interrupt(process, why);
+  const uint32_t most = process.interrupted_before ? 2 : 1;
+  const bool has_cell = process.session && process.state == Process::State::kRunning;
+  if (has_cell && process.interrupts < most) return interrupt(process, why);
   kill(process, why);
 }
 
 void Supervisor::interrupt(Process& process, Outcome::Flag why) {
-  process.flags |= why;
+  if ((process.flags & kStopped) == 0) process.flags |= why;
   syscall(SYS_pidfd_send_signal, process.pidfd.get(), SIGINT, nullptr, 0);
-  set_deadline(process, Clock::now() + kInterruptGrace);
+  ++process.interrupts;
+  const bool again = process.interrupted_before && process.interrupts == 1;
+  set_deadline(process, Clock::now() + (again ? kInterruptAgain : kInterruptGrace));
 }
 
 void Supervisor::kill(Process& process, Outcome::Flag why) {
