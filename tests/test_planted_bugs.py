@@ -233,6 +233,8 @@ def run_with_source(file: str, text: str, selection: str, tmp_path: Path) -> sub
     env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *filter(None, [env.get("PYTHONPATH")])])
     # -P: the repository root must not come first on the path, where `train` or `kernels` would shadow others.
     command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", selection]
+    # A temporary folder of its own: each new numbered one may remove older ones, this session's among them.
+    command.append(f"--basetemp={tmp_path / 'child'}")
     result = subprocess.run(
         command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
