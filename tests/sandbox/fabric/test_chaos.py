@@ -11,6 +11,7 @@ from rocstar.sandbox.fabric import RedisFabric
 from rocstar.sandbox.fabric.client_commands import REPLY_TTL_S
 from rocstar.sandbox.fabric.link import PREFIX
 from rocstar.sandbox.fabric.wire import Answer, encode_answers
+from rocstar.sandbox.fabric.worker_commands import GROUP
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
@@ -91,6 +92,7 @@ async def test_an_entry_is_acknowledged_only_with_its_answers(
             call = asyncio.create_task(fabric.run(ExecRequest(code="say 1")))
             await until(lambda: programs.ended["say 1"] == 1)
         assert redis.cli("xlen", f"{PREFIX}:calls:stdlib") == "1\n"
+        assert redis.cli("xpending", f"{PREFIX}:calls:stdlib", GROUP).startswith("1\n")
         async with working(redis.url, programs, claim_idle_s=0.5):
             assert await call == ok("1")
     assert programs.runs["say 1"] == 2
