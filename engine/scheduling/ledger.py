@@ -1,0 +1,159 @@
+"""The books of the scheduler: who is in which phase, and whose KV lies where.
+
+Invariant (checked by `check`): every trajectory is in exactly one phase; it is in `ready` iff its phase is
+ready; a running one lives on an up replica; a replica's resident tokens are the sum of the contexts of the
+trajectories that live there, and each trajectory lives on at most one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rocstar.engine.scheduling.events import Submitted
+from rocstar.engine.scheduling.observation import Phase
+
+
+class ScheduleError(ValueError):
+    """A host sent an event, or a policy a command, that the state of the ledger does not allow."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class TrajectoryEntry:
+    """See observation.TrajectoryView."""
+
+    traj: str
+    group: str
+    stage: str
+    order: int
+    prompt_tokens: int
+    max_tokens: int
+    context_tokens: int
+    turn_context_tokens: int
+    """The context that its present turn was asked with."""
+    turns: int = 0
+    phase: Phase = Phase.new
+    home: int | None = None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ReplicaEntry:
+    """See observation.ReplicaView."""
+
+    replica: int
+    kv_tokens: int
+    resident_tokens: int = 0
+    running: int = 0
+    preemptions: int = 0
+    seen_used_tokens: int | None = None
+    seen_waiting: int = 0
+    trajectories: dict[str, TrajectoryEntry] = field(default_factory=dict)
+
+
+class Ledger:
+    """Implements observation.Observation; only the scheduler changes it."""
+
+    def __init__(self) -> None:
+        self.replicas: dict[int, ReplicaEntry] = {}
+        self.trajectories: dict[str, TrajectoryEntry] = {}
+        self.ready: dict[str, TrajectoryEntry] = {}
+        self.num_running = 0
+        self.pools: dict[int, int] = {}
+        """KV tokens of every replica ever seen: one that is down may come back."""
+        self._submitted = 0
+
+    def add(self, event: Submitted) -> TrajectoryEntry:
+        if event.traj in self.trajectories:
+            raise ScheduleError(f"{event.traj!r} was submitted already")
+        if event.prompt_tokens < 1 or event.max_tokens < 1:
+            raise ScheduleError(f"{event.traj!r}: {event.prompt_tokens} + {event.max_tokens} tokens")
+        self._submitted += 1
+        entry = TrajectoryEntry(
+            traj=event.traj,
+            group=event.group,
+            stage=event.stage,
+            order=self._submitted,
+            prompt_tokens=event.prompt_tokens,
+            max_tokens=event.max_tokens,
+            context_tokens=event.prompt_tokens,
+            turn_context_tokens=event.prompt_tokens,
+        )
+        self.trajectories[event.traj] = entry
+        return entry
+
+    def entry(self, traj: str, *phases: Phase) -> TrajectoryEntry:
+        """The trajectory, which must be in one of `phases`."""
+        entry = self.trajectories.get(traj)
+        if entry is None:
+            raise ScheduleError(f"{traj!r} is not known: it was never submitted, or has left")
+        if entry.phase not in phases:
+            raise ScheduleError(
+                f"{traj!r} is {entry.phase.value}, not {' or '.join(p.value for p in phases)}"
+            )
+        return entry
+
+    def replica(self, replica: int) -> ReplicaEntry:
+        found = self.replicas.get(replica)
+        if found is None:
+            raise ScheduleError(f"replica {replica} is not up")
+        return found
+
+    def grow(self, entry: TrajectoryEntry, context_tokens: int) -> None:
+        if context_tokens < entry.context_tokens:
+            raise ScheduleError(
+                f"{entry.traj!r} shrank from {entry.context_tokens} to {context_tokens} tokens"
+            )
+        if entry.home is not None:
+            self.replicas[entry.home].resident_tokens += context_tokens - entry.context_tokens
+        entry.context_tokens = context_tokens
+
+    def move(self, entry: TrajectoryEntry, home: int | None) -> None:
+        """Its KV lies at `home` from now on, and nowhere else."""
+        if entry.home is not None and entry.home != home:
+            left = self.replicas[entry.home]
+            del left.trajectories[entry.traj]
+            left.resident_tokens -= entry.context_tokens
+        if home is not None and entry.home != home:
+            joined = self.replicas[home]
+            joined.trajectories[entry.traj] = entry
+            joined.resident_tokens += entry.context_tokens
+        entry.home = home
+
+    def enter(self, entry: TrajectoryEntry, phase: Phase) -> None:
+        if entry.phase is Phase.running:
+            assert entry.home is not None
+            self.replicas[entry.home].running -= 1
+            self.num_running -= 1
+        elif entry.phase is Phase.ready:
+            del self.ready[entry.traj]
+        if phase is Phase.running:
+            assert entry.home is not None
+            self.replicas[entry.home].running += 1
+            self.num_running += 1
+        elif phase is Phase.ready:
+            self.ready[entry.traj] = entry
+        entry.phase = phase
+
+    def remove(self, entry: TrajectoryEntry) -> None:
+        """Forget it. Its `home` stays readable."""
+        home = entry.home
+        self.enter(entry, Phase.tool)
+        self.move(entry, None)
+        entry.home = home
+        del self.trajectories[entry.traj]
+
+    def check(self) -> None:
+        """Assert the invariant, over everything: for tests."""
+        running = 0
+        for traj, entry in self.trajectories.items():
+            assert entry.traj == traj and entry.context_tokens >= entry.prompt_tokens
+            assert (traj in self.ready) == (entry.phase is Phase.ready)
+            running += entry.phase is Phase.running
+            assert entry.home is not None or entry.phase is not Phase.running
+            homes = [r.replica for r in self.replicas.values() if traj in r.trajectories]
+            assert homes == ([] if entry.home is None else [entry.home])
+        assert self.ready.keys() <= self.trajectories.keys() and running == self.num_running
+        for replica in self.replicas.values():
+            living = [entry for entry in self.trajectories.values() if entry.home == replica.replica]
+            assert replica.trajectories == {entry.traj: entry for entry in living}
+            assert replica.resident_tokens == sum(entry.context_tokens for entry in living)
+            assert replica.running == sum(entry.phase is Phase.running for entry in living)
