@@ -3,10 +3,11 @@
     python benchmarks/bench_parse.py
 
 C++ is what runs in production: csrc/capture.cpp, utf8.cpp and protocol.cpp in the supervisor, here built into
-a small program (frame_results.cpp), and `_native.ResultReader` in the pool. Python is pure_parse.py: slices,
-struct and `bytes.decode`. That codec is C inside the interpreter, and building a `str` is the same C on both
-sides, so `ratio` compares C with C; the last column, which the bar is on, is pure Python, code point by code
-point. Both sides must give the same frames and the same fields. CPU time, rounds in turn, medians.
+a small program (frame_results.cpp), and `_native.ResultReader` in the pool. Python is pure_parse.py and
+`wire.PythonReader`: slices, struct and `bytes.decode`. That codec is C inside the interpreter, and building a
+`str` is the same C on both sides, so `ratio` compares C with C; the last column, which the bar is on, is pure
+Python, code point by code point. Both sides must give the same frames and the same fields. CPU time, rounds
+in turn, medians.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from sandbox_bench import pure_parse
 from sandbox_bench.report import ROOT, bar, finish
 from sandbox_bench.stats import median
 
-from rocstar.sandbox import _native
+from rocstar.sandbox import _native, wire
 from rocstar.sandbox.bench import table
 
 RESULTS, SIZE, CAP = 64, 10_000, 8192
@@ -100,9 +101,9 @@ def one_kind(kind: str, program: Path, folder: Path, rounds: int) -> dict[str, A
         times["C++ frame"].append(median(framed))
         times["C++ read"].append(median(timed(lambda: _native.ResultReader().feed(stream), REPEATS)))
         times["Python frame"].append(median(timed(lambda: python_frames(raw), REPEATS)))
-        times["Python read"].append(median(timed(lambda: pure_parse.ResultReader().feed(stream), REPEATS)))
+        times["Python read"].append(median(timed(lambda: wire.PythonReader().feed(stream), REPEATS)))
         by_hand += timed(lambda: [pure_parse.repair_by_hand(data) for data in raw], 1)
-    if _native.ResultReader().feed(stream) != pure_parse.ResultReader().feed(stream):
+    if _native.ResultReader().feed(stream) != wire.PythonReader().feed(stream):
         raise RuntimeError(f"{kind}: the fields that C++ and Python read differ")
     both = zip(*times.values(), strict=True)
     ratios = [(by_python + read) / (native + parse) for native, parse, by_python, read in both]

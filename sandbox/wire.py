@@ -25,7 +25,7 @@ _RUN = struct.Struct("=QQQQQQQBBQII")
 _CELL = struct.Struct("=QQQI")
 _BRANCH = struct.Struct("=QQ")
 _ID = struct.Struct("=Q")
-_RESULT = struct.Struct("=QBBiIQQQIII")
+RESULT_HEAD = struct.Struct("=QBBiIQQQIII")
 
 
 def frame(kind: int, payload: bytes) -> bytes:
@@ -107,7 +107,10 @@ def failure(kind: str, text: str) -> SandboxError:
 
 
 class PythonReader:
-    """What `_native.ResultReader` is, in Python."""
+    """What `_native.ResultReader` is, in Python: cuts a byte stream into frames, whatever pieces it comes in.
+
+    Gives per RESULT a tuple of (18, id, status index, exit code, signal, stdout, stderr, stdout cut, stderr
+    cut, value, wall s, CPU s, peak bytes), per other frame (type, payload)."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -116,35 +119,36 @@ class PythonReader:
         self._bytes += data
         frames: list[tuple[Any, ...]] = []
         start = 0
-        while len(self._bytes) - start >= _HEADER.size:
-            length, kind = _HEADER.unpack_from(self._bytes, start)
-            end = start + 4 + length
-            if len(self._bytes) < end:
-                break
-            payload = bytes(self._bytes[start + _HEADER.size : end])
-            frames.append(self._result(payload) if kind == RESULT else (kind, payload))
-            start = end
+        with memoryview(self._bytes) as view:
+            while len(view) - start >= _HEADER.size:
+                length, kind = _HEADER.unpack_from(view, start)
+                end = start + 4 + length
+                if len(view) < end:
+                    break
+                with view[start + _HEADER.size : end] as payload:
+                    frames.append(_result(payload) if kind == RESULT else (kind, bytes(payload)))
+                start = end
         del self._bytes[:start]
         return frames
 
-    @staticmethod
-    def _result(payload: bytes) -> tuple[Any, ...]:
-        fields = _RESULT.unpack_from(payload)
-        call_id, status, signaled, code, flags, wall_us, cpu_us, peak, out_len, err_len, value_len = fields
-        out_end = _RESULT.size + out_len
-        err_end = out_end + err_len
-        return (
-            RESULT,
-            call_id,
-            status,
-            None if signaled else code,
-            code if signaled else None,
-            payload[_RESULT.size : out_end].decode(),
-            payload[out_end:err_end].decode(),
-            bool(flags & STDOUT_TRUNCATED),
-            bool(flags & STDERR_TRUNCATED),
-            payload[err_end : err_end + value_len].decode() if flags & HAS_VALUE else None,
-            wall_us / 1e6,
-            cpu_us / 1e6,
-            peak,
-        )
+
+def _result(payload: memoryview) -> tuple[Any, ...]:
+    fields = RESULT_HEAD.unpack_from(payload)
+    call_id, status, signaled, code, flags, wall_us, cpu_us, peak, out_len, err_len, value_len = fields
+    out_end = RESULT_HEAD.size + out_len
+    err_end = out_end + err_len
+    return (
+        RESULT,
+        call_id,
+        status,
+        None if signaled else code,
+        code if signaled else None,
+        str(payload[RESULT_HEAD.size : out_end], "utf-8"),
+        str(payload[out_end:err_end], "utf-8"),
+        bool(flags & STDOUT_TRUNCATED),
+        bool(flags & STDERR_TRUNCATED),
+        str(payload[err_end : err_end + value_len], "utf-8") if flags & HAS_VALUE else None,
+        wall_us / 1e6,
+        cpu_us / 1e6,
+        peak,
+    )

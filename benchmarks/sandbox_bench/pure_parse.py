@@ -1,21 +1,14 @@
-"""Truncation, UTF-8 repair, framing and parsing of results in Python: what the C++ is measured against.
+"""Truncation, UTF-8 repair and framing of results in Python: what the C++ is measured against.
 
-    raw output of a child -> head + marker + tail -> valid UTF-8 -> frame | stream | frames -> fields with str
+    raw output of a child -> head + marker + tail -> valid UTF-8 -> frame | stream | wire.PythonReader
 
-Written as one would who had no C++: slices, `bytes.decode`, `struct` and nothing per byte. The frame layout
-and the marker are those of csrc/protocol.h and csrc/capture.cpp, so that both sides' answers can be compared.
+Written as one would who had no C++: slices, `bytes.decode`, `struct` and nothing per byte. The marker is
+that of csrc/capture.cpp, so that both sides' answers can be compared.
 """
 
 from __future__ import annotations
 
-import struct
-from typing import Any
-
-RESULT = 18
-STDOUT_TRUNCATED, STDERR_TRUNCATED, HAS_VALUE = 8, 16, 32
-
-_HEADER = struct.Struct("=IB")
-_RESULT = struct.Struct("=QBBiIQQQIII")
+from rocstar.sandbox import wire
 
 
 def cut_head(data: bytes) -> bytes:
@@ -67,57 +60,9 @@ def frame_result(call_id: int, raw_out: bytes, raw_err: bytes, cap: int) -> byte
     """The RESULT frame of a program that exited with 0."""
     out, out_cut = truncate(raw_out, cap)
     err, err_cut = truncate(raw_err, cap)
-    flags = STDOUT_TRUNCATED * out_cut | STDERR_TRUNCATED * err_cut
-    head = _RESULT.pack(call_id, 0, 0, 0, flags, 1500, 900, 1 << 20, len(out), len(err), 0)
-    return _HEADER.pack(1 + len(head) + len(out) + len(err), RESULT) + head + out + err
-
-
-class ResultReader:
-    """Cuts a byte stream into frames, whatever pieces it comes in. Gives what `_native.ResultReader` gives:
-    per RESULT a tuple of (18, id, status index, exit code, signal, stdout, stderr, stdout cut, stderr cut,
-    value, wall s, CPU s, peak bytes)."""
-
-    def __init__(self) -> None:
-        self._bytes = bytearray()
-
-    def feed(self, data: bytes) -> list[tuple[Any, ...]]:
-        self._bytes += data
-        results: list[tuple[Any, ...]] = []
-        start = 0
-        with memoryview(self._bytes) as view:
-            while len(view) - start >= _HEADER.size:
-                length, kind = _HEADER.unpack_from(view, start)
-                end = start + 4 + length
-                if len(view) < end:
-                    break
-                if kind == RESULT:
-                    with view[start + _HEADER.size : end] as payload:
-                        results.append(_result(payload))
-                start = end
-        del self._bytes[:start]
-        return results
-
-
-def _result(payload: memoryview) -> tuple[Any, ...]:
-    fields = _RESULT.unpack_from(payload)
-    call_id, status, signaled, code, flags, wall_us, cpu_us, peak, out_len, err_len, value_len = fields
-    out_end = _RESULT.size + out_len
-    err_end = out_end + err_len
-    return (
-        RESULT,
-        call_id,
-        status,
-        None if signaled else code,
-        code if signaled else None,
-        str(payload[_RESULT.size : out_end], "utf-8"),
-        str(payload[out_end:err_end], "utf-8"),
-        bool(flags & STDOUT_TRUNCATED),
-        bool(flags & STDERR_TRUNCATED),
-        str(payload[err_end : err_end + value_len], "utf-8") if flags & HAS_VALUE else None,
-        wall_us / 1e6,
-        cpu_us / 1e6,
-        peak,
-    )
+    flags = wire.STDOUT_TRUNCATED * out_cut | wire.STDERR_TRUNCATED * err_cut
+    head = wire.RESULT_HEAD.pack(call_id, 0, 0, 0, flags, 1500, 900, 1 << 20, len(out), len(err), 0)
+    return wire.frame(wire.RESULT, head + out + err)
 
 
 def repair_by_hand(data: bytes) -> str:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.sandbox import _native
+from rocstar.sandbox import _native, wire
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -184,7 +184,7 @@ def test_a_command_shows_no_path_of_this_machine() -> None:
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=5), st.integers(0, 50), st.integers(1, 40))
 def test_the_python_reference_keeps_what_it_should(raws: list[bytes], cap: int, piece: int) -> None:
     stream = b"".join(pure_parse.frame_result(i, raw, b"", cap) for i, raw in enumerate(raws))
-    reader = pure_parse.ResultReader()
+    reader = wire.PythonReader()
     pieces = [stream[at : at + piece] for at in range(0, len(stream), piece)]
     results = [found for part in pieces for found in reader.feed(part)]
     assert [result[1] for result in results] == list(range(len(raws)))
