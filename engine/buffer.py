@@ -1,10 +1,10 @@
 """Which groups may be in flight, and which the next batch must take, so that no token grows too old.
 
-    may_start -> start(key) -> ... group rolls out ... -> finish(key, group) -> take() -> learner
+    may_start -> start(key) -> ... group rolls out ... -> finish(key, group) -> take() -> learner -> advance()
 
-The clock is the number of batches taken. A group born when `taken` batches were taken must be in a batch that
-is taken while `taken <= born + max_staleness`. Policy versions advance at most once per batch, so this bounds
-the age of the oldest token of every group in versions too, however often its weights changed meanwhile.
+The clock is the number of learner steps done. A group born at step b must be taken at a step of at most
+b + max_staleness. Policy versions grow at most once per step, and a group's first token is not older than its
+birth: so this bounds the age of every token in versions too, however often the weights changed meanwhile.
 
 Nobody waits in here: the host asks `may_start` and `can_take` after each event.
 """
@@ -36,28 +36,32 @@ class _Slot(Generic[Group]):
 class SlotBuffer(Generic[Group]):
     """Groups in flight and groups that wait for the learner, `batch * (max_staleness + 1)` slots in all.
 
-    Invariant: for every age a, the groups that must be taken within the next a + 1 batches are at most
-    (a + 1) * batch. So a batch that takes all the overdue ones always has room for them, and no taken group
-    is ever staler than `max_staleness`. Proof: a start adds to the largest age only, where the number of
-    slots is the bound; `take` takes, for every age, what goes beyond the bound of the age before it.
+    Invariant: for every n, the groups that must be among the next n batches are at most n * batch. So a batch
+    always has room for those that must go now, and none that is taken is staler than `max_staleness`. Proof:
+    a start adds to the largest n only, where the slots are the bound; `take` takes, for every n, what
+    goes beyond the bound that holds after it; `advance` changes neither side.
 
-    `max_staleness` 0 is synchronous training: a batch is what was started since the one before.
+    Between `take` and `advance` the learner is at work, and what starts is born at the step before: a batch
+    less has room then. `max_staleness` 0 is synchronous training: nothing starts while the learner learns.
     """
 
-    def __init__(self, *, batch: int, max_staleness: int, taken: int = 0) -> None:
-        if batch < 1 or max_staleness < 0 or taken < 0:
+    def __init__(self, *, batch: int, max_staleness: int, step: int = 0) -> None:
+        if batch < 1 or max_staleness < 0 or step < 0:
             raise ValueError(
-                "need batch >= 1, max_staleness >= 0 and taken >= 0, "
-                f"got batch={batch}, max_staleness={max_staleness}, taken={taken}"
+                "need batch >= 1, max_staleness >= 0 and step >= 0, "
+                f"got batch={batch}, max_staleness={max_staleness}, step={step}"
             )
-        self.batch, self.max_staleness, self.taken = batch, max_staleness, taken
+        self.batch, self.max_staleness, self.step = batch, max_staleness, step
+        self.is_learning = False
+        """A batch was taken and its step is not done."""
         self._running: dict[str, _Slot[Group]] = {}
         self._finished: dict[str, _Slot[Group]] = {}
         self._events = 0
 
     @property
     def num_slots(self) -> int:
-        return self.batch * (self.max_staleness + 1)
+        """Groups that may be here now."""
+        return self.batch * (self.max_staleness + 1 - self.is_learning)
 
     @property
     def running(self) -> list[str]:
@@ -70,7 +74,7 @@ class SlotBuffer(Generic[Group]):
         return [(slot.key, _filled(slot)) for slot in self._finished.values()]
 
     def born(self, key: str) -> int:
-        """Batches that had been taken when the group was started."""
+        """Learner steps that were done when the group was started."""
         slot = self._running.get(key) or self._finished.get(key)
         if slot is None:
             raise BufferError(f"no group {key!r} is here")
@@ -84,7 +88,7 @@ class SlotBuffer(Generic[Group]):
         """Give a slot to a group; returns its birth."""
         if not self.may_start():
             raise BufferError(f"all {self.num_slots} slots are taken")
-        return self._enter(key, self.taken)
+        return self._enter(key, self.step)
 
     def restore(self, key: str, born: int) -> None:
         """A group of an earlier process, at its old birth; before anything else happens.
@@ -95,7 +99,9 @@ class SlotBuffer(Generic[Group]):
         self._enter(key, born)
         if not self._is_feasible():
             del self._running[key]
-            raise BufferError(f"group {key!r}, born at {born}, cannot be taken in time after {self.taken}")
+            raise BufferError(
+                f"group {key!r}, born at {born}, cannot be taken in time after step {self.step}"
+            )
 
     def _enter(self, key: str, born: int) -> int:
         if key in self._running or key in self._finished:
@@ -131,11 +137,17 @@ class SlotBuffer(Generic[Group]):
         chosen = self._choose(self.batch if count is None else count)
         if chosen is None:
             raise BufferError("the next batch is not complete")
-        now = self.taken
-        self.taken += 1
+        self.is_learning = True
         for slot in chosen:
             del self._finished[slot.key]
-        return [(slot.key, _filled(slot), now - slot.born) for slot in chosen]
+        return [(slot.key, _filled(slot), self.step - slot.born) for slot in chosen]
+
+    def advance(self) -> None:
+        """The learner has done its step, and its weights serve what starts from now on."""
+        if not self.is_learning:
+            raise BufferError("no batch was taken for this step")
+        self.is_learning = False
+        self.step += 1
 
     def blockers(self) -> list[str]:
         """Groups in flight of which one or more must finish before any batch can be taken; oldest first."""
@@ -154,6 +166,8 @@ class SlotBuffer(Generic[Group]):
         """A batch after which the invariant still holds, or None. Oldest-finished first within the need."""
         if not 1 <= count <= self.batch:
             raise ValueError(f"a batch has 1 to {self.batch} groups, got {count}")
+        if self.is_learning:
+            return None
         rest = sorted(self._finished.values(), key=lambda slot: slot.order)
         chosen: list[_Slot[Group]] = []
         for born, need in self._demands():  # nested: from the oldest births on
@@ -170,16 +184,16 @@ class SlotBuffer(Generic[Group]):
     def _demands(self) -> Iterator[tuple[int, int]]:
         """(born, n): of the groups born up to then, the next batch must take n or more."""
         for age in range(self.max_staleness, -1, -1):
-            born = self.taken - age
+            born = self.step - age
             alive = sum(slot.born <= born for slot in self._all())
             room_after = (self.max_staleness - age) * self.batch
             if alive > room_after:
                 yield born, alive - room_after
 
     def _is_feasible(self) -> bool:
-        ages = range(self.max_staleness + 1)
-        return all(slot.born >= self.taken - self.max_staleness for slot in self._all()) and all(
-            sum(slot.born <= self.taken - age for slot in self._all())
+        ages = range(self.max_staleness + 1 - self.is_learning)
+        return all(slot.born >= self.step - self.max_staleness for slot in self._all()) and all(
+            sum(slot.born <= self.step - age for slot in self._all())
             <= (self.max_staleness - age + 1) * self.batch
             for age in ages
         )

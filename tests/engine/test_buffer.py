@@ -24,8 +24,10 @@ def play(batch: int, max_staleness: int, events: int, rng: random.Random, *, gre
         elif choice < 0.8 and buffer.running:
             key = rng.choice(buffer.running)
             buffer.finish(key, f"group {key}") if rng.random() < 0.95 else buffer.cancel(key)
+        elif buffer.is_learning:
+            buffer.advance()
         elif buffer.can_take():
-            before = buffer.taken
+            before = buffer.step
             for key, group, staleness in buffer.take():
                 assert group == f"group {key}" and key not in seen
                 assert staleness == before - born[key]
@@ -68,6 +70,7 @@ def test_whatever_finishes_first_the_learner_is_never_stuck(
             key = data.draw(st.sampled_from(buffer.running))
             buffer.finish(key, 0)
         assert len(buffer.take()) == batch
+        buffer.advance()
 
 
 def full(bound: int) -> SlotBuffer[str]:
@@ -85,6 +88,8 @@ def test_without_staleness_a_batch_is_what_was_started_since_the_last() -> None:
     buffer.finish("0", "a")
     assert not buffer.may_start()
     assert [(key, age) for key, _, age in buffer.take()] == [("1", 0), ("0", 0)]
+    assert not buffer.may_start(), "the learner is at work: what starts now has the old weights"
+    buffer.advance()
     assert buffer.may_start()
 
 
@@ -93,6 +98,8 @@ def test_the_next_batch_waits_for_the_overdue_and_names_them() -> None:
     for key in "321":
         buffer.finish(key, key)
     assert [key for key, _, _ in buffer.take()] == ["3", "2"]
+    assert not buffer.may_start()
+    buffer.advance()
     buffer.start("4")
     buffer.start("5")
     buffer.finish("4", "4")
@@ -119,10 +126,10 @@ def test_the_last_batch_may_be_smaller() -> None:
 
 
 def test_a_restored_group_keeps_its_birth() -> None:
-    buffer: SlotBuffer[str] = SlotBuffer(batch=1, max_staleness=2, taken=7)
+    buffer: SlotBuffer[str] = SlotBuffer(batch=1, max_staleness=2, step=7)
     buffer.restore("old", 5)
     assert buffer.born("old") == 5
-    with pytest.raises(BufferError, match="born at 5, cannot be taken in time after 7"):
+    with pytest.raises(BufferError, match="born at 5, cannot be taken in time after step 7"):
         buffer.restore("as old", 5)
     with pytest.raises(BufferError, match="born at 4"):
         buffer.restore("older", 4)
@@ -146,6 +153,8 @@ def test_breaking_the_protocol_is_an_error() -> None:
         buffer.cancel("x")
     with pytest.raises(BufferError, match="not complete"):
         buffer.take()
+    with pytest.raises(BufferError, match="no batch was taken"):
+        buffer.advance()
     with pytest.raises(BufferError, match="no group"):
         buffer.born("x")
     buffer.cancel("1")
