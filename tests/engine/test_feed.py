@@ -129,7 +129,7 @@ def test_a_batch_has_a_deadline() -> None:
 
 def test_what_a_checkpoint_keeps_goes_on_in_another_process() -> None:
     async def main() -> None:
-        first = Rollouts(lambda ticket: 1.0 if ticket.task.id != "t3" else 3600.0)
+        first = Rollouts(lambda t: 1.0 + int(t.task.id[1:]) / 10 if t.task.id != "t3" else 3600.0)
         async with feed_of(first, 12) as feed:
             await feed.batch()
             feed.advance()
