@@ -1,12 +1,14 @@
 """Parse the tool calls of one turn, Hermes style: `<tool_call>{"name": ..., "arguments": ...}</tool_call>`.
 
 A call that cannot be decoded is a ToolCall with `malformed` set: it is fed back and counted, never
-executed. An opening tag without a closing one is such a call too (the original ends the trajectory).
+executed. An opening tag without a closing one is such a call too (the original ends the trajectory). What
+JSON leaves open is not guessed: a key written twice or a number JSON cannot write makes a call malformed.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from rocstar.engine.types import ToolCall
@@ -28,7 +30,7 @@ def parse_tool_calls(text: str) -> tuple[ToolCall, ...]:
 
 def _parse_call(body: str) -> ToolCall:
     try:
-        value = json.loads(body)
+        value = json.loads(body, object_pairs_hook=_object, parse_float=_number, parse_constant=_not_a_number)
     except ValueError as error:  # not JSON, or an integer of more digits than Python converts
         return _malformed(str(error))
     except RecursionError:
@@ -46,6 +48,22 @@ def _parse_call(body: str) -> ToolCall:
     if _is_deep(arguments):
         return _malformed("nested too deeply")
     return ToolCall(name=name, arguments=arguments)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a key is written twice in one object")
+    return made
+
+
+def _number(digits: str) -> float:
+    value = float(digits)
+    return value if math.isfinite(value) else _not_a_number(digits)
+
+
+def _not_a_number(digits: str) -> float:
+    raise ValueError(f"{digits[:20]} is not a number of JSON")
 
 
 def _is_deep(arguments: dict[str, Any]) -> bool:

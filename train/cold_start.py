@@ -1,14 +1,15 @@
-"""What the cold start learns from, and the model it begins with when there is none."""
+"""The cold start: what it learns from, the model it begins with when there is none, and the learning."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from rocstar.engine.chat import load_template, render
+from rocstar.engine.boundaries import render
+from rocstar.engine.chat import ChatFormat, load_template
 from rocstar.engine.tools import TOOLS, result_text
 from rocstar.engine.types import Task
 from rocstar.sandbox.types import Limits, Sandbox
@@ -16,8 +17,10 @@ from rocstar.train.config import Recipe
 from rocstar.train.console import Console
 from rocstar.train.data import overlap, without_overlap
 from rocstar.train.demonstrations import make_demonstrations
-from rocstar.train.scratch import build_model, train_tokenizer
-from rocstar.train.sft import read_conversations
+from rocstar.train.metrics import MetricsWriter
+from rocstar.train.scratch import build_model, digit_token_mask, train_tokenizer
+from rocstar.train.sft import cold_start, read_conversations, tokenise
+from rocstar.train.team import LearnerTeam
 
 TOKENIZER_ROWS = 4000
 """Conversations the tokenizer learns from; more change little."""
@@ -65,3 +68,37 @@ def build_from_nothing(
     scratch = recipe.model.scratch
     tokenizer = train_tokenizer(texts, vocab_size=scratch.vocab_size, template=template)
     return build_model(scratch, len(tokenizer), seed=recipe.run.seed), tokenizer
+
+
+async def run_cold_start(
+    team: LearnerTeam,
+    recipe: Recipe,
+    chat: ChatFormat,
+    rows: Sequence[dict[str, Any]],
+    tokenizer: PreTrainedTokenizerBase,
+    console: Console,
+    metrics: MetricsWriter,
+) -> None:
+    """Learn the conversations; about fifty rows of metrics tell how it went."""
+    sft = recipe.sft
+    conversations, skipped = tokenise(rows, chat, max_tokens=sft.max_tokens)
+    if skipped:
+        console.note(f"cold start: {skipped} of {len(rows)} conversations skipped (too long or empty)")
+    total = sft.steps
+
+    def on_step(step: int, loss: float, grad_norm: float) -> None:
+        console.sft_progress(step, total, loss)
+        if step % max(1, total // 50) == 0 or step == total:
+            values = {"loss/sft": loss, "optim/grad_norm": grad_norm}
+            metrics.write(values, step=step, stage="sft", phase="sft")
+
+    is_digit_V = digit_token_mask(cast("PreTrainedTokenizerFast", tokenizer))
+    await cold_start(
+        team,
+        conversations,
+        sft,
+        digit_ids=frozenset(token for token, is_digit in enumerate(is_digit_V) if is_digit),
+        tokens_per_microbatch=recipe.rl.tokens_per_microbatch,
+        seed=recipe.run.seed,
+        on_step=on_step,
+    )

@@ -52,7 +52,15 @@ class ScratchConfig(Section):
 
 class ModelConfig(Section):
     path: str = Field("scratch", description="'scratch', a local Hugging Face directory, or a hub name")
-    template: str = Field("model", description="'model', 'rstar2', 'compact', or a .jinja file")
+    template: str = Field(
+        "model",
+        description="'model' (its own), 'compact', 'llama3', 'qwen3', 'rstar2', 'smollm2', or a .jinja file",
+    )
+    thinking: Literal["keep", "refuse"] = Field(
+        "refuse",
+        description="what to do with a template that changes <think> blocks of earlier turns: keep what the "
+        "policy wrote in the context, or refuse the template",
+    )
     dtype: Literal["float32", "bfloat16"] = "float32"
     scratch: ScratchConfig = ScratchConfig()
 

@@ -9,7 +9,8 @@ from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
-from rocstar.engine.chat import ChatError, ChatFormat, Tokenizer, find_boundaries, load_template
+from rocstar.engine.boundaries import ChatError, find_boundaries
+from rocstar.engine.chat import ChatFormat, Tokenizer, load_template
 from rocstar.engine.tools import TOOLS
 from rocstar.engine.types import Task
 from rocstar.sandbox.flavours import FLAVOURS
@@ -90,7 +91,11 @@ def check(recipe: Recipe) -> None:
 def check_scratch(recipe: Recipe) -> None:
     """The template of a model from nothing must be a bundled one or a file, and carry tool calls."""
     try:
-        find_boundaries(load_template(scratch_template(recipe), None), [TOOLS[recipe.tool.kind].schema])
+        find_boundaries(
+            load_template(scratch_template(recipe), None),
+            [TOOLS[recipe.tool.kind].schema],
+            thinking=recipe.model.thinking,
+        )
     except ChatError as error:
         raise ConfigError(f"model.template = {recipe.model.template!r}: {error}") from None
 
@@ -99,7 +104,12 @@ def chat_format(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> ChatForma
     """The conversation format; ConfigError if template and tokenizer cannot carry tool calls."""
     try:
         source = load_template(recipe.model.template, getattr(tokenizer, "chat_template", None))
-        chat = ChatFormat(cast("Tokenizer", tokenizer), source, [TOOLS[recipe.tool.kind].schema])
+        chat = ChatFormat(
+            cast("Tokenizer", tokenizer),
+            source,
+            [TOOLS[recipe.tool.kind].schema],
+            thinking=recipe.model.thinking,
+        )
     except ChatError as error:
         raise ConfigError(f"model.template = {recipe.model.template!r}: {error}") from None
     tokenizer.chat_template = source

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.chat import ChatError, ChatFormat
+from rocstar.engine.boundaries import ChatError
+from rocstar.engine.chat import ChatFormat
 from rocstar.train.batch import Example, pack
 from rocstar.train.config import ConfigError, SftConfig
 from rocstar.train.optim import OptimSpec

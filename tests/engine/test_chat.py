@@ -1,13 +1,16 @@
 """Boundaries, prompts and masks: append-only, and content never becomes control."""
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.engine.chat import ChatFormat, load_template, render, special_tokens
+from rocstar.engine.boundaries import render
+from rocstar.engine.chat import ChatFormat, load_template, special_tokens
 from rocstar.engine.testing import CHATML_TOKENS, ByteTokenizer
 from rocstar.engine.tools import PYTHON_SCHEMA
 
@@ -19,39 +22,7 @@ LLAMA_TOKENS = (
     "<|eot_id|>",
 )
 
-# ChatML with Hermes tools, as Qwen2.5 writes it: all results of a turn share one user turn.
-QWEN = """
-{%- if messages[0].role == 'system' %}{% set system = messages[0].content %}
-{%- else %}{% set system = 'You are kind.' %}{% endif %}
-{{- '<|im_start|>system\\n' + system }}
-{%- if tools %}
-    {{- '\\n\\n<tools>' }}
-    {%- for tool in tools %}{{- '\\n' }}{{- tool | tojson }}{%- endfor %}
-    {{- '\\n</tools>' }}
-{%- endif %}
-{{- '<|im_end|>\\n' }}
-{%- for message in messages %}
-    {%- if message.role == 'tool' %}
-        {%- if messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}
-        {{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
-        {%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\\n' }}{%- endif %}
-    {%- elif message.role == 'user' or (message.role == 'assistant' and not message.tool_calls) %}
-        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
-    {%- elif message.role == 'assistant' %}
-        {{- '<|im_start|>assistant' }}
-        {%- if message.content %}{{- '\\n' + message.content }}{%- endif %}
-        {%- for call in message.tool_calls %}
-            {{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
-            {{- call.function.arguments | tojson }}
-            {{- '}\\n</tool_call>' }}
-        {%- endfor %}
-        {{- '<|im_end|>\\n' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
-"""
-
-# Headers, bos and trimmed contents, as Llama 3 writes it: each result is a turn of its own.
+# Headers, bos and trimmed contents, as Llama 3's own does it: each result is a turn of its own.
 LLAMA = """
 {{- bos_token }}
 {{- '<|start_header_id|>system<|end_header_id|>\\n\\nEnvironment: ipython' }}
@@ -64,28 +35,37 @@ LLAMA = """
 {%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}
 """
 
+UPSTREAM = Path(__file__).parent / "templates"
+QWEN = (UPSTREAM / "qwen2.5.jinja").read_text(encoding="utf-8")
+QWEN3 = (UPSTREAM / "qwen3.jinja").read_text(encoding="utf-8")
 TEMPLATES = {
-    "rstar2": load_template("rstar2", None),
-    "compact": load_template("compact", None),
-    "qwen": QWEN,
-    "llama": LLAMA,
+    **{name: load_template(name, None) for name in ("rstar2", "compact", "qwen3", "llama3", "smollm2")},
+    "upstream qwen2.5": QWEN,
+    "upstream qwen3": QWEN3,
+    "trims": LLAMA,
 }
 CORPUS = [QWEN, LLAMA, "the answer is the sum of the primes, print the result"] * 3
 
 
 def tokenizer_of(name: str, *, merges: bool) -> ByteTokenizer:
-    special = LLAMA_TOKENS if name == "llama" else CHATML_TOKENS
+    is_llama = name in ("llama3", "trims")
+    special = LLAMA_TOKENS if is_llama else CHATML_TOKENS
     tokenizer = ByteTokenizer(
         special=special, corpus=CORPUS if merges else (), vocab_size=400 if merges else 256
     )
-    tokenizer.bos_token = "<|begin_of_text|>" if name == "llama" else None
+    tokenizer.bos_token = "<|begin_of_text|>" if is_llama else None
     return tokenizer
 
 
 FORMATS = {
-    (name, merges): ChatFormat(tokenizer_of(name, merges=merges), template, [PYTHON_SCHEMA])
+    (name, merges): ChatFormat(
+        tokenizer_of(name, merges=merges),
+        template,
+        [PYTHON_SCHEMA],
+        thinking="keep" if name == "upstream qwen3" else "refuse",
+    )
     for name, template in TEMPLATES.items()
-    for merges in (False, True)
+    for merges in ((False, True) if name in ("rstar2", "upstream qwen3", "trims") else (True,))
 }
 formats = pytest.mark.parametrize(("name", "merges"), FORMATS)
 
@@ -129,17 +109,27 @@ plain = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="|")
 hostile = st.lists(st.one_of(plain, st.sampled_from(SPECIAL_BITS)), max_size=5).map("".join)
 
 
+letters = plain.map(lambda text: "So" + text)
+
+
 def conversations(policy: st.SearchStrategy[str], content: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
     rounds = st.lists(st.tuples(policy, st.lists(content, min_size=1, max_size=3)), max_size=3)
     return st.tuples(content, rounds, policy)
 
 
-def trimmed(name: str, conversation: Any) -> Any:
-    """The Llama template strips contents: give it stripped ones."""
-    if name != "llama":
-        return conversation
+def thoughtful(text: str) -> str:
+    """In the form that Qwen3's template writes: thinking that is not empty, then the rest."""
+    return f"<think>\nSo {text}.\n</think>\n\nSo {text}"
+
+
+def fit(name: str, conversation: Any) -> Any:
+    """What the template does not change: stripped contents for one that strips, thinking for Qwen3's."""
     question, rounds, last = conversation
-    return question, [(p.strip(), [t.strip() for t in ts]) for p, ts in rounds], last.strip()
+    if name == "trims":
+        return question, [(p.strip(), [t.strip() for t in ts]) for p, ts in rounds], last.strip()
+    if name == "upstream qwen3":
+        return question, [(thoughtful(p), ts) for p, ts in rounds], thoughtful(last)
+    return conversation
 
 
 @formats
@@ -151,11 +141,8 @@ def test_pieces_decode_to_the_render_of_the_whole(name: str, merges: bool, conve
     def spell(text: str) -> list[int]:
         return [token for c in text for token in chat.tokenizer.encode(c, add_special_tokens=False)]
 
-    ids, _, messages = roll(chat, *trimmed(name, conversation), spell)
+    ids, _, messages = roll(chat, *fit(name, conversation), spell)
     assert chat.decode(ids) == whole_text(chat, messages)
-
-
-letters = plain.map(lambda text: "So" + text)
 
 
 @formats
@@ -164,7 +151,7 @@ def test_canonical_pieces_are_the_tokens_of_the_render(name: str, merges: bool, 
     """No special token in a content, and a policy that begins where the tokenizer cuts anyway."""
     chat = FORMATS[name, merges]
     encode = chat.tokenizer.encode
-    ids, _, messages = roll(chat, *trimmed(name, conversation), encode)
+    ids, _, messages = roll(chat, *fit(name, conversation), encode)
     assert ids == encode(whole_text(chat, messages), add_special_tokens=False)
 
 
@@ -194,11 +181,12 @@ def test_content_never_becomes_a_special_token(
     calls = [{"function": {"name": "f", "arguments": {"code": content}}}]
 
     def told(text: str) -> list[dict[str, Any]]:
+        said = thoughtful(text) if name == "upstream qwen3" else text
         return [
             {"role": "user", "content": text},
-            {"role": "assistant", "content": text, "tool_calls": calls if text == content else calls[:0]},
+            {"role": "assistant", "content": said, "tool_calls": calls if text == content else calls[:0]},
             {"role": "tool", "content": text},
-            {"role": "assistant", "content": text},
+            {"role": "assistant", "content": said},
         ]
 
     ids, mask = chat.encode_conversation(told(content))
@@ -206,8 +194,62 @@ def test_content_never_becomes_a_special_token(
     assert sum(mask) == sum(m for m, token in zip(mask, ids, strict=True) if token not in special) + 2
 
 
+# ---- thinking ----
+
+
+def without_thinking(text: str) -> str:
+    return re.sub(r"<think>.*?</think>\n\n", "", text, flags=re.DOTALL)
+
+
+thinks = st.one_of(letters, letters.map(thoughtful))
+
+
+@given(conversation=conversations(thinks, plain))
+def test_kept_thinking_is_all_that_differs_from_the_templates_own_render(conversation: Any) -> None:
+    """Qwen3's template adds an empty block to a last turn that did not think."""
+    chat = FORMATS["upstream qwen3", False]
+    ids, _, messages = roll(chat, *conversation, chat.tokenizer.encode)
+    kept, rendered = chat.decode(ids), whole_text(chat, messages)
+    assert without_thinking(kept) == without_thinking(rendered)
+    assert kept.count("<think>") == sum("<think>" in m["content"] for m in messages)
+    assert (kept == rendered) == ("<think>" in messages[-1]["content"])
+
+
+def test_thinking_is_kept_where_the_template_would_forget_it() -> None:
+    """Behind a later question Qwen3's template strips every earlier block; the context had them all."""
+    chat = FORMATS["upstream qwen3", False]
+    ids, _, messages = roll(chat, "Q", [(thoughtful("a"), ["1"])], thoughtful("b"), chat.tokenizer.encode)
+    assert chat.decode(ids) == whole_text(chat, messages)
+    asked = [*messages, {"role": "user", "content": "more"}]
+    later = render(chat.template, asked, chat.tools, generation_prompt=False)
+    assert (chat.decode(ids).count("<think>"), later.count("<think>")) == (2, 0)
+    assert later.startswith(without_thinking(chat.decode(ids)))
+
+
+@given(conversation=conversations(letters, plain))
+def test_bundled_qwen3_writes_the_prompts_of_qwen3s_own(conversation: Any) -> None:
+    """Append-only for any turn; the same text as the model's own template where that keeps the thinking."""
+    chat, own = FORMATS["qwen3", True], FORMATS["upstream qwen3", True]
+    conversation = fit("upstream qwen3", conversation)
+    mine, theirs = (roll(c, *conversation, c.tokenizer.encode)[0] for c in (chat, own))
+    assert mine == theirs
+    for messages in ([{"role": "user", "content": "Q"}], [{"role": "system", "content": "S"}] * 2):
+        for tools in (None, chat.tools):
+            texts = {render(c.template, messages, tools, generation_prompt=True) for c in (chat, own)}
+            assert len(texts) == 1
+
+
+def test_bundled_smollm2_writes_the_prompts_of_smollm2s_own() -> None:
+    own = (UPSTREAM / "smollm2.jinja").read_text(encoding="utf-8")
+    system = {"role": "system", "content": "S"}
+    told = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
+    for messages in (told, [system, *told]):
+        texts = {render(t, messages, None, generation_prompt=True) for t in (own, TEMPLATES["smollm2"])}
+        assert len(texts) == 1
+
+
 def test_half_a_surrogate_is_shown_as_a_question_mark() -> None:
-    chat = FORMATS["compact", False]
+    chat = FORMATS["compact", True]
     assert chat.decode(chat.prompt_ids("a\ud83db")) == chat.decode(chat.prompt_ids("a?b"))
     assert "x?" in chat.decode(chat.tool_suffix_ids(["x\udc00"]))
 
@@ -217,7 +259,7 @@ def test_half_a_surrogate_is_shown_as_a_question_mark() -> None:
 def test_finished_conversation_encodes_like_its_rollout(name: str, merges: bool, conversation: Any) -> None:
     """Same boundaries, and loss on exactly what the policy wrote with its stop token (behind an opening)."""
     chat = FORMATS[name, merges]
-    ids, mask, messages = roll(chat, *trimmed(name, conversation), chat.tokenizer.encode)
+    ids, mask, messages = roll(chat, *fit(name, conversation), chat.tokenizer.encode)
     assert chat.encode_conversation(messages) == (ids, mask)
 
 
@@ -237,7 +279,7 @@ def masked_texts(chat: ChatFormat, messages: list[dict[str, Any]], **options: An
 CALL = {"function": {"name": "f", "arguments": {"code": "print(1)", "input": ""}}}
 
 
-@pytest.mark.parametrize("name", ["rstar2", "compact", "qwen"])
+@pytest.mark.parametrize("name", ["rstar2", "compact", "qwen3", "smollm2", "upstream qwen2.5"])
 def test_tool_calls_of_messages_are_what_the_policy_would_write(name: str) -> None:
     chat = FORMATS[name, True]
     wrote = '<tool_call>\n{"name": "f", "arguments": {"code": "print(1)", "input": ""}}\n</tool_call>'
@@ -253,7 +295,7 @@ def test_tool_calls_of_messages_are_what_the_policy_would_write(name: str) -> No
     assert "no part" not in chat.decode(chat.encode_conversation(messages)[0])
     without = masked_texts(chat, messages, tools=[])
     assert without == masked_texts(chat, messages)
-    if name != "qwen":
+    if not name.startswith("upstream"):
         messages[2] = {"role": "assistant", "content": None, "tool_calls": [CALL, CALL]}
         assert masked_texts(chat, messages)[0] == f"{wrote}\n{wrote}<|im_end|>"
         as_text = {"function": {"name": "f", "arguments": '{"code": "print(1)", "input": ""}'}}
@@ -269,11 +311,11 @@ def test_opening_is_context_where_the_message_begins_with_it() -> None:
 
 
 def test_conversation_without_an_assistant_is_empty() -> None:
-    assert FORMATS["compact", False].encode_conversation([{"role": "user", "content": "Q"}]) == ([], [])
+    assert FORMATS["compact", True].encode_conversation([{"role": "user", "content": "Q"}]) == ([], [])
 
 
 def test_turn_text_drops_the_stop_token_only() -> None:
-    chat = FORMATS["compact", False]
+    chat = FORMATS["compact", True]
     ids = chat.tokenizer.encode("ab", add_special_tokens=False)
     assert chat.turn_text([*ids, chat.stop_id]) == "ab" == chat.turn_text(ids)
     assert chat.turn_text([]) == "" == chat.turn_text([chat.stop_id])
@@ -281,7 +323,7 @@ def test_turn_text_drops_the_stop_token_only() -> None:
 
 
 def test_bos_comes_first_and_once() -> None:
-    chat = FORMATS["llama", True]
+    chat = FORMATS["llama3", True]
     assert isinstance(chat.tokenizer, ByteTokenizer)
     bos = chat.tokenizer.id_of("<|begin_of_text|>")
     ids = chat.prompt_ids("Q")
@@ -290,7 +332,7 @@ def test_bos_comes_first_and_once() -> None:
 
 
 def test_a_template_may_end_its_turns_with_the_eos_token() -> None:
-    template = QWEN.replace("'<|im_end|>\\n'", "eos_token + '\\n'")
+    template = QWEN.replace("'<|im_end|>'", "eos_token")
     chat = ChatFormat(ByteTokenizer(), template, [PYTHON_SCHEMA])
     assert chat.stop_text == "<|endoftext|>"
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.chat import ChatError, ChatFormat, find_boundaries, load_template
+from rocstar.engine.boundaries import ChatError, find_boundaries
+from rocstar.engine.chat import ChatFormat, load_template
 from rocstar.engine.testing import ByteTokenizer
 from rocstar.engine.tools import PYTHON_SCHEMA
 
@@ -19,7 +20,13 @@ TURN = "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' }}"
 ESCAPED = "(m.content | tojson if m.role == 'tool' else m.content)"
 IN_USER = TURN.replace("m.role", "('user' if m.role == 'tool' else m.role)")
 
+UPSTREAM = Path(__file__).parent / "templates"
+QWEN3 = (UPSTREAM / "qwen3.jinja").read_text()
+# Every turn's thinking is dropped, the last one's too, as DeepSeek-R1's template does.
+FORGETS = BASE + IN_USER.replace("m.content", "(m.content.split('</think>\n\n') | last)") + END
+
 REFUSED = {
+    "SmolLM2's own": ((UPSTREAM / "smollm2.jinja").read_text(), "ignores tools: use a bundled template"),
     "ignores tools": (FOR_EACH + IN_USER + END, "ignores tools"),
     "fails": ("{{ raise_exception('only alternating roles') }}", "failed to render: only alternating roles"),
     "syntax": ("{% if %}", "failed to render"),
@@ -83,6 +90,55 @@ def test_unfit_template_is_refused_with_its_reason(case: str) -> None:
         ChatFormat(ByteTokenizer(), template, [PYTHON_SCHEMA])
 
 
+# ---- thinking ----
+
+
+@pytest.mark.parametrize("template", [QWEN3, FORGETS])
+def test_template_that_changes_thinking_needs_a_policy(template: str) -> None:
+    with pytest.raises(ChatError, match=r"(?s)changes the thinking.*qwen3.*thinking = 'keep'"):
+        find_boundaries(template, [PYTHON_SCHEMA])
+    kept = find_boundaries(template, [PYTHON_SCHEMA], thinking="keep")
+    assert (kept.header, kept.opening) == ("<|im_start|>assistant\n", "")
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_keeping_thinking_excuses_nothing_else(case: str) -> None:
+    template, reason = REFUSED[case]
+    with pytest.raises(ChatError, match=reason):
+        find_boundaries(template, [PYTHON_SCHEMA], thinking="keep")
+
+
+def test_policy_is_one_of_two() -> None:
+    with pytest.raises(ValueError, match="thinking = 'strip' is neither of keep, refuse"):
+        find_boundaries(QWEN3, [PYTHON_SCHEMA], thinking="strip")  # type: ignore[arg-type]
+
+
+# ---- the difference ----
+
+
+def test_refusal_shows_the_difference() -> None:
+    """Nothing else: not the lines that agree far from it, and not what is appended."""
+    with pytest.raises(ChatError) as caught:
+        find_boundaries(REFUSED["forgets old turns"][0], [PYTHON_SCHEMA])
+    assert str(caught.value).splitlines() == [
+        "the chat template rewrites earlier text when a tool result is added",
+        "--- expected",
+        "+++ rendered",
+        "@@ -1,5 +1,5 @@",
+        " 1<|im_start|>user",
+        " (user marker: \"1 < 2\" & '\\'",
+        "- end)<|im_end|><|im_start|>assistant",
+        "-(assistant marker: \"1 < 2\" & '\\'",
+        "- end)<|im_end|> (no newline)",
+        "+ end)<|im_end|><|im_start|>user",
+        "+(tool 1 marker: \"1 < 2\" & '\\'",
+        "+ end)<|im_end|><|im_start|>user",
+    ]
+    with pytest.raises(ChatError) as caught:
+        find_boundaries(QWEN3, [PYTHON_SCHEMA])
+    assert {"-<think>", "-</think>"} <= set(str(caught.value).splitlines())
+
+
 def test_the_pieces_of_the_refused_make_a_fit_template() -> None:
     """So that each row above is refused for what it changes."""
     boundaries = find_boundaries(BASE + IN_USER + END, [PYTHON_SCHEMA])
@@ -135,5 +191,5 @@ def test_templates_are_found_by_name_and_by_path(tmp_path: Path) -> None:
     assert "tool_response" in load_template("compact", "own")
     with pytest.raises(ChatError, match="no chat template"):
         load_template("model", None)
-    with pytest.raises(ChatError, match="nor one of compact, rstar2, nor a file"):
+    with pytest.raises(ChatError, match="nor one of compact, llama3, qwen3, rstar2, smollm2, nor a file"):
         load_template("rstar3", None)

@@ -16,7 +16,7 @@ def call(body: str) -> str:
 
 
 text = st.text(st.characters(exclude_characters="<"))
-leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | text
+leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text
 values = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(text, inner), max_leaves=8)
 calls = st.builds(ToolCall, name=text, arguments=st.dictionaries(text, values))
 
@@ -53,6 +53,15 @@ DEEPEST = "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)
         (call('{"name": "f" "arguments": {}}'), "Expecting ',' delimiter"),
         (call(""), "Expecting value"),
         (call(GOOD + GOOD), "Extra data"),
+        (call(GOOD + " and so on"), "Extra data"),
+        (call("Sure! " + GOOD), "Expecting value"),
+        (call('{"name": "f", "name": "g", "arguments": {}}'), "a key is written twice"),
+        (call('{"name": "f", "arguments": {"code": "1", "code": "2"}}'), "a key is written twice"),
+        (call('{"name": "f", "arguments": {"code": NaN}}'), "NaN is not a number"),
+        (call('{"name": "f", "arguments": {"code": -Infinity}}'), "-Infinity is not a number"),
+        (call('{"name": "f", "arguments": {"code": 1e999}}'), "1e999 is not a number"),
+        (call('{"name": "f", "arguments": {"code": ' + "9" * 400 + ".0}}"), "is not a number"),
+        (call('{"name": "f", "arguments": {"code": "' + "\n" + '"}}'), "Invalid control character"),
         (call("[1]"), "the call is not a JSON object"),
         (call('"f"'), "the call is not a JSON object"),
         (call('{"arguments": {}}'), "'name' is missing"),
@@ -74,6 +83,52 @@ def test_undecodable_call_says_why(wrote: str, reason: str) -> None:
     (found,) = parse_tool_calls(wrote)
     assert found.name is None and found.arguments is None
     assert found.malformed is not None and reason in found.malformed
+
+
+@given(made=st.lists(st.tuples(text, calls), min_size=1), data=st.data())
+def test_what_is_cut_off_is_never_executed(made: list[tuple[str, ToolCall]], data: st.DataObject) -> None:
+    """Of a turn cut anywhere, the calls that may run are those that were whole, as they were written."""
+    wrote, ends = "", []
+    for before, made_call in made:
+        wrote += before + call(json.dumps({"name": made_call.name, "arguments": made_call.arguments}))
+        ends.append(len(wrote))
+    at = data.draw(st.integers(0, len(wrote)))
+    whole = [made_call for (_, made_call), end in zip(made, ends, strict=True) if end <= at]
+    found = parse_tool_calls(wrote[:at])
+    assert list(found[: len(whole)]) == whole
+    assert [one.malformed for one in found[len(whole) :]] in ([], [f"missing {CLOSE}"])
+
+
+@given(
+    st.text()
+    | st.lists(st.sampled_from([*PIECES, '"', ":", ",", "[", "]", "\\u0000", "\\", "1e9"])).map("".join)
+)
+def test_any_body_is_a_call_or_says_why(body: str) -> None:
+    """Whatever stands between the tags: never an exception, and a call that runs is in the text as JSON."""
+    (found, *_) = parse_tool_calls(call(body))
+    if found.malformed is None:
+        told = json.loads(body.partition(CLOSE)[0])
+        assert (found.name, found.arguments) == (told["name"], told["arguments"])
+        json.dumps(found.arguments, allow_nan=False)
+    else:
+        assert found.name is None and found.arguments is None and 0 < len(found.malformed) < 200
+
+
+def test_equal_calls_are_as_many_calls() -> None:
+    assert parse_tool_calls(call(GOOD) * 3) == (ToolCall(name="f", arguments={"code": "1"}),) * 3
+
+
+def test_escapes_are_decoded_once() -> None:
+    (found,) = parse_tool_calls(
+        call(r'{"name": "\u0066", "arguments": {"code": "\u003c/tool_call>\\u0041\ud83d\ude00"}}')
+    )
+    assert found == ToolCall(name="f", arguments={"code": r"</tool_call>\u0041" + "\U0001f600"})
+
+
+def test_a_huge_call_is_read_whole() -> None:
+    code = "x = 1\n" * 200_000
+    (found,) = parse_tool_calls(call(json.dumps({"name": "f", "arguments": {"code": code}})))
+    assert found.arguments == {"code": code}
 
 
 def test_arguments_may_nest_up_to_the_limit() -> None:
