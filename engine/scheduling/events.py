@@ -55,9 +55,13 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """Finished, failed or cancelled, in whatever state it was: its KV is free."""
+    """Finished, failed or cancelled, in whatever phase it was: its KV is free.
+
+    `finished` is False for one that failed or was cancelled: its length tells nothing of the policy's.
+    """
 
     traj: str
+    finished: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,32 +1,27 @@
 """Least in-flight: a turn goes to the replica with the fewest turns running.
 
-Source: verl's LLM server manager (least in-flight for a new trajectory, later turns stay: `sticky`), and
+Source: verl's LLM server manager (least in-flight for a new trajectory, its later turns stay: `sticky`), and
 NeMo-RL's generation router (every turn anew; its documentation says that this gives up prefix affinity).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rocstar.engine.scheduling.events import Command, Event, Grant
 from rocstar.engine.scheduling.observation import Observation, TrajectoryView
+from rocstar.engine.scheduling.policies.routed import Routed
 
 
 @dataclass(slots=True)
-class LeastInflight:
-    """Tunables: `sticky`; `max_running`, turns granted per replica at a time (0 = no bound)."""
+class LeastInflight(Routed):
+    """Tunables: `sticky`; `max_running` (see Routed)."""
 
     sticky: bool = True
-    max_running: int = 0
     name: str = field(default="least_inflight", init=False)
 
-    def decide(self, event: Event, subject: TrajectoryView | None, now: Observation) -> Iterator[Command]:
-        for waiting in list(now.ready.values()):
-            room = [r for r in now.replicas.values() if not self.max_running or r.running < self.max_running]
-            if not room:
-                return
-            if self.sticky and waiting.home is not None:
-                room = [r for r in room if r.replica == waiting.home]
-            if room:
-                yield Grant(traj=waiting.traj, replica=min(room, key=lambda r: r.running).replica)
+    def route(self, turn: TrajectoryView, now: Observation) -> int:
+        if self.sticky and turn.home is not None:
+            return turn.home
+        return min(
+            now.replicas.values(), key=lambda r: r.running + len(self._queues.get(r.replica, ()))
+        ).replica
