@@ -173,6 +173,10 @@ void Supervisor::take_birth(Process& process) {
   // A zygote's child has run nothing of the user's by now. A branch has, so the kernel is asked who it is.
   const pid_t pid = process.origin != nullptr ? message.sender : birth.what;
   if (!is_unknown_child(pid)) return start_failed(process, "the child is not whom it says it is");
+  if (process.origin != nullptr && tied_.erase(pid) == 0) {
+    ::kill(pid, SIGKILL);
+    return start_failed(process, "the branch would outlive the supervisor");
+  }
   process.pid = pid;
   process.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
   if (!process.pidfd) return start_failed(process, "pidfd_open: " + std::generic_category().message(errno));

@@ -176,7 +176,8 @@ void Child::reply(int code, const std::string& value) {
 }
 
 // The new process keeps everything that was inherited (layers, uid, directory) and takes new descriptors. A death
-// signal is not inherited. It has what its origin had, random state included.
+// signal is not inherited, and the supervisor takes no branch without one. It has what its origin had, random state
+// included.
 void Child::branch(std::vector<UniqueFd> fds) {
   const pid_t parent = getppid();
   int error = fds.size() == 4 ? 0 : EINVAL;
@@ -192,7 +193,7 @@ void Child::branch(std::vector<UniqueFd> fds) {
                             .parent = parent};
       int wrong = take_descriptors(how);
       fds.clear();
-      if (wrong == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) wrong = errno;
+      if (wrong == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL, kTieWord, 0, 0) != 0) wrong = errno;
       if (wrong == 0 && getppid() != parent) wrong = ESRCH;
       if (!announce(wrong) || wrong != 0) _exit(kSetupFailedExit);
       return;

@@ -5,10 +5,12 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
 #include <cstring>
 #include <system_error>
@@ -34,10 +36,15 @@ struct Asked {
 };
 
 constexpr Asked kAsked[] = {
-    {__NR_openat, 2, O_CREAT, O_CREAT},     {__NR_mkdirat}, {__NR_kill}, {__NR_tgkill},
+    {__NR_openat, 2, O_CREAT, O_CREAT},
+    {__NR_mkdirat},
+    {__NR_kill},
+    {__NR_tgkill},
     {__NR_clone, 0, kNoMask, kBranchFlags},
+    {__NR_prctl, 2, kNoMask, kTieWord},
 #if defined(__x86_64__)
-    {__NR_open, 1, O_CREAT, O_CREAT},       {__NR_mkdir},
+    {__NR_open, 1, O_CREAT, O_CREAT},
+    {__NR_mkdir},
 #endif
 };
 
@@ -66,6 +73,10 @@ Question question_of(const seccomp_notif& asked) {
   const auto number = static_cast<uint32_t>(asked.data.nr);
   const auto thread = static_cast<pid_t>(asked.pid);
   if (number == __NR_clone) return {Question::Kind::kBranch, thread, 0};
+  if (number == __NR_prctl) {
+    const bool ties = static_cast<uint32_t>(asked.data.args[0]) == PR_SET_PDEATHSIG && asked.data.args[1] == SIGKILL;
+    return {Question::Kind::kTie, thread, ties ? thread : 0};
+  }
   if (number == __NR_kill || number == __NR_tgkill) {
     return {Question::Kind::kSignal, thread, static_cast<pid_t>(asked.data.args[0])};
   }

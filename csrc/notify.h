@@ -1,6 +1,7 @@
 // Questions that the kernel stops a child for and asks the supervisor (seccomp user notification, Linux 5.5): may it
-// create one more file, signal this process, fork itself? One filter per zygote, inherited by all its children, so
-// it costs a child nothing until it asks. Only registers are judged, never memory, which could change meanwhile.
+// create one more file, signal this process, fork itself, end with us? One filter per zygote, inherited by all its
+// children, so it costs a child nothing until it asks. Only registers are judged, never memory, which could change
+// meanwhile.
 #pragma once
 
 #include <sys/types.h>
@@ -19,10 +20,10 @@ bool notify_available();
 UniqueFd install_notify_filter();
 
 struct Question {
-  enum class Kind { kCreate, kSignal, kBranch };
+  enum class Kind { kCreate, kSignal, kBranch, kTie };
   Kind kind;
   pid_t thread;  // that asks
-  pid_t target;  // of a signal
+  pid_t target;  // of a signal; of a tie, 0 when it ties to nothing
 };
 
 // Takes one question from the listener and lets `judge` answer: 0 goes on, an errno is what the system call returns.

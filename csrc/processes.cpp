@@ -313,6 +313,7 @@ void Supervisor::kill_strays() {
     expect_strangers();
   }
   families_ = std::move(living);
+  tied_.clear();
 }
 
 void Supervisor::reap_strangers() {

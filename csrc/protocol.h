@@ -7,6 +7,7 @@
 //   CELL    = u64 id, session, wall_us | u32 code | bytes
 //   BRANCH  = u64 id, session                                     starts a session from the state of another
 //   CANCEL  = u64 id                  CLOSE = u64 session
+//   PING    = u64 number                                          answered at once by PONG with the same number
 //   RESULT  = u64 id | u8 status | u8 signaled | i32 code | u32 flags | u64 wall_us, cpu_us, peak
 //             | u32 out, err, value | bytes                       all three texts are valid UTF-8
 //   OPENED  = u64 id                                              answers OPEN and BRANCH
@@ -33,6 +34,7 @@ enum class FrameType : uint8_t {
   kCell = 4,
   kBranch = 5,
   kClose = 6,
+  kPing = 7,
   kHello = 16,
   kFatal = 17,
   kResult = 18,
@@ -40,6 +42,7 @@ enum class FrameType : uint8_t {
   kOpened = 20,
   kGone = 21,
   kZygote = 22,
+  kPong = 23,
 };
 
 inline constexpr uint32_t kMaxFrameBytes = 256u << 20;

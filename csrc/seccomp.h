@@ -59,6 +59,11 @@ struct PolicyOptions {
 // How a session forks itself, and nobody else may: the exact first argument of clone.
 inline constexpr uint32_t kBranchFlags = CLONE_PARENT | CLONE_CHILD_SETTID | SIGCHLD;
 
+// The third argument, which the kernel does not look at, of the prctl by which a branch asks for its death with the
+// supervisor. It has the supervisor asked: a fork takes the death signal away, and nobody else can see whether it is
+// there again.
+inline constexpr uint32_t kTieWord = 0x74696564;
+
 // The rules of rocstar's children: see policy.cpp.
 std::vector<Rule> child_policy(const PolicyOptions& options);
 uint32_t newest_known_syscall();

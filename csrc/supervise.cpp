@@ -147,6 +147,8 @@ void Supervisor::handle_frame(const Frame& frame) {
       return cancel(decode_id(frame.payload));
     case FrameType::kClose:
       return close_session(decode_id(frame.payload), GoneWhy::kClosed);
+    case FrameType::kPing:
+      return append_id(outbox_, FrameType::kPong, decode_id(frame.payload));
     default:
       throw ProtocolError("the pool sent a frame of unknown type");
   }

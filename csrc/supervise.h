@@ -185,6 +185,7 @@ class Supervisor {
   std::vector<uint32_t> free_;
   std::unordered_map<uint64_t, uint32_t> sessions_;  // by number
   std::unordered_map<pid_t, uint32_t> by_pid_;
+  std::set<pid_t> tied_;                                        // unborn branches that will die with us
   std::set<pid_t> families_;                                    // of sessions that live or have just ended
   std::set<std::pair<Clock::time_point, uint32_t>> deadlines_;  // of processes, by index
   uint32_t under_way_ = 0;

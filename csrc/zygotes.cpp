@@ -161,6 +161,11 @@ void Supervisor::read_listener(uint32_t index, uint32_t events) {
 }
 
 int Supervisor::judge(const Question& question) {
+  if (question.kind == Question::Kind::kTie) {
+    if (question.target == 0) return EINVAL;
+    if (is_unknown_child(question.thread)) tied_.insert(question.thread);
+    return 0;
+  }
   Process* process = process_of_thread(question.thread);
   switch (question.kind) {
     case Question::Kind::kSignal: {
@@ -176,6 +181,8 @@ int Supervisor::judge(const Question& question) {
       if (process == nullptr || question.thread != process->pid || !process->branch_granted) return EPERM;
       process->branch_granted = false;
       return 0;
+    case Question::Kind::kTie:
+      break;  // above
   }
   return EPERM;
 }

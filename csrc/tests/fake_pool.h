@@ -100,6 +100,11 @@ class Pool {
     while (!gone_.contains(session)) read_frames();
     return gone_.at(session);
   }
+  // Asks whether the supervisor is there, and waits for its word.
+  void ping(uint64_t number) {
+    send_id(FrameType::kPing, number);
+    while (!pongs_.contains(number)) read_frames();
+  }
   // The pid of the `count`th zygote that got ready.
   pid_t zygote(size_t count = 1) {
     while (zygotes_.size() < count) read_frames();
@@ -161,6 +166,10 @@ class Pool {
       return;
     }
     const uint64_t id = decode_id(frame.payload.substr(0, 8));
+    if (frame.type == FrameType::kPong) {
+      pongs_.insert(id);
+      return;
+    }
     if (frame.type == FrameType::kGone) {
       CHECK(gone_.emplace(id, static_cast<GoneWhy>(frame.payload[8])).second);
       return;
@@ -189,6 +198,7 @@ class Pool {
   std::map<uint64_t, Answer> answers_;
   std::map<uint64_t, GoneWhy> gone_;
   std::vector<pid_t> zygotes_;
+  std::set<uint64_t> pongs_;
   std::string fatal_;
 };
 

@@ -98,6 +98,14 @@ inline void announce_as(int control, pid_t pid) {
     const int control = take_branch_order();
     if (word == "branch.names") announce_as(control, static_cast<pid_t>(number));
     if (word == "branch.names.itself") announce_as(control, getpid());
+    if (word == "branch.untied" || word == "branch.tied.to.nothing") {
+      const long pid = syscall(SYS_clone, static_cast<unsigned long>(kBranchFlags), 0, 0, 0, 0);
+      if (pid == 0) {  // as an honest branch, but for the death signal
+        if (word == "branch.tied.to.nothing") syscall(SYS_prctl, PR_SET_PDEATHSIG, 1l << 32 | SIGKILL, kTieWord, 0, 0);
+        announce_as(control, static_cast<pid_t>(syscall(SYS_getpid)));
+        while (true) pause();
+      }
+    }
     if (word == "branch.half") write_all(control, "R", 1);
     if (word == "branch.stray") {
       const long pid = syscall(SYS_clone, static_cast<unsigned long>(kBranchFlags), 0, 0, 0, 0);
@@ -119,9 +127,13 @@ inline Done run_word(const std::string& word, long number) {
   if (word == "get") return {.value = std::to_string(state)};
   if (word == "fail") return {.code = 1};
   if (word == "hang") pause();
-  if (word == "sleep") {  // ends when it is interrupted
-    interrupted = 0;
-    while (!interrupted) pause();
+  if (word == "sleep") {  // ends when it is interrupted, or was before it began
+    sigset_t interrupt, before;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    sigprocmask(SIG_BLOCK, &interrupt, &before);
+    while (!interrupted) sigsuspend(&before);
+    sigprocmask(SIG_SETMASK, &before, nullptr);
     return {.code = 1};
   }
   if (word == "hang.deaf") {
@@ -169,6 +181,7 @@ inline int run_child(Child& child) {
     Done done = run_code(cell->code);
     if (cell->seed && cell->code == "seed") done.value = std::to_string(*cell->seed);
     if (done.exits) return done.code;
+    interrupted = 0;
     child.reply(done.code, done.value);
   }
   return 0;

@@ -111,6 +111,21 @@ void only_a_branch_asks_for_leave_to_fork() {
   CHECK(high.result == EPERM && high.asked.size() == 1);
 }
 
+void a_branch_says_that_it_will_die_with_us() {
+  const auto tie = [](long signal, long word) {
+    return [=]() -> long { return syscall(SYS_prctl, PR_SET_PDEATHSIG, signal, word, 0, 0); };
+  };
+  const Trial tied = try_out(tie(SIGKILL, kTieWord), 0);
+  CHECK(tied.result == 0 && tied.asked.size() == 1);
+  CHECK(tied.asked[0].kind == Question::Kind::kTie && tied.asked[0].target == tied.pid);
+  for (const long signal : {0l, long{SIGTERM}, 1l << 32 | SIGKILL}) {
+    const Trial loose = try_out(tie(signal, kTieWord), EINVAL);
+    CHECK(loose.result == EINVAL && loose.asked.size() == 1 && loose.asked[0].target == 0);
+  }
+  CHECK(try_out([] { return prctl(PR_SET_NAME, "x", kTieWord, 0, 0); }, EINVAL).asked[0].target == 0);
+  CHECK(try_out(tie(SIGKILL, 0), EINVAL).asked.empty());  // a program's own, before it has run anything
+}
+
 void the_childs_own_filter_is_stricter() {
   const PolicyOptions plain{}, scratch{.scratch = true}, session{.scratch = true, .session = true};
   CHECK(try_out(create_file, 0, &plain).result == EROFS);
@@ -160,6 +175,7 @@ int main() {
   creating_is_asked_for_and_opening_is_not();
   a_signal_names_its_target();
   only_a_branch_asks_for_leave_to_fork();
+  a_branch_says_that_it_will_die_with_us();
   the_childs_own_filter_is_stricter();
   an_asker_that_dies_does_not_stop_the_judge();
 }

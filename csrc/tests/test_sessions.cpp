@@ -163,6 +163,8 @@ void forged_words_cost_a_session_only_itself() {
                                "branch.half",
                                "branch.silent",
                                "branch.nothing",
+                               "branch.untied",
+                               "branch.tied.to.nothing",
                                "branch.stray"};
   for (const std::string& word : words) {
     const uint64_t session = pool.opened();

@@ -38,6 +38,15 @@ void a_program_cannot_hide_its_end() {
   CHECK(pool.answer(pool.run("hang.deaf", short_time)).status == Status::kTimeout);
 }
 
+void it_answers_whatever_its_calls_do() {
+  Pool pool({.max_live = 1});
+  const uint64_t hangs = pool.run("hang"), waits = pool.run("exit 0");
+  pool.ping(7);
+  pool.ping(8);
+  pool.cancel(hangs);
+  CHECK(pool.answer(waits).ok());
+}
+
 void a_cancelled_call_ends_wherever_it_is() {
   Pool pool({.max_live = 1});
   const uint64_t running = pool.run("hang"), waiting = pool.run("exit 0");
@@ -166,6 +175,7 @@ int main(int argc, char** argv) {
   if (is_zygote(argc, argv)) return zygote_main();
   each_end_is_told_as_it_was();
   a_program_cannot_hide_its_end();
+  it_answers_whatever_its_calls_do();
   a_cancelled_call_ends_wherever_it_is();
   a_call_that_is_cancelled_while_it_starts_is_answered_and_frees_its_place();
   many_calls_pass_through_few_places();

@@ -3,6 +3,7 @@ nobody else: no other session, no other process of the machine, no place of the 
 
 import asyncio
 import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,17 @@ def branch_reply(code):
     control.send(struct.pack('=BiQI', 2, code, 0, 0))
 def announce(control, pid):
     os.write(control, b'R' + struct.pack('=i', pid))
+"""
+
+UNTIED_BRANCH = """finish()
+fds = branch_order()
+number = 56 if os.uname().machine == 'x86_64' else 220
+if ctypes.CDLL(None).syscall(number, 0x8000 | 0x01000000 | 17, 0, 0, 0, 0) == 0:
+    announce(fds[3], os.getpid())
+    signal.signal(signal.SIGXCPU, signal.SIG_IGN)
+    while True: time.sleep(600)
+branch_reply(0)
+time.sleep(600)
 """
 
 HOSTILE_CELLS = {
@@ -92,3 +104,27 @@ async def test_a_hostile_session_loses_itself_and_nobody_else(name: str) -> None
             survivors = {supervisor, *processes_of(pool)}
         assert not any(os.path.exists(f"/proc/{pid}") for pid in survivors)  # noqa: ASYNC240
         victim.kill()
+
+
+def is_running(pid: int) -> bool:
+    """Zombies do not count: who inherits them may take his time."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def test_no_branch_outlives_a_killed_supervisor() -> None:
+    """A fork takes the death signal away: an honest branch asks for it again, a hostile one is none."""
+    async with SandboxPool() as pool:
+        honest = await pool.open_session()
+        branch = await honest.branch()
+        assert (await branch.run("1")).value == "1"
+        hostile = await pool.open_session()
+        await hostile.run(HOSTILE + UNTIED_BRANCH)
+        with pytest.raises(SandboxError, match="outlive"):
+            await asyncio.wait_for(hostile.branch(), PATIENCE_S)
+        pids = processes_of(pool)
+        assert len(pids) >= 3
+        os.kill(pool.supervisor_pid, signal.SIGKILL)
+        await until(lambda: not any(map(is_running, pids)))
