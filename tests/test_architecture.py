@@ -32,10 +32,7 @@ CONCRETE = {
 }
 """Implementations of a protocol. Outside their own folder only a composition root may name them."""
 
-COMPOSITION_ROOTS = {
-    "train/main.py": "builds a run",
-    "train/alone.py": "`rocstar eval` and `rocstar rollout`, one part of a run alone",
-}
+COMPOSITION_ROOTS = {"train/agent.py": "chooses sandbox and engine for every verb that rolls out"}
 
 
 def imports(path: Path, root: Path) -> Iterator[str]:
@@ -118,7 +115,7 @@ def test_a_broken_arrow_is_named(tmp_path: Path, place: str, line: str, complain
 @pytest.mark.parametrize(
     ("place", "line"),
     [
-        ("train/main.py", "from rocstar.engine.inference.embedded import EmbeddedEngine"),
+        ("train/agent.py", "from rocstar.engine.inference.embedded import EmbeddedEngine"),
         (
             "train/algorithm/a.py",
             "import math\nimport torch\nfrom .roc import x\nfrom rocstar.train.algorithm import y",

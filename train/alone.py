@@ -15,19 +15,17 @@ import uvloop
 
 from rocstar.engine.group import run_groups
 from rocstar.engine.inference.base import Sampling
-from rocstar.engine.inference.embedded import EmbeddedEngine
 from rocstar.engine.record import to_record, write_records
-from rocstar.engine.rollout import Agent, RolloutLimits
+from rocstar.engine.rollout import Agent
 from rocstar.engine.types import Group
 from rocstar.train import checkpoint
+from rocstar.train.agent import make_agent, open_engine, open_sandbox
 from rocstar.train.config import ConfigError, Recipe, StageConfig
 from rocstar.train.evaluate import Evaluation, evaluate
-from rocstar.train.loop import EVAL_SEED
-from rocstar.train.main import open_sandbox, tool_box
 from rocstar.train.model_io import check_model_path, check_vocabulary, load_model, load_tokenizer
 from rocstar.train.preflight import chat_format, load_all_tasks
-from rocstar.train.reward import Judge
 from rocstar.train.selection import policy_text, select
+from rocstar.train.stages import EVAL_SEED
 from rocstar.train.step_metrics import rollout_metrics
 from rocstar.train.verify import num_answers
 
@@ -115,25 +113,12 @@ async def open_agent(
     policy = load_model(path, recipe.model.dtype)
     with ThreadPoolExecutor(1, thread_name_prefix="device") as thread:
         thread.submit(checkpoint.set_threads, recipe.run.threads or torch.get_num_threads()).result()
-        async with (
-            open_sandbox(recipe) as sandbox,
-            EmbeddedEngine(
-                policy,
-                max_running=recipe.engine.max_running,
-                thread=thread,
-                lockstep=recipe.engine.deterministic,
-            ) as engine,
-        ):
-            yield Agent(
-                inference=engine,
-                chat=chat,
-                tools=tool_box(recipe, sandbox),
-                judge=Judge(sandbox),
-                limits=RolloutLimits(
-                    max_response_tokens=max_response_tokens,
-                    max_turns=max_turns,
-                    max_tool_tokens=recipe.tool.max_output_tokens,
-                    timeout_s=recipe.engine.turn_timeout_s,
-                ),
-                sampling=Sampling(temperature=recipe.rl.temperature),
+        async with open_sandbox(recipe) as sandbox, open_engine(recipe, policy, thread) as engine:
+            yield make_agent(
+                recipe,
+                engine,
+                chat,
+                sandbox,
+                max_response_tokens=max_response_tokens,
+                max_turns=max_turns,
             )

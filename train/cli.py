@@ -102,6 +102,8 @@ def _add_train(verbs: Any) -> None:
     _recipe_argument(parser)
     parser.add_argument("--output-dir", help="run directory; default runs/NAME")
     parser.add_argument("--resume", action="store_true", help="go on from the last complete checkpoint")
+    text = "learn from the trajectories of another run or of `rocstar rollout`; nothing is rolled out"
+    parser.add_argument("--from-rollouts", type=Path, metavar="PATH", help=text)
     text = "print the resolved recipe and plan, build nothing"
     parser.add_argument("--dry-run", action="store_true", help=text)
     parser.set_defaults(verb=_train)
@@ -111,7 +113,7 @@ def _add_sft(verbs: Any) -> None:
     parser = _verb(verbs, "sft", "the cold start alone, with the evaluation after it")
     _recipe_argument(parser)
     parser.add_argument("--output-dir", help="run directory; default runs/NAME")
-    parser.set_defaults(verb=_train, resume=False, dry_run=False, only_sft=True)
+    parser.set_defaults(verb=_train, resume=False, dry_run=False, from_rollouts=None, only_sft=True)
 
 
 def _add_eval(verbs: Any) -> None:
@@ -173,7 +175,7 @@ def _train(options: argparse.Namespace, rest: list[str]) -> int:
     from rocstar.train.main import train
 
     directory = Path(options.output_dir or recipe.run.output_dir or f"runs/{recipe.run.name}")
-    train(recipe, directory, resume=options.resume)
+    train(recipe, directory, resume=options.resume, rollouts=options.from_rollouts)
     if os.environ.get("RANK", "0") == "0":
         print(f"report: {directory / 'report.html'}")
     return 0

@@ -53,17 +53,23 @@ def load_max_positions(path: str) -> int | None:
     return positions
 
 
+def vocabulary_size(path: str) -> int | None:
+    """Rows of the model's head; None if its configuration does not say."""
+    try:
+        config: Any = AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.path = {path!r} cannot be loaded: {_first_line(error)}") from None
+    rows: int | None = getattr(config.get_text_config(), "vocab_size", None)
+    return rows
+
+
 def check_vocabulary(path: str, tokenizer: PreTrainedTokenizerBase) -> None:
     """Every token must have a row in the model's head; rows without a token (padding) are fine.
 
     Raises:
         ConfigError: the tokenizer can write ids that the head does not have.
     """
-    try:
-        config: Any = AutoConfig.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"model.path = {path!r} cannot be loaded: {_first_line(error)}") from None
-    rows: int | None = getattr(config.get_text_config(), "vocab_size", None)
+    rows = vocabulary_size(path)
     if rows is not None and len(tokenizer) > rows:
         raise ConfigError(
             f"model.path = {path!r}: the tokenizer has {len(tokenizer)} tokens, the model's head only {rows} "

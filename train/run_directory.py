@@ -12,6 +12,13 @@ from rocstar.train.config import ConfigError
 
 Lock = IO[str]
 METRICS, CONFIG, LOCK = "metrics.jsonl", "config.toml", "lock"
+TRAJECTORIES = "trajectories"
+"""The folder of the records, one `records_file` per step."""
+
+
+def records_file(directory: Path, step: int) -> Path:
+    """Where a run keeps the trajectory records of a step."""
+    return directory / TRAJECTORIES / f"step_{step:06d}.jsonl"
 
 
 def claim(directory: Path, *, resume: bool) -> Lock:

@@ -70,7 +70,7 @@ def test_sft_alone_has_no_stages(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
     seen = []
     monkeypatch.setattr(
-        composition, "train", lambda recipe, directory, resume: seen.append((recipe, directory))
+        composition, "train", lambda recipe, directory, **_: seen.append((recipe, directory))
     )
     assert main(["sft", "recipes/quickstart.toml", "--output-dir=x", "--run.seed=5"]) == 0
     recipe, directory = seen[0]

@@ -1,4 +1,4 @@
-"""What the composition root makes of a recipe's tool."""
+"""What a recipe's tool becomes: the pool it needs, the box it is in."""
 
 from typing import Any, Self
 
@@ -8,7 +8,7 @@ from rocstar.engine.tools import JUPYTER_SCHEMA, PYTHON_SCHEMA, JupyterToolBox, 
 from rocstar.sandbox.pool import SandboxPool
 from rocstar.sandbox.testing import FakeSandbox
 from rocstar.sandbox.types import Limits
-from rocstar.train import main
+from rocstar.train import agent
 from rocstar.train.config import Recipe, parse_recipe
 
 
@@ -32,7 +32,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
         async def __aexit__(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr(main, "SandboxPool", Pool)
+    monkeypatch.setattr(agent, "SandboxPool", Pool)
     return made
 
 
@@ -55,7 +55,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
 async def test_the_pool_has_what_the_recipe_needs(
     pools: list[Any], sections: dict[str, Any], flavours: list[str], options: dict[str, Any]
 ) -> None:
-    async with main.open_sandbox(recipe_of(**sections)):
+    async with agent.open_sandbox(recipe_of(**sections)):
         ((got_flavours, got),) = pools
     assert got_flavours == flavours
     assert got | options == got
@@ -68,7 +68,7 @@ async def test_the_pool_has_what_the_recipe_needs(
 def test_the_tool_is_the_recipes(kind: str, box: type[ToolBox], schema: Any) -> None:
     tool = {"kind": kind, "wall_s": 2.5, "memory_mb": 64, "text": "brief", "max_parallel_calls": 3}
     sandbox = FakeSandbox({})
-    made = main.tool_box(recipe_of(tool=tool), sandbox)
+    made = agent.tool_box(recipe_of(tool=tool), sandbox)
     assert made == box(
         sandbox=sandbox,  # type: ignore[call-arg]
         limits=Limits(wall_s=2.5, cpu_s=3, memory_bytes=64 << 20),

@@ -1,0 +1,109 @@
+"""Batches rolled out when they are asked for: which tasks, how stale, whose time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from rocstar.engine.rollout import Agent, RolloutLimits
+from rocstar.engine.types import FinishReason, Group, Scored, Task, Trajectory, TrajectoryKey, VersionSpan
+from rocstar.train import source
+from rocstar.train.config import Recipe, RlConfig, StageConfig
+from rocstar.train.source import LiveGroups, agent_for, live_source, staleness
+from rocstar.train.time_budget import TimeBudget
+
+TASKS = [Task(id=f"task{k}", source="s", question=f"q{k}", answer="1") for k in range(5)]
+STAGE = StageConfig(steps=4, max_response_tokens=77, max_turns=5)
+
+
+def group(task: Task, *versions: int) -> Group:
+    spans = tuple(VersionSpan(start=k, end=k + 1, version=v) for k, v in enumerate(versions))
+    trajectory = Trajectory(
+        key=TrajectoryKey(seed=0, step=1, task_id=task.id, sibling=0),
+        task=task,
+        ids=(),
+        logprobs=(),
+        segments=(),
+        version_spans=spans,
+        turns=(),
+        finish_reason=FinishReason.answered,
+        outcome=Scored(reward=1.0, method="strict"),
+    )
+    return Group(task=task, trajectories=(trajectory,))
+
+
+@pytest.fixture
+def rolled_out(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What was asked to be rolled out; every group is of version 3 and decodes for a second of two."""
+    asked: list[dict[str, Any]] = []
+
+    async def run_groups(agent: Any, tasks: Sequence[Task], **options: Any) -> AsyncIterator[Group]:
+        asked.append({"agent": agent, "tasks": [task.id for task in tasks], **options})
+        for task in tasks:
+            await asyncio.sleep(0)
+            ENGINE.busy_s += 1.0
+            yield group(task, 3)
+
+    monkeypatch.setattr(source, "run_groups", run_groups)
+    return asked
+
+
+ENGINE = SimpleNamespace(version=3, busy_s=0.0)
+LIMITS = RolloutLimits(max_response_tokens=1, max_turns=1, max_tool_tokens=1, timeout_s=1.0)
+NOTHING = cast(Any, None)
+AGENT = Agent(inference=NOTHING, chat=NOTHING, tools=NOTHING, judge=NOTHING, limits=LIMITS, sampling=NOTHING)
+
+
+def open_live(tasks_per_step: int, state: dict[str, Any] | None = None) -> LiveGroups:
+    clock = iter(range(0, 1000, 2 * tasks_per_step))
+    recipe = Recipe(rl=RlConfig(tasks_per_step=tasks_per_step))
+    run: Any = SimpleNamespace(recipe=recipe, budget=TimeBudget(clock=lambda: float(next(clock))))
+    opened: Any = live_source(run, AGENT, ENGINE, STAGE, TASKS, state)
+    made: LiveGroups = opened.enter_result
+    made.clock = lambda: float(next(clock))
+    return made
+
+
+async def test_a_source_goes_on_where_another_stood(rolled_out: list[dict[str, Any]]) -> None:
+    whole, first = open_live(2), open_live(2)
+    for step in range(1, 6):
+        await whole.take(step)
+    for step in (1, 2):
+        await first.take(step)
+    second = open_live(2, first.state())
+    for step in (3, 4, 5):
+        await second.take(step)
+    tasks = [asked["tasks"] for asked in rolled_out]
+    assert tasks[:5] == tasks[5:] and second.state() == whole.state()
+    assert [asked["step"] for asked in rolled_out] == [1, 2, 3, 4, 5] * 2
+    assert rolled_out[0]["agent"].limits.max_response_tokens == 77
+
+
+async def test_a_task_comes_once_in_a_batch(rolled_out: list[dict[str, Any]]) -> None:
+    """Two attempts of a task under one key would be the same attempt."""
+    batch = await open_live(8).take(1)
+    assert sorted(rolled_out[0]["tasks"]) == [task.id for task in TASKS]
+    assert len(batch.groups) == 5 and batch.staleness == 0
+
+
+async def test_time_without_decoding_is_tool_wait(rolled_out: list[dict[str, Any]]) -> None:
+    made = open_live(3)
+    await made.take(1)
+    times = made.budget.finish()
+    assert times["time/generate"] > 0 and times["time/tool_wait"] == 6.0 - 3.0
+
+
+def test_staleness_is_that_of_the_oldest_token() -> None:
+    assert staleness([group(TASKS[0], 4, 5), group(TASKS[1], 5)], 5) == 1
+    assert staleness([group(TASKS[0])], 5) == 0, "a trajectory that wrote nothing is not stale"
+    with pytest.raises(AssertionError, match="newer than the learner's 4"):
+        staleness([group(TASKS[0], 5)], 4)
+
+
+def test_a_stage_has_its_own_limits() -> None:
+    limits = agent_for(AGENT, STAGE).limits
+    assert (limits.max_response_tokens, limits.max_turns, limits.max_tool_tokens) == (77, 5, 1)

@@ -1,0 +1,182 @@
+"""The order of a run: evaluate, every stage step by step, evaluate again; and where it can be resumed.
+
+    [evaluation] -> per stage: difficulty filter -> source -> steps, evaluations, checkpoints -> [evaluation]
+
+A run that learns from records (`run.live` is None) has the same stages without evaluations and filters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rocstar.engine.types import Task
+from rocstar.train import checkpoint, gate
+from rocstar.train.checkpoint_writer import Order
+from rocstar.train.config import ConfigError, StageConfig, TrainingStopped
+from rocstar.train.evaluate import Evaluation, evaluate
+from rocstar.train.loop import off_policy_gate, stage_optimizer, train_step
+from rocstar.train.run import Run
+from rocstar.train.source import OpenSource, Source, agent_for
+
+EVAL_SEED = 1_000_003
+FILTER_SEED = 2_000_003
+"""Added to the run's seed: evaluation and filter draw other noise than training. Noise depends on the step
+too, so `rocstar eval`, which counts as step 0, gives a checkpoint another draw than the run did."""
+
+
+async def run_stages(
+    run: Run, tasks: Sequence[Sequence[Task]], open_source: OpenSource, saved: Path | None
+) -> None:
+    """All stages on their tasks, from the begin or from where the checkpoint `saved` stood."""
+    progress = checkpoint.load_progress(saved) if saved else None
+    if progress:
+        run.step, run.dropped_tasks = progress["step"], progress["dropped_tasks"]
+        run.bad_steps = progress.get("bad_steps", 0)
+        await run.publisher.publish(progress["version"]) if progress["version"] else None
+    else:
+        await run_evaluation(run)
+        await run.team.use(stage_optimizer(run.recipe))
+        await save(run, None, None, first_step=0)
+    first, fresh = 0, False
+    for stage, stage_tasks in zip(run.recipe.stages, tasks, strict=True):
+        end = first + stage.steps
+        begun = progress is not None and progress["stage"] == stage.name and progress["first_step"] == first
+        continued = begun and run.step < end
+        if run.step < end:
+            chosen = [t for t in stage_tasks if t.id not in set(run.dropped_tasks)]
+            if not continued:
+                chosen = await filter_by_difficulty(run, stage, chosen)
+            if saved is not None and not fresh:
+                await run.team.use(stage_optimizer(run.recipe))
+                await run.team.load_optimizer(saved)
+            if not continued and stage.reset_optimizer:
+                await run.team.use(stage_optimizer(run.recipe))
+            fresh = True
+            state = progress["cursor"] if continued and progress else None
+            async with open_source(stage, chosen, state) as source:
+                await run_stage(run, stage, source, first_step=first)
+        first = end
+    if run.recipe.stages:
+        await run_evaluation(run)
+
+
+async def run_stage(run: Run, stage: StageConfig, source: Source, *, first_step: int) -> None:
+    """All steps of one RL stage; `first_step` is the run's step count at the stage's begin."""
+    run.budget.finish()  # an evaluation before the stage is not its first step's time
+    end = first_step + stage.steps
+    while run.step < end:
+        run.team.check_saved()
+        metrics = await train_step(run, stage, source)
+        run.log(metrics | run.budget.finish(), stage=stage.name, phase="rl")
+        every = run.recipe.eval.every
+        if every and run.step % every == 0 and run.step < end:
+            await run_evaluation(run)
+        # Last, so that a checkpoint has the rows of all that came before it; its time is the next step's.
+        every = run.recipe.checkpoint.every
+        stuck = gate.is_stuck(off_policy_gate(run.recipe), run.bad_steps)
+        if run.step == end or (every and run.step % every == 0) or stuck:
+            with run.budget.phase("checkpoint"):
+                await save(run, stage, source, first_step=first_step)
+        if stuck:
+            raise TrainingStopped(gate.STUCK)
+
+
+# ---- what only a run that rolls out does ----
+
+
+async def run_evaluation(run: Run) -> Evaluation | None:
+    """Evaluate the present policy on the held-out tasks; None without such tasks, or without an agent."""
+    if run.live is None or not run.live.heldout:
+        return None
+    config, last = run.recipe.eval, run.recipe.stages[-1] if run.recipe.stages else None
+    limits = dataclasses.replace(
+        run.live.agent.limits,
+        max_response_tokens=config.max_response_tokens or (last.max_response_tokens if last else 1024),
+        max_turns=config.max_turns or (last.max_turns if last else 8),
+    )
+    sampling = dataclasses.replace(run.live.agent.sampling, temperature=config.temperature)
+    agent = dataclasses.replace(run.live.agent, limits=limits, sampling=sampling)
+    with run.budget.phase("eval"):
+        seed, k = run.recipe.run.seed + EVAL_SEED, config.samples_per_task
+        result, _ = await evaluate(agent, run.live.heldout, k=k, seed=seed, step=run.step)
+    run.log(result.metrics("heldout"), stage="eval", phase="eval")
+    path = run.directory / "evaluations" / f"step_{run.step:06d}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"k": result.k, "rewards": result.rewards, "by_source": result.by_source}))
+    return result
+
+
+async def filter_by_difficulty(run: Run, stage: StageConfig, tasks: Sequence[Task]) -> list[Task]:
+    """Drop tasks that the policy solves in all of k attempts (paper: 8 of 8, before stage 3)."""
+    k = stage.filter_rollouts
+    if not k or run.live is None:
+        return list(tasks)
+    seed = run.recipe.run.seed + FILTER_SEED
+    agent = agent_for(run.live.agent, stage)
+    with run.budget.phase("eval"):
+        result, _ = await evaluate(agent, tasks, k=k, seed=seed, step=run.step)
+    mastered = {
+        task_id for task_id, rewards in result.rewards.items() if len(rewards) == k and min(rewards) == 1.0
+    }
+    kept = [task for task in tasks if task.id not in mastered]
+    run.dropped_tasks = sorted({*run.dropped_tasks, *mastered})
+    run.log(
+        {"difficulty/tasks_seen": float(len(tasks)), "difficulty/tasks_dropped": float(len(mastered))},
+        stage=stage.name,
+        phase="eval",
+    )
+    run.console.note(
+        f"{stage.name}: {len(kept)} of {len(tasks)} tasks are not mastered yet ({k} attempts each)"
+    )
+    return kept
+
+
+# ---- where a run can be resumed ----
+
+
+async def save(run: Run, stage: StageConfig | None, source: Source | None, *, first_step: int) -> None:
+    """Begin to write checkpoint step_N; the next steps go on meanwhile."""
+    progress = {
+        "step": run.step,
+        "version": run.publisher.version,
+        "stage": stage.name if stage else None,
+        "first_step": first_step,
+        "source": _kind(live=run.live is not None),
+        "cursor": source.state() if source else None,
+        "dropped_tasks": run.dropped_tasks,
+        "bad_steps": run.bad_steps,
+        "metrics_bytes": run.metrics.path.stat().st_size,
+    }
+    keep = run.recipe.checkpoint
+    await run.team.save(
+        Order(
+            run_dir=run.directory,
+            step=run.step,
+            progress=progress,
+            keep_last=keep.keep_last,
+            keep_every=keep.keep_every,
+        )
+    )
+
+
+def _kind(*, live: bool) -> str:
+    return "live" if live else "records"
+
+
+def check_same_kind(progress: Mapping[str, Any], *, live: bool) -> None:
+    """A run is resumed the way it began. ConfigError if it rolled out and now would not, or the reverse."""
+    began = progress.get("source", "live")
+    if began != _kind(live=live):
+        wrong, fix = (
+            ("with --from-rollouts", "leave it out")
+            if began == "live"
+            else ("without it", "pass the --from-rollouts it began with")
+        )
+        how = "rolled out" if began == "live" else "learned from records (--from-rollouts)"
+        raise ConfigError(
+            f"the run {how} so far and cannot go on {wrong}; {fix}, or take another --output-dir"
+        )
