@@ -1,0 +1,301 @@
+"""The event loop: the real scheduler on one side, replicas and tools made of arithmetic on the other.
+
+    workload ──Submitted, TurnReady──> Scheduler ──Grant, Drop──> Replica ──turn ended──> Scheduler
+                    ^                                                           │
+                    └────────── tool queue of the node, tool_s ─────────────────┘
+
+Time goes forward only; at one instant tools come first, then replicas that finish, then those that start, so
+that a start sees everything that has happened by then. What the scheduler decides takes no simulated time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rocstar.engine.scheduling.events import (
+    Command,
+    Drop,
+    Event,
+    Grant,
+    Left,
+    LoadSeen,
+    Preempted,
+    Refuse,
+    ReplicaUp,
+    Submitted,
+    TurnEnded,
+    TurnReady,
+)
+from rocstar.engine.sim.cost import Cluster
+from rocstar.engine.sim.kv import Hold, Prompt
+from rocstar.engine.sim.replica import Replica, Request
+from rocstar.engine.sim.work import TrajectoryWork, Workload
+
+TOOL, FINISH, START, LOAD = range(4)
+"""Kinds of events, in their order at one instant."""
+
+
+class Handler(Protocol):
+    """What the simulator needs of the scheduler."""
+
+    def handle(self, event: Event) -> list[Command]: ...
+
+
+class SimulationError(RuntimeError):
+    """The simulation cannot go on: the policy left work that nothing will ever wake, or refused some."""
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """One trajectory on its way. `hold` is its KV at `home`."""
+
+    index: int
+    work: TrajectoryWork
+    context: int
+    turn: int = 0
+    written: int = 0
+    """Tokens behind the prompt."""
+    seen: int = 0
+    home: Replica | None = None
+    hold: Hold | None = None
+    left_s: float | None = None
+
+
+@dataclass(slots=True)
+class Sample:
+    """One replica at a boundary between forwards."""
+
+    at_s: float
+    replica: int
+    running: int
+    waiting: int
+    used_tokens: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Flight:
+    """One run of a workload through a scheduler. `run` once; then read the fields."""
+
+    workload: Workload
+    cluster: Cluster
+    scheduler: Handler
+    load_period_s: float = 2.0
+    """How often every replica tells the scheduler its load."""
+    record: bool = False
+    """Keep a sample of every boundary."""
+    on_event: Callable[[float], None] | None = None
+    """Called with the time of each event: progress."""
+    replicas: list[Replica] = field(init=False)
+    seats: list[Seat] = field(init=False)
+    samples: list[Sample] = field(init=False, default_factory=list)
+    makespan_s: float = field(init=False, default=0.0)
+    migrations: int = field(init=False, default=0)
+    tool_wait_s: float = field(init=False, default=0.0)
+    events: int = field(init=False, default=0)
+    scheduler_s: float = field(init=False, default=0.0)
+    """CPU seconds in the scheduler."""
+    scheduler_events: int = field(init=False, default=0)
+    _heap: list[tuple[float, int, int, int, int]] = field(init=False, default_factory=list)
+    _count: int = field(init=False, default=0)
+    _versions: list[int] = field(init=False)
+    _by_name: dict[str, Seat] = field(init=False)
+    _groups: dict[str, int] = field(init=False, default_factory=dict)
+    _workers: list[list[float]] = field(init=False)
+    _left: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        cluster = self.cluster
+        self.replicas = [Replica(index, cluster.model) for index in range(cluster.replicas)]
+        self._versions = [0] * cluster.replicas
+        self.seats = [
+            Seat(index, work, work.prompt_tokens) for index, work in enumerate(self.workload.trajectories)
+        ]
+        self._by_name = {seat.work.traj: seat for seat in self.seats}
+        for seat in self.seats:
+            self._groups[seat.work.group] = self._groups.get(seat.work.group, 0) + 1
+        nodes = -(-cluster.replicas // cluster.replicas_per_node)
+        self._workers = [[0.0] * cluster.tool_workers for _ in range(nodes)]
+
+    def run(self) -> Flight:
+        """Until the last trajectory has left. SimulationError if it never would."""
+        for replica in self.replicas:
+            self._tell(ReplicaUp(replica=replica.index, kv_tokens=self.cluster.model.kv_tokens), 0.0)
+        for seat in self.seats:
+            work = seat.work
+            self._tell(
+                Submitted(
+                    traj=work.traj,
+                    group=work.group,
+                    stage=work.stage,
+                    prompt_tokens=work.prompt_tokens,
+                    max_tokens=work.max_tokens,
+                ),
+                0.0,
+            )
+        for seat in self.seats:
+            self._push(0.0, TOOL, seat.index)
+        if self.load_period_s:
+            self._push(self.load_period_s, LOAD, 0)
+        now, live = 0.0, len(self.seats)
+        while self._left < live:
+            if not self._heap or (len(self._heap) == 1 and self._heap[0][1] == LOAD and self._stuck()):
+                raise SimulationError(
+                    f"{live - self._left} trajectories wait and nothing moves at {now:.1f} s"
+                )
+            at, kind, _, subject, version = heapq.heappop(self._heap)
+            if kind == FINISH and version != self._versions[subject]:
+                continue
+            assert at >= now, "time goes forward"
+            now = at
+            self.events += 1
+            self._happen(kind, subject, now)
+            if self.on_event is not None:
+                self.on_event(now)
+        self.makespan_s = max(seat.left_s or 0.0 for seat in self.seats)
+        return self
+
+    def _stuck(self) -> bool:
+        """Only load reports are left to come. A policy may act on one; after that it is stuck."""
+        self._idle_reports = self._idle_reports + 1
+        return self._idle_reports > 1000
+
+    _idle_reports: int = field(init=False, default=0)
+
+    def _push(self, at: float, kind: int, subject: int, version: int = 0) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (at, kind, self._count, subject, version))
+
+    def _happen(self, kind: int, subject: int, now: float) -> None:
+        if kind == TOOL:
+            seat = self.seats[subject]
+            self._tell(TurnReady(traj=seat.work.traj, context_tokens=seat.context), now)
+        elif kind == FINISH:
+            self._finish(self.replicas[subject], now)
+        elif kind == START:
+            self._start(self.replicas[subject], now)
+        else:
+            for replica in self.replicas:
+                used, running, waiting = replica.load()
+                event = LoadSeen(replica=replica.index, used_tokens=used, running=running, waiting=waiting)
+                self._tell(event, now)
+            self._push(now + self.load_period_s, LOAD, 0)
+
+    def _start(self, replica: Replica, now: float) -> None:
+        replica.pending = False
+        if replica.until_s is not None:
+            return
+        moving = replica.start(now)
+        for request in replica.retracted:
+            seat = self.seats[request.seat]
+            self._tell(Preempted(traj=seat.work.traj, context_tokens=request.context + request.produced), now)
+        if moving:
+            self._schedule(replica)
+        if self.record:
+            self._sample(replica, now)
+
+    def _schedule(self, replica: Replica) -> None:
+        assert replica.until_s is not None
+        self._versions[replica.index] += 1
+        self._push(replica.until_s, FINISH, replica.index, self._versions[replica.index])
+
+    def _sample(self, replica: Replica, now: float) -> None:
+        sample = Sample(now, replica.index, len(replica.running), len(replica.waiting), replica.pool.used)
+        self.samples.append(sample)
+
+    def _wake(self, replica: Replica, now: float) -> None:
+        if not replica.pending:
+            replica.pending = True
+            self._push(now, START, replica.index)
+
+    def _finish(self, replica: Replica, now: float) -> None:
+        ended = replica.finish(now)
+        self._wake(replica, now)
+        for request in ended:
+            self._end_turn(self.seats[request.seat], request, replica, now)
+
+    def _end_turn(self, seat: Seat, request: Request, replica: Replica, now: float) -> None:
+        turn = seat.work.turns[seat.turn]
+        seat.turn += 1
+        seat.seen = request.seen
+        seat.context += turn.new_tokens + turn.tool_tokens
+        seat.written += turn.new_tokens + turn.tool_tokens
+        last = seat.turn == len(seat.work.turns)
+        self._tell(TurnEnded(traj=seat.work.traj, new_tokens=turn.new_tokens), now)
+        if last:
+            self._leave(seat, now)
+            return
+        workers = self._workers[replica.index // self.cluster.replicas_per_node]
+        begins = max(now, workers[0])
+        self.tool_wait_s += begins - now
+        heapq.heapreplace(workers, begins + turn.tool_s)
+        self._push(begins + turn.tool_s, TOOL, seat.index)
+
+    def _leave(self, seat: Seat, now: float) -> None:
+        self._let_go(seat, now)
+        seat.left_s = now
+        self._left += 1
+        group = seat.work.group
+        self._groups[group] -= 1
+        if not self._groups[group] and self.cluster.model.share_prompts:
+            for replica in self.replicas:
+                if (prompt := replica.prompts.pop(group, None)) is not None:
+                    replica.pool.forget(prompt)
+        self._tell(Left(traj=seat.work.traj), now)
+
+    def _let_go(self, seat: Seat, now: float) -> None:
+        if seat.home is not None and seat.hold is not None:
+            seat.home.pool.release(seat.hold, now)
+            if not self.cluster.model.share_prompts:
+                seat.home.pool.forget(seat.hold.prompt)
+        seat.home = seat.hold = None
+
+    def _tell(self, event: Event, now: float) -> None:
+        started = time.perf_counter()
+        commands = self.scheduler.handle(event)
+        self.scheduler_s += time.perf_counter() - started
+        self.scheduler_events += 1
+        for command in commands:
+            self._obey(command, now)
+
+    def _obey(self, command: Command, now: float) -> None:
+        seat = self._by_name[command.traj]
+        match command:
+            case Grant():
+                self._grant(seat, self.replicas[command.replica], now)
+            case Drop():
+                self._let_go(seat, now)
+            case Refuse():
+                raise SimulationError(f"{command.traj}: {command.detail}")
+
+    def _grant(self, seat: Seat, replica: Replica, now: float) -> None:
+        if seat.home is not replica:
+            if seat.home is not None:
+                self.migrations += 1
+            self._let_go(seat, now)
+            seat.home, seat.hold = replica, Hold(self._prompt(seat, replica))
+        assert seat.hold is not None
+        request = Request(
+            seat=seat.index,
+            hold=seat.hold,
+            context=seat.context,
+            new_tokens=seat.work.turns[seat.turn].new_tokens,
+            limit=seat.work.max_tokens - seat.written,
+            seen=seat.seen,
+        )
+        if replica.enqueue(request, now):
+            if replica.until_s is None:
+                self._wake(replica, now)
+            else:
+                self._schedule(replica)
+
+    def _prompt(self, seat: Seat, replica: Replica) -> Prompt:
+        if not self.cluster.model.share_prompts:
+            return Prompt(seat.work.prompt_tokens)
+        found = replica.prompts.get(seat.work.group)
+        if found is None:
+            found = replica.prompts[seat.work.group] = Prompt(seat.work.prompt_tokens)
+        return found

@@ -1,0 +1,32 @@
+"""One policy on one workload: what the command line, the tuner and the benchmark all do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rocstar.engine.scheduler import Scheduler
+from rocstar.engine.scheduling.policies import make_policy
+from rocstar.engine.sim.bound import LowerBound, lower_bound
+from rocstar.engine.sim.cost import Cluster
+from rocstar.engine.sim.flight import Flight
+from rocstar.engine.sim.outcome import Outcome, outcome
+from rocstar.engine.sim.work import Workload
+
+
+def simulate(
+    workload: Workload,
+    cluster: Cluster,
+    policy: str,
+    tunables: Mapping[str, Any] | None = None,
+    *,
+    bound: LowerBound | None = None,
+    record: bool = False,
+    on_event: Callable[[float], None] | None = None,
+) -> tuple[Outcome, Flight]:
+    """Run the step through a fresh scheduler. ValueError for a policy or tunable that is none;
+    SimulationError if the policy never lets the work end."""
+    scheduler = Scheduler(make_policy(policy, **(tunables or {})))
+    flight = Flight(workload=workload, cluster=cluster, scheduler=scheduler, record=record, on_event=on_event)
+    flight.run()
+    return outcome(flight, policy, bound or lower_bound(workload, cluster)), flight

@@ -1,0 +1,128 @@
+"""Generated workloads, fitted to what the paper reports of a step (arXiv 2508.20722, sections 3 and 4.3).
+
+`paper`: 512 tasks x 32 siblings, about 2.75 tool calls and 0.3 s per call, 6K tokens on average (the report's
+4K-8K), limit 12K and about an eighth of the trajectories cut there (at a tenth it raised an earlier limit).
+`short-tail`: lengths of 4K that hardly vary, limit 8K. `tool-heavy`: eight calls of a few seconds each, some
+of a minute, with short turns between them.
+
+Each length is exp(normal): a task's own difficulty and a sibling's chance, cut at the limit. Calls are
+binomial with a mean that grows with the length, as longer attempts call more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from rocstar.engine.sim.work import TrajectoryWork, TurnWork, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Medians in tokens and seconds; spreads are standard deviations of the logarithm."""
+
+    limit_tokens: int
+    median_tokens: float
+    task_spread: float
+    sibling_spread: float
+    mean_calls: float
+    max_turns: int
+    tool_median_s: float
+    tool_spread: float
+    tool_limit_s: float
+    result_median_tokens: float
+    prompt_median_tokens: float = 600.0
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "paper": Recipe(
+        limit_tokens=12288,
+        median_tokens=5300.0,
+        task_spread=0.55,
+        sibling_spread=0.45,
+        mean_calls=2.75,
+        max_turns=15,
+        tool_median_s=0.24,
+        tool_spread=0.6,
+        tool_limit_s=4.0,
+        result_median_tokens=80.0,
+    ),
+    "short-tail": Recipe(
+        limit_tokens=8192,
+        median_tokens=4000.0,
+        task_spread=0.12,
+        sibling_spread=0.12,
+        mean_calls=2.75,
+        max_turns=10,
+        tool_median_s=0.24,
+        tool_spread=0.6,
+        tool_limit_s=4.0,
+        result_median_tokens=80.0,
+    ),
+    "tool-heavy": Recipe(
+        limit_tokens=12288,
+        median_tokens=4500.0,
+        task_spread=0.45,
+        sibling_spread=0.35,
+        mean_calls=8.0,
+        max_turns=25,
+        tool_median_s=3.0,
+        tool_spread=1.0,
+        tool_limit_s=60.0,
+        result_median_tokens=150.0,
+    ),
+}
+KV_SCALES: Mapping[str, float] = {"tight": 0.25, "normal": 1.0, "loose": 4.0}
+"""Pools, as a multiple of the hardware's: where KV binds hard, as it is, and where it does not bind."""
+
+
+def generate(name: str, *, tasks: int = 512, siblings: int = 32, seed: int = 0) -> Workload:
+    """The named workload. The same arguments give the same one; siblings follow each other in groups."""
+    recipe = RECIPES[name]
+    rng = np.random.default_rng([seed, sum(name.encode())])
+    trajectories: list[TrajectoryWork] = []
+    for task in range(tasks):
+        difficulty = rng.normal(0.0, recipe.task_spread)
+        prompt = int(np.clip(rng.lognormal(math.log(recipe.prompt_median_tokens), 0.25), 200, 2048))
+        for sibling in range(siblings):
+            length = recipe.median_tokens * math.exp(difficulty + rng.normal(0.0, recipe.sibling_spread))
+            trajectories.append(
+                TrajectoryWork(
+                    traj=f"t{task}/{sibling}",
+                    group=f"t{task}",
+                    stage=name,
+                    prompt_tokens=prompt,
+                    max_tokens=recipe.limit_tokens,
+                    turns=_turns(recipe, length, rng),
+                )
+            )
+    return Workload(name=name, trajectories=tuple(trajectories))
+
+
+def _turns(recipe: Recipe, length: float, rng: np.random.Generator) -> tuple[TurnWork, ...]:
+    """Turns of uneven lengths that sum to `length` with the tools' results, cut at the limit."""
+    pull = (length / recipe.median_tokens) ** 0.5
+    calls = int(
+        rng.binomial(recipe.max_turns - 1, min(0.95, recipe.mean_calls * pull / (recipe.max_turns - 1)))
+    )
+    results = np.clip(rng.lognormal(math.log(recipe.result_median_tokens), 0.8, calls), 20, 1024).astype(int)
+    waits = np.minimum(
+        rng.lognormal(math.log(recipe.tool_median_s), recipe.tool_spread, calls), recipe.tool_limit_s
+    )
+    written = max(length - float(results.sum()), 16.0 * (calls + 1))
+    shares = rng.dirichlet(np.full(calls + 1, 2.0)) * written
+    turns: list[TurnWork] = []
+    room = recipe.limit_tokens
+    for k in range(calls + 1):
+        new = min(max(1, round(float(shares[k]))), room)
+        room -= new
+        # A result behind which no token would fit is not appended: the trajectory ends there.
+        if k == calls or room <= int(results[k]):
+            turns.append(TurnWork(new, 0, 0.0))
+            break
+        turns.append(TurnWork(new, int(results[k]), float(waits[k])))
+        room -= int(results[k])
+    return tuple(turns)
