@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from rocstar.kernels import torch_ops
-from rocstar.kernels.tokens import LossSpec, Tokens, TokenStats
+from rocstar.kernels.tokens import LossSpec, TisOf, Tokens, TokenStats
 
 CHUNK_ROWS_GPU = 4096  # below it the traffic of adding up d weight dominates; 1.2 GB of logits at V = 151936
 CHUNK_ROWS_CPU = 256
@@ -114,6 +114,7 @@ def fused_linear_grpo(
     tokens: Tokens,
     spec: LossSpec,
     *,
+    tis_of: TisOf | None = None,
     chunk_rows: int | None = None,
     backend: Backend | str = Backend.auto,
 ) -> FusedLoss:
@@ -129,25 +130,47 @@ def fused_linear_grpo(
     Args:
         hidden_ND: what the head would get. float32, bfloat16, float16; float64 with backend torch.
         weight_VD: the head's weight, whole and local: the parameter itself, not a sharded view of it.
+        tis_of: makes `tokens.tis_N` from the log-probs of this forward, some rows at a time; a row whose
+            log-prob is not finite has loss and gradient NaN whatever comes back.
         chunk_rows: rows whose logits exist at a time; None: 4096 on a GPU, 256 on a CPU.
 
     Raises:
-        ValueError: shapes or types that do not fit, or as `Tokens.check`.
+        ValueError: shapes or types that do not fit, `tis_N` and `tis_of` both, or as `Tokens.check`.
         TypeError: a sharded weight (a DTensor).
         KernelUnavailableError: see `ops_for`.
     """
     _check_linear(hidden_ND, weight_VD, chunk_rows)
     tokens.check(len(hidden_ND), len(weight_VD), spec)
+    if tis_of is not None and tokens.tis_N is not None:
+        raise ValueError("tis_N and tis_of are two sources of one factor; give one of them")
     ops = ops_for(hidden_ND.device, backend)
     if chunk_rows is None:
         chunk_rows = CHUNK_ROWS_GPU if hidden_ND.is_cuda else CHUNK_ROWS_CPU
     grad = torch.is_grad_enabled()
     token_loss_ = functools.partial(ops.token_loss_, spec=spec)
     loss, *found = _FusedLinear.apply(  # type: ignore[no-untyped-call]
-        hidden_ND, weight_VD, tokens, token_loss_, chunk_rows, grad
+        hidden_ND, weight_VD, tokens, token_loss_, tis_of, chunk_rows, grad
     )
     stats = TokenStats(**dict(zip(TokenStats.__slots__, found, strict=True)))
     return FusedLoss(loss=loss, stats=stats)
+
+
+@torch.no_grad()
+def linear_logprobs(
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    ids_N: Tensor,
+    *,
+    temperature: float = 1.0,
+    chunk_rows: int | None = None,
+    backend: Backend | str = Backend.auto,
+) -> Tensor:
+    """Log-probs_N of the tokens, as `fused_linear_grpo` computes them, without gradient."""
+    ones_N = torch.ones(len(ids_N), device=hidden_ND.device)
+    tokens = Tokens(ids_N=ids_N, weights_N=ones_N, advantages_N=torch.zeros_like(ones_N))
+    spec = LossSpec(temperature=temperature)
+    result = fused_linear_grpo(hidden_ND, weight_VD, tokens, spec, chunk_rows=chunk_rows, backend=backend)
+    return result.stats.logprobs_N
 
 
 def fused_linear_nll(
@@ -198,6 +221,7 @@ class _FusedLinear(torch.autograd.Function):
         weight_VD: Tensor,
         tokens: Tokens,
         token_loss_: Callable[..., TokenStats],
+        tis_of: TisOf | None,
         chunk_rows: int,
         grad: bool,
     ) -> tuple[Tensor, ...]:
@@ -209,7 +233,7 @@ class _FusedLinear(torch.autograd.Function):
         else:
             hidden_LD = hidden_ND
         run = _Chunks(hidden_LD, weight_VD, chunk_rows, wants_hidden, wants_weight)
-        stats = run.all(tokens, token_loss_)
+        stats = run.all(tokens, token_loss_, tis_of, live_L)
         if len(live_L) < num_rows:
             whole = TokenStats.unread(num_rows, dtype=stats.loss_N.dtype, device=hidden_ND.device)
             whole.put(live_L, stats)
@@ -235,7 +259,7 @@ class _FusedLinear(torch.autograd.Function):
         if ctx.dweight_VD is not None:
             dweight_VD = torch.empty_like(ctx.dweight_VD, dtype=ctx.weight_dtype)
             torch.mul(ctx.dweight_VD, dloss, out=dweight_VD)
-        return dhidden_ND, dweight_VD, None, None, None, None
+        return dhidden_ND, dweight_VD, None, None, None, None, None
 
 
 class _Chunks:
@@ -250,7 +274,14 @@ class _Chunks:
         wide = torch.promote_types(weight_VD.dtype, torch.float32)
         self.dweight_VD = torch.zeros_like(weight_VD, dtype=wide) if wants_weight else None
 
-    def all(self, tokens: Tokens, token_loss_: Callable[..., TokenStats]) -> TokenStats:
+    def all(
+        self,
+        tokens: Tokens,
+        token_loss_: Callable[..., TokenStats],
+        tis_of: TisOf | None,
+        live_L: Tensor,
+    ) -> TokenStats:
+        """`live_L` names the rows as `tis_of` knows them."""
         num_rows, vocabulary = len(self.hidden_LD), len(self.weight_VD)
         buffer_CV = self._buffer(min(self.chunk_rows, num_rows), vocabulary)
         parts = []
@@ -260,7 +291,8 @@ class _Chunks:
             logits_CV = buffer_CV[: len(hidden_CD), :vocabulary]
             torch.mm(hidden_CD, self.weight_VD.T, out=logits_CV)
             some = Tokens(**{name: tensor[rows] for name, tensor in tokens.per_row().items()})
-            parts.append(token_loss_(logits_CV, some, grad=self.grad))
+            of_chunk = None if tis_of is None else _in_chunk(tis_of, live_L[rows])
+            parts.append(token_loss_(logits_CV, some, grad=self.grad, tis_of=of_chunk))
             if self.dhidden_LD is not None:
                 torch.mm(logits_CV, self.weight_VD, out=self.dhidden_LD[rows])
             if self.dweight_VD is not None:
@@ -272,6 +304,11 @@ class _Chunks:
         """Rows begin at multiples of 64 elements, so that the kernel loads 16 bytes at once."""
         padded = -(-vocabulary // 64) * 64
         return self.hidden_LD.new_empty(rows, padded)
+
+
+def _in_chunk(tis_of: TisOf, rows_C: Tensor) -> TisOf:
+    """The same for the row numbers of a chunk."""
+    return lambda logprobs_B, rows_B: tis_of(logprobs_B, rows_C[rows_B])
 
 
 def _add_product_(total: Tensor, a: Tensor, b: Tensor) -> None:

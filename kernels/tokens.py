@@ -7,6 +7,7 @@ softmax(logits / temperature), in float32 (float64 only where the logits are).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -113,6 +114,11 @@ class Tokens:
             )
         if bad:
             raise ValueError(f"NaN or infinity in {', '.join(bad)}")
+
+
+TisOf = Callable[[Tensor, Tensor], Tensor]
+"""(log-probs, row numbers) -> the factors `tis_N` of these rows; pure, and no gradient runs through it. For a
+correction by the log-probs of this very forward, known only between a row's statistics and its gradient."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from rocstar.kernels.tokens import (
     MAX_LOG_RATIO,
     LossSpec,
     RowStats,
+    TisOf,
     Tokens,
     TokenStats,
 )
@@ -42,10 +43,13 @@ class TokenGrads:
     dentropy_N: Tensor
 
 
-def token_loss_(logits_NV: Tensor, tokens: Tokens, spec: LossSpec, *, grad: bool) -> TokenStats:
+def token_loss_(
+    logits_NV: Tensor, tokens: Tokens, spec: LossSpec, *, grad: bool, tis_of: TisOf | None = None
+) -> TokenStats:
     """Loss, log-prob, entropy, ratio and clip code of each row; with `grad`, logits become their gradient.
 
     Rows without weight are not read; with `grad` they become 0. Without `grad` the logits stay as they are.
+    `tis_of` takes the place of `tokens.tis_N`.
     """
     num_rows, vocabulary = logits_NV.shape
     wide = torch.promote_types(logits_NV.dtype, torch.float32)
@@ -60,7 +64,10 @@ def token_loss_(logits_NV: Tensor, tokens: Tokens, spec: LossSpec, *, grad: bool
         part = tokens.select(rows_B)
         shifted_BV, exp_BV = buffers[0, : len(rows_B)], buffers[1, : len(rows_B)]
         found = _row_stats(logits_NV[rows_B], part.ids_N, spec.temperature, shifted_BV, exp_BV)
-        grads = token_grads(found.logprobs_N(spec.temperature), found.entropy_N(), part, spec)
+        logprobs_B = found.logprobs_N(spec.temperature)
+        if tis_of is not None:
+            part = replace(part, tis_N=tis_of(logprobs_B, rows_B))
+        grads = token_grads(logprobs_B, found.entropy_N(), part, spec)
         stats.put(rows_B, grads.stats)
         if grad:
             _dlogits(shifted_BV, exp_BV, part.ids_N, found, grads, spec.temperature)

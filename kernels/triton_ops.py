@@ -17,6 +17,7 @@ others need no mask and load 16 bytes at once whatever the vocabulary size.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 import triton
@@ -24,8 +25,8 @@ import triton.language as tl
 from torch import Tensor
 
 from rocstar.kernels.configs import LaunchConfig, arch_of, launch_config
-from rocstar.kernels.tokens import LossSpec, RowStats, Tokens, TokenStats
-from rocstar.kernels.torch_ops import TokenGrads
+from rocstar.kernels.tokens import LossSpec, RowStats, TisOf, Tokens, TokenStats
+from rocstar.kernels.torch_ops import TokenGrads, token_grads
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 
@@ -280,9 +281,17 @@ def grad_kernel(
 
 
 def token_loss_(
-    logits_NV: Tensor, tokens: Tokens, spec: LossSpec, *, grad: bool, config: LaunchConfig | None = None
+    logits_NV: Tensor,
+    tokens: Tokens,
+    spec: LossSpec,
+    *,
+    grad: bool,
+    tis_of: TisOf | None = None,
+    config: LaunchConfig | None = None,
 ) -> TokenStats:
     """See `torch_ops.token_loss_`. Accumulates in float32 whatever the logits are."""
+    if tis_of is not None:
+        return _corrected_token_loss_(logits_NV, tokens, spec, tis_of, grad=grad)
     num_rows, vocabulary = logits_NV.shape
     stats = TokenStats.unread(num_rows, dtype=torch.float32, device=logits_NV.device)
     if not num_rows:
@@ -300,6 +309,28 @@ def token_loss_(
         HAS_OLD="old_logprobs_N" in given, HAS_REF=spec.kl_coef != 0, HAS_TIS="tis_N" in given,
         HAS_ENTROPY=spec.entropy_coef != 0, GRAD=grad, BLOCK=config.block, num_warps=config.num_warps,
     )  # fmt: skip
+    return stats
+
+
+def _corrected_token_loss_(
+    logits_NV: Tensor, tokens: Tokens, spec: LossSpec, tis_of: TisOf, *, grad: bool
+) -> TokenStats:
+    """Two launches instead of one: the factors are made in between, of the log-probs of the first."""
+    stats = TokenStats.unread(len(logits_NV), dtype=torch.float32, device=logits_NV.device)
+    live_L = tokens.weights_N.nonzero()[:, 0]
+    found = row_stats(logits_NV, tokens.ids_N, tokens.weights_N, temperature=spec.temperature)
+    logprobs_L, entropy_L = found.logprobs_N(spec.temperature)[live_L], found.entropy_N()[live_L]
+    part = replace(tokens.select(live_L), tis_N=tis_of(logprobs_L, live_L))
+    some = token_grads(logprobs_L, entropy_L, part, spec)
+    stats.put(live_L, some.stats)
+    if grad:
+        zeros_N = torch.zeros_like(stats.logprobs_N)
+        grads = TokenGrads(
+            stats=stats,
+            dlogprobs_N=zeros_N.index_copy(0, live_L, some.dlogprobs_N),
+            dentropy_N=zeros_N.index_copy(0, live_L, some.dentropy_N),
+        )
+        grad_(logits_NV, tokens.ids_N, found, grads, temperature=spec.temperature)
     return stats
 
 

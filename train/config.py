@@ -61,7 +61,12 @@ class ModelConfig(Section):
         description="what to do with a template that changes <think> blocks of earlier turns: keep what the "
         "policy wrote in the context, or refuse the template",
     )
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of forward and backward; the learner's weights and moments are float32"
+    )
+    activation_checkpointing: bool = Field(
+        False, description="compute a layer's activations again in backward instead of keeping them"
+    )
     scratch: ScratchConfig = ScratchConfig()
 
 

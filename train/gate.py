@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rocstar.train.algorithm.off_policy import Gate
-from rocstar.train.learner import LossStats
+from rocstar.train.loss_stats import LossStats
 
 STOP_AFTER = 20
 """Steps in a row without an update because of the gate, after which a run ends."""

@@ -1,34 +1,53 @@
 """The update: forward, loss, backward over microbatches, one optimizer step. Owns weights and optimizer.
 
-    Example -> pack -> [loss_and_backward per microbatch] -> measure, gate -> clip -> check -> step
+    Example -> pack -> [forward, fused loss, backward per microbatch] -> clip -> check -> gate -> step
 
 All weights of a step come from its global token counts, so four microbatches equal one, and several ranks
 equal one: FSDP averages gradients over ranks, hence the factor `world_size` on every loss.
 
-Legend: I input tokens, T tokens with loss, V vocabulary.
+Legend: T tokens with loss, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rocstar.engine.inference import attention
-from rocstar.engine.inference.attention import PackedAttention
-from rocstar.train.algorithm.loss import logprobs_and_entropy, policy_loss
-from rocstar.train.algorithm.off_policy import Corrected, Correction, Gate, Mismatch, correct, measure
+from rocstar.kernels.grpo import fused_linear_grpo, fused_linear_nll, linear_logprobs
+from rocstar.kernels.tokens import CLIP_HIGH, CLIP_LOW, LossSpec, TisOf, Tokens, TokenStats
+from rocstar.train.algorithm.off_policy import Corrected, Correction, Gate, correct, measure, token_factors
 from rocstar.train.batch import MicroBatch
+from rocstar.train.loss_stats import LossStats as LossStats
+from rocstar.train.loss_stats import WorstToken as WorstToken
+from rocstar.train.loss_stats import worst_tokens
 from rocstar.train.optim import Optimizers, OptimSpec, build
+from rocstar.train.policy_model import Head, PolicyModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadMicroBatch:
+    """What one microbatch of a stopped step gave, by itself, under the unchanged weights."""
+
+    micro: MicroBatch
+    logprobs_T: Tensor
+    old_logprobs_T: Tensor | None
+    loss: float
+    grad_norm: float
 
 
 class NonFiniteGradientError(Exception):
-    """The gradient norm is NaN or infinite; raised before any weight changed."""
+    """A loss or the gradient norm is NaN or infinite; raised on every rank, before any weight changed."""
+
+    def __init__(self, message: str, parts: Sequence[BadMicroBatch] = ()) -> None:
+        super().__init__(message)
+        self.parts = list(parts)
+        """The microbatches of this rank's update."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,61 +62,29 @@ class LossSettings:
     floor: float = 0.5
     gate: Gate | None = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorstToken:
-    """A token whose rollout and learner log-probs lie far apart; `position` 0 begins the prompt."""
-
-    trajectory: str
-    position: int
-    token: int
-    after_tool: bool
-    rollout_logprob: float
-    learner_logprob: float
-
     @property
-    def gap(self) -> float:
-        return abs(self.rollout_logprob - self.learner_logprob)
+    def spec(self) -> LossSpec:
+        return LossSpec(temperature=self.temperature, clip_low=self.clip_low, clip_high=self.clip_high)
 
+    def correct(self, micro: MicroBatch, start_logprobs_T: Tensor) -> Corrected:
+        """The correction of every token, on the device of the log-probs.
 
-NUM_WORST = 20
-"""Tokens of a batch that are named when the gate pauses."""
+        A log-prob that is not finite counts as the rollout's: its loss is NaN, and the step stops for that.
+        """
+        rollout_T = micro.rollout_logprobs_T.to(start_logprobs_T.device)
+        start_T = start_logprobs_T.where(start_logprobs_T.isfinite(), rollout_T)
+        mode, cap, floor = self.correction, self.cap, self.floor
+        return correct(start_T, rollout_T, micro.targets_S, mode=mode, cap=cap, floor=floor)
 
-
-@dataclass(slots=True)
-class LossStats:
-    """Sums over loss tokens; `max_ratio` is a maximum. Added over microbatches, then over ranks.
-
-    `mismatch` and `worst` are over every token of the batch at the batch start, whichever update has it.
-    """
-
-    loss: float = 0.0
-    tokens: float = 0.0
-    entropy: float = 0.0
-    clipped_low: float = 0.0
-    clipped_high: float = 0.0
-    max_ratio: float = 0.0
-    mismatch: Mismatch = field(default_factory=Mismatch)
-    worst: list[WorstToken] = field(default_factory=list)
-    bad_steps: int = 0
-    """Steps in a row beyond the gate's bounds, this one included."""
-    is_paused: bool = False
-    """The gate let no update through; `grad_norms` is empty."""
-    grad_norms: list[float] = field(default_factory=list)
-
-    SUMS = ("loss", "tokens", "entropy", "clipped_low", "clipped_high")
-
-    def add(self, other: LossStats) -> None:
-        for name in self.SUMS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.max_ratio = max(self.max_ratio, other.max_ratio)
-        self.mismatch.add(other.mismatch)
-        self.keep_worst(other.worst)
-
-    def keep_worst(self, others: Sequence[WorstToken]) -> None:
-        """Keep the NUM_WORST of both lists, in an order that does not depend on who added whom."""
-        both = [*self.worst, *others]
-        self.worst = sorted(both, key=lambda w: (-w.gap, w.trajectory, w.position))[:NUM_WORST]
+    def tis_of(self, micro: MicroBatch, device: torch.device) -> TisOf | None:
+        """The same for some tokens at a time, while the loss is made; not for `sequence`."""
+        if self.correction == Correction.none:
+            return None
+        rollout_T = micro.rollout_logprobs_T.to(device)
+        mode, cap, floor = self.correction, self.cap, self.floor
+        return lambda logprobs_C, rows_C: token_factors(
+            logprobs_C - rollout_T[rows_C], mode=mode, cap=cap, floor=floor
+        )
 
 
 class Learner:
@@ -107,9 +94,8 @@ class Learner:
     """
 
     def __init__(self, model: PreTrainedModel, *, world_size: int = 1) -> None:
-        attention.install(model)
-        self.model, self.world_size = model, world_size
-        self.device = next(model.parameters()).device
+        self.model, self.policy, self.world_size = model, PolicyModel(model), world_size
+        self.device = self.policy.device
         self._optimizers: Optimizers | None = None
         self._grad_clip = math.inf
 
@@ -122,105 +108,67 @@ class Learner:
         assert self._optimizers is not None, "call use() first"
         return self._optimizers
 
-    # ---- forward ----
-
-    def logprobs_and_entropy(self, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
-        """fp32 log-probs_T of the targets under softmax(logits / temperature); entropy_T has no gradient."""
-        # At least one row goes through the head: without it a rank would skip the head's collectives.
-        rows = micro.rows_T if micro.num_loss_tokens else torch.zeros(1, dtype=torch.long)
-        logits_TV = self.model(
-            input_ids=micro.ids_I[None].to(self.device),
-            position_ids=micro.positions_I[None].to(self.device),
-            use_cache=False,
-            logits_to_keep=rows.to(self.device),
-            attention=PackedAttention(micro.lengths_S, self.device),
-        ).logits[0]
-        targets = micro.targets_T if micro.num_loss_tokens else torch.zeros(1, dtype=torch.long)
-        logprobs_T, entropy_T = logprobs_and_entropy(logits_TV, targets.to(self.device), temperature)
-        return logprobs_T[: micro.num_loss_tokens] + 0.0 * logprobs_T.sum(), entropy_T[
-            : micro.num_loss_tokens
-        ]
+    # ---- the objectives, each a head for the model ----
 
     @torch.no_grad()
     def logprobs(self, microbatches: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
-        """Log-probs_T of each microbatch under the present weights."""
-        return [self.logprobs_and_entropy(micro, temperature)[0] for micro in microbatches]
+        """fp32 log-probs_T of each microbatch's targets under the present weights."""
 
-    # ---- the two objectives ----
+        def head_for(micro: MicroBatch) -> Head[Tensor]:
+            ids_T = micro.targets_T.to(self.device)
+            return lambda hidden, weight: linear_logprobs(hidden, weight, ids_T, temperature=temperature)
+
+        return [self.policy(micro, head_for(micro)) for micro in microbatches]
 
     def policy_backward(
         self, micro: MicroBatch, old_logprobs_T: Tensor | None, settings: LossSettings
-    ) -> LossStats:
-        """Clipped policy loss of one microbatch, accumulated into the gradients.
+    ) -> tuple[LossStats, Tensor]:
+        """Clipped policy loss of one microbatch, accumulated into the gradients. Also its log-probs_T.
 
         `old_logprobs_T` None: these weights are the batch-start weights, the ratio is 1.
         """
-        logprobs_T, entropy_T = self.logprobs_and_entropy(micro, settings.temperature)
-        start_T = logprobs_T.detach() if old_logprobs_T is None else old_logprobs_T
-        corrected = self._correct(micro, start_T, settings)
-        result = policy_loss(
-            logprobs_T,
-            old_logprobs_T=old_logprobs_T,
-            advantages_T=micro.advantages_T.to(self.device),
-            weights_T=micro.weights_T.to(self.device),
-            clip_low=settings.clip_low,
-            clip_high=settings.clip_high,
-            tis_T=corrected.weights_T,
-        )
-        torch.autograd.backward(result.loss * self.world_size)
-        stats = LossStats(
-            loss=float(result.loss.detach()), tokens=micro.num_loss_tokens, entropy=float(entropy_T.sum())
-        )
-        stats.clipped_low = float((result.clip_code_T == 1).sum())
-        stats.clipped_high = float((result.clip_code_T == 2).sum())
-        if micro.num_loss_tokens:
-            stats.max_ratio = float(result.ratio_T.max())
-        if old_logprobs_T is None:
-            self._measure(micro, start_T, corrected, stats)
-        return stats
 
-    def _correct(self, micro: MicroBatch, start_logprobs_T: Tensor, settings: LossSettings) -> Corrected:
-        return correct(
-            start_logprobs_T,
-            micro.rollout_logprobs_T.to(self.device),
-            micro.targets_S,
-            mode=settings.correction,
-            cap=settings.cap,
-            floor=settings.floor,
-        )
+        def head(hidden_TD: Tensor, weight_VD: Tensor) -> tuple[Tensor, TokenStats]:
+            tis_T, tis_of, start_T = None, None, old_logprobs_T
+            ids_T = micro.targets_T.to(self.device)
+            if start_T is None and settings.correction == Correction.sequence:
+                # A trajectory's factor needs all of its log-probs before any of its gradient.
+                start_T = linear_logprobs(hidden_TD, weight_VD, ids_T, temperature=settings.temperature)
+            if start_T is None:
+                tis_of = settings.tis_of(micro, self.device)
+            else:
+                tis_T = settings.correct(micro, start_T).weights_T
+            tokens = Tokens(
+                ids_N=ids_T,
+                weights_N=micro.weights_T.to(self.device),
+                advantages_N=micro.advantages_T.to(self.device),
+                old_logprobs_N=old_logprobs_T,
+                tis_N=tis_T,
+            )
+            result = fused_linear_grpo(hidden_TD, weight_VD, tokens, settings.spec, tis_of=tis_of)
+            return result.loss, result.stats
 
-    @staticmethod
-    def _measure(micro: MicroBatch, start_logprobs_T: Tensor, corrected: Corrected, stats: LossStats) -> None:
-        """Add what the rollout and the learner at the batch start disagree about."""
-        start_T, rollout_T = start_logprobs_T.cpu(), micro.rollout_logprobs_T
-        stats.mismatch.add(measure(start_T, rollout_T, micro.after_tool_T, corrected))
-        positions_T = micro.positions_I[micro.rows_T] + 1
-        names_T = [name for name, n in zip(micro.names_S, micro.targets_S, strict=True) for _ in range(n)]
-        worst = (start_T - rollout_T).abs().topk(min(NUM_WORST, micro.num_loss_tokens)).indices
-        stats.keep_worst(
-            [
-                WorstToken(
-                    trajectory=names_T[k],
-                    position=int(positions_T[k]),
-                    token=int(micro.targets_T[k]),
-                    after_tool=bool(micro.after_tool_T[k]),
-                    rollout_logprob=float(rollout_T[k]),
-                    learner_logprob=float(start_T[k]),
-                )
-                for k in worst.tolist()
-            ]
-        )
+        loss, token_stats = self._backward(micro, head)
+        return _sums(loss, token_stats), token_stats.logprobs_N
 
-    def imitation_backward(self, micro: MicroBatch) -> LossStats:
-        """Weighted next-token loss of one microbatch; `loss` is the plain sum of cross-entropies."""
-        logprobs_T, entropy_T = self.logprobs_and_entropy(micro, 1.0)
-        loss = -(micro.weights_T.to(self.device) * logprobs_T).sum()
+    def imitation_backward(self, micro: MicroBatch) -> tuple[LossStats, Tensor]:
+        """Weighted next-token loss of one microbatch; `loss` of the stats is the plain sum."""
+
+        def head(hidden_TD: Tensor, weight_VD: Tensor) -> tuple[Tensor, TokenStats]:
+            ids_T, weights_T = micro.targets_T.to(self.device), micro.weights_T.to(self.device)
+            result = fused_linear_nll(hidden_TD, weight_VD, ids_T, weights_T)
+            return result.loss, result.stats
+
+        _, token_stats = self._backward(micro, head)
+        logprobs_T = token_stats.logprobs_N
+        return _sums(-logprobs_T.sum(), token_stats), logprobs_T
+
+    def _backward(
+        self, micro: MicroBatch, head: Head[tuple[Tensor, TokenStats]]
+    ) -> tuple[Tensor, TokenStats]:
+        loss, token_stats = self.policy(micro, head)
         torch.autograd.backward(loss * self.world_size)
-        return LossStats(
-            loss=float(-logprobs_T.detach().sum()),
-            tokens=micro.num_loss_tokens,
-            entropy=float(entropy_T.sum()),
-        )
+        return loss.detach(), token_stats
 
     # ---- steps ----
 
@@ -235,18 +183,87 @@ class Learner:
         """
         later = [self.logprobs(micros, settings.temperature) for micros in updates[1:]]
         total = LossStats()
-        for micros, starts in zip(updates[1:], later, strict=True):
-            for micro, start_T in zip(micros, starts, strict=True):
-                self._measure(micro, start_T, self._correct(micro, start_T, settings), total)
         for k, micros in enumerate(updates):
-            self.optimizers.zero_grad()
-            for j, micro in enumerate(micros):
-                total.add(self.policy_backward(micro, later[k - 1][j] if k else None, settings))
-            if k == 0 and not self._passes(total, settings.gate, bad_before):
-                self.optimizers.zero_grad()
-                return total
-            total.grad_norms.append(self._step())
+            olds = later[k - 1] if k else None
+            norm, logprobs = self._gradient(
+                micros, olds, settings, total, [t for part in later for t in part]
+            )
+            if k == 0:
+                for part, starts in zip(updates, [logprobs, *later], strict=True):
+                    _measure(part, starts, settings, total)
+                if not self._passes(total, settings.gate, bad_before):
+                    self.optimizers.zero_grad()
+                    return total
+            self._step(norm, total)
         return total
+
+    def imitation_step(self, micros: Sequence[MicroBatch]) -> LossStats:
+        """One optimizer step of the cold start."""
+        total = LossStats()
+        norm, _ = self._gradient(micros, None, None, total)
+        self._step(norm, total)
+        return total
+
+    def _gradient(
+        self,
+        micros: Sequence[MicroBatch],
+        olds: Sequence[Tensor] | None,
+        settings: LossSettings | None,
+        total: LossStats,
+        others: Sequence[Tensor] = (),
+    ) -> tuple[float, list[Tensor]]:
+        """Make and clip the gradient of one update. Returns its norm before that, and all log-probs.
+
+        Raises:
+            NonFiniteGradientError: on every rank, if on any of them the norm, the loss, a log-prob of this
+                update or one of `others` is not finite.
+        """
+        self.optimizers.zero_grad()
+        logprobs, loss = [], 0.0
+        for k, micro in enumerate(micros):
+            stats, logprobs_T = self._micro_backward(micro, olds[k] if olds else None, settings)
+            loss += stats.loss
+            logprobs.append(logprobs_T)
+            total.add(stats)
+        norm = _whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._grad_clip))
+        good = math.isfinite(norm) and math.isfinite(loss)
+        good = good and all(bool(t.isfinite().all()) for t in [*logprobs, *others])
+        verdict = torch.tensor([good], dtype=torch.int32)
+        if self.world_size > 1:
+            dist.all_reduce(verdict, dist.ReduceOp.MIN)
+        if not int(verdict):
+            parts = self._one_by_one(micros, olds, settings)
+            raise NonFiniteGradientError(f"gradient norm {norm}, loss {loss}; no weight was changed", parts)
+        return norm, logprobs
+
+    def _micro_backward(
+        self, micro: MicroBatch, old_logprobs_T: Tensor | None, settings: LossSettings | None
+    ) -> tuple[LossStats, Tensor]:
+        if settings is None:
+            return self.imitation_backward(micro)
+        return self.policy_backward(micro, old_logprobs_T, settings)
+
+    def _one_by_one(
+        self, micros: Sequence[MicroBatch], olds: Sequence[Tensor] | None, settings: LossSettings | None
+    ) -> list[BadMicroBatch]:
+        """Every microbatch again by itself, for the dump of a stopped step. Leaves no gradient."""
+        parts = []
+        for k, micro in enumerate(micros):
+            self.optimizers.zero_grad()
+            old_T = olds[k] if olds else None
+            stats, logprobs_T = self._micro_backward(micro, old_T, settings)
+            grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+            parts.append(
+                BadMicroBatch(
+                    micro=micro,
+                    logprobs_T=logprobs_T.cpu(),
+                    old_logprobs_T=None if old_T is None else old_T.cpu(),
+                    loss=stats.loss,
+                    grad_norm=_whole(torch.nn.utils.get_total_norm(grads)),
+                )
+            )
+        self.optimizers.zero_grad()
+        return parts
 
     def _passes(self, total: LossStats, gate: Gate | None, bad_before: int) -> bool:
         """Sum the mismatch over the ranks and ask the gate."""
@@ -257,22 +274,39 @@ class Learner:
             total.is_paused = gate.pauses(total.bad_steps)
         return not total.is_paused
 
-    def imitation_step(self, micros: Sequence[MicroBatch]) -> LossStats:
-        """One optimizer step of the cold start."""
-        total = LossStats()
-        self.optimizers.zero_grad()
-        for micro in micros:
-            total.add(self.imitation_backward(micro))
-        total.grad_norms.append(self._step())
-        return total
-
-    def _step(self) -> float:
-        """Clip, check, step. Returns the gradient norm before clipping."""
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._grad_clip)
-        full = getattr(norm, "full_tensor", None)  # a DTensor under FSDP
-        value = float(full() if full else norm)
-        if not math.isfinite(value):
-            self.optimizers.zero_grad()
-            raise NonFiniteGradientError(f"gradient norm is {value}; no weight was changed")
+    def _step(self, grad_norm: float, total: LossStats) -> None:
+        """The only place where weights change; the gradient was found finite."""
         self.optimizers.step()
-        return value
+        total.grad_norms.append(grad_norm)
+
+
+def _sums(loss: Tensor, tokens: TokenStats) -> LossStats:
+    """The sums of one microbatch; waits for the device once."""
+    low, high = tokens.clip_code_N == CLIP_LOW, tokens.clip_code_N == CLIP_HIGH
+    top = tokens.ratio_N.max() if len(tokens.ratio_N) else loss.new_zeros(())
+    sums = torch.stack([loss, tokens.entropy_N.sum(), low.sum(), high.sum(), top]).tolist()
+    return LossStats(
+        loss=sums[0],
+        tokens=float(len(tokens.ratio_N)),
+        entropy=sums[1],
+        clipped_low=sums[2],
+        clipped_high=sums[3],
+        max_ratio=sums[4],
+    )
+
+
+def _measure(
+    micros: Sequence[MicroBatch], starts: Sequence[Tensor], settings: LossSettings, stats: LossStats
+) -> None:
+    """Add what the rollout and the learner at the batch start disagree about."""
+    for micro, start in zip(micros, starts, strict=True):
+        start_T = start.cpu()
+        corrected = settings.correct(micro, start_T)
+        stats.mismatch.add(measure(start_T, micro.rollout_logprobs_T, micro.after_tool_T, corrected))
+        stats.keep_worst(worst_tokens(micro, start_T))
+
+
+def _whole(norm: Tensor) -> float:
+    """A norm over all ranks: under FSDP it is a DTensor, and reading it a collective."""
+    full = getattr(norm, "full_tensor", None)
+    return float(full() if full else norm)

@@ -20,15 +20,17 @@ from typing import Any
 from rocstar.engine.record import RecordError, from_record, read_records
 from rocstar.train import checkpoint
 from rocstar.train.config import ConfigError, Recipe, load_recipe
-from rocstar.train.learner import Learner, LossStats
+from rocstar.train.learner import Learner
 from rocstar.train.loop import loss_settings, pack_updates, stage_optimizer
+from rocstar.train.loss_stats import LossStats
 from rocstar.train.metrics import MetricsFileError, Row, read_metrics
 from rocstar.train.model_io import load_model
 from rocstar.train.run_directory import CONFIG, METRICS
 from rocstar.train.selection import Selection
 from rocstar.train.step_metrics import update_metrics
-from rocstar.train.team import World
+from rocstar.train.team import World, shard
 
+ALONE = World(rank=0, size=1)
 TOLERANCE = 1e-4
 """Losses of one, two and four ranks differ by less; a difference beyond it means another update."""
 
@@ -106,8 +108,10 @@ def replay(run_dir: Path, step: int) -> Replay:
     progress = checkpoint.load_progress(saved)
     first: int = progress["step"] + 1
     selections = {k: _recorded(run_dir, k) for k in range(first, step + 1)}
-    checkpoint.set_threads(World(rank=0, size=1).threads(recipe.run.threads))
-    learner = Learner(load_model(str(saved), recipe.model.dtype))
+    checkpoint.set_threads(ALONE.threads(recipe.run.threads))
+    model = load_model(str(saved), "float32")
+    shard(model, ALONE, recipe.model)
+    learner = Learner(model)
     learner.use(stage_optimizer(recipe))
     checkpoint.load_optimizer(saved, learner)
     bad_steps = progress.get("bad_steps", 0)

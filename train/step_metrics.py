@@ -11,7 +11,7 @@ from statistics import fmean
 
 from rocstar.engine.types import Failed, Scored, Trajectory
 from rocstar.train.algorithm.off_policy import AFTER_TOOL, ELSEWHERE
-from rocstar.train.learner import LossStats
+from rocstar.train.loss_stats import LossStats
 from rocstar.train.selection import Selection, policy_text
 from rocstar.train.verify import num_answers
 

@@ -10,6 +10,7 @@ collectives of rank 0 run in that one thread, so their order is the same on ever
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,8 +27,12 @@ from transformers import PreTrainedModel
 from rocstar.train import checkpoint
 from rocstar.train.batch import MicroBatch, share_out
 from rocstar.train.checkpoint_writer import CheckpointWriter, Order
-from rocstar.train.learner import Learner, LossSettings, LossStats
+from rocstar.train.config import ModelConfig
+from rocstar.train.learner import BadMicroBatch, Learner, LossSettings, NonFiniteGradientError
+from rocstar.train.loss_stats import LossStats
+from rocstar.train.model_io import DTYPES
 from rocstar.train.optim import OptimSpec
+from rocstar.train.policy_model import check_head
 
 COLLECTIVE_TIMEOUT = timedelta(hours=2)
 """Followers wait this long for rank 0's next verb: a step's rollouts lie in between."""
@@ -48,9 +53,9 @@ class World:
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1:
             return World(rank=0, size=1)
-        # Verbs and sums travel as CPU objects also where the weights are on GPUs.
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
+        if (device := local_device()).type == "cuda":
+            torch.cuda.set_device(device)
+        dist.init_process_group(_backend(), timeout=COLLECTIVE_TIMEOUT)
         return World(rank=dist.get_rank(), size=size, local_size=int(os.environ["LOCAL_WORLD_SIZE"]))
 
     def threads(self, wanted: int, *, alone: bool = False) -> int:
@@ -64,7 +69,7 @@ class World:
         return num_cores() if alone else max(1, num_cores() // self.local_size)
 
     def leave(self) -> None:
-        if self.size > 1:
+        if dist.is_initialized():
             dist.destroy_process_group()
 
     def broadcast(self, value: Any) -> Any:
@@ -83,19 +88,54 @@ def num_cores() -> int:
     return len({path.read_text() if path.is_file() else str(path) for path in paths})
 
 
-def shard(model: PreTrainedModel, world: World) -> None:
-    """FSDP2 over all ranks: each decoder layer is a unit, the embedding and the head are the root's."""
-    if world.size == 1:
-        return
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+def local_device() -> torch.device:
+    """Where this process learns: the GPU of its LOCAL_RANK, or the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    mesh = init_device_mesh(device, (world.size,))
-    decoder: Any = model.get_decoder()  # type: ignore[no-untyped-call]
-    for layer in decoder.layers:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+
+def _backend() -> str:
+    """Verbs and sums travel as CPU objects also where the weights are on GPUs."""
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+
+
+def is_apart(world: World, config: ModelConfig) -> bool:
+    """Whether the learner's weights are its own: sharded, or of another type than those that are served."""
+    return world.size > 1 or config.dtype != "float32"
+
+
+def shard(model: PreTrainedModel, world: World, config: ModelConfig = ModelConfig()) -> None:  # noqa: B008
+    """Make a float32 model one rank's part of the learner, on its device. ConfigError: see `check_head`.
+
+    FSDP2 over all ranks where `is_apart`: each decoder layer is a unit, the embedding and the head are the
+    root's. With dtype bfloat16 forward and backward run in it, on a copy that FSDP makes of the float32
+    weights unit by unit; gradients are summed over ranks, and weights and moments kept, in float32. One
+    process alone does the same over a world of one, so that there is one kind of mixed precision.
+    """
+    check_head(model)
+    any_model: Any = model  # transformers has no types for what follows
+    layers = any_model.get_decoder().layers
+    if config.activation_checkpointing:
+        any_model.gradient_checkpointing_enable({"use_reentrant": False})
+        layers.train()  # where transformers looks; dropout is no part of these models' attention
+    if not is_apart(world, config):
+        any_model.to(local_device())
+        return
+
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    if not dist.is_initialized():
+        dist.init_process_group(_backend(), store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    mesh = init_device_mesh(local_device().type, (world.size,))
+    # The inputs of a forward are ids, and hidden states of the right type already.
+    precision = MixedPrecisionPolicy(
+        param_dtype=DTYPES[config.dtype], reduce_dtype=torch.float32, cast_forward_inputs=False
+    )
+    for layer in layers:
+        fully_shard(layer, mesh=mesh, mp_policy=precision)
+    fully_shard(model, mesh=mesh, mp_policy=precision)
 
 
 class LearnerTeam:
@@ -131,7 +171,7 @@ class LearnerTeam:
 
     async def full_weights(self) -> list[tuple[str, Tensor]] | None:
         """Unsharded weights for the engine's copy; None where engine and learner share them."""
-        if self.world.size == 1:
+        if not self.learner.policy.is_sharded:
             return None
         weights: list[tuple[str, Tensor]] = await self._everywhere("full_weights", [()] * self.world.size)
         return weights
@@ -190,15 +230,19 @@ class LearnerTeam:
             verb, payload = mine[0]
             if verb == "stop":
                 return
-            self._run(verb, payload)
+            # Of a stopped step rank 0 tells; what comes next it decides.
+            with contextlib.suppress(NonFiniteGradientError):
+                self._run(verb, payload)
 
     def _run(self, verb: str, payload: tuple[Any, ...]) -> Any:
+        if self.learner.device.type == "cuda":
+            torch.cuda.set_device(self.learner.device)  # of this thread; each begins at GPU 0
         if verb == "use":
             return self.learner.use(*payload)
         if verb == "policy_step":
-            return self._reduce(self.learner.policy_step(*payload))
+            return self._reduce(lambda: self.learner.policy_step(*payload))
         if verb == "imitation_step":
-            return self._reduce(self.learner.imitation_step(*payload))
+            return self._reduce(lambda: self.learner.imitation_step(*payload))
         if verb == "full_weights":
             return checkpoint.full_weights(self.learner.model)
         if verb == "save":
@@ -209,10 +253,16 @@ class LearnerTeam:
             return checkpoint.load_optimizer(Path(payload[0]), self.learner)
         raise AssertionError(f"unknown verb {verb!r}")
 
-    def _reduce(self, stats: LossStats) -> LossStats:
+    def _reduce(self, step: Callable[[], LossStats]) -> LossStats:
         """Sums over ranks; gradient norms, mismatch and the gate's verdict are already global."""
         if self.world.size == 1:
-            return stats
+            return step()
+        try:
+            stats = step()
+        except NonFiniteGradientError as error:  # on every rank
+            parts: list[list[BadMicroBatch]] = [[]] * self.world.size
+            dist.all_gather_object(parts, error.parts)
+            raise NonFiniteGradientError(str(error), [part for ranks in parts for part in ranks]) from None
         sums = torch.tensor([getattr(stats, name) for name in LossStats.SUMS], dtype=torch.float64)
         top = torch.tensor([stats.max_ratio], dtype=torch.float64)
         dist.all_reduce(sums)

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -74,7 +75,7 @@ def policy_gradient(made: Learner, micros: list[MicroBatch]) -> tuple[dict[str, 
     made.optimizers.zero_grad()
     total = LossStats()
     for micro in micros:
-        total.add(made.policy_backward(micro, None, SETTINGS))
+        total.add(made.policy_backward(micro, None, SETTINGS)[0])
     return gradients(made), total
 
 
@@ -196,7 +197,7 @@ class Spy(Learner):
 
     def policy_backward(
         self, micro: MicroBatch, old_logprobs_T: Tensor | None, settings: LossSettings
-    ) -> LossStats:
+    ) -> tuple[LossStats, Tensor]:
         self.__dict__.setdefault("seen", []).append(old_logprobs_T)
         return super().policy_backward(micro, old_logprobs_T, settings)
 
@@ -233,7 +234,7 @@ def test_mismatch_is_rollout_minus_learner() -> None:
     made = learner()
     micros = pack(examples(), tokens_per_microbatch=1000)
     logprobs = made.logprobs(micros, SETTINGS.temperature)[0]
-    _, stats = policy_gradient(made, micros)
+    stats = made.policy_step([micros], SETTINGS)
     gaps = -1.0 - logprobs
     after = micros[0].after_tool_T
     assert stats.mismatch.kl() == pytest.approx(float(gaps.mean()), abs=1e-5)
@@ -260,21 +261,35 @@ def test_the_imitation_loss_is_the_weighted_cross_entropy() -> None:
     assert float((micros[0].weights_T * after).sum()) > float((micros[0].weights_T * logprobs).sum())
 
 
-def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda made, micros: made.imitation_step(micros),
+        lambda made, micros: made.policy_step([micros], settings("token")),
+        lambda made, micros: made.policy_step([micros[:1], micros[1:]], settings("sequence")),
+    ],
+)
+def test_a_gradient_that_is_not_finite_changes_nothing(
+    step: Callable[[Learner, list[MicroBatch]], object],
+) -> None:
     made = learner()
     good = pack(examples(), tokens_per_microbatch=1000)
     made.imitation_step(good)
     before = {n: p.detach().clone() for n, p in made.model.named_parameters()}
     state = [{k: v.clone() for k, v in s.items()} for s in made.optimizers.optimizers[0].state.values()]
     lr = made.optimizers.schedule_state()
-    good[0].weights_T[0] = math.inf
-    with pytest.raises(NonFiniteGradientError, match="no weight was changed"):
-        made.imitation_step(good)
-    assert all(torch.equal(p, before[n]) for n, p in made.model.named_parameters())
+    with torch.no_grad():
+        made.model.get_submodule("model.norm").weight[3] = before["model.norm.weight"][3] = math.nan
+    with pytest.raises(NonFiniteGradientError, match="no weight was changed") as stopped:
+        step(made, pack(examples(), tokens_per_microbatch=16))
+    assert all(
+        torch.equal(p.nan_to_num(7), before[n].nan_to_num(7)) for n, p in made.model.named_parameters()
+    )
     for now, then in zip(made.optimizers.optimizers[0].state.values(), state, strict=True):
         assert all(torch.equal(now[k], then[k]) for k in then)
     assert made.optimizers.schedule_state() == lr
     assert not gradients(made), "a bad gradient must not be left for the next step"
+    assert stopped.value.parts and all(math.isnan(part.loss) for part in stopped.value.parts)
 
 
 @pytest.mark.parametrize("clip", [1e-3, math.inf])
@@ -342,12 +357,26 @@ def test_the_gradient_has_the_factor_of_the_correction(correction: str, gap: flo
         torch.testing.assert_close(gradient, factor * plain[name], rtol=1e-4, atol=1e-6)
 
 
+def test_the_factor_of_a_trajectory_is_the_product_over_its_tokens() -> None:
+    made = learner()
+    rows = with_rollout(made, -0.02)
+    scaled = []
+    for example in rows:
+        factor = math.exp(0.02 * sum(example.mask))
+        scaled.append(dataclasses.replace(example, weights=[w * factor for w in example.weights]))
+    expected, _ = policy_gradient(made, pack(scaled, tokens_per_microbatch=16))
+    made.optimizers.zero_grad()
+    for micro in pack(rows, tokens_per_microbatch=16):
+        made.policy_backward(micro, None, settings("sequence"))
+    assert_close(gradients(made), expected)
+
+
 def test_the_correction_is_of_the_batch_start_and_the_ratio_of_now() -> None:
     """old = now + 0.1, rollout = old - 0.2: the ratio is exp(-0.1), the factor exp(0.2)."""
     made = learner()
     micro = pack(with_rollout(made, -0.1), tokens_per_microbatch=1000)[0]
     old = made.logprobs([micro], SETTINGS.temperature)[0] + 0.1
-    stats = made.policy_backward(micro, old, settings("token"))
+    stats, _ = made.policy_backward(micro, old, settings("token"))
     plain = -float((micro.weights_T * micro.advantages_T).sum())
     assert stats.loss == pytest.approx(plain * math.exp(-0.1) * math.exp(0.2), rel=1e-4)
     assert stats.mismatch.num_tokens() == 0, "measured with all others, before the first update"

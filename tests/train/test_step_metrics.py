@@ -23,7 +23,7 @@ from rocstar.engine.types import (
 )
 from rocstar.train.algorithm.off_policy import Correction, correct, measure
 from rocstar.train.config import RlConfig
-from rocstar.train.learner import LossStats
+from rocstar.train.loss_stats import LossStats
 from rocstar.train.metrics import check_names
 from rocstar.train.selection import select
 from rocstar.train.step_metrics import rollout_metrics, update_metrics

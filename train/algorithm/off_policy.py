@@ -86,7 +86,7 @@ def correct(
     if mode == Correction.icepop:
         ratio_T = log_ratio_T.exp()
         is_masked_T = (ratio_T < floor) | (ratio_T > cap)
-        weights_T = torch.where(is_masked_T, 0.0, weights_T)
+        weights_T = token_factors(log_ratio_T, mode=mode, cap=cap, floor=floor)
         return Corrected(weights_T=weights_T, is_capped_T=nothing_T, is_masked_T=is_masked_T)
     if mode == Correction.sequence and lengths_S:
         # Sums in float64, sequence by sequence: the same whatever else is in the microbatch.
@@ -95,6 +95,19 @@ def correct(
         log_ratio_T = sums_S.repeat_interleave(repeats_S).to(log_ratio_T.dtype)
         weights_T = log_ratio_T.exp().clamp(max=cap)
     return Corrected(weights_T=weights_T, is_capped_T=log_ratio_T > math.log(cap), is_masked_T=nothing_T)
+
+
+def token_factors(log_ratio_T: Tensor, *, mode: Correction, cap: float, floor: float) -> Tensor:
+    """What `correct` multiplies where a token's ratio alone decides; not for `sequence`, and without checks.
+
+    For a loss that makes its log-probs block by block, between a block's log-probs and its gradient.
+    """
+    if mode == Correction.none:
+        return torch.ones_like(log_ratio_T)
+    ratio_T = log_ratio_T.exp()
+    if mode == Correction.icepop:
+        return ratio_T.where((ratio_T >= floor) & (ratio_T <= cap), 0.0)
+    return ratio_T.clamp(max=cap)
 
 
 # ---- how far apart ----
