@@ -22,10 +22,10 @@ from rocstar.engine.inference.base import Sampling
 from rocstar.sandbox.testing import FakeSandbox, error
 from rocstar.train import checkpoint
 from rocstar.train.alone import open_agent
+from rocstar.train.between_steps import EVAL_SEED
 from rocstar.train.config import load_recipe
 from rocstar.train.evaluate import evaluate
 from rocstar.train.preflight import load_all_tasks
-from rocstar.train.stages import EVAL_SEED
 
 TOOL_IS_DOWN = FakeSandbox(lambda request: error("RuntimeError: the tool is down\n"))
 """Runs nothing and answers every call with the same error."""

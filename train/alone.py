@@ -20,12 +20,12 @@ from rocstar.engine.rollout import Agent
 from rocstar.engine.types import Group
 from rocstar.train import checkpoint
 from rocstar.train.agent import make_agent, open_engine, open_sandbox
+from rocstar.train.between_steps import EVAL_SEED
 from rocstar.train.config import ConfigError, Recipe, StageConfig
 from rocstar.train.evaluate import Evaluation, evaluate
 from rocstar.train.model_io import check_model_path, check_vocabulary, load_model, load_tokenizer
 from rocstar.train.preflight import chat_format, load_all_tasks
 from rocstar.train.selection import policy_text, select
-from rocstar.train.stages import EVAL_SEED
 from rocstar.train.step_metrics import rollout_metrics
 from rocstar.train.verify import num_answers
 

@@ -1,6 +1,7 @@
-"""One training step: what is done with a batch of groups, wherever it comes from.
+"""The training loop: every stage, step by step. A step is the same wherever its groups come from.
 
-    source.take -> select (RoC, advantages) -> pack -> team.policy_step -> publish -> record
+    [evaluation] -> per stage: difficulty filter -> source -> steps, evaluations, checkpoints -> [evaluation]
+    step: source.take -> select (RoC, advantages) -> pack -> team.policy_step -> publish -> record
 
 Who waits: the step waits for its batch (source.py), then the publisher waits for the learner. Published
 weights serve every later token.
@@ -9,20 +10,81 @@ weights serve every later token.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from pathlib import Path
 
 from rocstar.engine.record import to_record, write_records
-from rocstar.train import gate
+from rocstar.engine.types import Task
+from rocstar.train import checkpoint, gate
 from rocstar.train.algorithm.off_policy import Correction, Gate
 from rocstar.train.batch import MicroBatch, pack, policy_examples, split_updates
-from rocstar.train.config import Recipe, StageConfig
+from rocstar.train.between_steps import filter_by_difficulty, run_evaluation, save
+from rocstar.train.config import Recipe, StageConfig, TrainingStopped
 from rocstar.train.learner import LossSettings, LossStats
 from rocstar.train.optim import OptimSpec
 from rocstar.train.run import Run
 from rocstar.train.run_directory import records_file
 from rocstar.train.selection import Selection, policy_text, select
-from rocstar.train.source import Source
+from rocstar.train.source import OpenSource, Source
 from rocstar.train.step_metrics import rollout_metrics, update_metrics
 from rocstar.train.verify import num_answers
+
+
+async def run_stages(
+    run: Run, tasks: Sequence[Sequence[Task]], open_source: OpenSource, saved: Path | None
+) -> None:
+    """All stages on their tasks, from the begin or from where the checkpoint `saved` stood."""
+    progress = checkpoint.load_progress(saved) if saved else None
+    if progress:
+        run.step, run.dropped_tasks = progress["step"], progress["dropped_tasks"]
+        run.bad_steps = progress.get("bad_steps", 0)
+        await run.publisher.publish(progress["version"]) if progress["version"] else None
+    else:
+        await run_evaluation(run)
+        await run.team.use(stage_optimizer(run.recipe))
+        await save(run, None, None, first_step=0)
+    first, fresh = 0, False
+    for stage, stage_tasks in zip(run.recipe.stages, tasks, strict=True):
+        end = first + stage.steps
+        begun = progress is not None and progress["stage"] == stage.name and progress["first_step"] == first
+        continued = begun and run.step < end
+        if run.step < end:
+            chosen = [t for t in stage_tasks if t.id not in set(run.dropped_tasks)]
+            if not continued:
+                chosen = await filter_by_difficulty(run, stage, chosen)
+            if saved is not None and not fresh:
+                await run.team.use(stage_optimizer(run.recipe))
+                await run.team.load_optimizer(saved)
+            if not continued and stage.reset_optimizer:
+                await run.team.use(stage_optimizer(run.recipe))
+            fresh = True
+            state = progress["cursor"] if continued and progress else None
+            async with open_source(stage, chosen, state) as source:
+                await run_stage(run, stage, source, first_step=first)
+        first = end
+    if run.recipe.stages:
+        await run_evaluation(run)
+
+
+async def run_stage(run: Run, stage: StageConfig, source: Source, *, first_step: int) -> None:
+    """All steps of one RL stage; `first_step` is the run's step count at the stage's begin."""
+    run.budget.finish()  # an evaluation before the stage is not its first step's time
+    end = first_step + stage.steps
+    while run.step < end:
+        run.team.check_saved()
+        metrics = await train_step(run, stage, source)
+        run.log(metrics | run.budget.finish(), stage=stage.name, phase="rl")
+        every = run.recipe.eval.every
+        if every and run.step % every == 0 and run.step < end:
+            await run_evaluation(run)
+        # Last, so that a checkpoint has the rows of all that came before it; its time is the next step's.
+        every = run.recipe.checkpoint.every
+        stuck = gate.is_stuck(off_policy_gate(run.recipe), run.bad_steps)
+        if run.step == end or (every and run.step % every == 0) or stuck:
+            with run.budget.phase("checkpoint"):
+                await save(run, stage, source, first_step=first_step)
+        if stuck:
+            raise TrainingStopped(gate.STUCK)
 
 
 async def train_step(run: Run, stage: StageConfig, source: Source) -> dict[str, float]:

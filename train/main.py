@@ -4,7 +4,7 @@
            │                         └─ _recorded: model, records                            ─┘
            └─ other ranks: _follow, driven by rank 0's LearnerTeam
 
-From here to the loss: run_stages calls `train_step` (loop.py), that calls `Learner.policy_step` (learner.py).
+From here to the loss: `run_stages` and `train_step` (loop.py), `Learner.policy_step` (learner.py).
 A model from nothing is cold-started on rank 0 alone and handed to the others as a checkpoint.
 """
 
@@ -28,19 +28,20 @@ from rocstar.engine.types import Task
 from rocstar.sandbox.types import SessionSandbox
 from rocstar.train import checkpoint
 from rocstar.train.agent import EnginePublisher, make_agent, open_engine, open_sandbox
+from rocstar.train.between_steps import check_same_kind
 from rocstar.train.cold_start import build_from_nothing, conversations_for, run_cold_start
-from rocstar.train.config import ConfigError, Recipe, to_toml
+from rocstar.train.config import ConfigError, Recipe, TrainingStopped, to_toml
 from rocstar.train.console import Console
 from rocstar.train.from_rollouts import Records, VersionCounter, recorded_source
+from rocstar.train.loop import run_stages
 from rocstar.train.metrics import MetricsWriter
-from rocstar.train.model_io import load_model, load_tokenizer
+from rocstar.train.model_io import DTYPES, load_model, load_tokenizer
 from rocstar.train.preflight import Tasks, chat_format, check, load_all_tasks
 from rocstar.train.report import write_report
 from rocstar.train.run import Live, Publisher, Run
 from rocstar.train.run_directory import CONFIG, METRICS, claim, discard_if_unused
 from rocstar.train.source import OpenSource, live_source
-from rocstar.train.stages import check_same_kind, run_stages
-from rocstar.train.team import LearnerTeam, World, shard
+from rocstar.train.team import LearnerTeam, World, is_apart, local_device, shard
 from rocstar.train.time_budget import TimeBudget
 from rocstar.train.trackers import Tracker, TrackerError, make_tracker
 
@@ -64,8 +65,8 @@ def _follow(recipe: Recipe, world: World) -> None:
     path = world.broadcast(None)
     if path is None:  # rank 0 could not begin; its message says why
         return
-    model = load_model(path, recipe.model.dtype)
-    shard(model, world)
+    model = load_model(path, "float32")
+    shard(model, world, recipe.model)
     with ThreadPoolExecutor(1) as thread:
         LearnerTeam(model, world, thread).follow()
 
@@ -172,10 +173,12 @@ class _Builder:
         async with open_sandbox(recipe) as sandbox:
             model, tokenizer = await self._first_model(tasks, sandbox)
             chat = chat_format(recipe, tokenizer)
-            served = model
-            if self.world.size > 1:
+            served = model.to(local_device(), DTYPES[recipe.model.dtype])
+            if is_apart(self.world, recipe.model):
                 start = str(saved) if saved else self._hand_over(model, tokenizer)
                 model = self._load_sharded(start)
+            else:
+                shard(model, self.world, recipe.model)
             team = LearnerTeam(model, self.world, self.thread)
             async with open_engine(recipe, served, self.thread) as engine:
                 publisher = EnginePublisher(engine, team)
@@ -244,8 +247,8 @@ class _Builder:
         """This rank's part of the model at `path`, which the other ranks load too."""
         if self.world.size > 1:
             self.tell(path)
-        model = load_model(path, self.recipe.model.dtype)
-        shard(model, self.world)
+        model = load_model(path, "float32")
+        shard(model, self.world, self.recipe.model)
         return model
 
     def _assemble(self, team: LearnerTeam, publisher: Publisher, chat: ChatFormat, live: Live | None) -> Run:
@@ -272,6 +275,12 @@ class _Builder:
         """Run the stages and see the last checkpoint written; then the other ranks may go."""
         run.team.writer.use_tokenizer(tokenizer)
         with contextlib.closing(run.team):
-            await run_stages(run, tasks, opened, self.saved)
+            stopped: TrainingStopped | None = None
+            try:
+                await run_stages(run, tasks, opened, self.saved)
+            except TrainingStopped as error:
+                stopped = error
             await run.team.finish_saving()
             await run.team.stop()
+            if stopped is not None:
+                raise stopped

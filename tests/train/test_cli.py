@@ -69,9 +69,7 @@ def test_sft_alone_has_no_stages(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     import rocstar.train.main as composition
 
     seen = []
-    monkeypatch.setattr(
-        composition, "train", lambda recipe, directory, **_: seen.append((recipe, directory))
-    )
+    monkeypatch.setattr(composition, "train", lambda recipe, directory, **_: seen.append((recipe, directory)))
     assert main(["sft", "recipes/quickstart.toml", "--output-dir=x", "--run.seed=5"]) == 0
     recipe, directory = seen[0]
     assert recipe.stages == [] and recipe.run.seed == 5 and str(directory) == "x"

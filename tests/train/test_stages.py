@@ -13,7 +13,7 @@ import pytest
 
 from rocstar.engine.rollout import Agent, RolloutLimits
 from rocstar.engine.types import FinishReason, Group, Scored, Task, Trajectory, TrajectoryKey
-from rocstar.train import checkpoint, stages
+from rocstar.train import between_steps, checkpoint, loop
 from rocstar.train.checkpoint_writer import Order
 from rocstar.train.config import (
     CheckpointConfig,
@@ -157,13 +157,13 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     async def note(event: str) -> None:
         events.append(event)
 
-    real_save = stages.save
+    real_save = loop.save
     monkeypatch.setattr(SavingTeam, "use", lambda self, spec: note("use"), raising=False)
     monkeypatch.setattr(SavingTeam, "load_optimizer", lambda self, path: note("load"), raising=False)
     monkeypatch.setattr(Silent, "publish", lambda self, version: note(f"publish {version}"), raising=False)
-    monkeypatch.setattr(stages, "train_step", train_step)
-    monkeypatch.setattr(stages, "run_evaluation", run_evaluation)
-    monkeypatch.setattr(stages, "save", save)
+    monkeypatch.setattr(loop, "train_step", train_step)
+    monkeypatch.setattr(loop, "run_evaluation", run_evaluation)
+    monkeypatch.setattr(loop, "save", save)
     return events
 
 
@@ -191,7 +191,7 @@ async def test_a_step_is_logged_then_evaluated_then_saved(
     """So a checkpoint has the rows of all that came before it, and nothing is done twice after a resume."""
     recipe = Recipe(checkpoint=CheckpointConfig(every=save_every), eval=EvalConfig(every=eval_every))
     run = make_run(recipe)
-    await stages.run_stage(run, stage(), Counting(), first_step=0)
+    await loop.run_stage(run, stage(), Counting(), first_step=0)
     assert scripted == expected
     for name, progress, rows in cast(Any, run.team).saved:
         position = expected.index(f"save {name.removeprefix('step_')}")
@@ -205,7 +205,7 @@ async def test_time_before_a_stage_is_not_its_first_steps_time(
     run = make_run()
     with run.budget.phase("eval"):
         pass
-    await stages.run_stage(run, stage(steps=1), Counting(), first_step=0)
+    await loop.run_stage(run, stage(steps=1), Counting(), first_step=0)
     assert read_metrics(run.metrics.path)[0]["time/eval"] == 0
 
 
@@ -225,7 +225,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[float]
             ]
             return summarise(groups, k=2), groups
 
-        monkeypatch.setattr(stages, "evaluate", evaluate)
+        monkeypatch.setattr(between_steps, "evaluate", evaluate)
 
     return script
 
@@ -236,7 +236,7 @@ async def test_only_tasks_solved_every_time_are_dropped(
     run = make_run()
     run.dropped_tasks = ["before"]
     attempts({"task0": [1, 1], "task1": [1, 0], "task2": [0, 0], "task3": [1], "task4": [1, 1]})
-    left = await stages.filter_by_difficulty(run, stage(filter_rollouts=2), TASKS)
+    left = await between_steps.filter_by_difficulty(run, stage(filter_rollouts=2), TASKS)
     assert [task.id for task in left] == ["task1", "task2", "task3"], "one attempt of task3 failed: it stays"
     assert run.dropped_tasks == ["before", "task0", "task4"]
     row = read_metrics(run.metrics.path)[0]
@@ -245,7 +245,7 @@ async def test_only_tasks_solved_every_time_are_dropped(
 
 async def test_without_rollouts_nothing_is_filtered(make_run: MakeRun) -> None:
     run = make_run()
-    assert await stages.filter_by_difficulty(run, stage(), TASKS) == TASKS
+    assert await between_steps.filter_by_difficulty(run, stage(), TASKS) == TASKS
     assert read_metrics(run.metrics.path) == []
 
 
@@ -259,9 +259,9 @@ async def test_a_run_that_stays_paused_is_saved_and_ends(
         run.bad_steps += 1
         return {"gate/paused": float(run.bad_steps >= 3)}
 
-    monkeypatch.setattr(stages, "train_step", bad_step)
+    monkeypatch.setattr(loop, "train_step", bad_step)
     with pytest.raises(TrainingStopped, match=r"paused for 20 steps.*--resume"):
-        await stages.run_stage(run, stage(steps=100), Counting(), first_step=0)
+        await loop.run_stage(run, stage(steps=100), Counting(), first_step=0)
     assert [row["gate/paused"] for row in read_metrics(run.metrics.path)] == [0, 0] + [1] * 20
     name, progress, rows = cast(Any, run.team).saved[-1]
     assert (name, progress["bad_steps"], rows) == ("step_22", 22, 22)
@@ -291,7 +291,7 @@ async def resumed(
 ) -> Opened:
     monkeypatch.setattr(checkpoint, "load_progress", lambda _: progress)
     opened = Opened()
-    await stages.run_stages(run, [TASKS, TASKS[:3]], opened, tmp_path / "step")
+    await loop.run_stages(run, [TASKS, TASKS[:3]], opened, tmp_path / "step")
     return opened
 
 
@@ -302,7 +302,7 @@ def progress_at(step: int, **changes: Any) -> dict[str, Any]:
 
 async def test_a_run_goes_through_its_stages(make_run: MakeRun, scripted: list[str]) -> None:
     run, opened = make_run(TWO_STAGES), Opened()
-    await stages.run_stages(run, [TASKS, TASKS[:3]], opened, None)
+    await loop.run_stages(run, [TASKS, TASKS[:3]], opened, None)
     assert scripted == [
         "eval 0", "use", "save 0", *[f"step {k}" for k in (1, 2, 3, 4)], "save 4",
         "use", *[f"step {k}" for k in (5, 6, 7, 8)], "save 8", "eval 8",
@@ -335,17 +335,17 @@ async def test_it_goes_on_between_two_stages(
 @pytest.mark.parametrize("began", ["live", "records"])
 def test_a_run_is_resumed_the_way_it_began(began: str) -> None:
     progress = progress_at(1, source=began)
-    stages.check_same_kind(progress, live=began == "live")
+    between_steps.check_same_kind(progress, live=began == "live")
     with pytest.raises(ConfigError, match=r"--from-rollouts.*--output-dir"):
-        stages.check_same_kind(progress, live=began != "live")
+        between_steps.check_same_kind(progress, live=began != "live")
     del progress["source"]  # of a run before records could be learned
-    stages.check_same_kind(progress, live=True)
+    between_steps.check_same_kind(progress, live=True)
 
 
 async def test_a_run_from_records_neither_evaluates_nor_filters(make_run: MakeRun) -> None:
     run = make_run()
     run.live = None
-    assert await stages.run_evaluation(run) is None
-    assert await stages.filter_by_difficulty(run, stage(filter_rollouts=2), TASKS) == TASKS
-    await stages.save(run, stage(), Counting(), first_step=0)
+    assert await between_steps.run_evaluation(run) is None
+    assert await between_steps.filter_by_difficulty(run, stage(filter_rollouts=2), TASKS) == TASKS
+    await between_steps.save(run, stage(), Counting(), first_step=0)
     assert cast(Any, run.team).saved[0][1]["source"] == "records"

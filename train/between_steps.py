@@ -1,8 +1,6 @@
-"""The order of a run: evaluate, every stage step by step, evaluate again; and where it can be resumed.
+"""What a run does between its steps: evaluate, drop mastered tasks, begin a checkpoint.
 
-    [evaluation] -> per stage: difficulty filter -> source -> steps, evaluations, checkpoints -> [evaluation]
-
-A run that learns from records (`run.live` is None) has the same stages without evaluations and filters.
+A run that learns from records (`run.live` is None) neither evaluates nor filters.
 """
 
 from __future__ import annotations
@@ -10,79 +8,19 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rocstar.engine.types import Task
-from rocstar.train import checkpoint, gate
 from rocstar.train.checkpoint_writer import Order
-from rocstar.train.config import ConfigError, StageConfig, TrainingStopped
+from rocstar.train.config import ConfigError, StageConfig
 from rocstar.train.evaluate import Evaluation, evaluate
-from rocstar.train.loop import off_policy_gate, stage_optimizer, train_step
 from rocstar.train.run import Run
-from rocstar.train.source import OpenSource, Source, agent_for
+from rocstar.train.source import Source, agent_for
 
 EVAL_SEED = 1_000_003
 FILTER_SEED = 2_000_003
 """Added to the run's seed: evaluation and filter draw other noise than training. Noise depends on the step
 too, so `rocstar eval`, which counts as step 0, gives a checkpoint another draw than the run did."""
-
-
-async def run_stages(
-    run: Run, tasks: Sequence[Sequence[Task]], open_source: OpenSource, saved: Path | None
-) -> None:
-    """All stages on their tasks, from the begin or from where the checkpoint `saved` stood."""
-    progress = checkpoint.load_progress(saved) if saved else None
-    if progress:
-        run.step, run.dropped_tasks = progress["step"], progress["dropped_tasks"]
-        run.bad_steps = progress.get("bad_steps", 0)
-        await run.publisher.publish(progress["version"]) if progress["version"] else None
-    else:
-        await run_evaluation(run)
-        await run.team.use(stage_optimizer(run.recipe))
-        await save(run, None, None, first_step=0)
-    first, fresh = 0, False
-    for stage, stage_tasks in zip(run.recipe.stages, tasks, strict=True):
-        end = first + stage.steps
-        begun = progress is not None and progress["stage"] == stage.name and progress["first_step"] == first
-        continued = begun and run.step < end
-        if run.step < end:
-            chosen = [t for t in stage_tasks if t.id not in set(run.dropped_tasks)]
-            if not continued:
-                chosen = await filter_by_difficulty(run, stage, chosen)
-            if saved is not None and not fresh:
-                await run.team.use(stage_optimizer(run.recipe))
-                await run.team.load_optimizer(saved)
-            if not continued and stage.reset_optimizer:
-                await run.team.use(stage_optimizer(run.recipe))
-            fresh = True
-            state = progress["cursor"] if continued and progress else None
-            async with open_source(stage, chosen, state) as source:
-                await run_stage(run, stage, source, first_step=first)
-        first = end
-    if run.recipe.stages:
-        await run_evaluation(run)
-
-
-async def run_stage(run: Run, stage: StageConfig, source: Source, *, first_step: int) -> None:
-    """All steps of one RL stage; `first_step` is the run's step count at the stage's begin."""
-    run.budget.finish()  # an evaluation before the stage is not its first step's time
-    end = first_step + stage.steps
-    while run.step < end:
-        run.team.check_saved()
-        metrics = await train_step(run, stage, source)
-        run.log(metrics | run.budget.finish(), stage=stage.name, phase="rl")
-        every = run.recipe.eval.every
-        if every and run.step % every == 0 and run.step < end:
-            await run_evaluation(run)
-        # Last, so that a checkpoint has the rows of all that came before it; its time is the next step's.
-        every = run.recipe.checkpoint.every
-        stuck = gate.is_stuck(off_policy_gate(run.recipe), run.bad_steps)
-        if run.step == end or (every and run.step % every == 0) or stuck:
-            with run.budget.phase("checkpoint"):
-                await save(run, stage, source, first_step=first_step)
-        if stuck:
-            raise TrainingStopped(gate.STUCK)
 
 
 # ---- what only a run that rolls out does ----
