@@ -147,6 +147,12 @@ class RlConfig(Section):
     weight_decay: float = Field(0.0, ge=0)
     grad_clip: float = Field(1.0, gt=0)
     num_updates_per_batch: int = Field(1, ge=1, description="with 1 the ratio is 1 and the clip cannot act")
+    max_staleness: int = Field(
+        1,
+        ge=0,
+        description="versions between a token and the learner at most: rollouts go on while it learns; "
+        "0 = in turns, and the default with engine.deterministic",
+    )
     clip_low: float = Field(0.2, gt=0, lt=1)
     clip_high: float = Field(0.28, gt=0)
     tokens_per_microbatch: int = Field(8192, ge=16)
@@ -238,8 +244,25 @@ class Recipe(Section):
     engine: EngineConfig = EngineConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _lockstep_is_synchronous(cls, raw: Any) -> Any:
+        """Rollouts beside a learner depend on timing, which lockstep is there to exclude."""
+        engine = raw.get("engine") if isinstance(raw, Mapping) else None
+        rl = raw.get("rl", {}) if isinstance(raw, Mapping) else None
+        if not (
+            isinstance(engine, Mapping) and engine.get("deterministic") is True and isinstance(rl, Mapping)
+        ):
+            return raw
+        return {**raw, "rl": {"max_staleness": 0, **rl}}
+
     @model_validator(mode="after")
-    def _first_stage_has_tasks(self) -> Recipe:
+    def _parts_fit_together(self) -> Recipe:
+        if self.engine.deterministic and self.rl.max_staleness:
+            raise ValueError(
+                f"rl.max_staleness = {self.rl.max_staleness} lets rollouts and learner run beside each "
+                "other, which engine.deterministic = true excludes; set one of them to 0 or false"
+            )
         if self.stages and self.stages[0].data is None:
             raise ValueError("stages.0.data is missing: the first stage must say where its tasks come from")
         if self.sft.steps and self.sft.data == "demonstrations" and self.sft.demonstration_tasks is None:

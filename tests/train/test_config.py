@@ -145,3 +145,12 @@ def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
         parse_recipe({"rl": {"lr": -1}, "modl": {}}, where="r.toml")
     assert "rl.lr" in str(refused.value) and "modl" in str(refused.value)
+
+
+def test_lockstep_trains_in_turns() -> None:
+    """Rollouts beside a learner depend on timing."""
+    assert parse_recipe({}, where="r").rl.max_staleness == 1
+    lockstep = {"engine": {"deterministic": True}}
+    assert parse_recipe(lockstep, where="r").rl.max_staleness == 0
+    with pytest.raises(ConfigError, match=r"max_staleness = 2 .* excludes"):
+        parse_recipe({**lockstep, "rl": {"max_staleness": 2}}, where="r")

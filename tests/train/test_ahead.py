@@ -1,0 +1,130 @@
+"""The asynchronous source: bounded staleness in versions, every task of the supply, a state to go on from."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from rocstar.engine.rollout import Agent, RolloutLimits
+from rocstar.engine.testing import run_virtual
+from rocstar.engine.types import FinishReason, Group, Scored, Task, Trajectory, TrajectoryKey, VersionSpan
+from rocstar.train import ahead
+from rocstar.train.ahead import AheadGroups, Tickets, ahead_source, tickets_from
+from rocstar.train.config import RlConfig
+from rocstar.train.data import TaskCursor
+from rocstar.train.time_budget import TimeBudget
+
+TASKS = [Task(id=f"task{k}", source="s", question=f"q{k}", answer="1") for k in range(7)]
+NOTHING = cast(Any, None)
+LIMITS = RolloutLimits(max_response_tokens=1, max_turns=1, max_tool_tokens=1, timeout_s=1000.0)
+AGENT = Agent(inference=NOTHING, chat=NOTHING, tools=NOTHING, judge=NOTHING, limits=LIMITS, sampling=NOTHING)
+
+
+class World:
+    """An engine with versions, and groups of one trajectory that remember the versions they saw."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.engine = SimpleNamespace(version=0, busy_s=0.0)
+        self.keys: list[str] = []
+
+    async def run_group(self, agent: Agent, task: Task, *, size: int, seed: int, step: int) -> Group:
+        key = TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=0)
+        self.keys.append(str(key))
+        first = self.engine.version
+        await asyncio.sleep(self.rng.expovariate(0.3))
+        spans = [VersionSpan(start=0, end=1, version=first)]
+        if self.engine.version > first:
+            spans.append(VersionSpan(start=1, end=2, version=self.engine.version))
+        trajectory = Trajectory(
+            key=key,
+            task=task,
+            ids=(),
+            logprobs=(),
+            segments=(),
+            version_spans=tuple(spans),
+            turns=(),
+            finish_reason=FinishReason.answered,
+            outcome=Scored(reward=1.0, method="strict"),
+        )
+        return Group(task=task, trajectories=(trajectory,))
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World(seed=0)
+    monkeypatch.setattr(ahead, "run_group", made.run_group)
+    return made
+
+
+@contextlib.asynccontextmanager
+async def opened(world: World, tickets: Tickets, bound: int) -> AsyncIterator[AheadGroups]:
+    rl = RlConfig(tasks_per_step=tickets.batch, max_staleness=bound)
+    budget = TimeBudget(asyncio.get_running_loop().time)
+    async with ahead_source(AGENT, world.engine, tickets, rl, seed=0, budget=budget) as source:
+        yield source
+
+
+def supply(steps: int, batch: int = 3) -> Tickets:
+    return Tickets(TaskCursor(TASKS, seed=0), batch=batch, left=steps * batch, next_step=1)
+
+
+@pytest.mark.parametrize("bound", [0, 1, 2])
+def test_no_token_is_older_than_the_bound_in_versions(world: World, bound: int) -> None:
+    async def main() -> None:
+        worst = 0
+        async with opened(world, supply(30), bound) as source:
+            for step in range(1, 31):
+                batch = await source.take(step)
+                assert len(batch.groups) == 3 and batch.staleness is not None
+                worst = max(worst, batch.staleness)
+                await asyncio.sleep(2.0)
+                world.engine.version += step % 5 != 0  # some steps have no update
+        assert worst == bound
+        assert len(set(world.keys)) == len(world.keys) == 90
+
+    run_virtual(main())
+
+
+def test_a_task_comes_once_per_step_number_and_the_supply_is_whole() -> None:
+    tickets = list(supply(9, batch=3))
+    assert len(tickets) == 27 and len({ticket.key for ticket in tickets}) == 27
+
+
+def test_after_a_resume_what_was_in_flight_comes_again_and_nothing_is_lost(world: World) -> None:
+    async def main() -> None:
+        seen: list[str] = []
+        async with opened(world, supply(8), 1) as source:
+            for step in (1, 2, 3):
+                seen += [str(group.trajectories[0].key) for group in (await source.take(step)).groups]
+            state = source.state()
+        assert state["again"] and state["left"] == 15
+        tickets = tickets_from(state, TaskCursor(TASKS, seed=0), TASKS, 3)
+        async with opened(world, tickets, 1) as source:
+            for step in (4, 5, 6, 7, 8):
+                seen += [str(group.trajectories[0].key) for group in (await source.take(step)).groups]
+        assert sorted(seen) == sorted(f"{ticket.key}/0" for ticket in supply(8))
+
+    run_virtual(main())
+
+
+def test_a_batch_that_never_comes_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*_: Any, **__: Any) -> Group:
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    monkeypatch.setattr(ahead, "run_group", never)
+
+    async def main() -> None:
+        async with opened(world, supply(2), 1) as source:
+            with pytest.raises(TimeoutError):
+                await source.take(1)
+        assert asyncio.get_running_loop().time() == 4000.0
+
+    run_virtual(main())

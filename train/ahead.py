@@ -1,0 +1,142 @@
+"""Batches that were rolled out ahead of the learner: asynchronous training with a bound on staleness.
+
+    cursor -> tickets -> GroupFeed (engine/feed.py; the bound is engine/buffer.py's) -> take(step)
+
+Who waits: `take` for the groups of its batch, which may have been finished long ago; the rollouts for nobody.
+They go on while the learner works, evaluates or saves, as far as the engine serves meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any
+
+from rocstar.engine.buffer import SlotBuffer
+from rocstar.engine.feed import GroupFeed, Ticket
+from rocstar.engine.group import run_group
+from rocstar.engine.rollout import Agent
+from rocstar.engine.types import Group, Task
+from rocstar.train.config import RlConfig
+from rocstar.train.data import TaskCursor
+from rocstar.train.source import Batch, Engine, staleness
+from rocstar.train.time_budget import TimeBudget
+
+BATCH_TIMEOUT_FACTOR = 4.0
+"""A batch is given up after so many trajectory time limits: several may follow each other in its groups."""
+
+
+class Tickets:
+    """The stage's supply: `batch` tasks per step number, each task once per number, `left` tickets in all.
+
+    Invariant: what `drawn` holds was taken from the cursor and not handed out yet.
+    """
+
+    def __init__(self, cursor: TaskCursor, *, batch: int, left: int, next_step: int) -> None:
+        self.cursor, self.batch, self.left, self.next_step = cursor, batch, left, next_step
+        self.drawn: list[Ticket] = []
+
+    def __iter__(self) -> Iterator[Ticket]:
+        return self
+
+    def __next__(self) -> Ticket:
+        if not self.left:
+            raise StopIteration
+        if not self.drawn:
+            # An epoch may end inside: a task then comes once, for two attempts would be the same attempt.
+            tasks = {task.id: task for task in self.cursor.take(self.batch)}
+            self.drawn = [Ticket(step=self.next_step, task=task) for task in tasks.values()]
+            self.next_step += 1
+        self.left -= 1
+        return self.drawn.pop(0)
+
+
+class AheadGroups:
+    """Rolls out up to `max_staleness` steps ahead.
+
+    Invariant: no token of a batch is older than `max_staleness` versions. What a checkpoint finds in flight
+    or waiting is rolled out again after a resume, for `state` keeps the tickets and not their tokens.
+    """
+
+    def __init__(
+        self,
+        feed: GroupFeed,
+        tickets: Tickets,
+        *,
+        engine: Engine,
+        max_staleness: int,
+        batch_timeout_s: float,
+        budget: TimeBudget,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._feed, self._tickets, self._engine = feed, tickets, engine
+        self._max_staleness, self._batch_timeout_s = max_staleness, batch_timeout_s
+        self._budget, self._clock = budget, clock
+        self._has_taken = False
+
+    async def take(self, step: int) -> Batch:
+        """The step before is learned by now. Time in which nothing was decoding is tool wait."""
+        if self._has_taken:
+            self._feed.advance()
+        self._has_taken = True
+        busy_before = self._engine.busy_s
+        with self._budget.phase("generate"):
+            started = self._clock()
+            deadline = asyncio.get_running_loop().time() + self._batch_timeout_s
+            aged = await self._feed.batch(deadline)
+            idle = self._clock() - started - (self._engine.busy_s - busy_before)
+            self._budget.move(max(0.0, idle), source="generate", target="tool_wait")
+        groups = [one.group for one in aged]
+        found = staleness(groups, self._engine.version)
+        assert found <= self._max_staleness, f"a token is {found} versions old, {self._max_staleness} allowed"
+        return Batch(groups=groups, staleness=found)
+
+    def state(self) -> dict[str, Any]:
+        feed, tickets = self._feed, self._tickets
+        begun = [*feed.in_flight, *(ticket for ticket, _, _ in feed.finished)]
+        again = sorted(begun, key=lambda ticket: ticket.step) + tickets.drawn
+        return {
+            "cursor": tickets.cursor.state(),
+            "again": [[ticket.step, ticket.task.id] for ticket in again],
+            "left": tickets.left + len(begun),
+            "next_step": tickets.next_step,
+        }
+
+
+def tickets_from(state: Mapping[str, Any], cursor: TaskCursor, tasks: list[Task], batch: int) -> Tickets:
+    """The supply where `state` left it: what had been begun comes first."""
+    cursor.restore(state["cursor"])
+    tickets = Tickets(cursor, batch=batch, left=state["left"], next_step=state["next_step"])
+    by_id = {task.id: task for task in tasks}
+    tickets.drawn = [Ticket(step=step, task=by_id[task_id]) for step, task_id in state["again"]]
+    return tickets
+
+
+@contextlib.asynccontextmanager
+async def ahead_source(
+    agent: Agent,
+    engine: Engine,
+    tickets: Tickets,
+    rl: RlConfig,
+    *,
+    seed: int,
+    budget: TimeBudget,
+) -> AsyncIterator[AheadGroups]:
+    """Opens the source; leaving it cancels what is in flight."""
+
+    async def roll_out(ticket: Ticket) -> Group:
+        size = rl.rollouts_per_task
+        return await run_group(agent, ticket.task, size=size, seed=seed, step=ticket.step)
+
+    buffer: SlotBuffer[Group] = SlotBuffer(batch=tickets.batch, max_staleness=rl.max_staleness)
+    async with GroupFeed(roll_out, tickets, buffer) as feed:
+        yield AheadGroups(
+            feed,
+            tickets,
+            engine=engine,
+            max_staleness=rl.max_staleness,
+            batch_timeout_s=BATCH_TIMEOUT_FACTOR * agent.limits.timeout_s,
+            budget=budget,
+        )
