@@ -4,8 +4,9 @@
                     ^                                                           │
                     └────────── tool queue of the node, tool_s ─────────────────┘
 
-Time goes forward only; at one instant tools come first, then replicas that finish, then those that start, so
-that a start sees everything that has happened by then. What the scheduler decides takes no simulated time.
+Time goes forward only. At one instant tools come first, then replicas that finish, then those that start, so
+that a start sees everything that has happened by then; among equals the number decides, so that the order of
+a tie is no accident. What the scheduler decides takes no simulated time.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ class Flight:
     """How often every replica tells the scheduler its load."""
     record: bool = False
     """Keep a sample of every boundary."""
-    on_event: Callable[[float], None] | None = None
-    """Called with the time of each event: progress."""
+    on_left: Callable[[int, int], None] | None = None
+    """Called with how many trajectories have left, of how many: progress."""
     replicas: list[Replica] = field(init=False)
     seats: list[Seat] = field(init=False)
     samples: list[Sample] = field(init=False, default_factory=list)
@@ -99,13 +100,14 @@ class Flight:
     scheduler_s: float = field(init=False, default=0.0)
     """CPU seconds in the scheduler."""
     scheduler_events: int = field(init=False, default=0)
-    _heap: list[tuple[float, int, int, int, int]] = field(init=False, default_factory=list)
-    _count: int = field(init=False, default=0)
+    _heap: list[tuple[float, int, int, int]] = field(init=False, default_factory=list)
+    """(time, kind, trajectory or replica, version of the replica's plan)."""
     _versions: list[int] = field(init=False)
     _by_name: dict[str, Seat] = field(init=False)
     _groups: dict[str, int] = field(init=False, default_factory=dict)
     _workers: list[list[float]] = field(init=False)
     _left: int = field(init=False, default=0)
+    _idle_reports: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         cluster = self.cluster
@@ -146,28 +148,23 @@ class Flight:
                 raise SimulationError(
                     f"{live - self._left} trajectories wait and nothing moves at {now:.1f} s"
                 )
-            at, kind, _, subject, version = heapq.heappop(self._heap)
+            at, kind, subject, version = heapq.heappop(self._heap)
             if kind == FINISH and version != self._versions[subject]:
                 continue
             assert at >= now, "time goes forward"
             now = at
             self.events += 1
             self._happen(kind, subject, now)
-            if self.on_event is not None:
-                self.on_event(now)
         self.makespan_s = max(seat.left_s or 0.0 for seat in self.seats)
         return self
 
     def _stuck(self) -> bool:
         """Only load reports are left to come. A policy may act on one; after that it is stuck."""
-        self._idle_reports = self._idle_reports + 1
+        self._idle_reports += 1
         return self._idle_reports > 1000
 
-    _idle_reports: int = field(init=False, default=0)
-
     def _push(self, at: float, kind: int, subject: int, version: int = 0) -> None:
-        self._count += 1
-        heapq.heappush(self._heap, (at, kind, self._count, subject, version))
+        heapq.heappush(self._heap, (at, kind, subject, version))
 
     def _happen(self, kind: int, subject: int, now: float) -> None:
         if kind == TOOL:
@@ -238,6 +235,8 @@ class Flight:
         self._let_go(seat, now)
         seat.left_s = now
         self._left += 1
+        if self.on_left is not None:
+            self.on_left(self._left, len(self.seats))
         group = seat.work.group
         self._groups[group] -= 1
         if not self._groups[group] and self.cluster.model.share_prompts:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from rocstar.engine.sim.cost import ReplicaModel, pairs
 from rocstar.engine.sim.kv import Hold, KvPool, Prompt
+from rocstar.engine.sim.reserve import Reserve
 
 INIT_RATIO, MIN_RATIO, RATIO_STEPS, RETRACT_STEPS = 0.7, 0.14, 600, 20
 """SGLang's new-token ratio: start, floor as a share of it, steps of decay; look-ahead after a retraction."""
@@ -93,12 +94,14 @@ class Replica:
     _rides: bool = field(init=False, default=False)
     """The running requests get a token from the prefill forward under way."""
     _joining: list[Request] = field(init=False, default_factory=list)
+    _reserve: Reserve = field(init=False)
     _order: int = field(init=False, default=0)
     _ratio: float = field(init=False, default=0.0)
     _ratio_step: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self.pool = KvPool(self.model.kv_tokens)
+        self._reserve = Reserve(self.model.clip_tokens)
         self._reset_ratio()
 
     def load(self) -> tuple[int, int, int]:
@@ -108,7 +111,7 @@ class Replica:
     # ---- between forwards ----
 
     def enqueue(self, request: Request, now: float) -> bool:
-        """A grant arrives. True if the segment under way ends earlier now (reschedule), or none is (start)."""
+        """A grant arrives. True if the segment under way ends earlier now (reschedule) or none is (start)."""
         self.waiting.append(request)
         if self.until_s is None:
             return True
@@ -185,7 +188,7 @@ class Replica:
             fits = len(self.running) + len(chunks) < self.model.max_running
             if fits:
                 if running is None:
-                    running = self._ratio_now() * sum(map(self._clip_running, self.running.values()))
+                    running = self._ratio_now() * self._reserve.total(self.steps)
                 spare = self.pool.available(hold) - running - reserved
                 fits = total - cached + self._clip(request) < spare
             if not fits and (self.running or chunks):
@@ -210,9 +213,6 @@ class Replica:
 
     def _clip(self, request: Request) -> int:
         return min(request.limit - request.produced, self.model.clip_tokens)
-
-    def _clip_running(self, request: Request) -> int:
-        return min(request.limit - self.steps + request.base, self.model.clip_tokens)
 
     def _prefill_duration(self) -> float:
         cost, batch = self.model.cost, len(self.running)
@@ -248,6 +248,7 @@ class Replica:
             due = self.steps + request.new_tokens - request.produced
             heapq.heappush(self._due, (due, request.order, request))
             self.running[request.seat] = request
+            self._reserve.add(request.order, request.base + request.limit)
             self.context += request.context + request.produced - 1
         self._joining = []
 
@@ -264,6 +265,7 @@ class Replica:
         """Its turn's tokens go at once; its context is idle again, as old as its admission."""
         assert len(self.running) > 1, "the last request always fits: a pool holds the longest trajectory"
         del self.running[request.seat]
+        self._reserve.remove(request.order)
         self._due.remove((request.base + request.new_tokens, request.order, request))
         heapq.heapify(self._due)
         request.produced = self.steps - request.base
@@ -290,6 +292,7 @@ class Replica:
         while self._due and self._due[0][0] == self.steps:
             request = heapq.heappop(self._due)[2]
             del self.running[request.seat]
+            self._reserve.remove(request.order)
             request.produced = request.new_tokens
             request.seen = request.context + request.new_tokens - 1
             self.context -= request.seen

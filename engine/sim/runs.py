@@ -22,11 +22,11 @@ def simulate(
     *,
     bound: LowerBound | None = None,
     record: bool = False,
-    on_event: Callable[[float], None] | None = None,
+    on_left: Callable[[int, int], None] | None = None,
 ) -> tuple[Outcome, Flight]:
     """Run the step through a fresh scheduler. ValueError for a policy or tunable that is none;
     SimulationError if the policy never lets the work end."""
     scheduler = Scheduler(make_policy(policy, **(tunables or {})))
-    flight = Flight(workload=workload, cluster=cluster, scheduler=scheduler, record=record, on_event=on_event)
+    flight = Flight(workload=workload, cluster=cluster, scheduler=scheduler, record=record, on_left=on_left)
     flight.run()
     return outcome(flight, policy, bound or lower_bound(workload, cluster)), flight

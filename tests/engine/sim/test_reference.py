@@ -1,0 +1,56 @@
+"""The closed forms and incremental books give the schedule of a simulator that has neither, to 1e-9."""
+
+import importlib.util
+import random
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from rocstar.engine.sim.flight import Flight
+
+
+def neighbour(name: str) -> ModuleType:
+    """A module of this folder: the tests' import mode puts no folder on the path."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+cases, reference = neighbour("sim_cases"), neighbour("sim_reference")
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("tight", [False, True])
+def test_same_schedule_as_step_by_step(mixed: bool, tight: bool) -> None:
+    preemptions = evictions = recomputed = 0
+    for seed in range(30):
+        rng = random.Random(f"{seed} {mixed} {tight}")
+        workload = cases.random_workload(rng, trajectories=rng.randint(1, 14), siblings=rng.choice([1, 4]))
+        cluster = cases.random_cluster(rng, workload, mixed=mixed, tight=tight)
+        slow = reference.StepByStep(workload, cluster, cases.Chaos(seed))
+        slow.run()
+        fast = Flight(workload=workload, cluster=cluster, scheduler=cases.Chaos(seed), load_period_s=0.0)
+        fast.run()
+        label = f"seed {seed}: {cluster}"
+        assert [s.left_s for s in fast.seats] == pytest.approx([t.left_s for t in slow.trips], rel=1e-9), (
+            label
+        )
+        for replica, box in zip(fast.replicas, slow.boxes, strict=True):
+            got = replica.totals
+            assert (got.prefill_tokens, got.recomputed_tokens, got.decode_tokens, got.preemptions) == (
+                box.prefilled,
+                box.recomputed,
+                box.decoded,
+                box.preemptions,
+            ), label
+        preemptions += sum(r.totals.preemptions for r in fast.replicas)
+        evictions += sum(r.pool.evicted_tokens for r in fast.replicas)
+        recomputed += sum(r.totals.recomputed_tokens for r in fast.replicas)
+    assert recomputed > 0
+    if tight:  # or the cases would not test what they are for
+        assert preemptions > 0 and evictions > 0
