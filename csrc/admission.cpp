@@ -16,14 +16,11 @@ void Supervisor::start_pending() {
 bool Supervisor::start_oldest() {
   Queue* queue = nullptr;
   Queue::iterator oldest;
-  // A session that finds no place and nobody idle waits, and others pass it.
-  const bool may_open = options_.max_sessions > 0 &&
-                        (sessions_.size() < options_.max_sessions || least_recently_used(nullptr) != nullptr);
   for (size_t flavour = 0; flavour < options_.flavours.size(); ++flavour) {
     Queue& waiting = pending_[flavour];
     if (waiting.empty() || server_for(static_cast<uint8_t>(flavour)) == nullptr) continue;
-    const auto first = std::find_if(waiting.begin(), waiting.end(), [may_open](const auto& item) {
-      return may_open || item.second.type != FrameType::kOpen;
+    const auto first = std::find_if(waiting.begin(), waiting.end(), [this](const auto& item) {
+      return item.second.type != FrameType::kOpen || may_open();
     });
     if (first == waiting.end() || (queue != nullptr && oldest->first <= first->first)) continue;
     queue = &waiting;
@@ -75,7 +72,7 @@ bool Supervisor::has_room_for_cell(const Request& request) {
 }
 
 bool Supervisor::has_room_for_child(const Request& request) {
-  if (request.type == FrameType::kOpen && sessions_.size() >= options_.max_sessions) {
+  if (request.type == FrameType::kOpen && sessions_.size() + opening_ >= options_.max_sessions) {
     if (Process* victim = least_recently_used(nullptr)) close_session(victim->number, GoneWhy::kEvicted);
   }
   return make_room(memory_needed(request), nullptr);
@@ -92,14 +89,25 @@ bool Supervisor::make_room(uint64_t bytes, const Process* spared) {
   return true;
 }
 
+// A session that finds no place and nobody idle waits, and others pass it.
+bool Supervisor::may_open() { return sessions_.size() + opening_ < options_.max_sessions || !idle_.empty(); }
+
 Supervisor::Process* Supervisor::least_recently_used(const Process* spared) {
-  Process* found = nullptr;
-  for (const auto& [number, index] : sessions_) {
-    Process& session = processes_[index];
-    if (session.state != Process::State::kIdle || &session == spared) continue;
-    if (found == nullptr || session.last_used < found->last_used) found = &session;
+  for (const auto& [when, index] : idle_) {
+    if (&processes_[index] != spared) return &processes_[index];
   }
-  return found;
+  return nullptr;
 }
+
+// A session has nothing to do: its lease begins.
+void Supervisor::rest(Process& session) {
+  session.state = Process::State::kIdle;
+  session.last_used = Clock::now();
+  idle_.emplace(session.last_used, session.index);
+  set_deadline(session, session.last_used + std::chrono::microseconds(options_.lease_us));
+}
+
+// It has, or is gone.
+void Supervisor::wake(Process& session) { idle_.erase({session.last_used, session.index}); }
 
 }  // namespace rocstar

@@ -130,6 +130,8 @@ Supervisor::Process& Supervisor::new_process(Request request, std::shared_ptr<Ho
   process.reserved_bytes = process.limits.memory_bytes;
   reserved_bytes_ += process.reserved_bytes;
   ++under_way_;
+  process.opening = process.session;
+  opening_ += process.session;
   return process;
 }
 
@@ -172,7 +174,8 @@ void Supervisor::take_birth(Process& process) {
   }
   // A zygote's child has run nothing of the user's by now. A branch has, so the kernel is asked who it is.
   const pid_t pid = process.origin != nullptr ? message.sender : birth.what;
-  if (!is_unknown_child(pid)) return start_failed(process, "the child is not whom it says it is");
+  const bool related = process.origin == nullptr || getsid(pid) == process.origin->family;
+  if (!related || !is_unknown_child(pid)) return start_failed(process, "the child is not whom it says it is");
   if (process.origin != nullptr && tied_.erase(pid) == 0) {
     ::kill(pid, SIGKILL);
     return start_failed(process, "the branch would outlive the supervisor");
@@ -182,6 +185,8 @@ void Supervisor::take_birth(Process& process) {
   if (!process.pidfd) return start_failed(process, "pidfd_open: " + std::generic_category().message(errno));
   process.family = process.origin != nullptr ? process.origin->family : pid;
   by_pid_[process.pid] = process.index;
+  const auto grant = process.origin != nullptr ? grants_.find(process.family) : grants_.end();
+  if (grant != grants_.end() && --grant->second == 0) grants_.erase(grant);
   if (process.server != nullptr) process.server->orders.erase(process.index);
   process.server = nullptr;
   process.started = Clock::now();
@@ -213,13 +218,17 @@ void Supervisor::announce_session(Process& process) {
   process.seed = process.request.seed;
   process.request = Request{};
   --under_way_;
-  process.state = Process::State::kIdle;
+  end_opening(process);
+  rest(process);
   process.cpu_us_before = cpu_us_of(process.pid);
-  process.last_used = process.started;
-  set_deadline(process, process.started + std::chrono::microseconds(options_.lease_us));
   reserved_bytes_ -= process.reserved_bytes;
   process.reserved_bytes = std::min(held_bytes_of(process.pid, process.baseline_resident), process.limits.memory_bytes);
   reserved_bytes_ += process.reserved_bytes;
+}
+
+void Supervisor::end_opening(Process& process) {
+  opening_ -= process.opening;
+  process.opening = false;
 }
 
 // Nobody knows its pid: it sees the closed socket, if it lives, and is reaped as a stranger.
@@ -240,6 +249,7 @@ void Supervisor::start_cell(Request request, Process& session) {
                     .output_bytes = session.limits.output_bytes};
   request.seed = session.seed;
   session.request = std::move(request);
+  wake(session);
   session.state = Process::State::kRunning;
   session.interrupted_before = session.interrupts > 0;
   session.interrupts = 0;
@@ -257,7 +267,7 @@ void Supervisor::start_cell(Request request, Process& session) {
 void Supervisor::start_branch(Request request, Process& origin) {
   const uint64_t id = request.id;
   try {
-    if (sessions_.size() >= options_.max_sessions) {
+    if (sessions_.size() + opening_ >= options_.max_sessions) {
       Process* victim = least_recently_used(&origin);
       if (victim == nullptr) {
         append_failed(outbox_, id, Failure::kFull, "there is no room for one more session");
@@ -280,6 +290,7 @@ void Supervisor::start_branch(Request request, Process& origin) {
     process.origin = &origin;
     origin.offspring = &process;
     origin.branch_granted = true;
+    wake(origin);
     origin.state = Process::State::kBranching;
     set_deadline(origin, Clock::now() + kBranchGrace);
     set_deadline(process, Clock::now() + kBranchGrace);

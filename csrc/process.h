@@ -40,6 +40,7 @@ struct Supervisor::Process {
   bool branch_granted = false;
   uint32_t interrupts = 0;          // sent to the cell under way
   bool interrupted_before = false;  // the cell before it
+  bool opening = false;             // a session that counts but cannot be used yet
   bool lost = false;                // a session whose end is not the pool's news any more
   uint32_t flags = 0;
   uint64_t reserved_bytes = 0;

@@ -90,10 +90,8 @@ void Supervisor::take_replies(Process& process) {
   // A session that speaks out of turn is no partner any more: something in it writes to our socket.
   if (!alone || (!branching && !running)) return kill(process, Outcome::Flag{0});
   if (running) return finish_cell(process, reply, value);
-  process.state = Process::State::kIdle;
   process.branch_granted = false;
-  process.last_used = Clock::now();
-  set_deadline(process, process.last_used + std::chrono::microseconds(options_.lease_us));
+  rest(process);
   Process* offspring = process.offspring;
   if (offspring == nullptr) return;
   if (reply.code == 0 && offspring->pid <= 0) return;  // its birth is still to come, or its deadline
@@ -124,13 +122,11 @@ void Supervisor::finish_cell(Process& session, const CellReply& reply, std::stri
   report(session, std::move(outcome));
   session.out.kept().clear();
   session.err.kept().clear();
-  session.state = Process::State::kIdle;
+  rest(session);
   session.flags = 0;
   session.request = Request{};
   --under_way_;
   session.cpu_us_before = used;
-  session.last_used = Clock::now();
-  set_deadline(session, session.last_used + std::chrono::microseconds(options_.lease_us));
   reserved_bytes_ -= session.reserved_bytes;
   session.reserved_bytes = std::min(held_bytes_of(session.pid, session.baseline_resident), session.limits.memory_bytes);
   reserved_bytes_ += session.reserved_bytes;
@@ -228,7 +224,6 @@ void Supervisor::reap(Process& process) {
   }
   by_pid_.erase(process.pid);
   const bool session = process.session;
-  if (session) families_.insert(process.family);
   expect_end_of_group(process);
   forget(process);
   if (session) kill_strays();
@@ -271,6 +266,8 @@ void Supervisor::forget(Process& process) {
   set_deadline(process, Clock::time_point::max());
   const bool counted = process.state == Process::State::kStarting || process.state == Process::State::kRunning;
   if (counted) --under_way_;
+  end_opening(process);
+  wake(process);
   reserved_bytes_ -= process.reserved_bytes;
   if (process.server != nullptr) process.server->orders.erase(process.index);
   if (process.origin != nullptr) process.origin->offspring = nullptr;
@@ -299,20 +296,21 @@ void Supervisor::look_at_sessions() {
 }
 
 // A session may have spent the supervisor's leave to fork on a process that never says so. Nobody else's children are
-// in a session's family (setsid is denied them), so whoever is there unknown is killed.
+// in a session's family (setsid is denied them), so whoever is there unknown is killed. Such a family is looked at
+// until its last known process is gone, for the fork may come later than its leave.
 void Supervisor::kill_strays() {
+  if (grants_.empty()) return;
   std::set<pid_t> living;
   for (const Process& process : processes_) {
     if (process.session && process.family > 0) living.insert(process.family);
     if (process.origin != nullptr && process.pid <= 0) return;  // one is about to be born, and unknown until then
   }
-  families_.insert(living.begin(), living.end());
   for (const pid_t pid : own_children()) {
-    if (!families_.contains(getsid(pid)) || !is_unknown_child(pid)) continue;
+    if (!grants_.contains(getsid(pid)) || !is_unknown_child(pid)) continue;
     ::kill(pid, SIGKILL);
     expect_strangers();
   }
-  families_ = std::move(living);
+  std::erase_if(grants_, [&living](const auto& grant) { return !living.contains(grant.first); });
   tied_.clear();
 }
 

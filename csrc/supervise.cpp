@@ -67,7 +67,7 @@ void Supervisor::loop() {
     start_pending();
     flush_client();
     if (Clock::now() < strangers_until_) reap_strangers();
-    if (!sessions_.empty() && Clock::now() >= next_look_) look_at_sessions();
+    if (looks_at_sessions() && Clock::now() >= next_look_) look_at_sessions();
     look_for_ended_groups();
     const int count = epoll_wait(epoll_.get(), events.data(), events.size(), next_timeout_ms());
     if (count < 0 && errno != EINTR) fail("epoll_wait");
@@ -174,6 +174,7 @@ void Supervisor::close_session(uint64_t number, GoneWhy why) {
   const auto found = sessions_.find(number);
   if (found == sessions_.end()) return;
   Process& session = processes_[found->second];
+  wake(session);
   sessions_.erase(found);
   session.lost = true;
   append_gone(outbox_, number, why);
@@ -230,7 +231,7 @@ int Supervisor::next_timeout_ms() const {
   const Clock::time_point now = Clock::now();
   auto next = deadlines_.empty() ? Clock::time_point::max() : deadlines_.begin()->first;
   if (now < strangers_until_) next = std::min(next, now + kStrangersLook);
-  if (!sessions_.empty()) next = std::min(next, next_look_);
+  if (looks_at_sessions()) next = std::min(next, next_look_);
   if (!ending_groups_.empty()) next = std::min(next, now + kGroupLook);
   if (next == Clock::time_point::max()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - now).count();

@@ -71,8 +71,9 @@ struct SupervisorOptions {
 };
 
 // Invariants: every request gets exactly one RESULT, OPENED or FAILED frame, while the pool lives; at most `max_live`
-// programs and cells are under way at a time, and what they may take together is at most `memory_bytes`; no child
-// outlives `run`; a session is gone exactly when its GONE frame was sent.
+// programs and cells are under way at a time, and what they may take together is at most `memory_bytes`; at most
+// `max_sessions` interpreters live between cells or are about to; no child outlives `run`; a session is gone exactly
+// when its GONE frame was sent.
 class Supervisor {
  public:
   explicit Supervisor(SupervisorOptions options);
@@ -119,6 +120,9 @@ class Supervisor {
   bool has_room_for_child(const Request& request);
   bool make_room(uint64_t bytes, const Process* spared);
   Process* least_recently_used(const Process* spared);
+  bool may_open();
+  void rest(Process& session);
+  void wake(Process& session);
 
   // births.cpp: how programs, sessions, cells and branches begin
   void order_child(Request request, Server& server);
@@ -129,6 +133,7 @@ class Supervisor {
   bool is_unknown_child(pid_t pid) const;
   void take_birth(Process& process);
   void announce_session(Process& process);
+  void end_opening(Process& process);
   void start_failed(Process& process, const std::string& why);
   void send_cell(Process& process);
   void flush_control(Process& process);
@@ -144,6 +149,7 @@ class Supervisor {
   void expect_strangers();
   void kill_strays();
   void look_at_sessions();
+  bool looks_at_sessions() const { return !sessions_.empty() || !grants_.empty(); }
   void reap_strangers();
   void finish_cell(Process& session, const CellReply& reply, std::string_view value);
   bool was_killed_for_memory(const Outcome& outcome);
@@ -186,9 +192,11 @@ class Supervisor {
   std::unordered_map<uint64_t, uint32_t> sessions_;  // by number
   std::unordered_map<pid_t, uint32_t> by_pid_;
   std::set<pid_t> tied_;                                        // unborn branches that will die with us
-  std::set<pid_t> families_;                                    // of sessions that live or have just ended
+  std::map<pid_t, uint32_t> grants_;                            // leaves to fork of which nobody is born, by family
+  std::set<std::pair<Clock::time_point, uint32_t>> idle_;       // sessions by last use, by index
   std::set<std::pair<Clock::time_point, uint32_t>> deadlines_;  // of processes, by index
   uint32_t under_way_ = 0;
+  uint32_t opening_ = 0;
   uint64_t reserved_bytes_ = 0;
   uint64_t memory_kills_ = 0;                                           // of the cgroup, already told of
   Clock::time_point next_look_;                                         // at what sessions do that they should not

@@ -180,6 +180,7 @@ int Supervisor::judge(const Question& question) {
     case Question::Kind::kBranch:
       if (process == nullptr || question.thread != process->pid || !process->branch_granted) return EPERM;
       process->branch_granted = false;
+      ++grants_[process->family];
       return 0;
     case Question::Kind::kTie:
       break;  // above

@@ -74,6 +74,16 @@ void the_least_recently_used_gives_way() {
   CHECK(pool.run_cell(first, "get").value == "1" && pool.run_cell(third, "get").ok());
 }
 
+// Also while they begin: each waits until another is there to give way.
+void no_more_sessions_live_than_allowed() {
+  Pool pool({.max_live = 4, .max_sessions = 1});
+  const uint64_t first = pool.open(), second = pool.open(), third = pool.open();
+  CHECK(pool.answer(third).type == FrameType::kOpened && pool.answer(second).type == FrameType::kOpened);
+  CHECK(pool.gone(first) == GoneWhy::kEvicted && pool.gone(second) == GoneWhy::kEvicted && !pool.is_gone(third));
+  CHECK(pool.answer(pool.branch(third)).failed(Failure::kFull));
+  CHECK(pool.run_cell(third, "get").ok());
+}
+
 void an_idle_session_gives_way_to_a_program_that_needs_its_memory() {
   Pool pool({.max_live = 3, .max_sessions = 4, .memory_bytes = kMuch});
   const uint64_t session = pool.opened();
@@ -216,6 +226,7 @@ int main(int argc, char** argv) {
   an_exit_is_a_result_and_the_end();
   cells_of_one_session_wait_for_each_other();
   the_least_recently_used_gives_way();
+  no_more_sessions_live_than_allowed();
   an_idle_session_gives_way_to_a_program_that_needs_its_memory();
   the_session_whose_cell_is_next_is_not_the_one_that_gives_way();
   a_lease_ends();

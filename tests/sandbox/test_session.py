@@ -238,7 +238,8 @@ async def test_the_least_recently_used_gives_way() -> None:
 async def test_idle_sessions_give_way_to_programs_that_need_memory() -> None:
     async with SandboxPool(memory_bytes=2 * GIB) as pool:
         session = await pool.open_session()
-        await session.run("x = bytearray(512 << 20)")
+        filled = await session.run("x = bytearray(512 << 20)", wall_s=60)
+        assert filled.status is Status.OK
         fits = await pool.run(ExecRequest(code="1", limits=Limits(memory_bytes=GIB)))
         assert fits.value == "1" and session.lost is None
         await pool.run(ExecRequest(code="1", limits=Limits(memory_bytes=2 * GIB)))
