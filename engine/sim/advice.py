@@ -1,0 +1,91 @@
+"""Settings for the user's own work, found by simulating it: policy, batch limit, admission, KV budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rocstar.engine.sim.bound import lower_bound
+from rocstar.engine.sim.cost import Cluster, ReplicaModel
+from rocstar.engine.sim.outcome import Outcome
+from rocstar.engine.sim.runs import simulate
+from rocstar.engine.sim.work import Workload
+
+BATCHES = (64, 128, 256, 512)
+CONSERVATIVENESS = (0.3, 1.0)
+POOLS = (0.5, 2.0)
+WORTH = 0.02
+"""A setting must gain this share of the makespan to be recommended over a smaller or plainer one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What to set, and what another KV budget would do: (tokens per replica, makespan)."""
+
+    policy: str
+    max_running: int
+    conservativeness: float
+    makespan_s: float
+    pools: tuple[tuple[int, float], ...]
+
+    def lines(self, cluster: Cluster) -> list[str]:
+        kv = cluster.model.kv_tokens
+        out = [
+            f"Recommended: policy {self.policy}, max_running {self.max_running}, "
+            f"schedule conservativeness {self.conservativeness:g}: {self.makespan_s:,.1f} s."
+        ]
+        for tokens, seconds in self.pools:
+            change = seconds / self.makespan_s - 1
+            verdict = "makes no difference" if abs(change) < 0.005 else f"{change:+.1%}"
+            out.append(f"KV budget {tokens:,} tokens per replica instead of {kv:,}: {verdict}.")
+        return out
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "policy": self.policy,
+            "max_running": self.max_running,
+            "conservativeness": self.conservativeness,
+            "makespan_s": self.makespan_s,
+            "pools": [{"kv_tokens": tokens, "makespan_s": seconds} for tokens, seconds in self.pools],
+        }
+
+
+def advise(
+    workload: Workload,
+    cluster: Cluster,
+    outcomes: Sequence[Outcome],
+    on_run: Callable[[str], None] = lambda text: None,
+) -> Advice:
+    """Start from the best of `outcomes`, then vary one setting after the other; the plainer one wins ties."""
+    best = min(outcomes, key=lambda o: o.makespan_s)
+    bound = lower_bound(workload, cluster)
+
+    def measure(model: ReplicaModel) -> float:
+        changed = replace(cluster, model=model)
+        on_run(f"{best.policy}: {changed.model.max_running} running, {changed.model.kv_tokens:,} KV tokens")
+        return simulate(workload, changed, best.policy, bound=bound)[0].makespan_s
+
+    model, seconds = cluster.model, best.makespan_s
+    for batch in BATCHES:
+        if batch != model.max_running:
+            trial = replace(model, max_running=batch)
+            if (found := measure(trial)) < seconds * (1 - WORTH):
+                model, seconds = trial, found
+    for value in CONSERVATIVENESS:
+        if value != model.conservativeness:
+            trial = replace(model, conservativeness=value)
+            if (found := measure(trial)) < seconds * (1 - WORTH):
+                model, seconds = trial, found
+    pools = []
+    for scale in POOLS:
+        tokens = int(model.kv_tokens * scale)
+        if tokens >= workload.limit_tokens:
+            pools.append((tokens, measure(replace(model, kv_tokens=tokens))))
+    return Advice(
+        policy=best.policy,
+        max_running=model.max_running,
+        conservativeness=model.conservativeness,
+        makespan_s=seconds,
+        pools=tuple(pools),
+    )

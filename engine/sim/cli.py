@@ -1,0 +1,254 @@
+"""`rocstar sim TRACE` or `rocstar sim --workload NAME`: which policy, which settings, without a GPU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from rocstar.engine.scheduling.policies import POLICIES
+from rocstar.engine.sim.advice import Advice, advise
+from rocstar.engine.sim.bound import LowerBound, lower_bound
+from rocstar.engine.sim.cost import MI300X_14B, MI300X_14B_KV_TOKENS, Cluster, CostModel, ReplicaModel
+from rocstar.engine.sim.flight import Flight, SimulationError
+from rocstar.engine.sim.outcome import Outcome
+from rocstar.engine.sim.page import html_page, text_table
+from rocstar.engine.sim.runs import simulate
+from rocstar.engine.sim.svg import makespan_bars, occupancy
+from rocstar.engine.sim.traces import TraceError, load_trace
+from rocstar.engine.sim.work import Workload
+from rocstar.engine.sim.workloads import RECIPES, generate
+
+USAGE_ERROR, FAILED = 2, 1
+PICTURED = 3
+"""Policies whose replicas are drawn over time: ours and the best of the others."""
+
+
+class UsageError(ValueError):
+    """The command line asks for something that is not there; the message carries value, reason and fix."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the verb; 0, 1 if a policy never ends the work, 2 for a mistake in the command line."""
+    options = build_parser().parse_args(argv)
+    try:
+        return _run(options)
+    except (UsageError, TraceError, OSError, ValueError) as error:
+        print(f"rocstar sim: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except SimulationError as error:
+        print(f"rocstar sim: {error}", file=sys.stderr)
+        return FAILED
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="rocstar sim", description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("trace", nargs="?", type=Path, help="run directory or .jsonl file of trajectory records")
+    add("--workload", choices=list(RECIPES), help="a generated step instead of a trace")
+    add("--step", type=int, help="which step of the trace; default: the last")
+    add("--policies", help=f"comma-separated; default all: {','.join(POLICIES)}")
+    add("--replicas", type=_positive, default=64, help="inference replicas (64)")
+    add("--replicas-per-node", type=_positive, default=8, help="they share a node's tool workers (8)")
+    add("--tool-workers", type=_positive, default=1024, help="tool calls at a time per node (1024)")
+    text = f"KV pool of a replica in tokens ({MI300X_14B_KV_TOKENS}: 14B on one MI300X)"
+    add("--kv-tokens", type=_positive, default=MI300X_14B_KV_TOKENS, help=text)
+    add("--max-running", type=_positive, default=512, help="batch limit of a replica (512)")
+    add("--cost", type=Path, help="JSON file of cost coefficients (see docs/simulator.md)")
+    add("--tasks", type=_positive, help="groups: generated (512), or drawn from the trace with replacement")
+    add("--siblings", type=_positive, default=32, help="trajectories per generated group (32)")
+    add("--limit-tokens", type=_positive, help="response limit of the trace; default: its longest response")
+    add("--tool-s", type=float, default=0.3, help="median seconds of a tool call in a trace (0.3)")
+    add("--seed", type=int, default=0, help="of the generated work, or the drawn tool times (0)")
+    add("--advise", action="store_true", help="also search batch limit, admission and KV budget")
+    add("--json", action="store_true", help="print one JSON object")
+    add("--html", type=Path, metavar="OUT", help="write a page with table and plots")
+    add("--svg", type=Path, metavar="OUT", help="write the plots: OUT, and OUT with -occupancy in its name")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)
+
+
+def _run(options: argparse.Namespace) -> int:
+    policies = _policies(options.policies)
+    workload = _workload(options)
+    cluster = _cluster(options)
+    if workload.limit_tokens > cluster.model.kv_tokens:
+        raise UsageError(
+            f"--kv-tokens {cluster.model.kv_tokens}: a trajectory may need {workload.limit_tokens} (prompt "
+            "and limit), which no replica could hold; give more KV tokens or a lower --limit-tokens"
+        )
+    progress = Progress(sys.stderr.isatty())
+    bound = lower_bound(workload, cluster)
+    outcomes: list[Outcome] = []
+    flights: list[tuple[str, Flight]] = []
+    drawn = options.html is not None or options.svg is not None
+    for k, policy in enumerate(policies, 1):
+        report = progress.of(f"{policy} ({k} of {len(policies)})")
+        found, flight = simulate(workload, cluster, policy, bound=bound, record=drawn, on_left=report)
+        outcomes.append(found)
+        if drawn:
+            flights.append((policy, flight))
+    advice = advise(workload, cluster, outcomes, progress.say) if options.advise else None
+    progress.done()
+    facts = _facts(workload, cluster, bound)
+    if drawn:
+        _draw(options, workload, facts, outcomes, flights, advice, cluster)
+    if options.json:
+        print(json.dumps(_json(workload, cluster, bound, outcomes, advice)))
+        return 0
+    print("\n".join(facts), text_table(outcomes), sep="\n\n")
+    if advice is not None:
+        print("", *advice.lines(cluster), sep="\n")
+    return 0
+
+
+def _policies(text: str | None) -> list[str]:
+    names = list(POLICIES) if text is None else text.split(",")
+    for name in names:
+        if name not in POLICIES:
+            raise UsageError(f"--policies: no policy is called {name!r}; there are {', '.join(POLICIES)}")
+    return list(dict.fromkeys(names))
+
+
+def _workload(options: argparse.Namespace) -> Workload:
+    if (options.trace is None) == (options.workload is None):
+        raise UsageError("give either a trace (a run directory or a .jsonl file) or --workload, not both")
+    if options.workload is not None:
+        return generate(
+            options.workload, tasks=options.tasks or 512, siblings=options.siblings, seed=options.seed
+        )
+    if not options.trace.exists():
+        raise UsageError(f"{options.trace}: no such file or directory")
+    if options.tool_s < 0:
+        raise UsageError(f"--tool-s {options.tool_s}: seconds cannot be negative")
+    trace = load_trace(
+        options.trace,
+        step=options.step,
+        limit_tokens=options.limit_tokens,
+        tool_s=options.tool_s,
+        tasks=options.tasks,
+        seed=options.seed,
+    )
+    return trace.workload
+
+
+def _cluster(options: argparse.Namespace) -> Cluster:
+    model = ReplicaModel(
+        kv_tokens=options.kv_tokens,
+        cost=MI300X_14B if options.cost is None else load_cost(options.cost),
+        max_running=options.max_running,
+    )
+    return Cluster(
+        model=model,
+        replicas=options.replicas,
+        replicas_per_node=options.replicas_per_node,
+        tool_workers=options.tool_workers,
+    )
+
+
+def load_cost(path: Path) -> CostModel:
+    """A cost model from JSON. UsageError names a coefficient that is missing or unknown."""
+    names = {f.name for f in fields(CostModel)}
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--cost {path}: {error}") from error
+    if not isinstance(values, dict) or not names - {"mixed"} <= values.keys() <= names:
+        raise UsageError(f"--cost {path}: must hold exactly {', '.join(sorted(names))} (mixed may be absent)")
+    try:
+        return CostModel(**values)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"--cost {path}: {error}") from error
+
+
+def _facts(workload: Workload, cluster: Cluster, bound: LowerBound) -> list[str]:
+    count = len(workload.trajectories)
+    groups = len({t.group for t in workload.trajectories})
+    turns = sum(len(t.turns) for t in workload.trajectories)
+    return [
+        f"{workload.name}: {count:,} trajectories in {groups:,} groups, {turns / count:.2f} turns and "
+        f"{workload.generated_tokens / count:,.0f} generated tokens each; the longest has "
+        f"{workload.longest_tokens:,} tokens.",
+        f"{cluster.replicas} replicas with {cluster.model.kv_tokens:,} KV tokens each. No policy can take "
+        f"less than {bound.seconds:,.1f} s: the longest trajectory alone takes {bound.alone_s:,.1f} s, all "
+        f"work at the best batch {bound.work_s:,.1f} s.",
+    ]
+
+
+def _json(
+    workload: Workload,
+    cluster: Cluster,
+    bound: LowerBound,
+    outcomes: Sequence[Outcome],
+    advice: Advice | None,
+) -> dict[str, object]:
+    return {
+        "workload": workload.name,
+        "trajectories": len(workload.trajectories),
+        "replicas": cluster.replicas,
+        "kv_tokens": cluster.model.kv_tokens,
+        "bound": {"seconds": bound.seconds, "alone_s": bound.alone_s, "work_s": bound.work_s},
+        "policies": [o.to_json() for o in outcomes],
+        "advice": None if advice is None else advice.to_json(),
+    }
+
+
+def _draw(
+    options: argparse.Namespace,
+    workload: Workload,
+    facts: Sequence[str],
+    outcomes: Sequence[Outcome],
+    flights: Sequence[tuple[str, Flight]],
+    advice: Advice | None,
+    cluster: Cluster,
+) -> None:
+    ranked = [o.policy for o in sorted(outcomes, key=lambda o: o.makespan_s)]
+    ours = [name for name in ranked if name == "predictive"]
+    chosen = (ours + [name for name in ranked if name not in ours])[:PICTURED]
+    bars = makespan_bars(f"Makespan of one step, {workload.name}", outcomes)
+    bands = occupancy(
+        [(name, dict(flights)[name]) for name in chosen], "KV in use, one row per replica, over time"
+    )
+    if options.svg is not None:
+        options.svg.write_text(bars, encoding="utf-8")
+        options.svg.with_stem(options.svg.stem + "-occupancy").write_text(bands, encoding="utf-8")
+    if options.html is not None:
+        lines = [*facts, *(advice.lines(cluster) if advice is not None else [])]
+        title = f"rocstar sim: {workload.name}"
+        options.html.write_text(html_page(title, lines, outcomes, [bars, bands]), encoding="utf-8")
+
+
+class Progress:
+    """One line on a terminal that is written over; nothing where there is no terminal."""
+
+    def __init__(self, shown: bool) -> None:
+        self._shown, self._last = shown, 0.0
+
+    def of(self, what: str) -> Callable[[int, int], None]:
+        def report(left: int, total: int) -> None:
+            if self._shown and time.monotonic() - self._last > 0.2:
+                self.say(f"{what}: {left:,} of {total:,} trajectories")
+
+        return report
+
+    def say(self, text: str) -> None:
+        if self._shown:
+            self._last = time.monotonic()
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+    def done(self) -> None:
+        if self._shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

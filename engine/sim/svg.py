@@ -1,0 +1,119 @@
+"""The simulator's pictures as plain SVG text: makespan per policy, and replicas over time.
+
+Colours are CSS variables, so that one drawing serves a light and a dark page; each picture brings its sheet.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+
+from rocstar.engine.sim.cost import Cluster
+from rocstar.engine.sim.flight import Flight, Sample
+from rocstar.engine.sim.outcome import Outcome
+
+WIDTH, ROW, LEFT, RIGHT = 760, 24, 130, 118
+STYLE = (
+    "svg{--paper:#ffffff;--ink:#1c2430;--soft:#5c6675;--line:#e6e9ee;--ours:#0072b2;--peer:#9aa2ad;"
+    "--bound:#d55e00;--heat:#0072b2}"
+    "@media(prefers-color-scheme:dark){svg{--paper:#14181f;--ink:#e8ebf0;--soft:#9aa4b2;--line:#2a313b;"
+    "--ours:#4ba3e3;--peer:#79828f;--bound:#f0803c;--heat:#4ba3e3}}"
+    "text{font:12px/1.3 system-ui,-apple-system,'Segoe UI',Roboto,Arial,sans-serif;fill:var(--ink)}"
+    ".soft{fill:var(--soft);font-size:11px}.title{font-size:14px;font-weight:600}"
+)
+
+
+def _picture(title: str, height: float, body: str) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
+        f'aria-label="{html.escape(title)}"><style>{STYLE}</style>'
+        f'<rect width="{WIDTH}" height="{height:.0f}" rx="8" fill="var(--paper)"/>'
+        f'<text class="title" x="12" y="20">{html.escape(title)}</text>{body}</svg>'
+    )
+
+
+def makespan_bars(title: str, outcomes: Sequence[Outcome]) -> str:
+    """One bar per policy, the shortest first, and a line at the lower bound."""
+    ranked = sorted(outcomes, key=lambda o: o.makespan_s)
+    bound = ranked[0].bound_s
+    scale = (WIDTH - LEFT - RIGHT) / max(o.makespan_s for o in ranked)
+    x, bottom = LEFT + bound * scale, 44 + ROW * len(ranked)
+    body = []
+    for k, o in enumerate(ranked):
+        y = 40 + ROW * k
+        colour = "--ours" if o.policy == "predictive" else "--peer"
+        label = f"{o.makespan_s:,.0f} s, {o.ratio:.2f}x"
+        body.append(
+            f'<text x="{LEFT - 8}" y="{y + 15}" text-anchor="end">{html.escape(o.policy)}</text>'
+            f'<rect x="{LEFT}" y="{y + 3}" width="{o.makespan_s * scale:.1f}" height="{ROW - 7}" rx="2" '
+            f'fill="var({colour})"/>'
+            f'<text x="{LEFT + o.makespan_s * scale + 6:.1f}" y="{y + 15}">{label}</text>'
+        )
+    body.append(
+        f'<path d="M{x:.1f},36V{bottom}" stroke="var(--bound)" stroke-width="1.6" stroke-dasharray="4 3"/>'
+        f'<text class="soft" x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">'
+        f"lower bound {bound:,.0f} s</text>"
+    )
+    return _picture(title, bottom + 26, "".join(body))
+
+
+def occupancy(flights: Sequence[tuple[str, Flight]], title: str, *, columns: int = 120) -> str:
+    """A band per policy: a row per replica, time to the right, darker where more of its KV pool is in use.
+
+    All bands share one time axis; the flights must have been recorded.
+    """
+    end = max(flight.makespan_s for _, flight in flights)
+    inner = WIDTH - LEFT - 20
+    rows = flights[0][1].cluster.replicas
+    row = max(1.0, min(6.0, 96 / rows))
+    y, body = 36.0, []
+    for name, flight in flights:
+        grid = occupancy_grid(flight.samples, flight.cluster, end, columns)
+        body.append(f'<text x="{LEFT - 8}" y="{y + rows * row / 2 + 4:.1f}" text-anchor="end">{name}</text>')
+        body.append(
+            f'<rect x="{LEFT}" y="{y:.1f}" width="{inner}" height="{rows * row:.1f}" fill="var(--line)"/>'
+        )
+        for r, cells in enumerate(grid):
+            body += _row(cells, LEFT, y + r * row, inner / columns, row)
+        y += rows * row + 10
+    for k in range(5):
+        x = LEFT + inner * k / 4
+        body.append(
+            f'<text class="soft" x="{x:.1f}" y="{y + 8:.1f}" text-anchor="middle">{end * k / 4:,.0f} s</text>'
+        )
+    return _picture(title, y + 18, "".join(body))
+
+
+def _row(cells: Sequence[float], x: float, y: float, width: float, height: float) -> list[str]:
+    """Rectangles of one row; equal neighbours are drawn as one, empty ones not at all."""
+    shades = [math.ceil(10 * min(cell, 1.0) - 1e-9) for cell in cells]
+    out: list[str] = []
+    start = 0
+    for k in range(1, len(shades) + 1):
+        if k == len(shades) or shades[k] != shades[start]:
+            if shades[start]:
+                out.append(
+                    f'<rect x="{x + start * width:.1f}" y="{y:.1f}" width="{(k - start) * width + 0.2:.1f}" '
+                    f'height="{height + 0.2:.1f}" fill="var(--heat)" opacity="{shades[start] / 10}"/>'
+                )
+            start = k
+    return out
+
+
+def occupancy_grid(
+    samples: Sequence[Sample], cluster: Cluster, end_s: float, columns: int
+) -> list[list[float]]:
+    """[replica][column]: share of the pool in use, the last sample before the column's end."""
+    grid = [[0.0] * columns for _ in range(cluster.replicas)]
+    latest = [(0, 0.0)] * cluster.replicas
+    for sample in samples:
+        column = min(columns - 1, int(columns * sample.at_s / end_s))
+        since, value = latest[sample.replica]
+        for k in range(since, column):
+            grid[sample.replica][k] = value
+        latest[sample.replica] = (column, sample.used_tokens / cluster.model.kv_tokens)
+    for r, (since, value) in enumerate(latest):
+        for k in range(since, columns):
+            grid[r][k] = value if k == since else 0.0
+    return grid

@@ -1,0 +1,137 @@
+"""Workloads from our own trajectory records: what was written, turn by turn, and how long each turn was.
+
+Records hold no wall time (contract 5), so the seconds of a tool call are drawn: exp(normal) around a median,
+the same for the same seed. A record of a trajectory that failed before its first turn ended has no work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rocstar.engine.record import RecordError, read_records
+from rocstar.engine.sim.work import TrajectoryWork, TurnWork, Workload
+
+
+class TraceError(ValueError):
+    """A trace that cannot be replayed; the message says where, why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """`skipped` counts records without a turn; `steps` are the steps that the files hold."""
+
+    workload: Workload
+    skipped: int
+    step: int
+    steps: tuple[int, ...]
+
+
+def find_records(path: Path) -> list[Path]:
+    """The record files of a run directory, of a directory of them, or the file itself."""
+    if path.is_file():
+        return [path]
+    for folder in (path / "trajectories", path):
+        if files := sorted(folder.glob("*.jsonl")):
+            return files
+    raise TraceError(f"{path}: no trajectory records here; give a run directory or a .jsonl file of records")
+
+
+def load_trace(
+    path: Path,
+    *,
+    step: int | None = None,
+    limit_tokens: int | None = None,
+    tool_s: float = 0.3,
+    tasks: int | None = None,
+    seed: int = 0,
+) -> Trace:
+    """One step of the records as a workload: the last step unless `step` names another.
+
+    `limit_tokens` bounds responses, prompt excluded; default: the longest response of all the steps. `tasks`
+    draws that many groups with replacement instead of taking each once.
+    """
+    by_step: dict[int, list[Mapping[str, Any]]] = {}
+    longest = 0
+    for file in find_records(path):
+        try:
+            for record in read_records(file):
+                slim = {key: record[key] for key in ("id", "step", "stage", "turns")}
+                slim["task"] = record["task"]["id"]
+                slim["prompt"] = record["segments"][0]["end"] if record["segments"] else 0
+                by_step.setdefault(record["step"], []).append(slim)
+                longest = max(longest, len(record["ids"]) - slim["prompt"])
+        except RecordError as error:
+            raise TraceError(str(error)) from error
+        except (KeyError, TypeError, IndexError) as error:
+            raise TraceError(f"{file}: a record lacks {error}; is it whole?") from error
+    steps = tuple(sorted(by_step))
+    if not steps:
+        raise TraceError(f"{path}: the files hold no record")
+    chosen = steps[-1] if step is None else step
+    if chosen not in by_step:
+        raise TraceError(f"{path}: no step {chosen}; there are {steps[0]} to {steps[-1]}")
+    rng = np.random.default_rng(seed)
+    limit = limit_tokens or longest
+    work = list(_work(by_step[chosen], limit, tool_s, rng))
+    if not work:
+        raise TraceError(f"{path}: step {chosen} has no trajectory with a turn")
+    if tasks is not None:
+        work = _resample(work, tasks, rng)
+    workload = Workload(name=f"{path.name}, step {chosen}", trajectories=tuple(work))
+    return Trace(workload=workload, skipped=len(by_step[chosen]) - len(work), step=chosen, steps=steps)
+
+
+def _work(
+    records: Iterable[Mapping[str, Any]], limit: int, tool_s: float, rng: np.random.Generator
+) -> Iterable[TrajectoryWork]:
+    prompts: dict[str, int] = {}
+    for record in records:
+        turns, prompt = record["turns"], record["prompt"]
+        if not turns:
+            continue
+        # Groups share a prompt; a task whose prompt changed in between is another group.
+        group = str(record["task"])
+        if prompts.setdefault(group, prompt) != prompt:
+            group = f"{group}@{prompt}"
+            prompts[group] = prompt
+        response = turns[-1]["end"] - prompt
+        if response > limit:
+            raise TraceError(
+                f"{record['id']}: {response} response tokens exceed the limit of {limit}; raise the limit"
+            )
+        waits = np.exp(rng.normal(math.log(tool_s), 0.6, len(turns))) if tool_s else np.zeros(len(turns))
+        yield TrajectoryWork(
+            traj=str(record["id"]),
+            group=group,
+            stage=str(record["stage"]),
+            prompt_tokens=prompt,
+            max_tokens=limit,
+            turns=tuple(_turns(turns, waits.tolist())),
+        )
+
+
+def _turns(turns: Sequence[Mapping[str, Any]], waits: Sequence[float]) -> Iterable[TurnWork]:
+    for k, turn in enumerate(turns):
+        written = turn["end"] - turn["start"]
+        if k + 1 == len(turns):
+            yield TurnWork(written, 0, 0.0)
+        else:
+            yield TurnWork(written, turns[k + 1]["start"] - turn["end"], waits[k])
+
+
+def _resample(work: Sequence[TrajectoryWork], tasks: int, rng: np.random.Generator) -> list[TrajectoryWork]:
+    groups: dict[str, list[TrajectoryWork]] = {}
+    for item in work:
+        groups.setdefault(item.group, []).append(item)
+    names = sorted(groups)
+    drawn: list[TrajectoryWork] = []
+    for copy, pick in enumerate(rng.integers(len(names), size=tasks).tolist()):
+        name = f"{copy}:{names[pick]}"
+        drawn += [replace(item, traj=f"{copy}:{item.traj}", group=name) for item in groups[names[pick]]]
+    return drawn
