@@ -13,7 +13,8 @@ from rocstar.engine.chat import ChatFormat, load_template
 from rocstar.engine.tools import TOOLS, result_text
 from rocstar.engine.types import Task
 from rocstar.sandbox.types import Limits, Sandbox
-from rocstar.train.config import Recipe
+from rocstar.train.bad_batch import stops_run
+from rocstar.train.config import Recipe, TrainingStopped
 from rocstar.train.console import Console
 from rocstar.train.data import overlap, without_overlap
 from rocstar.train.demonstrations import make_demonstrations
@@ -93,12 +94,17 @@ async def run_cold_start(
             metrics.write(values, step=step, stage="sft", phase="sft")
 
     is_digit_V = digit_token_mask(cast("PreTrainedTokenizerFast", tokenizer))
-    await cold_start(
-        team,
-        conversations,
-        sft,
-        digit_ids=frozenset(token for token, is_digit in enumerate(is_digit_V) if is_digit),
-        tokens_per_microbatch=recipe.rl.tokens_per_microbatch,
-        seed=recipe.run.seed,
-        on_step=on_step,
-    )
+    try:
+        with stops_run(metrics.path.parent, "cold_start"):
+            await cold_start(
+                team,
+                conversations,
+                sft,
+                digit_ids=frozenset(token for token, is_digit in enumerate(is_digit_V) if is_digit),
+                tokens_per_microbatch=recipe.rl.tokens_per_microbatch,
+                seed=recipe.run.seed,
+                on_step=on_step,
+            )
+    except TrainingStopped:
+        await team.stop()
+        raise

@@ -23,9 +23,7 @@ from rocstar.kernels.grpo import fused_linear_grpo, fused_linear_nll, linear_log
 from rocstar.kernels.tokens import CLIP_HIGH, CLIP_LOW, LossSpec, TisOf, Tokens, TokenStats
 from rocstar.train.algorithm.off_policy import Corrected, Correction, Gate, correct, measure, token_factors
 from rocstar.train.batch import MicroBatch
-from rocstar.train.loss_stats import LossStats as LossStats
-from rocstar.train.loss_stats import WorstToken as WorstToken
-from rocstar.train.loss_stats import worst_tokens
+from rocstar.train.loss_stats import LossStats, worst_tokens
 from rocstar.train.optim import Optimizers, OptimSpec, build
 from rocstar.train.policy_model import Head, PolicyModel
 

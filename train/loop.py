@@ -17,10 +17,12 @@ from rocstar.engine.record import to_record, write_records
 from rocstar.engine.types import Task
 from rocstar.train import checkpoint, gate
 from rocstar.train.algorithm.off_policy import Correction, Gate
+from rocstar.train.bad_batch import stops_run
 from rocstar.train.batch import MicroBatch, pack, policy_examples, split_updates
 from rocstar.train.between_steps import filter_by_difficulty, run_evaluation, save
 from rocstar.train.config import Recipe, StageConfig, TrainingStopped
-from rocstar.train.learner import LossSettings, LossStats
+from rocstar.train.learner import LossSettings
+from rocstar.train.loss_stats import LossStats
 from rocstar.train.optim import OptimSpec
 from rocstar.train.run import Run
 from rocstar.train.run_directory import records_file
@@ -101,7 +103,7 @@ async def train_step(run: Run, stage: StageConfig, source: Source) -> dict[str, 
         wanted = min(rl.num_updates_per_batch, len(selection.kept))
         metrics["batch/empty_updates"] = float(wanted - len(updates))
     if updates:
-        with run.budget.phase("learn"):
+        with run.budget.phase("learn"), stops_run(run.directory, f"step_{step:06d}"):
             metrics["optim/lr"] = run.team.learner.optimizers.lr
             stats = await run.team.policy_step(updates, loss_settings(recipe), run.bad_steps)
             metrics |= update_metrics(stats)

@@ -30,18 +30,18 @@ from rocstar.train import checkpoint
 from rocstar.train.agent import EnginePublisher, make_agent, open_engine, open_sandbox
 from rocstar.train.between_steps import check_same_kind
 from rocstar.train.cold_start import build_from_nothing, conversations_for, run_cold_start
-from rocstar.train.config import ConfigError, Recipe, TrainingStopped, to_toml
+from rocstar.train.config import ConfigError, ModelConfig, Recipe, TrainingStopped, to_toml
 from rocstar.train.console import Console
 from rocstar.train.from_rollouts import Records, VersionCounter, recorded_source
 from rocstar.train.loop import run_stages
 from rocstar.train.metrics import MetricsWriter
-from rocstar.train.model_io import DTYPES, load_model, load_tokenizer
+from rocstar.train.model_io import load_model, load_tokenizer
 from rocstar.train.preflight import Tasks, chat_format, check, load_all_tasks
 from rocstar.train.report import write_report
 from rocstar.train.run import Live, Publisher, Run
 from rocstar.train.run_directory import CONFIG, METRICS, claim, discard_if_unused
 from rocstar.train.source import OpenSource, live_source
-from rocstar.train.team import LearnerTeam, World, is_apart, local_device, shard
+from rocstar.train.team import LearnerTeam, World, is_apart, placed, shard
 from rocstar.train.time_budget import TimeBudget
 from rocstar.train.trackers import Tracker, TrackerError, make_tracker
 
@@ -173,14 +173,14 @@ class _Builder:
         async with open_sandbox(recipe) as sandbox:
             model, tokenizer = await self._first_model(tasks, sandbox)
             chat = chat_format(recipe, tokenizer)
-            served = model.to(local_device(), DTYPES[recipe.model.dtype])
+            learned = model
             if is_apart(self.world, recipe.model):
                 start = str(saved) if saved else self._hand_over(model, tokenizer)
-                model = self._load_sharded(start)
+                learned = self._load_sharded(start)
             else:
                 shard(model, self.world, recipe.model)
-            team = LearnerTeam(model, self.world, self.thread)
-            async with open_engine(recipe, served, self.thread) as engine:
+            team = LearnerTeam(learned, self.world, self.thread)
+            async with open_engine(recipe, placed(model, recipe.model), self.thread) as engine:
                 publisher = EnginePublisher(engine, team)
                 if saved is None and recipe.model.path != "scratch" and recipe.sft.steps:
                     rows = await self._conversations(tasks, sandbox)
@@ -204,9 +204,11 @@ class _Builder:
             self._set_threads(world.threads(recipe.run.threads, alone=True))
             rows = await self._conversations(tasks, sandbox)
             model, tokenizer = build_from_nothing(recipe, rows)
-            alone = LearnerTeam(model, World(rank=0, size=1), self.thread)
+            alone = World(rank=0, size=1)
+            shard(model, alone, ModelConfig())  # it learns in float32, whatever comes later
+            team = LearnerTeam(model, alone, self.thread)
             chat = chat_format(recipe, tokenizer)
-            await run_cold_start(alone, recipe, chat, rows, tokenizer, self.console, self.metrics)
+            await run_cold_start(team, recipe, chat, rows, tokenizer, self.console, self.metrics)
             return model, tokenizer
         finally:
             self._set_threads(world.threads(recipe.run.threads))

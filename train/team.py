@@ -100,12 +100,19 @@ def _backend() -> str:
     return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
 
 
+def placed(model: PreTrainedModel, config: ModelConfig) -> PreTrainedModel:
+    """The model as an engine of this process runs it: on its device, in the type of the recipe."""
+    any_model: Any = model  # transformers has no types for it
+    result: PreTrainedModel = any_model.to(local_device(), DTYPES[config.dtype])
+    return result
+
+
 def is_apart(world: World, config: ModelConfig) -> bool:
     """Whether the learner's weights are its own: sharded, or of another type than those that are served."""
     return world.size > 1 or config.dtype != "float32"
 
 
-def shard(model: PreTrainedModel, world: World, config: ModelConfig = ModelConfig()) -> None:  # noqa: B008
+def shard(model: PreTrainedModel, world: World, config: ModelConfig) -> None:
     """Make a float32 model one rank's part of the learner, on its device. ConfigError: see `check_head`.
 
     FSDP2 over all ranks where `is_apart`: each decoder layer is a unit, the embedding and the head are the

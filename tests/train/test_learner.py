@@ -14,7 +14,8 @@ from rocstar.train.algorithm.loss import token_logprobs
 from rocstar.train.algorithm.off_policy import AFTER_TOOL, ELSEWHERE, Correction, Gate
 from rocstar.train.batch import Example, MicroBatch, empty_microbatch, pack
 from rocstar.train.config import ScratchConfig
-from rocstar.train.learner import Learner, LossSettings, LossStats, NonFiniteGradientError
+from rocstar.train.learner import Learner, LossSettings, NonFiniteGradientError
+from rocstar.train.loss_stats import LossStats
 from rocstar.train.optim import OptimSpec
 from rocstar.train.scratch import build_model
 

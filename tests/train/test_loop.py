@@ -13,7 +13,7 @@ import pytest
 from rocstar.engine.types import FinishReason, Origin, Scored, Segment, Task, Trajectory, TrajectoryKey
 from rocstar.train import loop
 from rocstar.train.config import Recipe, RlConfig
-from rocstar.train.learner import LossStats, WorstToken
+from rocstar.train.loss_stats import LossStats, WorstToken
 from rocstar.train.selection import Selection
 
 TASKS = [Task(id=f"task{k}", source="s", question=f"q{k}", answer="1") for k in range(5)]
