@@ -1,16 +1,19 @@
 """How long trajectories grow: the chance that one which has written n tokens in t turns goes on to n + k.
 
-Learned per stage while it runs. A trajectory counts, from its t-th turn on, among those with t turns or more;
-of these it is known at each length how many got there and how many ended there. Those still running are
-counted up to where they are (product-limit estimate, Kaplan and Meier 1958, with late entry), so that the
-short ones, which end first, do not make all look short. Nothing is random, and no sample is kept: only counts
-per length bin.
+Learned while it runs, per stage, turn and level; the level says how its group's expected length compares with
+the stage's (siblings share a task, and with it much of their length). A trajectory counts on a curve from the
+length at which it had that turn and level; of those it is known at each length how many got there and how
+many ended there. Those still running are counted up to where they are (product-limit estimate, Kaplan and
+Meier 1958, with late entry), so that the short ones, which end first, do not make all look short. A curve
+with little behind it leans on its stage's, stretched by its level, and that on lengths uniform to the limit.
+Nothing is random, and no sample is kept: only counts per length bin.
 
-Legend: C curves (stage x turn class), B length bins of `bin_tokens` tokens, K = B steps ahead.
+Legend: C curves (stage x level x turn class), B length bins of `bin_tokens` tokens, K = B steps ahead.
 """
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,31 +22,50 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 NUM_BINS = 64
-NUM_TURN_CLASSES = 6
+NUM_TURN_CLASSES = 4
+LEVEL_FACTORS = (0.35, 0.45, 0.55, 0.67, 0.82, 1.0, 1.25, 1.6, 2.1, 3.0)
+"""How far a level stretches its stage's curve before anything is known of the level itself."""
+NUM_LEVELS = len(LEVEL_FACTORS)
+CURVES_PER_STAGE = 1 + NUM_LEVELS * NUM_TURN_CLASSES
 PRIOR_WEIGHT = 2.0
-"""Imagined trajectories per curve whose lengths are uniform up to the limit: what is believed at first."""
+CURVE_PRIOR_WEIGHT = 50.0
+"""Imagined trajectories behind a stage's curve, and behind each other curve."""
+GROUP_PRIOR_WEIGHT = 0.7
+"""Siblings that the stage's mean counts for, in the expected length of a group."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """Sums over the siblings that tell something: their weights, and weight times expected length."""
+
+    weight: float = 0.0
+    weighted_length: float = 0.0
 
 
 @dataclass(slots=True)
 class _Progress:
-    """One trajectory: its stage's first curve, how many curves it counts in, the bin it has reached."""
+    """One trajectory: the bin it has reached, the curves it counts on, what it says of its group."""
 
-    first_curve: int
-    limit_bin: int
-    num_curves: int = 0
+    stage: int
+    group: _Group
     bin: int = 0
+    curves: list[int] = field(default_factory=list)
+    weight: float = 0.0
+    weighted_length: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
 class LengthPredictor:
     """Lengths are response tokens: context minus prompt, tool results included.
 
-    Invariant: per curve, entered == those that ended or were dropped + those still counted; a trajectory with
-    t turns done counts in curves 0..min(t, last) of its stage.
+    Invariant: on each curve, those that entered are those last seen in one of its bins; a trajectory enters
+    a curve once, at the bin that it had reached then.
     """
 
     bin_tokens: int = 0
     _stages: dict[str, int] = field(default_factory=dict)
+    """The first curve of each stage: its own; those by level and turn follow."""
+    _groups: dict[str, _Group] = field(default_factory=dict)
     _entered: list[list[int]] = field(default_factory=list)
     _stopped: list[list[int]] = field(default_factory=list)
     """By bin: those that were last seen there, whether they ended, were dropped or still run."""
@@ -52,74 +74,169 @@ class LengthPredictor:
     _progress: dict[str, _Progress] = field(default_factory=dict)
     _news: int = 0
     _known: int = 0
-    _go_on: Floats | None = None
+    _going_on: Floats | None = None
+    _lengths: dict[int, list[float]] = field(default_factory=dict)
+    """By stage: the expected length of one that has reached bin b."""
+    _edges: dict[int, list[float]] = field(default_factory=dict)
+    """By stage: the expected lengths between which its levels lie."""
+    _shares: dict[int, list[float]] = field(default_factory=dict)
+    """By stage: the share that ends before bin b."""
 
-    def add(self, traj: str, stage: str, max_tokens: int) -> None:
+    def add(self, traj: str, group: str, stage: str, max_tokens: int) -> None:
         if not self.bin_tokens:
             self.bin_tokens = max(1, -(-max_tokens // (NUM_BINS - 1)))
-        limit_bin = min(NUM_BINS - 1, max_tokens // self.bin_tokens)
         if stage not in self._stages:
             self._stages[stage] = len(self._entered)
-            for _ in range(NUM_TURN_CLASSES):
+            limit_bin = min(NUM_BINS - 1, max_tokens // self.bin_tokens)
+            for _ in range(CURVES_PER_STAGE):
                 self._entered.append([0] * NUM_BINS)
                 self._stopped.append([0] * NUM_BINS)
                 self._ended.append([0] * NUM_BINS)
                 self._limit_bins.append(limit_bin)
-            self._go_on = None
-        self._progress[traj] = _Progress(first_curve=self._stages[stage], limit_bin=limit_bin)
+            self._going_on = None
+        progress = _Progress(stage=self._stages[stage], group=self._groups.setdefault(group, _Group()))
+        self._progress[traj] = progress
+        self._enter(progress, progress.stage)
 
     def turn_starts(self, traj: str, turns: int, length: int) -> int:
         """It asks for turn number `turns` (from 0) with `length` tokens behind its prompt; its curve."""
-        progress = self._progress[traj]
         self.advance(traj, length)
-        last = min(turns, NUM_TURN_CLASSES - 1)
-        while progress.num_curves <= last:
-            curve = progress.first_curve + progress.num_curves
-            self._entered[curve][progress.bin] += 1
-            self._stopped[curve][progress.bin] += 1
-            progress.num_curves += 1
-        return progress.first_curve + last
+        progress = self._progress[traj]
+        curve = self._curve(progress, turns)
+        if curve not in progress.curves:
+            self._enter(progress, curve)
+        return curve
+
+    def curve(self, traj: str, turns: int) -> int:
+        """The curve that it would enter now."""
+        return self._curve(self._progress[traj], turns)
 
     def advance(self, traj: str, length: int) -> None:
         progress = self._progress[traj]
         reached = min(NUM_BINS - 1, length // self.bin_tokens)
-        if reached != progress.bin:
-            for curve in range(progress.first_curve, progress.first_curve + progress.num_curves):
-                self._stopped[curve][progress.bin] -= 1
-                self._stopped[curve][reached] += 1
-            progress.bin = reached
+        if reached == progress.bin:
+            return
+        for curve in progress.curves:
+            self._stopped[curve][progress.bin] -= 1
+            self._stopped[curve][reached] += 1
+        progress.bin = reached
+        if self._going_on is not None:
+            share = self._shares[progress.stage][reached]
+            self._tell_group(progress, share, self._lengths[progress.stage][reached])
 
-    def leave(self, traj: str, *, finished: bool) -> None:
+    def leave(self, traj: str, length: int, *, finished: bool) -> None:
         """It is over; only one that finished says how long trajectories are."""
+        self.advance(traj, length)
         progress = self._progress.pop(traj)
         if finished:
             self._news += 1
-            for curve in range(progress.first_curve, progress.first_curve + progress.num_curves):
+            self._tell_group(progress, 1.0, float(length))
+            for curve in progress.curves:
                 self._ended[curve][progress.bin] += 1
+
+    def group_length(self, group: str, stage: str) -> float:
+        """The expected length of a sibling that has not started: from its group's, leaning on the stage's."""
+        self._tables()
+        found = self._groups[group]
+        mean = self._lengths[self._stages[stage]][0]
+        return (found.weighted_length + GROUP_PRIOR_WEIGHT * mean) / (found.weight + GROUP_PRIOR_WEIGHT)
+
+    def forget_group(self, group: str) -> None:
+        self._groups.pop(group, None)
+
+    @property
+    def due(self) -> bool:
+        """The next question makes the tables anew: tell first how far those that run have come."""
+        return self._going_on is None or self._news - self._known >= max(4, self._known // 10)
 
     def going_on_CBK(self) -> Floats:
         """P(length bin >= b + k | length bin >= b) by curve c, bin b, steps ahead k, both in bins.
 
-        Made anew when the number of ended trajectories has grown by a twentieth, at least by 4.
+        Made anew when the number of ended trajectories has grown by a tenth, at least by 4.
         """
-        if self._go_on is None or self._news - self._known >= max(4, self._known // 20):
-            self._known = self._news
-            self._go_on = _conditional(self._survival_CB())
-        return self._go_on
+        self._tables()
+        assert self._going_on is not None
+        return self._going_on
+
+    def _curve(self, progress: _Progress, turns: int) -> int:
+        self._tables()
+        group, mean = progress.group, self._lengths[progress.stage][0]
+        expected = (group.weighted_length + GROUP_PRIOR_WEIGHT * mean) / (group.weight + GROUP_PRIOR_WEIGHT)
+        level = bisect.bisect(self._edges[progress.stage], expected)
+        return progress.stage + 1 + level * NUM_TURN_CLASSES + min(turns, NUM_TURN_CLASSES - 1)
+
+    def _enter(self, progress: _Progress, curve: int) -> None:
+        self._entered[curve][progress.bin] += 1
+        self._stopped[curve][progress.bin] += 1
+        progress.curves.append(curve)
+
+    def _tell_group(self, progress: _Progress, weight: float, length: float) -> None:
+        """`weight` 1 is a length that is known; one that runs counts by the share that would have ended."""
+        group = progress.group
+        group.weight += weight - progress.weight
+        group.weighted_length += weight * length - progress.weighted_length
+        progress.weight, progress.weighted_length = weight, weight * length
+
+    def _tables(self) -> None:
+        if not self.due:
+            return
+        self._known = self._news
+        survival_CB = self._survival_CB()
+        self._going_on = _conditional(survival_CB)
+        middle_B = (np.arange(NUM_BINS) + 0.5) * self.bin_tokens
+        for stage in self._stages.values():
+            ends_B = -np.diff(survival_CB[stage], append=0.0)
+            beyond_B = np.cumsum((ends_B * middle_B)[::-1])[::-1]
+            self._lengths[stage] = list(beyond_B / np.maximum(survival_CB[stage], 1e-12))
+            self._shares[stage] = list(1.0 - survival_CB[stage])
+            limit = self._limit_bins[stage]
+            means = [_stretched(survival_CB[stage], f, limit).sum() - 0.5 for f in LEVEL_FACTORS]
+            self._edges[stage] = [
+                float(a + b) / 2 * self.bin_tokens for a, b in zip(means, means[1:], strict=False)
+            ]
 
     def _survival_CB(self) -> Floats:
-        """P(length bin >= b) of each curve; beyond the last bin it is 0."""
+        """P(length bin >= b) of each curve; beyond its limit it is 0."""
         entered, ended = np.array(self._entered, dtype=np.float64), np.array(self._ended, dtype=np.float64)
         stopped = np.array(self._stopped, dtype=np.float64)
         at_risk = np.cumsum(entered, axis=1) - (np.cumsum(stopped, axis=1) - stopped)
-        limits = np.array(self._limit_bins, dtype=np.float64)[:, None]
-        bins = np.arange(NUM_BINS, dtype=np.float64)[None, :]
-        prior_at_risk = PRIOR_WEIGHT * np.clip(limits + 1 - bins, 0.0, None) / (limits + 1)
-        prior_ended = np.where(bins <= limits, PRIOR_WEIGHT / (limits + 1), 0.0)
-        hazard = (ended + prior_ended) / np.maximum(at_risk + prior_at_risk, 1e-9)
-        hazard = np.where(bins >= limits, 1.0, np.clip(hazard, 0.0, 1.0))
-        survival = np.cumprod(1.0 - hazard, axis=1)
-        return np.concatenate([np.ones((len(survival), 1)), survival[:, :-1]], axis=1)
+        limits = np.array(self._limit_bins)
+        bins = np.arange(NUM_BINS)
+        out = np.empty_like(ended)
+        for stage in self._stages.values():
+            limit = int(limits[stage])
+            uniform = 1.0 / np.maximum(limit + 1.0 - bins, 1.0)
+            own = _hazard(ended[stage], at_risk[stage], uniform, PRIOR_WEIGHT)
+            out[stage] = _survival(own, limit)
+            for k in range(1, CURVES_PER_STAGE):
+                factor = LEVEL_FACTORS[(k - 1) // NUM_TURN_CLASSES]
+                stretched = _stretched(out[stage], factor, limit)
+                ahead = np.append(stretched[1:], 0.0)
+                prior = 1.0 - ahead / np.maximum(stretched, 1e-12)
+                hazard = _hazard(ended[stage + k], at_risk[stage + k], prior, CURVE_PRIOR_WEIGHT)
+                out[stage + k] = _survival(hazard, limit)
+        return out
+
+
+def _stretched(survival_B: Floats, factor: float, limit_bin: int) -> Floats:
+    bins = np.arange(len(survival_B))
+    out = np.interp(bins / factor, bins, survival_B, right=0.0)
+    # Those that the limit cuts would have gone on: the stretched curve ends where the limit is, too.
+    beyond = bins / factor > limit_bin
+    out[beyond] = survival_B[limit_bin]
+    out[limit_bin + 1 :] = 0.0
+    return np.asarray(out)
+
+
+def _hazard(ended_B: Floats, at_risk_B: Floats, prior_B: Floats, weight: float) -> Floats:
+    return np.asarray((ended_B + weight * prior_B) / (at_risk_B + weight))
+
+
+def _survival(hazard_B: Floats, limit_bin: int) -> Floats:
+    """From the chances to end in each bin; nobody passes the limit's."""
+    hazard_B = np.clip(hazard_B, 0.0, 1.0)
+    hazard_B[limit_bin:] = 1.0
+    return np.concatenate([[1.0], np.cumprod(1.0 - hazard_B)[:-1]])
 
 
 def _conditional(survival_CB: Floats) -> Floats:

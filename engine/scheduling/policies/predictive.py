@@ -1,23 +1,25 @@
-"""Ours: admit and place by the predicted peak of each replica's KV.
+"""Ours: admit and place by the predicted KV of each replica over the coming steps.
 
-    TurnReady ─ KV at home ──> granted there at once: its growth was counted when it was admitted
-              └ no KV ───────> queue: those that had KV and lost it, then groups in the order of submission
-    room (Left, Drop, Down, Up, forecasts that shrink) ──> head of the queue ──> the replica whose predicted
-              peak stays lowest, if it stays below the pool by `safety` standard deviations
+    TurnReady ─ KV at home ──> granted there: its growth was counted when it was admitted (or `_rebalance`)
+              └ no KV ───────> queue: those that lost their KV, then one sibling of each group, then the group
+                               that is expected to be the longest (longest first cuts the tail)
+    anything that changes a replica ──> head of the queue ──> of the replicas where the predicted peak stays
+                               below the pool, the one with the least work left
 
-The forecast is the distribution of the replica's resident tokens at each coming step (occupancy.py) from
-lengths by stage and turn (predictor.py).
+Prediction: lengths by stage, turn and group (predictor.py), summed to the distribution of the resident tokens
+of a replica at each step ahead (occupancy.py). A trajectory moves only at a tool boundary, and only for more work
+saved than its re-prefill costs.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from rocstar.engine.scheduling.events import (
     Command,
+    Drop,
     Event,
     Grant,
     Left,
@@ -27,65 +29,127 @@ from rocstar.engine.scheduling.events import (
     TurnEnded,
     TurnReady,
 )
-from rocstar.engine.scheduling.observation import Observation, Phase, TrajectoryView
-from rocstar.engine.scheduling.occupancy import Occupancy
-from rocstar.engine.scheduling.predictor import NUM_BINS, Floats, LengthPredictor
+from rocstar.engine.scheduling.observation import Observation, Phase, ReplicaView, TrajectoryView
+from rocstar.engine.scheduling.occupancy import Forecast, Occupancy, forecast_of_one
+from rocstar.engine.scheduling.predictor import NUM_BINS, LengthPredictor
 
 
 @dataclass(slots=True)
-class _Forecast:
-    mean_K: Floats
-    variance_K: Floats
+class _Waiting:
+    """Siblings of one group that have not started, in order of submission."""
+
+    order: int
+    stage: str
+    trajs: dict[str, None] = field(default_factory=dict)
+    started: bool = False
+    expected: float = 0.0
 
 
 @dataclass(slots=True)
 class Predictive:
-    """Tunables: `safety`, standard deviations between the predicted peak and the pool."""
+    """Tunables: `safety`, standard deviations between predicted peak and pool; `buffer_tokens` that a replica
+    keeps free per request before it lets the next one in (SGLang: 0.098 of at most 4,096 new tokens);
+    `longest_first`, else groups in order of submission; `move_cost`, token-steps of decoding that one
+    re-prefilled token costs; and `move_share`, the most re-prefilled tokens per generated one."""
 
-    safety: float = 2.0
+    safety: float = 1.0
+    buffer_tokens: int = 400
+    longest_first: bool = True
+    move_cost: float = 1000.0
+    move_share: float = 0.005
+    overflow: float = 0.0
+    young: float = 0.5
     name: str = field(default="predictive", init=False)
     _lengths: LengthPredictor = field(default_factory=LengthPredictor, init=False, repr=False)
     _occupancy: dict[int, Occupancy] = field(default_factory=dict, init=False, repr=False)
-    _forecasts: dict[int, _Forecast] = field(default_factory=dict, init=False, repr=False)
+    _forecasts: dict[int, Forecast] = field(default_factory=dict, init=False, repr=False)
     """Of the replicas where nothing has changed since."""
+    _full: set[int] = field(default_factory=set, init=False, repr=False)
+    """Replicas that had no room for the head of the queue, and where nothing has changed since."""
     _lost: dict[str, None] = field(default_factory=dict, init=False, repr=False)
-    _new: dict[str, None] = field(default_factory=dict, init=False, repr=False)
+    _new: dict[str, _Waiting] = field(default_factory=dict, init=False, repr=False)
+    """By group."""
+    _heap: list[tuple[float, int, str]] = field(default_factory=list, init=False, repr=False)
+    """(rank, order, group); an entry whose rank is not its group's any more is stale."""
+    _members: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+    """By group: siblings that have not left."""
+    _generated: int = field(default=0, init=False, repr=False)
+    _moved: int = field(default=0, init=False, repr=False)
 
     def decide(self, event: Event, subject: TrajectoryView | None, now: Observation) -> Iterator[Command]:
         match event:
             case TurnReady() if subject is not None and subject.phase is Phase.ready:
                 yield from self._ready(subject, now)
-            case TurnEnded() if subject is not None and subject.home is not None:
-                self._lengths.advance(subject.traj, _length(subject))
-                self._occupancy[subject.home].turn_ended(subject.traj, event.new_tokens)
-                self._settle(subject, running=False)
+            case TurnEnded() if subject is not None:
+                self._generated += event.new_tokens
+                self._turn_ended(subject, event.new_tokens)
             case Left() if subject is not None:
                 self._leave(subject, finished=event.finished)
                 yield from self._admit(now)
             case Submitted() if subject is not None and subject.traj in now.trajectories:
-                self._lengths.add(subject.traj, subject.stage, subject.max_tokens)
+                self._lengths.add(subject.traj, subject.group, subject.stage, subject.max_tokens)
+                self._members[subject.group] = self._members.get(subject.group, 0) + 1
             case ReplicaUp():
                 self._occupancy[event.replica] = Occupancy()
                 yield from self._admit(now)
             case ReplicaDown():
                 del self._occupancy[event.replica]
                 self._forecasts.pop(event.replica, None)
-                for traj in [traj for traj, turn in now.ready.items() if turn.home is None and turn.turns]:
-                    if self._new.pop(traj, 0) is None:
-                        self._lost[traj] = None
                 yield from self._admit(now)
             case _:
                 pass
 
+    # ---- what happened ----
+
     def _ready(self, turn: TrajectoryView, now: Observation) -> Iterator[Command]:
-        self._lengths.turn_starts(turn.traj, turn.turns, _length(turn))
         if turn.home is not None:
             self._settle(turn, running=True)
-            yield Grant(traj=turn.traj, replica=turn.home)
-            return
-        (self._lost if turn.turns else self._new)[turn.traj] = None
-        if len(self._lost) + len(self._new) == 1 or (turn.turns and len(self._lost) == 1):
+            if self._elsewhere(turn, now):
+                home = turn.home
+                self._moved += turn.context_tokens
+                yield Drop(traj=turn.traj, replica=home)
+                self._take_away(turn, home)
+                self._lost[turn.traj] = None
+            else:
+                yield Grant(traj=turn.traj, replica=turn.home)
             yield from self._admit(now)
+            return
+        if turn.turns or turn.context_tokens > turn.prompt_tokens:
+            self._lost[turn.traj] = None
+        else:
+            waiting = self._new.get(turn.group)
+            if waiting is None:
+                waiting = self._new[turn.group] = _Waiting(order=turn.order, stage=turn.stage)
+            waiting.trajs[turn.traj] = None
+            if len(waiting.trajs) == 1:
+                self._rank(turn.group)
+        yield from self._admit(now)
+
+    def _turn_ended(self, subject: TrajectoryView, new_tokens: int) -> None:
+        self._lengths.advance(subject.traj, _length(subject))
+        if subject.home is not None:
+            self._occupancy[subject.home].turn_ended(subject.traj, new_tokens)
+            self._settle(subject, running=False)
+        self._rank(subject.group)
+
+    def _leave(self, subject: TrajectoryView, *, finished: bool) -> None:
+        self._lost.pop(subject.traj, None)
+        if (waiting := self._new.get(subject.group)) is not None:
+            waiting.trajs.pop(subject.traj, None)
+        self._lengths.leave(subject.traj, _length(subject), finished=finished)
+        self._take_away(subject, subject.home)
+        self._members[subject.group] -= 1
+        if self._members[subject.group]:
+            self._rank(subject.group)
+        else:
+            del self._members[subject.group]
+            self._new.pop(subject.group, None)
+            self._lengths.forget_group(subject.group)
+
+    def _take_away(self, subject: TrajectoryView, home: int | None) -> None:
+        if home is not None and home in self._occupancy:
+            self._occupancy[home].discard(subject.traj, subject.group, prompt_tokens=subject.prompt_tokens)
+            self._changed(home)
 
     def _settle(self, subject: TrajectoryView, *, running: bool) -> None:
         """Write down where it stands, at its home."""
@@ -93,74 +157,118 @@ class Predictive:
         length = _length(subject)
         self._occupancy[subject.home].put(
             subject.traj,
+            subject.group,
+            prompt_tokens=subject.prompt_tokens,
             curve=self._lengths.turn_starts(subject.traj, subject.turns, length),
             length=length,
-            context=subject.context_tokens,
             running=running,
         )
-        self._forecasts.pop(subject.home, None)
+        self._changed(subject.home)
 
-    def _leave(self, subject: TrajectoryView, *, finished: bool) -> None:
-        self._lost.pop(subject.traj, None)
-        self._new.pop(subject.traj, None)
-        self._lengths.leave(subject.traj, finished=finished)
-        if subject.home in self._occupancy:
-            assert subject.home is not None
-            self._occupancy[subject.home].discard(subject.traj)
-            self._forecasts.pop(subject.home, None)
+    def _changed(self, replica: int) -> None:
+        self._forecasts.pop(replica, None)
+        self._full.discard(replica)
+
+    # ---- the queue ----
+
+    def _rank(self, group: str) -> None:
+        """Put the group where it belongs now: one sibling of each first, then the longest."""
+        waiting = self._new.get(group)
+        if waiting is None or not waiting.trajs:
+            return
+        rank = float("-inf")
+        if waiting.started and self.longest_first:
+            rank = -self._lengths.group_length(group, waiting.stage)
+        elif waiting.started:
+            rank = float(waiting.order)
+        waiting.expected = rank
+        heapq.heappush(self._heap, (rank, waiting.order, group))
+
+    def _head(self, now: Observation) -> TrajectoryView | None:
+        """The next to be admitted. Drops from the queues what has left or runs."""
+        while self._lost:
+            traj = next(iter(self._lost))
+            if traj in now.ready:
+                return now.ready[traj]
+            del self._lost[traj]
+        while self._heap:
+            rank, _, group = self._heap[0]
+            waiting = self._new.get(group)
+            if waiting is not None and waiting.expected == rank:
+                for traj in list(waiting.trajs):
+                    if traj in now.ready:
+                        return now.ready[traj]
+                    del waiting.trajs[traj]
+            heapq.heappop(self._heap)
+        return None
+
+    # ---- admission and placement ----
 
     def _admit(self, now: Observation) -> Iterator[Command]:
-        for queue in (self._lost, self._new):
-            while queue:
-                traj = next(iter(queue))
-                turn = now.ready.get(traj)
-                if turn is None:
-                    del queue[traj]
-                    continue
-                best = self._best(turn, now)
-                if best is None:
-                    return
-                del queue[traj]
-                yield Grant(traj=traj, replica=best)
-                self._settle_new(turn, best)
+        while (turn := self._head(now)) is not None:
+            if len(self._full) >= len(now.replicas):
+                return
+            placed = self._best(turn, now)
+            if placed is None:
+                return
+            replica, own = placed
+            if self._lost.pop(turn.traj, 0) == 0:
+                waiting = self._new[turn.group]
+                del waiting.trajs[turn.traj]
+                if not waiting.started:
+                    waiting.started = True
+                    self._rank(turn.group)
+            yield Grant(traj=turn.traj, replica=replica)
+            # Its own forecast on top of the replica's is as good as a new one.
+            forecast = self._forecasts[replica]
+            self._settle(turn, running=True)
+            forecast.add(own)
+            self._forecasts[replica] = forecast
 
-    def _settle_new(self, turn: TrajectoryView, replica: int) -> None:
-        """As `_settle`, and its own forecast is added to the replica's, which stays valid."""
-        forecast = self._forecasts.pop(replica)
-        mean_K, variance_K = self._own_forecast(turn)
-        forecast.mean_K += mean_K
-        forecast.variance_K += variance_K
-        self._settle(turn, running=True)
-        self._forecasts[replica] = forecast
+    def _best(self, turn: TrajectoryView, now: Observation) -> tuple[int, Forecast] | None:
+        """Of the replicas with room for this turn, the one with the least work left."""
+        open_ = [r for r in now.replicas.values() if r.replica not in self._full]
+        for replica in sorted(open_, key=lambda r: self._forecast(r.replica).area):
+            own = self._own_forecast(turn, replica.replica)
+            if self._forecast(replica.replica).peak(self.safety, own) <= replica.kv_tokens:
+                return replica.replica, own
+            self._full.add(replica.replica)
+        return None
 
-    def _own_forecast(self, turn: TrajectoryView) -> tuple[Floats, Floats]:
-        length = _length(turn)
-        curve = self._lengths.turn_starts(turn.traj, turn.turns, length)
-        width = self._lengths.bin_tokens
-        p = self._lengths.going_on_CBK()[curve, min(length // width, NUM_BINS - 1)]
-        size = turn.context_tokens + np.arange(NUM_BINS, dtype=np.float64) * width
-        return p * size, p * (1.0 - p) * size * size
+    def _own_forecast(self, turn: TrajectoryView, replica: int) -> Forecast:
+        length, width = _length(turn), self._lengths.bin_tokens
+        curve = self._lengths.curve(turn.traj, turn.turns)
+        going_on_K = self._lengths.going_on_CBK()[curve, min(length // width, NUM_BINS - 1)]
+        shared = turn.group in self._occupancy[replica].groups
+        extra = self.buffer_tokens + (0 if shared else turn.prompt_tokens)
+        return forecast_of_one(going_on_K, width, length, extra)
 
-    def _best(self, turn: TrajectoryView, now: Observation) -> int | None:
-        """The replica whose predicted peak, with this turn, is the smallest share of its pool below 1."""
-        mean_K, variance_K = self._own_forecast(turn)
-        best, lowest = None, 1.0
-        for replica in now.replicas.values():
-            forecast = self._forecast(replica.replica)
-            peak = np.max(forecast.mean_K + mean_K + self.safety * np.sqrt(forecast.variance_K + variance_K))
-            share = float(peak) / replica.kv_tokens
-            if share < lowest:
-                best, lowest = replica.replica, share
-        return best
-
-    def _forecast(self, replica: int) -> _Forecast:
+    def _forecast(self, replica: int) -> Forecast:
         found = self._forecasts.get(replica)
         if found is None:
-            mean_K, variance_K = self._occupancy[replica].forecast_K(
-                self._lengths.going_on_CBK(), self._lengths.bin_tokens
+            if self._lengths.due:
+                for occupancy in self._occupancy.values():
+                    for traj, length in occupancy.lengths():
+                        self._lengths.advance(traj, length)
+            found = self._occupancy[replica].forecast(
+                self._lengths.going_on_CBK(), self._lengths.bin_tokens, self.buffer_tokens
             )
-            found = self._forecasts[replica] = _Forecast(mean_K, variance_K)
+            self._forecasts[replica] = found
         return found
+
+    def _elsewhere(self, turn: TrajectoryView, now: Observation) -> bool:
+        """Its home is predicted to overflow, and to leave now is cheap: it is among the young there."""
+        assert turn.home is not None
+        home = now.replicas[turn.home]
+        if self._moved + turn.context_tokens > self.move_share * self._generated:
+            return False
+        if turn.context_tokens * home_size(home) > self.young * home.resident_tokens:
+            return False
+        return self._forecast(turn.home).peak(self.overflow) > home.kv_tokens
+
+
+def home_size(home: ReplicaView) -> int:
+    return len(home.trajectories)
 
 
 def _length(subject: TrajectoryView) -> int:
