@@ -127,7 +127,6 @@ class _Items:
         self.prefill_s = (
             cost.forward_s * forwards + cost.prefill_token_s * new_tokens + cost.prefill_pair_s * attended
         )
-        self.alone_s = float(np.max(self.own_s + self.n * cost.forward_s))
 
     def solve(self, replicas: int, share: float, *, by_batch: bool) -> float:
         """The least T of (3) at z = share * a / P, or with a pool of `max_running` items."""
@@ -142,7 +141,7 @@ class _Items:
         total = self.prefill_s + float(work.sum())
         roots = np.bincount(self.turn_of, _sum_of_roots(first, slope, self.steps))
         squares = a * roots * roots
-        low = max(total / replicas, self.alone_s)
+        low = max(total / replicas, float(np.max(self.own_s + a * self.n)))
         high = 2 * low + 1.0
         while replicas * high < total + float(self._extra(squares, a, high)):
             high *= 2
@@ -161,11 +160,10 @@ class _Items:
 
 
 def _sum_of_roots(first: Array, slope: float, steps: Array) -> Array:
-    """At most the sum of sqrt(first + slope * j) over j < steps, from below: a concave function's value is at
-    least its mean over the unit interval around it."""
-    if not slope:
-        root: Array = steps * np.sqrt(first)
-        return root
-    start = np.maximum(first - slope / 2, 0.0)
-    sums: Array = ((start + slope * steps) ** 1.5 - start**1.5) * (2 / (3 * slope))
+    """The sum of sqrt(first + slope * j) over j < steps, from below: a concave function is at least its
+    mean over the unit interval around it, and the integral of a root is (u^1.5 - v^1.5) / 1.5 slope."""
+    low = np.maximum(first - slope / 2, 0.0)
+    high = low + slope * steps
+    roots = np.sqrt(high) + np.sqrt(low)
+    sums: Array = steps * (high + np.sqrt(high * low) + low) / np.where(roots > 0, roots, 1.0) / 1.5
     return sums

@@ -10,6 +10,7 @@ Invariant (`check`): free + everything held = the pool; free >= 0; nothing locke
 from __future__ import annotations
 
 import heapq
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 
@@ -145,9 +146,8 @@ class KvPool:
             self.evictable -= prompt.tokens
             prompt.resident, prompt.stamp = False, 0
 
-    def check(self, holds: list[Hold]) -> None:
-        """Assert the invariant against every hold on this pool: for tests."""
-        prompts = {id(h.prompt): h.prompt for h in holds}.values()
+    def check(self, holds: list[Hold], prompts: Collection[Prompt]) -> None:
+        """Assert the invariant against everything on this pool: for tests."""
         held = sum(h.own for h in holds) + sum(p.tokens for p in prompts if p.resident)
         assert 0 <= self.free == self.tokens - held
         idle = sum(h.own for h in holds if not h.locked)

@@ -272,6 +272,7 @@ class Replica:
         request.seen = request.context + request.produced - 1
         self.context -= request.seen
         self.pool.free += request.seen - request.admitted
+        request.hold.own = request.admitted - request.hold.prompt.tokens
         self.pool.unlock(request.hold, request.admitted_s)
         self.totals.preemptions += 1
         self.retracted.append(request)
@@ -318,4 +319,4 @@ class Replica:
         for hold in holds:  # what runs is brought up to date when it ends
             if id(hold) in written:
                 hold.own = written[id(hold)] - hold.prompt.tokens
-        self.pool.check(holds)
+        self.pool.check(holds, self.prompts.values())

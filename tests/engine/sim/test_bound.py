@@ -1,0 +1,125 @@
+"""The lower bound lies below every schedule, and is not idle talk: simple cases reach it."""
+
+import importlib.util
+import math
+import random
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from rocstar.engine.scheduling.policies import POLICIES
+from rocstar.engine.sim.bound import _sum_of_roots, lower_bound
+from rocstar.engine.sim.cost import MI300X_14B, Cluster, CostModel, ReplicaModel
+from rocstar.engine.sim.flight import Flight
+from rocstar.engine.sim.runs import simulate
+from rocstar.engine.sim.work import TrajectoryWork, TurnWork, Workload
+from rocstar.engine.sim.workloads import generate
+
+
+def neighbour(name: str) -> ModuleType:
+    """A module of this folder: the tests' import mode puts no folder on the path."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+cases = neighbour("sim_cases")
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_no_schedule_is_shorter(mixed: bool) -> None:
+    """Over random work, clusters and schedules, migrations, drops and retractions included."""
+    tightest = math.inf
+    for seed in range(120):
+        rng = random.Random(f"{seed} {mixed}")
+        workload = cases.random_workload(rng, trajectories=rng.randint(1, 24), siblings=rng.choice([1, 4, 8]))
+        cluster = cases.random_cluster(rng, workload, mixed=mixed, tight=rng.random() < 0.5)
+        bound = lower_bound(workload, cluster)
+        flight = Flight(workload=workload, cluster=cluster, scheduler=cases.Chaos(seed), load_period_s=0.0)
+        ratio = flight.run().makespan_s / bound.seconds
+        assert ratio >= 1 - 1e-9, f"seed {seed}: {bound} {cluster}"
+        tightest = min(tightest, ratio)
+    assert tightest < 1.05
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_no_policy_is_shorter(policy: str) -> None:
+    for name in ("paper", "short-tail", "tool-heavy"):
+        for kv_tokens in (50_000, 800_000):
+            workload = generate(name, tasks=2, siblings=16, seed=7)
+            cluster = Cluster(model=ReplicaModel(kv_tokens=kv_tokens, cost=MI300X_14B), replicas=2)
+            found, _ = simulate(workload, cluster, policy)
+            assert found.ratio >= 1
+
+
+def uniform(count: int, tokens: int) -> Workload:
+    return Workload(
+        name="uniform",
+        trajectories=tuple(
+            TrajectoryWork(
+                traj=f"t{k}",
+                group=f"t{k}",
+                stage="s",
+                prompt_tokens=10,
+                max_tokens=tokens,
+                turns=(TurnWork(tokens, 0, 0.0),),
+            )
+            for k in range(count)
+        ),
+    )
+
+
+def test_equal_trajectories_reach_the_bound_in_time() -> None:
+    """64 equal trajectories on 2 replicas can do no better than 32 side by side: z = 0 sees exactly that, and
+    the work at the batch that fills a huge pool does not."""
+    cost = CostModel(
+        forward_s=1e-2, request_s=1e-4, context_token_s=0.0, prefill_token_s=0.0, prefill_pair_s=0.0
+    )
+    cluster = Cluster(model=ReplicaModel(kv_tokens=10**7, cost=cost, max_running=10**6), replicas=2)
+    workload = uniform(64, 500)
+    found, _ = simulate(workload, cluster, "round_robin")
+    bound = lower_bound(workload, cluster)
+    assert bound.pool_s < 0.5 * bound.work_s
+    assert found.makespan_s == pytest.approx(bound.work_s, rel=0.01)
+
+
+def test_a_full_pool_reaches_the_bound_of_the_pool() -> None:
+    """A pool that holds eight of the trajectories, filled all the time: within a twentieth of z = a / P."""
+    cost = CostModel(
+        forward_s=1e-2, request_s=1e-5, context_token_s=0.0, prefill_token_s=0.0, prefill_pair_s=0.0
+    )
+    model = ReplicaModel(kv_tokens=8 * 1024, cost=cost, conservativeness=0.0, clip_tokens=0)
+    cluster = Cluster(model=model, replicas=1)
+    works = tuple(
+        TrajectoryWork(
+            traj=f"t{k}",
+            group=f"t{k}",
+            stage="s",
+            prompt_tokens=1000,
+            max_tokens=24,
+            turns=(TurnWork(24, 0, 0.0),),
+        )
+        for k in range(400)
+    )
+    workload = Workload(name="w", trajectories=works)
+    bound = lower_bound(workload, cluster)
+    found, _ = simulate(workload, cluster, "round_robin")
+    assert bound.work_s == bound.pool_s
+    assert 1 <= found.ratio < 1.05
+
+
+def test_the_sum_of_roots_is_close_and_never_above() -> None:
+    first, steps = np.array([1e-5, 3e-4, 2.0]), np.array([1.0, 700.0, 33.0])
+    for slope in (0.0, 1e-8, 1e-6):
+        exact = [
+            sum(math.sqrt(f + slope * j) for j in range(int(n))) for f, n in zip(first, steps, strict=True)
+        ]
+        found = _sum_of_roots(first, slope, steps)
+        assert (found <= np.array(exact) * (1 + 1e-12)).all()
+        assert found == pytest.approx(exact, rel=1e-3)

@@ -1,0 +1,45 @@
+"""Closed forms against sums."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocstar.engine.sim.cost import MI300X_14B, Cluster, CostModel, ReplicaModel, pairs
+
+COSTS = st.builds(
+    CostModel,
+    forward_s=st.floats(1e-4, 1e-1),
+    request_s=st.floats(0, 1e-3),
+    context_token_s=st.sampled_from([0.0, 1e-8, 1e-5]),
+    prefill_token_s=st.floats(0, 1e-3),
+    prefill_pair_s=st.floats(0, 1e-6),
+)
+
+
+@given(COSTS, st.integers(0, 200), st.integers(1, 300), st.integers(0, 10**6))
+def test_decode_is_the_sum_of_its_steps(cost: CostModel, steps: int, requests: int, context: int) -> None:
+    total = sum(cost.decode_s(1, requests, context + k * requests) for k in range(steps))
+    assert cost.decode_s(steps, requests, context) == pytest.approx(total, rel=1e-9)
+
+
+@given(COSTS, st.floats(0, 3), st.integers(1, 50), st.integers(0, 10**5), st.integers(1, 200))
+def test_steps_within_is_the_first_boundary_not_before(
+    cost: CostModel, seconds: float, requests: int, context: int, limit: int
+) -> None:
+    found = cost.steps_within(seconds, requests, context, limit)
+    first = next((k for k in range(1, limit) if cost.decode_s(k, requests, context) >= seconds), limit)
+    assert found == first
+
+
+@given(st.integers(0, 5000), st.integers(0, 500), st.integers(0, 500))
+def test_pairs_add_up_over_chunks(cached: int, first: int, second: int) -> None:
+    assert pairs(cached, first) + pairs(cached + first, second) == pairs(cached, first + second)
+
+
+def test_impossible_models_are_refused() -> None:
+    with pytest.raises(ValueError, match="cost something"):
+        CostModel(forward_s=0, request_s=0, context_token_s=0, prefill_token_s=0, prefill_pair_s=0)
+    with pytest.raises(ValueError, match="at least 1"):
+        ReplicaModel(kv_tokens=0, cost=MI300X_14B)
+    with pytest.raises(ValueError, match="at least one"):
+        Cluster(model=ReplicaModel(kv_tokens=1, cost=MI300X_14B), replicas=0)
