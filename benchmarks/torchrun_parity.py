@@ -1,9 +1,14 @@
-"""Two learner processes against one: are the policy losses of the first steps the same?
+"""Several learner processes against one: are the policy losses the same, live and from records?
 
     python benchmarks/torchrun_parity.py --out benchmarks/results/torchrun_parity.json
 
-Runs `torchrun --nproc-per-node=2 -m rocstar.train recipes/quickstart.toml` and the same recipe in one
-process, cold start and live rollouts included, same seed, and compares `loss/policy` step by step.
+live      `torchrun --nproc-per-node=R -m rocstar.train recipes/quickstart.toml`, cold start and rollouts in
+          the real sandbox included, against the same recipe in one process: `loss/policy` of five steps
+recorded  the same on the trajectories that the one process recorded (`--from-rollouts`), all twenty steps
+
+All runs have the same seed, one torch thread per process and decode in lockstep (`engine.deterministic`).
+Losses that agree because nothing was learned would prove nothing: every loss must differ from 0 and the
+weights must move.
 """
 
 from __future__ import annotations
@@ -17,6 +22,51 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from quickstart_seeds import ROOT, machine, rows
 
+BOUNDS = {"live": 1e-4, "recorded": 1e-5}
+COMPARED = ("loss/policy", "optim/grad_norm", "entropy/mean", "reward/mean")
+COMMON = ("--run.threads=1", "--engine.deterministic=true")
+
+
+def run(directory: Path, recipe: str, ranks: int, *options: str) -> Path:
+    """Train on so many ranks, unless it is done already; returns the run's directory."""
+    if not (directory / "report.html").exists():
+        torchrun = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={ranks}",
+        ]
+        start = torchrun if ranks > 1 else [sys.executable]
+        command = [*start, "-m", "rocstar.train", recipe, f"--output-dir={directory}", *COMMON, *options]
+        print(" ".join(command), file=sys.stderr, flush=True)
+        with directory.with_suffix(".log").open("w") as log:
+            subprocess.run(command, cwd=ROOT, check=True, stdout=log, stderr=log)
+    return directory
+
+
+def compare(directory: Path, expected: Path, steps: int) -> dict:
+    """The first steps of two runs: every loss, and the largest difference of what is compared."""
+    mine, others = (rows(d, "rl")[:steps] for d in (directory, expected))
+    if [row["step"] for row in mine] != list(range(1, steps + 1)) or len(others) != steps:
+        raise SystemExit(f"{directory} has {len(mine)} steps, {expected} has {len(others)}, not {steps}")
+    differences = {
+        name: max(abs(a[name] - b[name]) for a, b in zip(mine, others, strict=True)) for name in COMPARED
+    }
+    losses = [row["loss/policy"] for row in mine]
+    return {"largest_difference": differences, "losses": losses, "smallest_loss": min(map(abs, losses))}
+
+
+def largest_change(directory: Path, expected: Path, step: int, before: int | None = None) -> float:
+    """Largest difference of a weight: between two runs at `step`, or of one run between two of its steps."""
+    from safetensors.torch import load_file
+
+    places = [(directory, step), (expected, step if before is None else before)]
+    a, b = (load_file(d / "checkpoints" / f"step_{k}" / "model.safetensors") for d, k in places)
+    if a.keys() != b.keys():
+        raise SystemExit(f"{directory} and {expected} have other weights")
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(
@@ -24,33 +74,52 @@ def main() -> None:
     )
     parser.add_argument("--recipe", default="recipes/quickstart.toml")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "torchrun_parity")
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--live-steps", type=int, default=5)
+    parser.add_argument("--recorded-steps", type=int, default=20)
+    parser.add_argument(
+        "--option", action="append", default=[], help="a field of the recipe: --option=--a.b=c"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "torchrun_parity.json")
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={options.ranks}"]
-    starts = {"one": [sys.executable], "several": torchrun}
-    losses, rewards = {}, {}
-    for name, start in starts.items():
-        directory = options.runs / name
-        if not (directory / "report.html").exists():
-            command = [*start, "-m", "rocstar.train", options.recipe, f"--output-dir={directory}"]
-            subprocess.run([*command, f"--stages.0.steps={options.steps}"], cwd=ROOT, check=True)
-        steps = rows(directory, "rl")
-        losses[name] = [row["loss/policy"] for row in steps]
-        rewards[name] = [row["reward/mean"] for row in steps]
-    worst = max(abs(a - b) for a, b in zip(losses["one"], losses["several"], strict=True))
+    runs, steps = options.runs, {"live": options.live_steps, "recorded": options.recorded_steps}
+
+    def train(name: str, ranks: int, num_steps: int, *more: str) -> Path:
+        return run(
+            runs / name, options.recipe, ranks, f"--stages.0.steps={num_steps}", *options.option, *more
+        )
+
+    one = train("live_1", 1, max(steps.values()))
+    recorded = [f"--from-rollouts={one}", f"--model.path={one / 'checkpoints' / 'step_0'}"]
+    found: dict[str, dict] = {"live": {}, "recorded": {}}
+    for ranks in options.ranks:
+        live = one if ranks == 1 else train(f"live_{ranks}", ranks, steps["live"])
+        found["live"][ranks] = compare(live, one, steps["live"])
+        learned = train(f"recorded_{ranks}", ranks, steps["recorded"], *recorded)
+        found["recorded"][ranks] = compare(learned, one, steps["recorded"])
+        last = steps["recorded"]
+        found["recorded"][ranks]["weights_differ_by"] = largest_change(learned, one, last)
+        found["recorded"][ranks]["weights_moved_by"] = largest_change(learned, learned, last, before=0)
+    worst = {
+        kind: max(each["largest_difference"]["loss/policy"] for each in of_kind.values())
+        for kind, of_kind in found.items()
+    }
+    real = all(each["smallest_loss"] > 0 for of_kind in found.values() for each in of_kind.values())
+    moved = min(each["weights_moved_by"] for each in found["recorded"].values())
     summary = {
         "machine": machine(),
         "command": " ".join(["python", *sys.argv]),
-        "ranks": options.ranks,
-        "largest_difference": worst,
-        "losses": losses,
-        "rewards": rewards,
+        "steps": steps,
+        "largest_loss_difference": worst,
+        "bounds": BOUNDS,
+        "no_loss_is_zero": real,
+        "weights_moved_by_at_least": moved,
+        "met": all(worst[kind] <= bound for kind, bound in BOUNDS.items()) and real and moved > 1e-3,
+        **found,
     }
     options.out.write_text(json.dumps(summary, indent=1) + "\n")
-    print(json.dumps(summary, indent=1))
+    print(json.dumps({k: v for k, v in summary.items() if k not in found}, indent=1))
 
 
 if __name__ == "__main__":

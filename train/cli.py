@@ -129,8 +129,13 @@ def _add_rollout(verbs: Any) -> None:
     parser = _verb(verbs, "rollout", "roll out groups on the first stage's tasks and save the trajectories")
     _recipe_argument(parser)
     parser.add_argument("--model", help="Hugging Face directory, checkpoint, or hub name; default model.path")
-    parser.add_argument("--out", required=True, type=Path, help="JSONL file of trajectory records")
-    parser.add_argument("--limit", type=_positive, default=8, help="number of tasks")
+    text = "a JSONL file for one step, or with --steps a folder for `train --from-rollouts`"
+    parser.add_argument("--out", required=True, type=Path, help=text)
+    number = parser.add_mutually_exclusive_group()
+    number.add_argument("--limit", type=_positive, default=8, help="number of tasks of the one step")
+    number.add_argument("--steps", type=_step, help="so many steps of rl.tasks_per_step tasks")
+    text = "with --steps: roll out the steps that the folder does not have yet"
+    parser.add_argument("--resume", action="store_true", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(verb=_rollout)
 
@@ -197,9 +202,16 @@ def _eval(options: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _rollout(options: argparse.Namespace, rest: list[str]) -> int:
-    from rocstar.train.alone import rollout_model
+    from rocstar.train.rollouts import roll_out_file, roll_out_steps
 
-    summary = rollout_model(_load(options, rest), options.model, out=options.out, limit=options.limit)
+    recipe = _load(options, rest)
+    if options.steps:
+        out, steps = options.out, options.steps
+        summary = roll_out_steps(recipe, options.model, out=out, steps=steps, resume=options.resume)
+    elif options.resume:
+        raise ConfigError("--resume goes on with the steps of a folder; it needs --steps")
+    else:
+        summary = roll_out_file(recipe, options.model, out=options.out, limit=options.limit)
     lines = "\n".join(f"{key}  {value:.3f}" for key, value in summary.items())
     print(json.dumps(summary) if options.json else lines)
     return 0

@@ -144,7 +144,8 @@ class Records:
                 )
 
     def _other_model(self) -> str:
-        return f"the records belong to another model: set --model.path={_likely_model(self.path)}"
+        known = _likely_model(self.path, other_than=self.recipe.model.path)
+        return f"the records belong to another model: set --model.path={known}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +207,12 @@ def _check_temperature(path: Path, recipe: Recipe) -> None:
         )
 
 
-def _likely_model(path: Path) -> str:
+def _likely_model(path: Path, *, other_than: str = "") -> str:
     """Where the model that wrote the records may be."""
     first = path / "checkpoints" / "step_0"
-    return str(first) if first.is_dir() else "the folder of that model"
+    if not first.is_dir() or (other_than and first.resolve() == Path(other_than).resolve()):
+        return "the folder of that model"
+    return str(first)
 
 
 def _read(path: Path) -> Any:

@@ -21,8 +21,10 @@ def records_file(directory: Path, step: int) -> Path:
     return directory / TRAJECTORIES / f"step_{step:06d}.jsonl"
 
 
-def claim(directory: Path, *, resume: bool) -> Lock:
+def claim(directory: Path, *, resume: bool, mark: str = METRICS) -> Lock:
     """Create and lock the folder; the lock lives as long as the returned file.
+
+    `mark` is what `resume` goes on with: the metrics of a run, or trajectories without a learner.
 
     Raises:
         ConfigError: another process holds it, it has a run and `resume` is false, it has none and `resume`
@@ -31,7 +33,7 @@ def claim(directory: Path, *, resume: bool) -> Lock:
     path = directory / LOCK
     if path.exists():  # in use comes first: what else is wrong may change while the other process works
         _lock(path).close()
-    _check(directory, resume=resume)
+    _check(directory, resume=resume, mark=mark)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = _lock(path)
@@ -41,7 +43,7 @@ def claim(directory: Path, *, resume: bool) -> Lock:
             "choose another --output-dir"
         ) from None
     try:
-        _check(directory, resume=resume)  # again: it may have been another's until now
+        _check(directory, resume=resume, mark=mark)  # again: it may have been another's until now
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
@@ -51,14 +53,13 @@ def claim(directory: Path, *, resume: bool) -> Lock:
     return lock
 
 
-def _check(directory: Path, *, resume: bool) -> None:
-    has_run = (directory / METRICS).exists()
-    if has_run and not resume:
+def _check(directory: Path, *, resume: bool, mark: str) -> None:
+    if not resume and any((directory / name).exists() for name in (METRICS, TRAJECTORIES)):
         raise ConfigError(
             f"output directory {str(directory)!r} holds a run; pass --resume to go on with it, "
             "or another --output-dir"
         )
-    if resume and not has_run:
+    if resume and not (directory / mark).exists():
         raise ConfigError(f"output directory {str(directory)!r} holds no run to resume; leave --resume out")
 
 
@@ -76,12 +77,12 @@ def _lock(path: Path) -> Lock:
 
 
 def discard_if_unused(directory: Path) -> None:
-    """Take back a claimed folder in which nothing happened: it has no row of metrics."""
+    """Take back a claimed folder in which nothing happened: it has no row of metrics and no records."""
     metrics = directory / METRICS
-    if metrics.exists() and metrics.stat().st_size:
+    if (metrics.exists() and metrics.stat().st_size) or any((directory / TRAJECTORIES).glob("*")):
         return
     for name in (METRICS, CONFIG, LOCK):
         (directory / name).unlink(missing_ok=True)
-    for path in (directory / "logs", directory):
+    for path in (directory / TRAJECTORIES, directory / "logs", directory):
         with contextlib.suppress(OSError):  # not there, or somebody's files are in it
             path.rmdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from rocstar.engine.record import read_records
 from rocstar.train import agent, checkpoint
 
 Rows = Callable[..., list[dict[str, Any]]]
@@ -66,3 +68,218 @@ def test_it_learns_what_the_live_run_learned(
     assert (directory / "report.html").stat().st_size > 10_000
     ended = workshop.main("replay", str(directory), "--step=4", "--json")
     assert ended.returncode == 0 and json.loads(ended.stdout)["agrees"]
+
+
+def test_two_ranks_learn_from_records_too(workshop: Any, finished: Path, read_rows: Rows) -> None:
+    directory = workshop.directory / "from_records_on_two"
+    ended = workshop.run(*options_for(finished, directory)[1:], ranks=2)
+    assert ended.returncode == 0, ended.stderr
+    for row, live in zip(read_rows(directory), read_rows(finished, "rl"), strict=True):
+        for name in NAMES:
+            assert row.get(name, 0.0) == pytest.approx(live.get(name, 0.0), abs=1e-5), name
+
+
+# ---- rocstar rollout ----
+
+
+def rollout(workshop: Any, finished: Path, out: Path, *options: str) -> Any:
+    model = f"--model={finished / 'checkpoints' / 'step_0'}"
+    return workshop.main("rollout", "coin.toml", model, "--out", str(out), "--json", *options)
+
+
+@pytest.fixture(scope="module")
+def rolled_out(workshop: Any, finished: Path) -> Path:
+    """Two steps of `rocstar rollout`, the second of them after a resume."""
+    out: Path = workshop.directory / "rolled_out"
+    for steps, more in (("1", []), ("2", ["--resume"])):
+        ended = rollout(workshop, finished, out, f"--steps={steps}", *more)
+        assert ended.returncode == 0, ended.stderr
+        assert json.loads(ended.stdout)["ledger/generated"] == 16, "only the missing step was rolled out"
+        assert f"step {steps}/{steps}" in ended.stderr
+    return out
+
+
+def test_a_step_is_rolled_out_as_a_run_would(rolled_out: Path, finished: Path) -> None:
+    """Step 1 has the run's weights: the same tokens and verdicts. Step 2 has the same tasks."""
+    assert sorted(path.name for path in rolled_out.iterdir()) == ["config.toml", "lock", "trajectories"]
+    for step in (1, 2):
+        made, run = (
+            list(read_records(d / f"trajectories/step_{step:06d}.jsonl")) for d in (rolled_out, finished)
+        )
+        if step == 1:
+            for name in ("id", "ids", "turns", "outcome", "decision", "advantage", "seed"):
+                assert [record[name] for record in made] == [record[name] for record in run], name
+        assert {r["task"]["id"] for r in made} == {r["task"]["id"] for r in run}
+        assert {r["policy_version"] for r in made} == {0}
+
+
+def test_rollouts_of_a_fixed_model_are_learned_and_corrected(
+    workshop: Any, rolled_out: Path, finished: Path, read_rows: Rows, no_rollouts: None
+) -> None:
+    directory = workshop.directory / "from_rollouts"
+    arguments = options_for(rolled_out, directory)
+    arguments[-1] = f"--model.path={finished / 'checkpoints' / 'step_0'}"
+    ended = workshop.main(*arguments, "--stages.0.steps=1", "--stages.1.steps=1", "--rl.lr=1e-2")
+    assert ended.returncode == 0, ended.stderr
+    first, second = read_rows(directory)
+    assert abs(first["mismatch_kl/mean"]) < 1e-4 < abs(second["mismatch_kl/mean"]), "the learner moved away"
+
+
+def test_rollouts_are_not_written_over(workshop: Any, rolled_out: Path, finished: Path) -> None:
+    for options, words in (
+        (["--steps=3"], "pass --resume"),
+        (["--steps=3", "--resume", "--rl.temperature=0.5"], "another recipe or model"),
+        (["--resume"], "needs --steps"),
+    ):
+        ended = rollout(workshop, finished, rolled_out, *options)
+        assert ended.returncode == 2 and words in ended.stderr, ended.stderr
+    ended = workshop.main("train", "coin.toml", "--output-dir", str(rolled_out))
+    assert ended.returncode == 2 and "holds a run" in ended.stderr
+    ended = rollout(workshop, finished, finished, "--steps=1", "--resume")
+    assert ended.returncode == 2 and "a run that learned" in ended.stderr
+    fresh = rolled_out.with_name("fresh")
+    ended = rollout(workshop, finished, fresh, "--steps=1", "--resume")
+    assert ended.returncode == 2 and "leave --resume out" in ended.stderr and not fresh.exists()
+
+
+# ---- what cannot be learned: exit 2, one line, nothing written ----
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    """The records and the recipe of the finished run, to be spoiled."""
+    directory = tmp_path / "copied"
+    shutil.copytree(finished / "trajectories", directory / "trajectories")
+    shutil.copy(finished / "config.toml", directory)
+    (directory / "checkpoints").symlink_to(finished / "checkpoints")
+    return directory
+
+
+def refused(workshop: Any, source: Path, *options: str) -> str:
+    directory = workshop.directory / "refused_records"
+    ended = workshop.main(*options_for(source, directory), *options)
+    assert ended.returncode == 2, ended.stderr
+    lines: list[str] = [line for line in ended.stderr.splitlines() if line.startswith("rocstar: ")]
+    assert len(lines) == 1 and "Traceback" not in ended.stderr
+    assert not directory.exists()
+    return lines[0]
+
+
+def spoil(path: Path, change: Callable[[dict[str, Any]], Any], *, only_first: bool = False) -> None:
+    records = list(read_records(path))
+    for record in records[: 1 if only_first else None]:
+        change(record)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+FAILED = {"failed": {"kind": "sandbox_lost", "retryable": True, "detail": "gone"}}
+
+
+def all_failed(copied: Path) -> None:
+    for path in (copied / "trajectories").iterdir():
+        spoil(path, lambda record: record.update(outcome=FAILED))
+
+
+def other_version(copied: Path) -> None:
+    path = copied / "trajectories" / "step_000001.jsonl"
+    path.write_text(path.read_text().replace('"v":1', '"v":2'))
+
+
+def other_text(copied: Path) -> None:
+    def change(record: dict[str, Any]) -> None:
+        record["segments"][0]["text"] = "<|begin_of_text|>Toss"
+
+    spoil(copied / "trajectories" / "step_000002.jsonl", change, only_first=True)
+
+
+def other_vocabulary(copied: Path) -> None:
+    def change(record: dict[str, Any]) -> None:
+        record["ids"][-1] = 151_643
+
+    spoil(copied / "trajectories" / "step_000001.jsonl", change, only_first=True)
+
+
+def no_records(copied: Path) -> None:
+    shutil.rmtree(copied / "trajectories")
+
+
+def a_gap(copied: Path) -> None:
+    (copied / "trajectories" / "step_000003.jsonl").unlink()
+
+
+def an_empty_step(copied: Path) -> None:
+    (copied / "trajectories" / "step_000003.jsonl").write_text("")
+
+
+@pytest.mark.parametrize(
+    ("damage", "options", "words"),
+    [
+        (no_records, [], ["copied", "has no records", "a run directory"]),
+        (all_failed, [], ["no trajectory of its 4 steps has a reward", "all of them failed"]),
+        (other_version, [], ["step_000001.jsonl:1", "not a trajectory record of version 1"]),
+        (other_text, [], ["step_000002.jsonl", "<|begin_of_text|>Toss", "another model", "--model.path="]),
+        (other_vocabulary, [], ["token 151643", "knows 383", "another model"]),
+        (a_gap, [], ["asks for 4 steps", "no records of step 3", "3 steps between 1 and 4"]),
+        (an_empty_step, [], ["step_000003.jsonl", "holds no record"]),
+        (None, ["--stages.1.steps=7"], ["asks for 9 steps", "has steps 1 to 4", "lower stages.*.steps"]),
+        (None, ["--stages.0.steps=0", "--stages.1.steps=0"], ["no RL step", "add [[stages]]"]),
+        (None, ["--model.path=scratch"], ["'scratch'", "checkpoints/step_0"]),
+        (None, ["--model.path=./gone"], ["./gone", "does not exist"]),
+        (None, ["--rl.temperature=0.7"], ["rl.temperature = 0.7", "at 1.0", "--rl.temperature=1.0"]),
+    ],
+)
+def test_records_that_cannot_be_learned(
+    workshop: Any, copied: Path, damage: Callable[[Path], None] | None, options: list[str], words: list[str]
+) -> None:
+    if damage:
+        damage(copied)
+    message = refused(workshop, copied, *options)
+    assert all(word in message for word in words), message
+
+
+def test_a_run_does_not_learn_from_itself(workshop: Any, finished: Path) -> None:
+    ended = workshop.main(*options_for(finished, finished))
+    assert ended.returncode == 2 and "are the same run" in ended.stderr
+
+
+def test_a_run_is_resumed_the_way_it_began(workshop: Any, finished: Path) -> None:
+    directory = workshop.directory / "finished_again"
+    shutil.copytree(finished, directory)
+    rows = (directory / "metrics.jsonl").read_text()
+    ended = workshop.main(*options_for(finished, directory), "--resume")
+    assert ended.returncode == 2 and "cannot go on with --from-rollouts" in ended.stderr
+    assert (directory / "metrics.jsonl").read_text() == rows
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda r: r["logprobs"].__setitem__(-1, None), "of the policy has log-prob None"),
+        (lambda r: r["logprobs"].pop(), "log-probs"),
+        (lambda r: r["segments"].pop(), "do not cover"),
+        (lambda r: r.update(outcome={"reward": 0.5, "method": "x"}), "reward must be 0.0 or 1.0"),
+        (lambda r: r.update(sibling=1, seed=[3, 1, 1]), "occurs twice"),
+    ],
+)
+def test_a_record_that_is_not_whole(
+    workshop: Any, copied: Path, change: Callable[[dict[str, Any]], Any], words: str
+) -> None:
+    """Found when its step is learned: the steps before it are not lost."""
+    spoil(copied / "trajectories" / "step_000002.jsonl", lambda r: change(r) if r["sibling"] == 5 else None)
+    directory = copied.parent / "learned"
+    ended = workshop.main(*options_for(copied, directory))
+    assert ended.returncode == 2 and words in ended.stderr.splitlines()[-1], ended.stderr
+    assert checkpoint.latest(directory) == checkpoint.step_directory(directory, 1)
+
+
+def test_a_step_whose_trajectories_all_failed_is_a_step_without_an_update(
+    workshop: Any, copied: Path, read_rows: Rows
+) -> None:
+    """As live: it is counted, and the next one learns."""
+    spoil(copied / "trajectories" / "step_000001.jsonl", lambda record: record.update(outcome=FAILED))
+    directory = copied.parent / "learned"
+    ended = workshop.main(*options_for(copied, directory))
+    assert ended.returncode == 0, ended.stderr
+    rows = read_rows(directory)
+    assert rows[0]["ledger/failed"] == 16 and "loss/policy" not in rows[0]
+    assert any("loss/policy" in row for row in rows[1:])

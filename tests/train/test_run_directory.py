@@ -37,6 +37,29 @@ def test_a_run_is_only_gone_on_with(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "trajectories"])
+def test_rollouts_without_a_learner_are_gone_on_with_by_rollouts_only(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(ConfigError, match="holds a run; pass --resume"):
+        claim(tmp_path, resume=False)
+    claim(tmp_path, resume=True, mark=name).close()
+    other = "trajectories" if name == "metrics.jsonl" else "metrics.jsonl"
+    with pytest.raises(ConfigError, match="holds no run to resume"):
+        claim(tmp_path, resume=True, mark=other)
+
+
+def test_records_make_a_directory_used(tmp_path: Path) -> None:
+    claim(tmp_path / "run", resume=False).close()
+    (tmp_path / "run" / "trajectories").mkdir()
+    discard_if_unused(tmp_path / "run")
+    assert not (tmp_path / "run").exists(), "an empty folder is no record"
+    claim(tmp_path / "run", resume=False).close()
+    (tmp_path / "run" / "trajectories").mkdir()
+    (tmp_path / "run" / "trajectories" / "step_000001.jsonl").touch()
+    discard_if_unused(tmp_path / "run")
+    assert (tmp_path / "run" / "trajectories" / "step_000001.jsonl").exists()
+
+
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be written"):

@@ -1,0 +1,136 @@
+"""`rocstar rollout`: trajectories of a model, without a learner.
+
+    one step   -> --out FILE.jsonl
+    many steps -> --out FOLDER/ config.toml, trajectories/step_N.jsonl    (what `train --from-rollouts` reads)
+
+The model stays the same over all steps: its version is 0 in every record. Step N is rolled out as step N of
+a run would be with this model: the same tasks, the same noise, whichever steps came before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from rocstar.engine.group import run_groups
+from rocstar.engine.record import to_record, write_records
+from rocstar.engine.rollout import Agent
+from rocstar.engine.types import Group, Scored, Task
+from rocstar.train.alone import last_stage, model_on_disk, open_engine_and_agent, run_to_end
+from rocstar.train.config import ConfigError, Recipe, StageConfig, to_toml
+from rocstar.train.console import Console
+from rocstar.train.data import TaskCursor
+from rocstar.train.preflight import load_all_tasks
+from rocstar.train.run_directory import CONFIG, METRICS, TRAJECTORIES, claim, discard_if_unused, records_file
+from rocstar.train.selection import Selection, policy_text, select
+from rocstar.train.source import LiveGroups
+from rocstar.train.step_metrics import rollout_metrics
+from rocstar.train.time_budget import TimeBudget
+from rocstar.train.verify import num_answers
+
+
+def roll_out_file(recipe: Recipe, model: str | None, *, out: Path, limit: int) -> dict[str, float]:
+    """Roll out groups on the first `limit` tasks; write records; return their metrics."""
+    stage, tasks = _first_stage(recipe)
+    if not out.resolve().parent.is_dir() or out.is_dir():
+        raise ConfigError(
+            f"--out {str(out)!r} cannot be written: give a file in a folder that exists, or --steps"
+        )
+    seed, tasks = recipe.run.seed, tasks[:limit]
+
+    async def work() -> dict[str, float]:
+        opened = open_engine_and_agent(recipe, model, stage.max_response_tokens, stage.max_turns)
+        async with opened as (_, agent):
+            size, num = recipe.rl.rollouts_per_task, len(tasks)
+            groups = [
+                group
+                async for group in run_groups(agent, tasks, size=size, seed=seed, step=1, max_groups=num)
+            ]
+            return rollout_metrics(_write(out, groups, recipe, stage, agent, step=1))
+
+    return run_to_end(work())
+
+
+def roll_out_steps(
+    recipe: Recipe, model: str | None, *, out: Path, steps: int, resume: bool
+) -> dict[str, float]:
+    """Roll out the batches of `steps` steps of the first stage into a folder; return sums over them.
+
+    Raises:
+        ConfigError: the folder has records and `resume` is false, or they are of another recipe or a run.
+    """
+    stage, tasks = _first_stage(recipe)
+    path = model_on_disk(recipe, model)
+    recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": path})})
+    with claim(out, resume=resume, mark=TRAJECTORIES):
+        try:
+            _settle(out, recipe)
+            return run_to_end(_all_steps(recipe, stage, tasks, out, steps))
+        finally:
+            discard_if_unused(out)
+
+
+def _first_stage(recipe: Recipe) -> tuple[StageConfig, list[Task]]:
+    last_stage(recipe)
+    return recipe.stages[0], load_all_tasks(recipe).stages[0]
+
+
+def _settle(out: Path, recipe: Recipe) -> None:
+    """Write the recipe beside the records, or see that it is the one they were begun with."""
+    text, path = to_toml(recipe), out / CONFIG
+    if (out / METRICS).exists():
+        raise ConfigError(f"{str(out)!r} holds a run that learned; take another --out")
+    if any((out / TRAJECTORIES).glob("*.jsonl")) and path.read_text(encoding="utf-8") != text:
+        raise ConfigError(
+            f"{str(out)!r} was begun with another recipe or model ({CONFIG} has it); "
+            "go on with that one, or take another --out"
+        )
+    path.write_text(text, encoding="utf-8")
+    (out / TRAJECTORIES).mkdir(exist_ok=True)
+
+
+async def _all_steps(
+    recipe: Recipe, stage: StageConfig, tasks: list[Task], out: Path, steps: int
+) -> dict[str, float]:
+    opened = open_engine_and_agent(recipe, None, stage.max_response_tokens, stage.max_turns)
+    total, rewards = Counter[str](), 0.0
+    cursor, budget = TaskCursor(tasks, seed=recipe.run.seed), TimeBudget()
+    with Console(steps, [stage.name]) as console:
+        async with opened as (engine, agent):
+            source = LiveGroups(
+                agent=agent,
+                engine=engine,
+                cursor=cursor,
+                rl=recipe.rl,
+                seed=recipe.run.seed,
+                budget=budget,
+            )
+            for step in range(1, steps + 1):
+                path = records_file(out, step)
+                if path.exists():
+                    cursor.take(recipe.rl.tasks_per_step)
+                    continue
+                groups = (await source.take(step)).groups
+                metrics = rollout_metrics(_write(path, groups, recipe, stage, agent, step=step))
+                console.step({"step": step, "stage": stage.name} | metrics | budget.finish())
+                total.update({k: int(v) for k, v in metrics.items() if k.startswith("ledger/")})
+                scored = [t.outcome.reward for g in groups for t in g.scored if isinstance(t.outcome, Scored)]
+                rewards += sum(scored)
+                total["steps"], total["scored"] = total["steps"] + 1, total["scored"] + len(scored)
+    return dict(total) | {"reward/mean": rewards / max(1, total["scored"])}
+
+
+def _write(
+    path: Path, groups: list[Group], recipe: Recipe, stage: StageConfig, agent: Agent, *, step: int
+) -> Selection:
+    """Records of a step, with what this recipe's RoC would make of them."""
+    selection = select(groups, recipe.rl, seed=recipe.run.seed, step=step)
+    decode = agent.chat.decode
+    write_records(
+        path,
+        (
+            to_record(t, v, stage=stage.name, num_answers=num_answers(policy_text(t)), decode=decode)
+            for t, v in selection.verdicts
+        ),
+    )
+    return selection
