@@ -11,12 +11,14 @@ Legend: I input tokens, T tokens with loss, D hidden size, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import MethodType
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import register_fsdp_forward_method
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
@@ -104,3 +106,11 @@ def check_head(model: PreTrainedModel) -> None:
             f"the logits of {name} are not the product of hidden states and head (a scale or a soft cap?); "
             "the loss does not know such a model"
         )
+
+
+def checkpoint_activations(model: PreTrainedModel) -> None:
+    """Keep of each layer its input alone, and compute the rest again in backward."""
+    any_model: Any = model  # transformers has no types for it, and its public name changes with version 6
+    keep_input = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    any_model._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=keep_input)
+    any_model.get_decoder().layers.train()  # a layer looks at that; nothing in it drops out

@@ -32,7 +32,7 @@ from rocstar.train.learner import BadMicroBatch, Learner, LossSettings, NonFinit
 from rocstar.train.loss_stats import LossStats
 from rocstar.train.model_io import DTYPES
 from rocstar.train.optim import OptimSpec
-from rocstar.train.policy_model import check_head
+from rocstar.train.policy_model import check_head, checkpoint_activations
 
 COLLECTIVE_TIMEOUT = timedelta(hours=2)
 """Followers wait this long for rank 0's next verb: a step's rollouts lie in between."""
@@ -124,8 +124,7 @@ def shard(model: PreTrainedModel, world: World, config: ModelConfig) -> None:
     any_model: Any = model  # transformers has no types for what follows
     layers = any_model.get_decoder().layers
     if config.activation_checkpointing:
-        any_model.gradient_checkpointing_enable({"use_reentrant": False})
-        layers.train()  # where transformers looks; dropout is no part of these models' attention
+        checkpoint_activations(model)
     if not is_apart(world, config):
         any_model.to(local_device())
         return

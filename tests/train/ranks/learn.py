@@ -1,0 +1,190 @@
+"""Learns the same two batches on 1, 2 and 4 gloo ranks; run by test_ranks.py in a process of its own.
+
+import once -> for each number of ranks: fork them -> each case: LearnerTeam, steps -> rank 0 saves
+"""
+
+import asyncio
+import dataclasses
+import math
+import os
+import socket
+import sys
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.models.llama.configuration_llama import LlamaConfig
+from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
+
+from rocstar.train import checkpoint
+from rocstar.train.algorithm.off_policy import Correction, Gate
+from rocstar.train.batch import Example, MicroBatch, pack
+from rocstar.train.config import ModelConfig
+from rocstar.train.learner import LossSettings, NonFiniteGradientError
+from rocstar.train.loss_stats import LossStats
+from rocstar.train.optim import OptimSpec
+from rocstar.train.team import LearnerTeam, World, shard
+
+SIZES = (1, 2, 4)
+VOCAB = 40
+SMALL = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.2,
+    "pad_token_id": None,
+}
+FAMILIES = {"qwen3": Qwen3Config, "llama": LlamaConfig}
+SETTINGS = LossSettings(
+    temperature=0.7,
+    clip_low=0.2,
+    clip_high=0.28,
+    correction=Correction.token,
+    gate=Gate(kl=50.0, ratio_p99=1e9, steps=3),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A model and how it is run."""
+
+    family: str
+    tied: bool
+    config: ModelConfig = ModelConfig()  # noqa: RUF009
+    correction: Correction = Correction.token
+    sizes: tuple[int, ...] = SIZES
+
+
+CASES = {
+    "qwen3 tied": Case("qwen3", tied=True),
+    "llama": Case("llama", tied=False, correction=Correction.icepop),
+    "llama tied": Case("llama", tied=True, correction=Correction.sequence, sizes=(1, 2)),
+    "checkpointing": Case("qwen3", tied=True, config=ModelConfig(activation_checkpointing=True), sizes=(2,)),
+    "bfloat16": Case("qwen3", tied=True, config=ModelConfig(dtype="bfloat16"), sizes=(1, 2)),
+}
+
+
+def build(case: Case) -> PreTrainedModel:
+    config = FAMILIES[case.family](**SMALL, tie_word_embeddings=case.tied)
+    torch.manual_seed(0)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    return model
+
+
+def examples(batch: int) -> list[Example]:
+    """Twelve trajectories of two turns with tool output in between."""
+    generator = torch.Generator().manual_seed(batch)
+    made = []
+    for k in range(12):
+        prompt, first, tool, second = (int(n) for n in torch.randint(1, 7, (4,), generator=generator))
+        mask = [0] * prompt + [1] * first + [0] * tool + [1] * second
+        ids = torch.randint(VOCAB, (len(mask),), generator=generator).tolist()
+        logprobs = (0.5 * torch.randn(len(mask), generator=generator) - 3.7).tolist()
+        advantage = float(torch.randn((), generator=generator))
+        weights = [m / 60 for m in mask]
+        made.append(
+            Example(
+                ids=ids,
+                mask=mask,
+                weights=weights,
+                rollout_logprobs=[p if m else None for p, m in zip(logprobs, mask, strict=True)],
+                advantage=advantage,
+                name=f"{batch}/{k}",
+            )
+        )
+    return made
+
+
+def updates(batch: int) -> list[list[MicroBatch]]:
+    rows = examples(batch)
+    return [pack(rows[:7], tokens_per_microbatch=24), pack(rows[7:], tokens_per_microbatch=24)]
+
+
+async def lead(team: LearnerTeam, settings: LossSettings) -> dict[str, Any]:
+    spec = OptimSpec(kind="adamw", lr=1e-3, weight_decay=0.1, grad_clip=1.0, warmup_steps=2)
+    await team.use(spec)
+    found: list[LossStats] = [await team.imitation_step(updates(9)[0])]
+    for batch in range(2):
+        found.append(await team.policy_step(updates(batch), settings))
+    weights = await team.full_weights() or checkpoint.full_weights(team.learner.model)
+    result = {
+        "stats": [{name: getattr(s, name) for name in LossStats.SUMS} for s in found],
+        "kl": [s.mismatch.kl() for s in found[1:]],
+        "worst": [[(w.trajectory, w.position) for w in s.worst] for s in found[1:]],
+        "grad_norms": [norm for s in found for norm in s.grad_norms],
+        "weights": {name: w.detach().clone() for name, w in weights},
+        "dtypes": {str(p.dtype) for p in team.learner.model.parameters()},
+    }
+    with torch.no_grad():
+        next(team.learner.model.parameters()).mul_(math.nan)
+    try:
+        await team.policy_step(updates(0), settings)
+    except NonFiniteGradientError as error:
+        names = sorted(name for part in error.parts for name in part.micro.names_S if name)
+        result["stopped"] = {
+            "message": str(error),
+            "names": names,
+            "norms": [p.grad_norm for p in error.parts],
+        }
+    await team.stop()
+    return result
+
+
+def learn(rank: int, size: int, out: Path) -> None:
+    torch.set_num_threads(1)
+    world = World.join()
+    assert (world.rank, world.size) == (rank, size)
+    for name, case in CASES.items():
+        if size not in case.sizes:
+            continue
+        model = build(case)
+        shard(model, world, case.config)
+        with ThreadPoolExecutor(1) as thread:
+            team = LearnerTeam(model, world, thread)
+            if rank:
+                team.follow()
+                continue
+            settings = dataclasses.replace(SETTINGS, correction=case.correction)
+            torch.save(asyncio.run(lead(team, settings)), out / f"{name} {size}.pt")
+    world.leave()
+
+
+def fork(size: int, out: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    children = []
+    for rank in range(size):
+        child = os.fork()
+        if not child:
+            os.environ |= {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(size),
+                "LOCAL_WORLD_SIZE": str(size),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+            }
+            try:
+                learn(rank, size, out)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            sys.stdout.flush()
+            os._exit(0)
+        children.append(child)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    if any(codes):
+        sys.exit(f"{size} ranks ended with {codes}")
+
+
+if __name__ == "__main__":
+    for number in SIZES:
+        fork(number, Path(sys.argv[1]))
