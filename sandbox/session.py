@@ -1,15 +1,19 @@
-"""A live interpreter of the pool.
+"""The live interpreters of a pool.
 
-caller -> LiveSession (one cell at a time) -> SandboxPool -> supervisor -> the session's process
+caller -> LiveSession (one cell at a time) -> OpenSessions -> Calls -> supervisor -> the session's process
 """
 
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol
 
+from rocstar.sandbox import wire
+from rocstar.sandbox.calls import Call, Calls, Line
 from rocstar.sandbox.types import ExecResult, Limits, SandboxError, SessionLost
+
+BRANCH_S = 30.0
+"""No branch takes so long."""
 
 _WHY = {
     "died": "its last cell exited, crashed or was killed",
@@ -20,25 +24,13 @@ _WHY = {
 }
 
 
-class _Pool(Protocol):
-    async def run_cell(
-        self, session: "LiveSession", code: str, wall_s: float, deadline: float | None
-    ) -> ExecResult: ...
-
-    async def branch(self, session: "LiveSession") -> "LiveSession": ...
-
-    async def close_session(self, session: "LiveSession") -> None: ...
-
-    def when_answered(self, session: "LiveSession", then: Callable[[], None]) -> None: ...
-
-
 class LiveSession:
     """See types.Session. Cells of one session wait for each other; those of different sessions do not."""
 
-    def __init__(self, pool: _Pool, number: int, limits: Limits) -> None:
+    def __init__(self, owner: "OpenSessions", number: int, limits: Limits) -> None:
         self.number = number
         self.limits = limits
-        self._pool = pool
+        self._owner = owner
         self._turn = asyncio.Lock()
         self._lost: str | None = None
 
@@ -56,11 +48,11 @@ class LiveSession:
     ) -> ExecResult:
         limits = self.limits if wall_s is None else dataclasses.replace(self.limits, wall_s=wall_s)
         async with self._own_turn(deadline):
-            return await self._pool.run_cell(self, code, limits.wall_s, deadline)
+            return await self._owner.run_cell(self, code, limits.wall_s, deadline)
 
     async def branch(self) -> "LiveSession":
         async with self._own_turn(None):
-            return await self._pool.branch(self)
+            return await self._owner.branch(self)
 
     @asynccontextmanager
     async def _own_turn(self, deadline: float | None) -> AsyncIterator[None]:
@@ -76,13 +68,13 @@ class LiveSession:
         except SandboxError as error:
             raise self._told(error) from None
         finally:
-            self._pool.when_answered(self, self._turn.release)
+            self._owner.when_answered(self, self._turn.release)
 
     async def close(self) -> None:
-        await self._pool.close_session(self)
+        self._owner.close(self)
 
     def lose(self, reason: str) -> None:
-        """For the pool, when the process is gone."""
+        """For its owner, when the process is gone."""
         if self._lost is None:
             self._lost = reason
 
@@ -98,3 +90,63 @@ class LiveSession:
         if self._lost is not None:
             why = _WHY.get(self._lost, self._lost)
             raise SessionLost(f"session {self.id} is gone: {why}", reason=self._lost)
+
+
+class OpenSessions:
+    """The sessions of a pool that live. Invariant: one that is not in here is lost, and says why."""
+
+    def __init__(self, calls: Calls, line: Line) -> None:
+        self._calls = calls
+        self._line = line
+        self._living: dict[int, LiveSession] = {}
+        self.evictions = 0
+        """Sessions that gave way to others or whose lease ended."""
+
+    def __len__(self) -> int:
+        return len(self._living)
+
+    # --- for LiveSession ---------------------------------------------------------------------------------
+
+    async def run_cell(
+        self, session: LiveSession, code: str, wall_s: float, deadline: float | None
+    ) -> ExecResult:
+        def encode(call_id: int) -> bytes:
+            return wire.encode_cell(call_id, session.number, code, wall_s)
+
+        call = Call(encode, wall_s, restartable=False, session=session)
+        result: ExecResult = await self._calls.perform(call, deadline)
+        return result
+
+    async def branch(self, session: LiveSession) -> LiveSession:
+        def encode(call_id: int) -> bytes:
+            return wire.encode_branch(call_id, session.number)
+
+        call = Call(encode, BRANCH_S, restartable=False, opens=session.limits, session=session)
+        branch: LiveSession = await self._calls.perform(call, None)
+        return branch
+
+    def when_answered(self, session: LiveSession, then: Callable[[], None]) -> None:
+        self._calls.when_answered(session, then)
+
+    def close(self, session: LiveSession) -> None:
+        """Also a session that was opened for a caller who is gone."""
+        if self._living.pop(session.number, None) is not None:
+            session.lose("closed")
+            self._line.write(wire.encode_id(wire.CLOSE, session.number))
+
+    # --- for the pool ------------------------------------------------------------------------------------
+
+    def opened(self, number: int, limits: Limits) -> LiveSession:
+        self._living[number] = session = LiveSession(self, number, limits)
+        return session
+
+    def gone(self, number: int, reason: str) -> None:
+        """The supervisor has ended it."""
+        self.evictions += reason in ("evicted", "expired")
+        if session := self._living.pop(number, None):
+            session.lose(reason)
+
+    def lose_all(self, reason: str) -> None:
+        for session in self._living.values():
+            session.lose(reason)
+        self._living.clear()

@@ -9,8 +9,8 @@ from typing import Any
 
 from rocstar.sandbox.types import MAX_TEXT_BYTES, ExecRequest, Limits, SandboxError, Status
 
-RUN, CANCEL, OPEN, CELL, BRANCH, CLOSE = 1, 2, 3, 4, 5, 6
-HELLO, FATAL, RESULT, FAILED, OPENED, GONE, ZYGOTE = 16, 17, 18, 19, 20, 21, 22
+RUN, CANCEL, OPEN, CELL, BRANCH, CLOSE, PING = 1, 2, 3, 4, 5, 6, 7
+HELLO, FATAL, RESULT, FAILED, OPENED, GONE, ZYGOTE, PONG = 16, 17, 18, 19, 20, 21, 22, 23
 
 STATUSES = tuple(Status)
 """In the order of csrc/protocol.h."""
@@ -33,7 +33,7 @@ def frame(kind: int, payload: bytes) -> bytes:
 
 
 def encode_id(kind: int, number: int) -> bytes:
-    """CANCEL of a call, CLOSE of a session."""
+    """CANCEL of a call, CLOSE of a session, PING with any number."""
     return frame(kind, _ID.pack(number))
 
 

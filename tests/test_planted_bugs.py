@@ -196,6 +196,12 @@ BUGS: list[tuple[str, str, str, str]] = [
         "tests/train/test_reward.py",
     ),
     (
+        "sandbox/watchdog.py",
+        "if self._silent_s > SILENT_S or",
+        "if self._silent_s > SILENT_S + longest_s or",
+        "tests/sandbox/test_watchdog.py",
+    ),
+    (
         "sandbox/fabric/worker_commands.py",
         "streams, count=1, block=BLOCK_MS",
         "streams, count=1, block=BLOCK_MS, noack=True",

@@ -1,34 +1,17 @@
 """Programs in one call: each index once, each program for itself, and nothing left when the caller stops."""
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from rocstar.sandbox.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError
 
+from .watching import PATIENCE_S, programs_of, until
+
 HANG = "import time; time.sleep(600)"
 LONG = Limits(wall_s=300)
 GIB = 1 << 30
-PATIENCE_S = 30
-
-
-def children_of(pid: int) -> set[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return {int(child) for child in text.split()}
-
-
-def programs_of(pool: SandboxPool) -> set[int]:
-    """Pids of what runs programs: all that the supervisor has besides its zygotes."""
-    return children_of(pool.supervisor_pid) - {pid for pids in pool.zygotes.values() for pid in pids}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def test_a_batch_gives_each_index_once_as_programs_end() -> None:
@@ -44,7 +27,7 @@ async def test_a_batch_gives_each_index_once_as_programs_end() -> None:
 
 async def test_a_batch_larger_than_all_room() -> None:
     async with SandboxPool(max_live=2, max_queued=0) as pool:
-        requests = [ExecRequest(code=f"{i}") for i in range(5 * pool._window)]
+        requests = [ExecRequest(code=f"{i}") for i in range(5 * pool._calls.window)]
         async with asyncio.timeout(PATIENCE_S):
             got = {index: outcome async for index, outcome in pool.run_batch(requests)}
         assert len(got) == len(requests) and pool.in_flight == 0

@@ -5,28 +5,13 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from rocstar.sandbox.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, Limits, SandboxError
 
-PATIENCE_S = 30
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
-
-def processes_of(pool: SandboxPool) -> set[int]:
-    pid = pool.supervisor_pid
-    children = {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
-    return children - {zygote for zygotes in pool.zygotes.values() for zygote in zygotes}
-
+from .watching import PATIENCE_S, ended, programs_of, until
 
 HOSTILE = """
 import array, ctypes, os, signal, socket, struct, time
@@ -99,19 +84,11 @@ async def test_a_hostile_session_loses_itself_and_nobody_else(name: str) -> None
             assert (await other.run("x")).value == "2"
             for _ in range(3):
                 assert (await asyncio.wait_for(pool.run(ExecRequest(code="1")), PATIENCE_S)).value == "1"
-            await until(lambda: len(processes_of(pool)) == 1)
+            await until(lambda: len(programs_of(pool)) == 1)
             assert (pool.restarts, pool.supervisor_pid, victim.poll()) == (0, supervisor, None)
-            survivors = {supervisor, *processes_of(pool)}
+            survivors = {supervisor, *programs_of(pool)}
         assert not any(os.path.exists(f"/proc/{pid}") for pid in survivors)  # noqa: ASYNC240
         victim.kill()
-
-
-def is_running(pid: int) -> bool:
-    """Zombies do not count: who inherits them may take his time."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 async def test_no_branch_outlives_a_killed_supervisor() -> None:
@@ -124,7 +101,7 @@ async def test_no_branch_outlives_a_killed_supervisor() -> None:
         await hostile.run(HOSTILE + UNTIED_BRANCH)
         with pytest.raises(SandboxError, match="outlive"):
             await asyncio.wait_for(hostile.branch(), PATIENCE_S)
-        pids = processes_of(pool)
+        pids = programs_of(pool)
         assert len(pids) >= 3
         os.kill(pool.supervisor_pid, signal.SIGKILL)
-        await until(lambda: not any(map(is_running, pids)))
+        await until(lambda: all(map(ended, pids)))

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,22 +11,11 @@ from rocstar.sandbox import process
 from rocstar.sandbox.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Status
 
+from .watching import PATIENCE_S, children_of, programs_of, until
+
 HANG = "import sys, time; print('up', flush=True); time.sleep(600)"
 LONG = Limits(wall_s=300)
 GIB = 1 << 30
-
-PATIENCE_S = 30
-"""After this a test that waits for something has failed."""
-
-
-def children_of(pid: int) -> set[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return {int(child) for child in text.split()}
-
-
-def programs_of(pool: SandboxPool) -> set[int]:
-    """Pids of what runs programs: all that the supervisor has besides its zygotes."""
-    return children_of(pool.supervisor_pid) - {pid for pids in pool.zygotes.values() for pid in pids}
 
 
 async def gone(pid: int) -> None:
@@ -45,12 +33,6 @@ async def gone(pid: int) -> None:
     finally:
         loop.remove_reader(pidfd)
         os.close(pidfd)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def start_hanging(
@@ -73,7 +55,7 @@ async def test_two_hundred_calls_at_once() -> None:
 async def test_no_more_programs_live_than_allowed() -> None:
     async with SandboxPool(max_live=2, max_queued=3) as pool:
         tasks, first = await start_hanging(pool, 2)
-        room = pool._window + 3
+        room = pool._calls.window + 3
         waiting = [asyncio.create_task(pool.run(ExecRequest(code="1"))) for _ in range(room + 10)]
         await until(lambda: pool.in_flight == room)  # the rest waits for room
         assert sorted(programs_of(pool)) == first
@@ -90,7 +72,7 @@ async def test_programs_wait_for_the_sum_of_their_memory() -> None:
         large = asyncio.create_task(pool.run(ExecRequest(code="1", limits=Limits(memory_bytes=2 * GIB))))
         behind = asyncio.create_task(pool.run(ExecRequest(code="2", limits=Limits(memory_bytes=1 << 20))))
         cancelled = asyncio.create_task(pool.run(ExecRequest(code="3")))
-        await until(lambda: len(pool._sent) == 5)
+        await until(lambda: len(pool._calls.sent) == 5)
         assert sorted(programs_of(pool)) == first  # what is small does not overtake what is large
         cancelled.cancel()
         tasks[0].cancel()
@@ -121,7 +103,7 @@ async def test_calls_cancelled_at_any_moment_leave_all_places_free() -> None:
         await until(lambda: pool.in_flight == 0)
         async with asyncio.timeout(PATIENCE_S):
             assert [(await pool.run(ExecRequest(code="1"))).value for _ in range(4)] == ["1"] * 4
-        assert pool._room._value == pool._window + (1 << 16)
+        assert pool._calls.room._value == pool._calls.window + (1 << 16)
 
 
 async def test_a_deadline_kills_the_child_and_is_no_result() -> None:
@@ -138,8 +120,8 @@ async def test_a_deadline_kills_the_child_and_is_no_result() -> None:
 async def test_a_deadline_passes_while_waiting_for_room() -> None:
     async with SandboxPool(max_live=1, max_queued=0) as pool:
         [first], _ = await start_hanging(pool)
-        others = [asyncio.create_task(pool.run(ExecRequest(code="1"))) for _ in range(pool._window - 1)]
-        await until(lambda: pool._room.locked())
+        others = [asyncio.create_task(pool.run(ExecRequest(code="1"))) for _ in range(pool._calls.window - 1)]
+        await until(lambda: pool._calls.room.locked())
         with pytest.raises(SandboxError, match="deadline"):
             await pool.run(ExecRequest(code="1"), deadline=asyncio.get_running_loop().time() + 0.05)
         first.cancel()
@@ -153,7 +135,7 @@ async def test_a_cancelled_call_in_the_queue_never_runs() -> None:
         await until(lambda: pool.in_flight == 21)
         for task in queued:
             task.cancel()
-        await until(lambda: len(pool._sent) == 1)
+        await until(lambda: len(pool._calls.sent) == 1)
         assert programs_of(pool) == {child}
         running.cancel()
         await gone(child)
@@ -167,9 +149,9 @@ async def test_close_leaves_no_process_and_fails_all_calls() -> None:
         # Some with the supervisor, one waiting for room.
         tasks = [
             running,
-            *(asyncio.create_task(pool.run(ExecRequest(code="1"))) for _ in range(pool._window)),
+            *(asyncio.create_task(pool.run(ExecRequest(code="1"))) for _ in range(pool._calls.window)),
         ]
-        await until(lambda: pool._room.locked())
+        await until(lambda: pool._calls.room.locked())
         pids = [child, pool.supervisor_pid, *pool.zygotes["stdlib"]]
         scratch = Path(pool._facts["scratch"])
     async with asyncio.timeout(PATIENCE_S):

@@ -4,36 +4,15 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rocstar.sandbox import pool as pool_module
-from rocstar.sandbox import process
+from rocstar.sandbox import calls, process, watchdog
 from rocstar.sandbox.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, Limits, SandboxError, SessionLost
 
-PATIENCE_S = 60
-
-
-def children_of(pid: int) -> set[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return {int(child) for child in text.split()}
-
-
-def programs_of(pool: SandboxPool) -> set[int]:
-    return children_of(pool.supervisor_pid) - {pid for pids in pool.zygotes.values() for pid in pids}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
-
-def ended(pid: int) -> bool:
-    return not Path(f"/proc/{pid}").exists()
+from .watching import PATIENCE_S, children_of, ended, programs_of, until
 
 
 async def test_a_killed_zygote_loses_no_call_and_no_session() -> None:
@@ -111,7 +90,7 @@ async def test_a_supervisor_killed_in_each_stage_of_a_call() -> None:
 
 
 async def test_a_call_that_kills_each_supervisor_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "MAX_ATTEMPTS", 2)
+    monkeypatch.setattr(calls, "MAX_ATTEMPTS", 2)
     async with SandboxPool() as pool:
         task = asyncio.create_task(pool.run(ExecRequest(code="import time; time.sleep(600)")))
         for _ in range(2):
@@ -127,7 +106,7 @@ async def test_a_call_that_kills_each_supervisor_is_given_up(monkeypatch: pytest
 async def test_a_pool_closes_while_its_supervisor_is_replaced() -> None:
     async with SandboxPool() as pool:
         tasks = [asyncio.create_task(pool.run(ExecRequest(code="1"))) for _ in range(3)]
-        await until(lambda: len(pool._sent) == 3)
+        await until(lambda: len(pool._calls.sent) == 3)
         os.kill(pool.supervisor_pid, signal.SIGKILL)
         await until(lambda: pool.supervisor_pid == 0)
     async with asyncio.timeout(PATIENCE_S):
@@ -140,29 +119,35 @@ async def test_a_supervisor_that_cannot_be_replaced_fails_calls_until_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with SandboxPool() as pool:
-        whole = pool._options
+        whole = pool._keeper.options
         broken = process.SupervisorOptions(
             **{name: getattr(whole, name) for name in whole.__dataclass_fields__} | {"program": "/none"}
         )
-        monkeypatch.setattr(pool, "_options", broken)
+        monkeypatch.setattr(pool._keeper, "options", broken)
         os.kill(pool.supervisor_pid, signal.SIGKILL)
         await until(lambda: pool.supervisor_pid == 0)
         for _ in range(2):  # each call tries once more, and none waits for ever
             with pytest.raises(SandboxError, match="cannot start") as failure:
                 await asyncio.wait_for(pool.run(ExecRequest(code="1")), PATIENCE_S)
             assert failure.value.kind == "zygote_start"
-        monkeypatch.setattr(pool, "_options", whole)
+        monkeypatch.setattr(pool._keeper, "options", whole)
         assert (await asyncio.wait_for(pool.run(ExecRequest(code="1")), PATIENCE_S)).value == "1"
 
 
 async def test_a_stopped_supervisor_is_taken_to_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "HANG_GRACE_S", 0.1)
+    """However long the calls may take that it has, and however many there were before."""
+    monkeypatch.setattr(watchdog, "TICK_S", 0.1)
+    monkeypatch.setattr(watchdog, "SILENT_S", 0.5)
     async with SandboxPool() as pool:
         first = pool.supervisor_pid
+        for _ in range(3):
+            await pool.run(ExecRequest(code="1", limits=Limits(wall_s=3600)))
         os.kill(first, signal.SIGSTOP)
-        request = ExecRequest(code="1", limits=Limits(wall_s=0.2))
-        assert (await asyncio.wait_for(pool.run(request), PATIENCE_S)).value == "1"
-        assert pool.supervisor_pid != first
+        request = ExecRequest(code="1", limits=Limits(wall_s=3600))
+        tasks = [asyncio.create_task(pool.run(request)) for _ in range(3 * pool._calls.window)]
+        results = await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE_S)
+        assert {result.value for result in results} == {"1"}
+        assert pool.supervisor_pid != first and pool.restarts == 1
 
 
 async def test_a_pool_with_a_stopped_supervisor_closes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +156,7 @@ async def test_a_pool_with_a_stopped_supervisor_closes(monkeypatch: pytest.Monke
         os.kill(pool.supervisor_pid, signal.SIGSTOP)
         long = ExecRequest(code="#" * (4 << 20))
         tasks = [asyncio.create_task(pool.run(long)) for _ in range(4)]  # more than the socket takes
-        await until(lambda: len(pool._sent) == 4)
+        await until(lambda: len(pool._calls.sent) == 4)
     await asyncio.gather(*tasks, return_exceptions=True)
     assert not children_of(os.getpid())
 

@@ -1,8 +1,6 @@
 """Sessions of the pool: state, errors, interrupts, leases, eviction, branches, and hostile cells."""
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -10,20 +8,9 @@ from rocstar.sandbox.pool import SandboxPool
 from rocstar.sandbox.session import LiveSession
 from rocstar.sandbox.types import ExecRequest, Limits, SandboxError, SessionLost, Status
 
+from .watching import PATIENCE_S, programs_of, until
+
 GIB = 1 << 30
-PATIENCE_S = 30
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
-
-def processes_of(pool: SandboxPool) -> set[int]:
-    pid = pool.supervisor_pid
-    children = {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
-    return children - {zygote for zygotes in pool.zygotes.values() for zygote in zygotes}
 
 
 async def value(session: LiveSession, code: str) -> str | None:
@@ -201,7 +188,7 @@ async def test_a_session_closed_under_its_cell() -> None:
         with pytest.raises(SessionLost) as loss:
             await cell
         assert loss.value.reason == "closed"
-        await until(lambda: not processes_of(pool))
+        await until(lambda: not programs_of(pool))
 
 
 async def test_bad_arguments_are_the_callers_and_harm_nobody() -> None:
@@ -251,7 +238,7 @@ async def test_a_session_does_not_give_way_to_its_own_cell() -> None:
         session = await pool.open_session()
         await session.run("x = 1")
         program = asyncio.create_task(pool.run(ExecRequest(code="import time; time.sleep(0.3)")))
-        await until(lambda: len(processes_of(pool)) == 2)
+        await until(lambda: len(programs_of(pool)) == 2)
         assert await value(session, "x") == "1"
         assert (await program).status is Status.OK
 
@@ -300,7 +287,7 @@ async def test_a_cancelled_branch_leaves_its_origin_alone() -> None:
             if not task.cancelled() and task.exception() is None:
                 await task.result().close()
         assert await value(session, "x") == "3"
-        await until(lambda: pool.sessions == 1 and len(processes_of(pool)) == 1)
+        await until(lambda: pool.sessions == 1 and len(programs_of(pool)) == 1)
 
 
 async def test_a_session_with_threads_is_not_branched() -> None:
@@ -336,4 +323,4 @@ async def test_open_sessions_that_nobody_takes_are_closed() -> None:
             await asyncio.gather(task, return_exceptions=True)
             if not task.cancelled() and task.exception() is None:
                 await task.result().close()
-        await until(lambda: pool.sessions == 0 and pool.in_flight == 0 and not processes_of(pool))
+        await until(lambda: pool.sessions == 0 and pool.in_flight == 0 and not programs_of(pool))

@@ -1,0 +1,32 @@
+"""What tests see of a pool's processes, and how they wait for it."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from rocstar.sandbox.pool import SandboxPool
+
+PATIENCE_S = 60
+"""After this a test that waits for something has failed."""
+
+
+def children_of(pid: int) -> set[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return {int(child) for child in text.split()}
+
+
+def programs_of(pool: SandboxPool) -> set[int]:
+    """Pids of what runs programs and sessions: all that the supervisor has besides its zygotes."""
+    return children_of(pool.supervisor_pid) - {pid for pids in pool.zygotes.values() for pid in pids}
+
+
+def ended(pid: int) -> bool:
+    """And was reaped."""
+    return not Path(f"/proc/{pid}").exists()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Lets everything else run until `condition` holds."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
