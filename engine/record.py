@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rocstar.engine.plain_json import from_plain, to_plain
 from rocstar.engine.types import (
     Failed,
     FinishReason,
@@ -59,12 +60,7 @@ def to_record(
         "id": str(t.key),
         "step": t.key.step,
         "stage": stage,
-        "task": {
-            "id": t.task.id,
-            "source": t.task.source,
-            "question": t.task.question,
-            "answer": t.task.answer,
-        },
+        "task": _task(t.task),
         "sibling": t.key.sibling,
         "policy_version": max((span.version for span in t.version_spans), default=-1),
         "ids": list(t.ids),
@@ -83,6 +79,14 @@ def to_record(
         "seed": [t.key.seed, t.key.step, t.key.sibling],
         "num_answers": num_answers,
     }
+
+
+def _task(task: Task) -> dict[str, Any]:
+    told = {"id": task.id, "source": task.source, "question": task.question, "answer": task.answer}
+    try:
+        return told | {"meta": to_plain(dict(task.meta))} if task.meta else told
+    except TypeError:
+        return told
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
@@ -120,12 +124,12 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 def from_record(record: Mapping[str, Any]) -> Trajectory:
     """The trajectory of a record. ValueError for another version.
 
-    The verdict stays in the record; a task's `meta` is not recorded and comes back empty.
+    The verdict stays in the record. A task's `meta` comes back empty where it had a value that is not plain.
     """
     if record.get("v") != VERSION:
         raise ValueError(f"record version {record.get('v')!r}; this reads version {VERSION}")
     seed, step, sibling = record["seed"]
-    task = Task(**record["task"])
+    task = Task(**record["task"] | {"meta": from_plain(record["task"].get("meta", {}))})
     outcome: Outcome
     if "failed" in record["outcome"]:
         outcome = Failed(**record["outcome"]["failed"])

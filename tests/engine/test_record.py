@@ -64,6 +64,18 @@ def turns(draw: Any) -> Turn:
     )
 
 
+scalars = st.none() | st.booleans() | integers | logprobs | any_text
+hashable = st.recursive(scalars, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=2))
+plain = st.recursive(
+    hashable,
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(hashable, inner, max_size=2) | st.sets(hashable)
+    ),
+    max_leaves=6,
+)
+metas = st.dictionaries(st.sampled_from(["~", "of", "entry"]), plain, max_size=3)
+
+
 def tuples(of: Any, **fields: Any) -> Any:
     return st.lists(st.builds(of, **fields), max_size=3).map(tuple)
 
@@ -71,7 +83,7 @@ def tuples(of: Any, **fields: Any) -> Any:
 trajectories = st.builds(
     Trajectory,
     key=st.builds(TrajectoryKey, seed=integers, step=integers, task_id=st.just("t"), sibling=integers),
-    task=st.builds(Task, id=st.just("t"), source=text, question=any_text, answer=text, meta=st.just({})),
+    task=st.builds(Task, id=st.just("t"), source=text, question=any_text, answer=text, meta=metas),
     ids=st.lists(integers, max_size=5).map(tuple),
     logprobs=st.lists(st.none() | logprobs, max_size=5).map(tuple),
     segments=tuples(Segment, start=integers, end=integers, origin=st.sampled_from(Origin)),
@@ -100,6 +112,23 @@ def test_file_gives_the_trajectories_back(
     assert [from_record(r) for r in records] == made
 
 
+def types_of(value: Any) -> Any:
+    """The types of a plain value and of all inside it."""
+    if isinstance(value, dict):
+        return [(types_of(k), types_of(v)) for k, v in value.items()]
+    if isinstance(value, set | frozenset):
+        return (type(value), sorted(repr(types_of(item)) for item in value))
+    return (type(value), [types_of(v) for v in value]) if isinstance(value, list | tuple) else type(value)
+
+
+@given(meta=metas)
+def test_meta_keeps_its_types(meta: dict[str, Any]) -> None:
+    """A scorer may tell a tuple from a list."""
+    told = record(dataclasses.replace(EXAMPLE, task=dataclasses.replace(EXAMPLE.task, meta=meta)))
+    again = from_record(json.loads(json.dumps(told))).task.meta
+    assert again == meta and types_of(dict(again)) == types_of(meta)
+
+
 @given(bits=st.integers(0, 2**64 - 1))
 def test_logprobs_keep_every_bit(bits: int) -> None:
     (value,) = struct.unpack("<d", struct.pack("<Q", bits))
@@ -110,7 +139,7 @@ def test_logprobs_keep_every_bit(bits: int) -> None:
 
 EXAMPLE = Trajectory(
     key=TrajectoryKey(seed=1, step=2, task_id="t", sibling=3),
-    task=Task(id="t", source="s", question="q", answer="a", meta={"secret": 1}),
+    task=Task(id="t", source="s", question="q", answer="a", meta={"entry": (1, 2)}),
     ids=(10, 11, 12, 13),
     logprobs=(None, -0.5, None, -0.25),
     segments=(
@@ -152,7 +181,13 @@ def test_fields_of_version_1() -> None:
         "id": "s2/t/3",
         "step": 2,
         "stage": "one",
-        "task": {"id": "t", "source": "s", "question": "q", "answer": "a"},
+        "task": {
+            "id": "t",
+            "source": "s",
+            "question": "q",
+            "answer": "a",
+            "meta": {"entry": {"~": "tuple", "of": [1, 2]}},
+        },
         "sibling": 3,
         "policy_version": 6,
         "ids": [10, 11, 12, 13],
@@ -230,9 +265,17 @@ def test_dropped_and_failed() -> None:
     assert told["policy_version"] == -1
 
 
-def test_hidden_truth_of_a_task_is_not_recorded() -> None:
-    assert "secret" not in json.dumps(record(EXAMPLE))
-    assert from_record(record(EXAMPLE)).task.meta == {}
+def test_meta_that_is_not_plain_is_left_out() -> None:
+    task = dataclasses.replace(EXAMPLE.task, meta={"entry": object()})
+    made = record(dataclasses.replace(EXAMPLE, task=task))
+    assert "meta" not in made["task"] and from_record(made).task.meta == {}
+
+
+def test_an_unknown_tag_is_no_record() -> None:
+    made = record(EXAMPLE)
+    made["task"]["meta"] = {"~": "Fraction", "of": [1, 2]}
+    with pytest.raises(ValueError, match="unknown tag 'Fraction'"):
+        from_record(made)
 
 
 @pytest.mark.parametrize("version", [None, 0, 2, "1"])
