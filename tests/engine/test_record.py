@@ -64,16 +64,11 @@ def turns(draw: Any) -> Turn:
     )
 
 
-scalars = st.none() | st.booleans() | integers | logprobs | any_text
-hashable = st.recursive(scalars, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=2))
-plain = st.recursive(
-    hashable,
-    lambda inner: (
-        st.lists(inner, max_size=2) | st.dictionaries(hashable, inner, max_size=2) | st.sets(hashable)
-    ),
-    max_leaves=6,
-)
-metas = st.dictionaries(st.sampled_from(["~", "of", "entry"]), plain, max_size=3)
+scalars = st.none() | st.booleans() | integers | logprobs | text
+hashable = scalars | st.tuples(scalars, scalars) | st.frozensets(scalars, max_size=2)
+flat = hashable | st.lists(hashable, max_size=2) | st.sets(hashable, max_size=2)
+plain = flat | st.tuples(flat) | st.lists(flat, max_size=2) | st.dictionaries(hashable, flat, max_size=2)
+metas = st.dictionaries(st.sampled_from(["~", "of", "entry"]), plain, max_size=2)
 
 
 def tuples(of: Any, **fields: Any) -> Any:
