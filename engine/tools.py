@@ -144,14 +144,20 @@ class ToolBox(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PythonToolBox:
-    """The Python tool over a sandbox. Stateless: calls of one trajectory share nothing."""
+class _Settings:
+    """What both tools run by, and how they tell of it."""
 
-    sandbox: Sandbox
     limits: Limits
     flavour: str
     style: TextStyle
     max_parallel_calls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonToolBox(_Settings):
+    """The Python tool over a sandbox. Stateless: calls of one trajectory share nothing."""
+
+    sandbox: Sandbox
 
     @property
     def schemas(self) -> Sequence[Mapping[str, Any]]:
@@ -198,14 +204,10 @@ class _Programs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JupyterToolBox:
+class JupyterToolBox(_Settings):
     """The notebook tool: one live interpreter per trajectory, opened at its first call, closed at its end."""
 
     sandbox: SessionSandbox
-    limits: Limits
-    flavour: str
-    style: TextStyle
-    max_parallel_calls: int
 
     @property
     def schemas(self) -> Sequence[Mapping[str, Any]]:

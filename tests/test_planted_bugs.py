@@ -143,7 +143,7 @@ BUGS: list[tuple[str, str, str, str]] = [
         "engine/tools.py",
         "is_error=result.status is not Status.OK",
         "is_error=result.status is Status.ERROR",
-        "tests/engine/test_tools.py",
+        "tests/engine/test_tool_text.py",
     ),
     (
         "engine/tools.py",

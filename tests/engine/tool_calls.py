@@ -1,0 +1,29 @@
+"""Tool boxes over a scripted sandbox, and calls for them."""
+
+from typing import Any
+
+from rocstar.engine.tools import PYTHON_TOOL, PythonToolBox, ToolBox
+from rocstar.engine.types import ToolCall, ToolResult
+from rocstar.sandbox.testing import FakeSandbox
+from rocstar.sandbox.types import Limits
+
+LIMITS = Limits(wall_s=1.5)
+
+
+def box(script: Any, *, max_parallel_calls: int = 4, sandbox: Any = None) -> PythonToolBox:
+    return PythonToolBox(
+        sandbox=sandbox or FakeSandbox(script),
+        limits=LIMITS,
+        flavour="stdlib",
+        style="brief",
+        max_parallel_calls=max_parallel_calls,
+    )
+
+
+def call(code: Any, name: str = PYTHON_TOOL, **arguments: Any) -> ToolCall:
+    return ToolCall(name=name, arguments={"code": code, **arguments})
+
+
+async def execute(tools: ToolBox, *calls: ToolCall) -> tuple[ToolResult, ...]:
+    async with tools.open(seed=100) as opened:
+        return await opened.execute(calls, turn=1, deadline=None)
