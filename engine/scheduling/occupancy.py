@@ -31,12 +31,13 @@ class Forecast:
     variance_K: Floats
     area: float
 
-    def peak(self, safety: float, extra: Forecast | None = None) -> float:
-        """The highest mean + `safety` standard deviations, with `extra` on top."""
+    def peak(self, safety: float, extra: Forecast | None = None, room_K: Floats | None = None) -> float:
+        """The highest mean + `safety` standard deviations, with `extra` on top, as a share of `room_K`."""
         mean_K, variance_K = self.mean_K, self.variance_K
         if extra is not None:
             mean_K, variance_K = mean_K + extra.mean_K, variance_K + extra.variance_K
-        return float(np.max(mean_K + safety * np.sqrt(variance_K)))
+        high_K = mean_K + safety * np.sqrt(variance_K)
+        return float(np.max(high_K if room_K is None else high_K / room_K))
 
     def add(self, extra: Forecast) -> None:
         self.mean_K += extra.mean_K

@@ -79,6 +79,7 @@ class LengthPredictor:
     """By stage: the expected length of one that has reached bin b."""
     _edges: dict[int, list[float]] = field(default_factory=dict)
     """By stage: the expected lengths between which its levels lie."""
+    _steady: dict[int, Floats] = field(default_factory=dict)
     _shares: dict[int, list[float]] = field(default_factory=dict)
     """By stage: the share that ends before bin b."""
 
@@ -141,6 +142,14 @@ class LengthPredictor:
         mean = self._lengths[self._stages[stage]][0]
         return (found.weighted_length + GROUP_PRIOR_WEIGHT * mean) / (found.weight + GROUP_PRIOR_WEIGHT)
 
+    def steady_K(self, stage: str) -> Floats:
+        """The share of a pool in steady state that those now in it still hold k bins of steps later.
+
+        In steady state ages are spread as the survival curve; what is missing to 1 at k is for those to come.
+        """
+        self._tables()
+        return self._steady[self._stages[stage]]
+
     def forget_group(self, group: str) -> None:
         self._groups.pop(group, None)
 
@@ -189,6 +198,9 @@ class LengthPredictor:
             beyond_B = np.cumsum((ends_B * middle_B)[::-1])[::-1]
             self._lengths[stage] = list(beyond_B / np.maximum(survival_CB[stage], 1e-12))
             self._shares[stage] = list(1.0 - survival_CB[stage])
+            size_B = survival_CB[stage] * (middle_B + 2 * self.bin_tokens)
+            beyond_K = np.cumsum(size_B[::-1])[::-1]
+            self._steady[stage] = beyond_K / beyond_K[0]
             limit = self._limit_bins[stage]
             means = [_stretched(survival_CB[stage], f, limit).sum() - 0.5 for f in LEVEL_FACTORS]
             self._edges[stage] = [

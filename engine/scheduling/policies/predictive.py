@@ -59,6 +59,7 @@ class Predictive:
     move_share: float = 0.005
     overflow: float = 0.0
     young: float = 0.5
+    stagger: float = 0.5
     name: str = field(default="predictive", init=False)
     _lengths: LengthPredictor = field(default_factory=LengthPredictor, init=False, repr=False)
     _occupancy: dict[int, Occupancy] = field(default_factory=dict, init=False, repr=False)
@@ -227,10 +228,11 @@ class Predictive:
 
     def _best(self, turn: TrajectoryView, now: Observation) -> tuple[int, Forecast] | None:
         """Of the replicas with room for this turn, the one with the least work left."""
+        room_K = 1.0 - self.stagger * (1.0 - self._lengths.steady_K(turn.stage))
         open_ = [r for r in now.replicas.values() if r.replica not in self._full]
         for replica in sorted(open_, key=lambda r: self._forecast(r.replica).area):
             own = self._own_forecast(turn, replica.replica)
-            if self._forecast(replica.replica).peak(self.safety, own) <= replica.kv_tokens:
+            if self._forecast(replica.replica).peak(self.safety, own, room_K) <= replica.kv_tokens:
                 return replica.replica, own
             self._full.add(replica.replica)
         return None
