@@ -48,9 +48,13 @@ class Request:
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over a replica's life; `kv_token_s` and `running_s` are integrals over time."""
+    """Sums over a replica's life; `kv_token_s` and `running_s` are integrals over time. `forwards`,
+    `decode_tokens`, `context_read`, `prefill_tokens` and `pairs` times the cost model's terms are busy_s."""
 
     busy_s: float = 0.0
+    forwards: int = 0
+    context_read: int = 0
+    pairs: float = 0.0
     prefill_s: float = 0.0
     decode_tokens: int = 0
     prefill_tokens: int = 0
@@ -227,8 +231,10 @@ class Replica:
         """Books of the chunks; a request whose last chunk this was has its next token and runs or ends."""
         ended: list[Request] = []
         joined: list[Request] = []
+        self.totals.forwards += 1
         for request, tokens in self._chunks:
             self.totals.prefill_tokens += tokens
+            self.totals.pairs += pairs(request.done, tokens)
             self.totals.recomputed_tokens += max(0, min(request.seen, request.done + tokens) - request.done)
             request.done += tokens
             request.seen = max(request.seen, request.done)
@@ -285,6 +291,8 @@ class Replica:
 
     def _end_decode(self, steps: int) -> list[Request]:
         batch = len(self.running)
+        self.totals.context_read += steps * self.context + batch * (steps * (steps - 1) // 2)
+        self.totals.forwards += 0 if self._chunks else steps
         self.steps += steps
         self.context += steps * batch
         self.pool.free -= steps * batch
