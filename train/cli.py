@@ -26,6 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from rocstar.sandbox.cli import main as sandbox_main
 
         return sandbox_main(arguments[1:])
+    if arguments[:1] == ["sim"]:
+        from rocstar.engine.sim.cli import main as sim_main
+
+        return _guarded(lambda: sim_main(arguments[1:]))
     if arguments[:1] == ["import-gguf"]:
         from rocstar.train.import_gguf import main as import_main
 
@@ -81,7 +85,11 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("--step", type=_step, required=True, help="the RL step, from 1")
     replay.add_argument("--json", action="store_true", help="print one JSON object")
     replay.set_defaults(verb=_replay)
-    elsewhere = {"import-gguf": "turn a GGUF file into a Hugging Face directory", "sandbox": "run|doctor"}
+    elsewhere = {
+        "import-gguf": "turn a GGUF file into a Hugging Face directory",
+        "sandbox": "run|doctor",
+        "sim": "replay a step through scheduling policies, without GPUs",
+    }
     for name, text in elsewhere.items():
         verbs.add_parser(name, help=text, add_help=False)
     return parser
@@ -104,8 +112,10 @@ def _add_train(verbs: Any) -> None:
     parser.add_argument("--resume", action="store_true", help="go on from the last complete checkpoint")
     text = "learn from the trajectories of another run or of `rocstar rollout`; nothing is rolled out"
     parser.add_argument("--from-rollouts", type=Path, metavar="PATH", help=text)
-    text = "print the resolved recipe and plan, build nothing"
+    text = "print the resolved recipe and plan, with memory per rank; build nothing"
     parser.add_argument("--dry-run", action="store_true", help=text)
+    text = "of --dry-run: nodes and ranks on each, 8x8 for example; default: this process, or torchrun's"
+    parser.add_argument("--world", metavar="NODESxRANKS", help=text)
     parser.set_defaults(verb=_train)
 
 
@@ -172,11 +182,14 @@ def _train(options: argparse.Namespace, rest: list[str]) -> int:
     if getattr(options, "only_sft", False):
         recipe = recipe.model_copy(update={"stages": []})
     if options.dry_run:
-        from rocstar.train.plan import describe
+        from rocstar.train.plan import Machines, describe
 
+        machines = Machines.parse(options.world)
         print(to_toml(recipe))
-        print(describe(recipe, options.recipe))
+        print(describe(recipe, options.recipe, machines))
         return 0
+    if getattr(options, "world", None):
+        raise ConfigError("--world describes a plan; it needs --dry-run (torchrun says how many ranks run)")
     from rocstar.train.main import train
 
     directory = Path(options.output_dir or recipe.run.output_dir or f"runs/{recipe.run.name}")

@@ -1,0 +1,85 @@
+"""`rocstar sim` as a user meets it: table, JSON, pictures, and one line for each mistake."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from rocstar.engine.scheduling.policies import POLICIES
+from rocstar.engine.sim.cli import main
+
+SMALL = ["--workload", "paper", "--tasks", "2", "--siblings", "4", "--replicas", "2", "--kv-tokens", "40000"]
+
+
+def test_table_names_every_policy_and_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(SMALL) == 0
+    out, err = capsys.readouterr()
+    assert all(name in out for name in POLICIES) and "No policy can take less than" in out
+    assert err == "", "no progress where there is no terminal"
+
+
+def test_json_holds_what_the_table_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, "--json", "--policies", "predictive,round_robin"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [p["policy"] for p in result["policies"]] == ["predictive", "round_robin"]
+    for policy in result["policies"]:
+        assert policy["ratio"] == policy["makespan_s"] / result["bound"]["seconds"] >= 1
+        assert 0 < policy["utilisation"] <= 1 and 0 < policy["kv_occupancy"] <= 1
+
+
+def test_advice_names_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, "--policies", "round_robin", "--advise"]) == 0
+    out = capsys.readouterr().out
+    assert "Recommended: policy round_robin, max_running" in out
+    assert "KV budget 20,000 tokens per replica instead of 40,000" in out
+    assert "KV budget 80,000 tokens per replica instead of 40,000" in out
+
+
+def test_pictures_are_well_formed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    svg, page = tmp_path / "plot.svg", tmp_path / "page.html"
+    policies = "predictive,round_robin,reserve"
+    assert main([*SMALL, "--policies", policies, "--svg", str(svg), "--html", str(page)]) == 0
+    bars = ElementTree.parse(svg).getroot()
+    texts = [t.text or "" for t in bars.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"predictive", "round_robin", "reserve"} <= set(texts) and "lower bound" in " ".join(texts)
+    bands = ElementTree.parse(tmp_path / "plot-occupancy.svg").getroot()
+    assert len(list(bands.iter("{http://www.w3.org/2000/svg}rect"))) > 10
+    assert page.read_text().count("<svg") == 2 and "</table>" in page.read_text()
+
+
+def test_a_cost_model_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cost = {
+        "forward_s": 1.0,
+        "request_s": 0.0,
+        "context_token_s": 0.0,
+        "prefill_token_s": 0.0,
+        "prefill_pair_s": 0.0,
+    }
+    path = tmp_path / "cost.json"
+    path.write_text(json.dumps(cost))
+    arguments = [*SMALL, "--policies", "round_robin", "--json", "--cost", str(path)]
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["policies"][0]["makespan_s"] > 1000
+    path.write_text(json.dumps({**cost, "forward": 1}))
+    assert main(arguments) == 2
+    assert "must hold exactly" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either a trace"),
+        (["runs/none"], "runs/none: no such file"),
+        (["--workload", "paper", "x"], "not both"),
+        ([*SMALL, "--policies", "best"], "no policy is called 'best'"),
+        ([*SMALL, "--kv-tokens", "5000"], "which no replica could hold"),
+        ([*SMALL, "--cost", "nowhere.json"], "nowhere.json"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("rocstar sim: ") and err.count("\n") == 1 and message in err
