@@ -1,16 +1,11 @@
-"""Client and worker over a real Redis: outcomes, order, deadlines, cancellation, bounds, and what is left."""
+"""Client and worker over a real Redis: outcomes, order, deadlines, and cancellation."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
-from rocstar.sandbox.fabric import WorkerInfo
-from rocstar.sandbox.fabric.client_commands import LEASE_S
 from rocstar.sandbox.fabric.link import PREFIX
-from rocstar.sandbox.fabric.wire import WireCall, encode_entry
 from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, SandboxError
 
@@ -278,135 +273,3 @@ async def test_one_cancelled_call_of_an_entry_leaves_the_others_alone(
         programs.open("c")
         assert await calls[2] == ok("c")
         await until(lambda: programs.cancelled["wait a"] == 1)  # once the others have ended
-
-
-async def test_a_full_stream_refuses_new_calls_and_no_others(
-    redis: Any, programs: Any, working: Any, client: Any, gather: Any, until: Any
-) -> None:
-    async with client(redis.url, entry_calls=1, max_queued_entries=3) as fabric:
-        waiting = asyncio.create_task(gather(fabric, [f"say {n}" for n in range(3)]))
-        await until(lambda: fabric.counters()["entries"] == 3)
-        outcomes = await gather(fabric, [f"say {n}" for n in range(20)])
-        refused = [o for o in outcomes.values() if isinstance(o, SandboxError)]
-        assert {(o.kind, o.retryable) for o in refused} == {("full", True)}
-        assert fabric.counters()["refused"] == len(refused) == 20
-        async with working(redis.url, programs):
-            assert await waiting == {n: ok(str(n)) for n in range(3)}
-            assert await fabric.run(say(9)) == ok("9")
-
-
-async def test_one_client_has_its_own_bounds(redis: Any, client: Any, gather: Any, until: Any) -> None:
-    async with client(redis.url, max_calls=2) as fabric:
-        waiting = asyncio.create_task(gather(fabric, ["say 1", "say 2"]))
-        await until(lambda: fabric.open_calls == 2)
-        with pytest.raises(SandboxError, match="2 calls open") as caught:
-            await fabric.run(say(3))
-        assert caught.value.kind == "full"
-        waiting.cancel()
-    async with client(redis.url, max_bytes=100) as fabric:
-        waiting = asyncio.create_task(gather(fabric, ["say " + "x" * 100]))
-        await until(lambda: fabric.open_calls == 1)
-        with pytest.raises(SandboxError, match="100 bytes"):
-            await fabric.run(say(3))
-        waiting.cancel()
-
-
-async def test_redis_without_memory_is_full(
-    start_redis: Callable[..., AbstractContextManager[Any]], client: Any
-) -> None:
-    with start_redis("--maxmemory", "3mb", "--maxmemory-policy", "noeviction") as redis:
-        async with client(redis.url) as fabric:
-            redis.cli("config", "set", "maxmemory", "1")
-            with pytest.raises(SandboxError, match="out of memory") as caught:
-                await fabric.run(say(1), deadline=asyncio.get_running_loop().time() + 10)
-            assert (caught.value.kind, caught.value.retryable) == ("full", True)
-
-
-async def test_workers_are_counted_while_they_live(
-    redis: Any, programs: Any, working: Any, dying: Any, client: Any, until: Any
-) -> None:
-    async with client(redis.url) as fabric:
-        assert await fabric.workers() == []
-        async with working(redis.url, programs, capacity=3, name="a"):
-            assert await fabric.workers() == [WorkerInfo(name="a", capacity=3, flavours=("stdlib",))]
-            async with dying(redis.url, programs, name="b"):
-                assert len(await fabric.workers()) == 2
-                call = asyncio.create_task(fabric.run(ExecRequest(code="wait door")))
-                await until(lambda: programs.runs["wait door"] == 1)
-                assert await fabric.queue_length() == 1
-                programs.open("door")
-                await call
-                assert await fabric.queue_length() == 0
-            async with asyncio.timeout(20):
-                while len(await fabric.workers()) != 1:
-                    pass
-        assert await fabric.workers() == []
-
-
-async def test_calls_of_a_closed_client_end(redis: Any, client: Any, gather: Any, until: Any) -> None:
-    async with client(redis.url) as fabric:
-        waiting = asyncio.create_task(gather(fabric, ["say 1"]))
-        await until(lambda: fabric.counters()["entries"] == 1)
-    assert (await waiting)[0].kind == "closed"
-    with pytest.raises(SandboxError) as caught:
-        await fabric.run(say(1))
-    assert caught.value.kind == "closed"
-    assert redis.cli("xlen", f"{PREFIX}:calls:stdlib") == "0\n"
-
-
-async def test_nothing_stays_that_does_not_expire(
-    redis: Any, programs: Any, working: Any, client: Any, gather: Any
-) -> None:
-    async with working(redis.url, programs), client(redis.url) as fabric:
-        await gather(fabric, [f"say {n}" for n in range(50)])
-        keys = redis.cli("keys", "*").split()
-        assert all(key.startswith(PREFIX) for key in keys)
-        assert all(int(redis.cli("ttl", key)) > 0 for key in keys), keys
-        assert redis.cli("xlen", f"{PREFIX}:calls:stdlib") == "0\n"
-    left = redis.cli("keys", "*").split()
-    assert set(left) <= {f"{PREFIX}:calls:stdlib", f"{PREFIX}:workers"}
-    assert redis.cli("xinfo", "consumers", f"{PREFIX}:calls:stdlib", "workers").split() == []
-
-
-async def test_answers_are_trimmed_while_the_client_lives(
-    redis: Any, programs: Any, working: Any, client: Any, gather: Any, until: Any
-) -> None:
-    async with working(redis.url, programs), client(redis.url) as fabric:
-        for _ in range(3):
-            await gather(fabric, [f"say {n}" for n in range(64)])
-        (reply,) = redis.cli("keys", "*:reply:*").split()
-        await until(lambda: int(redis.cli("xlen", reply)) <= 1)
-
-
-async def test_the_calls_of_a_dead_client_are_not_run(
-    redis: Any, programs: Any, working: Any, until: Any
-) -> None:
-    """An entry that is older than a client's lease, of a client that has none."""
-    call = WireCall(id=1, request=say(1), remaining_s=None)
-    server_ms = int(redis.cli("time").split()[0]) * 1000
-    key, old = f"{PREFIX}:calls:stdlib", f"{server_ms - 2000 * LEASE_S}-0"
-    redis.cli("xadd", key, old, "client", "gone", "calls", encode_entry([call]).decode())
-    async with working(redis.url, programs) as worker:
-        await until(lambda: redis.cli("xlen", key) == "0\n")
-        assert worker.counters()["orphaned_calls"] == 1
-    assert not programs.runs
-
-
-async def test_an_entry_that_cannot_be_read_is_refused_and_goes(
-    redis: Any, programs: Any, working: Any, client: Any, until: Any
-) -> None:
-    key = f"{PREFIX}:calls:stdlib"
-    redis.cli("xadd", key, "*", "client", "someone", "calls", "nonsense")
-    redis.cli("xadd", key, "*", "nothing", "known")
-    async with working(redis.url, programs), client(redis.url) as fabric:
-        assert await fabric.run(say(1)) == ok("1")
-        await until(lambda: redis.cli("xlen", key) == "0\n")
-
-
-async def test_a_mistake_in_the_caller_is_its_own(
-    redis: Any, programs: Any, working: Any, client: Any
-) -> None:
-    async with working(redis.url, programs), client(redis.url) as fabric:
-        with pytest.raises(TypeError, match="must be text"):
-            await fabric.run(ExecRequest(code=b"print(1)"))  # type: ignore[arg-type]
-        assert await fabric.run(say(1)) == ok("1")
