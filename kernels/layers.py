@@ -1,0 +1,153 @@
+"""The parts of a decoder layer around its matrix products, with gradients written by hand.
+
+Autograd would keep, read and write one tensor per operation; what lies between two matrix products is a few
+passes over memory here. Plain torch, any device, float32 and float64: half precision has its own rules for
+what is rounded when, and those are the model's.
+
+Legend: T tokens, H heads, D size of what is normalised or rotated, C input and F output features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def is_wide(x: Tensor) -> bool:
+    """Whether these functions are meant for tensors of this type."""
+    return x.dtype in (torch.float32, torch.float64)
+
+
+def rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x²) + eps) * weight over the last axis. Source: arXiv 1910.07467."""
+    out: Tensor = _RmsNorm.apply(x, weight_D, eps)  # type: ignore[no-untyped-call]
+    return out
+
+
+def rotate(x_THD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+    """Rotary embedding of the half-split kind (arXiv 2104.09864, as in Llama): (a, b) becomes
+    (a cos - b sin, b cos + a sin), with a and b the halves of each head.
+
+    Assumes what makes it a rotation: both halves of `cos_TD` are equal, and both of `sin_TD`.
+    """
+    half = x_THD.shape[-1] // 2
+    out: Tensor = _Rotate.apply(x_THD, cos_TD[:, None], sin_TD[:, None, :half])  # type: ignore[no-untyped-call]
+    return out
+
+
+def linears(
+    x_TC: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None] | None = None
+) -> tuple[Tensor, ...]:
+    """x @ weight.T + bias for each of several (F, C) weights. Their gradients for x are summed as they are
+    made, without a tensor each."""
+    none = [None] * len(weights)
+    out: tuple[Tensor, ...] = _Linears.apply(x_TC, len(weights), *weights, *(biases or none))  # type: ignore[no-untyped-call]
+    return out
+
+
+def add_linear(residual_TF: Tensor, x_TC: Tensor, weight_FC: Tensor) -> Tensor:
+    """residual + x @ weight.T, added by the matrix product."""
+    out: Tensor = _AddLinear.apply(residual_TF, x_TC, weight_FC)  # type: ignore[no-untyped-call]
+    return out
+
+
+def gated_silu(gate: Tensor, up: Tensor) -> Tensor:
+    """silu(gate) * up. Source: SwiGLU, arXiv 2002.05202."""
+    out: Tensor = _GatedSilu.apply(gate, up)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _RmsNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+        scale = torch.linalg.vecdot(x, x).div_(x.shape[-1]).add_(eps).rsqrt_().unsqueeze(-1)
+        ctx.save_for_backward(x, weight_D, scale)
+        out: Tensor = (x * scale).mul_(weight_D)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight_D, scale = ctx.saved_tensors
+        size = x.shape[-1]
+        y = x * scale  # the output before the weight
+        gy_ND = (grad * y).view(-1, size)
+        # mean(grad * weight * y) of each row, as a matrix product: faster than a dot product per row.
+        mean = (gy_ND @ weight_D[:, None]).view(scale.shape).div_(-size)
+        dx = y.mul_(mean).addcmul_(grad, weight_D).mul_(scale)
+        return dx, gy_ND.sum(0), None
+
+
+class _Rotate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_THD: Tensor, cos_T1D: Tensor, sin_T1h: Tensor) -> Tensor:
+        ctx.save_for_backward(cos_T1D, sin_T1h)
+        return _rotated(x_THD, cos_T1D, sin_T1h, 1.0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_THD: Tensor) -> tuple[Tensor | None, ...]:
+        cos_T1D, sin_T1h = ctx.saved_tensors
+        return _rotated(grad_THD, cos_T1D, sin_T1h, -1.0), None, None
+
+
+def _rotated(x_THD: Tensor, cos_T1D: Tensor, sin_T1h: Tensor, sign: float) -> Tensor:
+    half = x_THD.shape[-1] // 2
+    out = x_THD * cos_T1D
+    out[..., :half].addcmul_(x_THD[..., half:], sin_T1h, value=-sign)
+    out[..., half:].addcmul_(x_THD[..., :half], sin_T1h, value=sign)
+    return out
+
+
+class _Linears(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_TC: Tensor, count: int, *weights_and_biases: Tensor | None) -> tuple[Tensor, ...]:
+        weights, biases = weights_and_biases[:count], weights_and_biases[count:]
+        ctx.save_for_backward(x_TC, *weights)
+        ctx.has_bias = [bias is not None for bias in biases]
+        return tuple(
+            F.linear(x_TC, weight, bias)  # type: ignore[arg-type]
+            for weight, bias in zip(weights, biases, strict=True)
+        )
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x_TC, *weights = ctx.saved_tensors
+        dx_TC = grads[0] @ weights[0]
+        for grad, weight in zip(grads[1:], weights[1:], strict=True):
+            dx_TC.addmm_(grad, weight)
+        dweights = [grad.T @ x_TC for grad in grads]
+        dbiases = [grad.sum(0) if has else None for grad, has in zip(grads, ctx.has_bias, strict=True)]
+        return dx_TC, None, *dweights, *dbiases
+
+
+class _AddLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, residual_TF: Tensor, x_TC: Tensor, weight_FC: Tensor) -> Tensor:
+        ctx.save_for_backward(x_TC, weight_FC)
+        return torch.addmm(residual_TF, x_TC, weight_FC.T)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_TF: Tensor) -> tuple[Tensor, ...]:
+        x_TC, weight_FC = ctx.saved_tensors
+        return grad_TF, grad_TF @ weight_FC, grad_TF.T @ x_TC
+
+
+class _GatedSilu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return F.silu(gate).mul_(up)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = ctx.saved_tensors
+        return torch.ops.aten.silu_backward(grad * up, gate), F.silu(gate).mul_(grad)

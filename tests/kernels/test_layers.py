@@ -1,0 +1,89 @@
+"""Every hand-written gradient is the one that autograd finds, and every value the plain formula's."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rocstar.kernels import layers
+
+torch.set_num_threads(1)
+
+
+def leaves(*shapes: Sequence[int], dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(len(shapes))
+    return [torch.randn(*s, generator=generator, dtype=dtype).requires_grad_() for s in shapes]
+
+
+def tables(num: int, size: int) -> tuple[Tensor, Tensor]:
+    angles = torch.outer(torch.arange(num, dtype=torch.float64), 0.3 ** torch.arange(size // 2))
+    angles = torch.cat([angles, angles], -1)
+    return angles.cos(), angles.sin()
+
+
+def plain_rotation(x_THD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+    a, b = x_THD.chunk(2, -1)
+    return x_THD * cos_TD[:, None] + torch.cat([-b, a], -1) * sin_TD[:, None]
+
+
+def plain_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight
+
+
+Function = Callable[..., Tensor | tuple[Tensor, ...]]
+COS, SIN = tables(5, 6)
+CASES: dict[str, tuple[Function, Function, list[tuple[int, ...]]]] = {
+    "norm of rows": (lambda x, w: layers.rms_norm(x, w, 1e-6), plain_norm, [(7, 6), (6,)]),
+    "norm of heads": (lambda x, w: layers.rms_norm(x, w, 1e-6), plain_norm, [(5, 3, 6), (6,)]),
+    "rotation": (
+        lambda x: layers.rotate(x, COS, SIN),
+        lambda x: plain_rotation(x, COS, SIN),
+        [(5, 3, 6)],
+    ),
+    "linears": (
+        lambda x, a, b: layers.linears(x, [a, b]),
+        lambda x, a, b: (x @ a.T, x @ b.T),
+        [(7, 4), (3, 4), (5, 4)],
+    ),
+    "linears, one with bias": (
+        lambda x, a, b, c: layers.linears(x, [a, b], [None, c]),
+        lambda x, a, b, c: (x @ a.T, x @ b.T + c),
+        [(7, 4), (3, 4), (5, 4), (5,)],
+    ),
+    "added": (layers.add_linear, lambda r, x, w: r + x @ w.T, [(7, 3), (7, 4), (3, 4)]),
+    "gated": (layers.gated_silu, lambda g, u: F.silu(g) * u, [(7, 3), (7, 3)]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_those_of_finite_differences(name: str) -> None:
+    function, _, shapes = CASES[name]
+    assert torch.autograd.gradcheck(function, leaves(*shapes))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_are_those_of_the_formula(name: str) -> None:
+    function, plain, shapes = CASES[name]
+    inputs = leaves(*shapes)
+    torch.testing.assert_close(function(*inputs), plain(*inputs), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_inputs_and_saved_tensors_are_not_changed(name: str) -> None:
+    """Some of it works in place: on its own tensors only, so a second backward gives the same."""
+    function, _, shapes = CASES[name]
+    inputs = leaves(*shapes)
+    before = [x.detach().clone() for x in inputs]
+    out = function(*inputs)
+    total = sum((x.square().sum() for x in ([out] if isinstance(out, Tensor) else out)), torch.zeros(()))
+    first = torch.autograd.grad(total, inputs, retain_graph=True)
+    second = torch.autograd.grad(total, inputs)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, inputs, strict=True))
+
+
+def test_only_wide_types_are_meant() -> None:
+    assert [layers.is_wide(torch.zeros(1, dtype=t)) for t in (torch.float32, torch.float64)] == [True, True]
+    assert not layers.is_wide(torch.zeros(1, dtype=torch.bfloat16))

@@ -1,0 +1,182 @@
+"""Attention of sequences laid end to end, each without the beginning that it shares with the one before.
+
+    tokens of a prompt | rest of sibling 0 | rest of sibling 1 | ...      path of sibling 1: prompt, its rest
+
+The queries of a sequence are its own tokens; its keys are its whole path. Sequences of similar shape make one
+call of the kernel, padded to the largest of them.
+
+Shapes: T flat tokens, H query heads, K key-value heads, D head size, S sequences of a call, Q queries and L
+keys of its longest sequence, R tokens whose output is asked for in the last layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Ints = npt.NDArray[np.int64]
+
+PADDING = 1 << 14
+"""Scores of padding, per head, that cost about as much as one more call does."""
+PADDED_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one sequence asks: rows of the query tensor, where they stand in the path, and the path."""
+
+    rows: Ints
+    positions: Ints
+    path: Ints
+
+    @property
+    def is_plain(self) -> bool:
+        """All of the path asks, as in ordinary causal attention."""
+        return len(self.rows) == len(self.path)
+
+    @property
+    def num_scores(self) -> int:
+        return len(self.rows) * len(self.path)
+
+
+class PackedAttention:
+    """Causal attention within each of several packed sequences.
+
+    Invariant: a token attends to itself and to the earlier tokens of its own sequence, shared or not, and to
+    nothing else.
+    """
+
+    def __init__(
+        self,
+        lengths_S: Sequence[int],
+        device: torch.device,
+        *,
+        shared_S: Sequence[int] | None = None,
+        kept_R: Tensor | None = None,
+    ) -> None:
+        """`lengths_S` are the tokens of each sequence that no sequence before it has, in flat order, and
+        `shared_S` how many tokens each takes over from the path of the one before. `kept_R` are the sorted
+        flat tokens that `attend_kept` is asked about.
+
+        ValueError: a sequence without a token, or one that shares more than the path before it has.
+        """
+        parts = _parts(lengths_S, shared_S or [0] * len(lengths_S))
+        self._all = _Calls(parts, device)
+        self.kept_R = None if kept_R is None else kept_R.to(device)
+        self._kept = None if kept_R is None else _Calls(_only(parts, kept_R.numpy()), device)
+
+    def attend(self, layer: int, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
+        """Returns out_THD."""
+        return self._all(q_HTD, k_KTD, v_KTD, scale)
+
+    def attend_kept(self, q_HRD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
+        """The same for the queries of the kept tokens alone: out_RHD."""
+        assert self._kept is not None, "no kept tokens were named"
+        return self._kept(q_HRD, k_KTD, v_KTD, scale)
+
+
+def _parts(lengths_S: Sequence[int], shared_S: Sequence[int]) -> list[_Part]:
+    parts, path, start = [], np.zeros(0, np.int64), 0
+    for own, shared in zip(lengths_S, shared_S, strict=True):
+        if own < 0 or own + shared < 1 or not 0 <= shared <= len(path):
+            raise ValueError(
+                f"every sequence needs a token, and shares at most the {len(path)} of the one before it; "
+                f"got {own} of its own and {shared} shared"
+            )
+        rows = np.arange(start, start + own)
+        path = np.concatenate([path[:shared], rows])
+        start += own
+        if own:  # else it asks nothing that was not asked before
+            parts.append(_Part(rows, np.arange(shared, shared + own), path))
+    if not parts:
+        raise ValueError("every sequence needs a token, got none")
+    return parts
+
+
+def _only(parts: Sequence[_Part], kept_R: Ints) -> list[_Part]:
+    """The same sequences asking for kept tokens alone, which are numbered by their place in `kept_R`."""
+    some = []
+    for part in parts:
+        first, end = np.searchsorted(kept_R, [part.rows[0], part.rows[-1] + 1])
+        if first < end:
+            skip = part.positions[0] - part.rows[0]
+            some.append(_Part(np.arange(first, end), kept_R[first:end] + skip, part.path))
+    return some
+
+
+def _buckets(parts: Sequence[_Part]) -> list[list[_Part]]:
+    """Parts that go into one call: little padding, and plain ones apart, which need no mask."""
+    buckets: list[list[_Part]] = []
+    most_queries = most_keys = real = 0
+    for part in sorted(parts, key=lambda p: (p.is_plain, len(p.rows), len(p.path)), reverse=True):
+        queries, keys = max(most_queries, len(part.rows)), max(most_keys, len(part.path))
+        if buckets:
+            padded = (len(buckets[-1]) + 1) * queries * keys
+            fits = padded - real - part.num_scores <= max(PADDING, PADDED_SHARE * real)
+        if not buckets or not fits or part.is_plain != buckets[-1][0].is_plain:
+            buckets.append([])
+            queries, keys, real = len(part.rows), len(part.path), 0
+        buckets[-1].append(part)
+        most_queries, most_keys, real = queries, keys, real + part.num_scores
+    return buckets
+
+
+class _Calls:
+    """The calls of the kernel for all parts, and the order of what they return."""
+
+    def __init__(self, parts: Sequence[_Part], device: torch.device) -> None:
+        buckets = _buckets(parts)
+        self._calls = [_Call(bucket, device) for bucket in buckets]
+        order = np.concatenate([part.rows for bucket in buckets for part in bucket])
+        self._restore = torch.from_numpy(np.argsort(order)).to(device)
+
+    def __call__(self, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
+        q_THD, k_TKD, v_TKD = q_HTD.transpose(0, 1), k_KTD.transpose(0, 1), v_KTD.transpose(0, 1)
+        outs = [call(q_THD, k_TKD, v_TKD, scale) for call in self._calls]
+        return torch.cat(outs)[self._restore]
+
+
+class _Call:
+    """One bucket. Padding repeats a sequence's last query and key; no real query sees a padded key."""
+
+    def __init__(self, parts: Sequence[_Part], device: torch.device) -> None:
+        num_queries, num_keys = max(len(p.rows) for p in parts), max(len(p.path) for p in parts)
+        rows = np.empty((len(parts), num_queries), np.int64)
+        positions, keys = np.empty_like(rows), np.empty((len(parts), num_keys), np.int64)
+        for k, part in enumerate(parts):
+            for table, values in ((rows, part.rows), (positions, part.positions), (keys, part.path)):
+                table[k, : len(values)] = values
+                table[k, len(values) :] = values[-1]
+        real = np.concatenate([k * num_queries + np.arange(len(p.rows)) for k, p in enumerate(parts)])
+        self._rows_SQ, self._keys_SL = torch.from_numpy(rows).to(device), torch.from_numpy(keys).to(device)
+        self._real = torch.from_numpy(real).to(device)
+        self._positions_SQ1 = None if parts[0].is_plain else torch.from_numpy(positions)[..., None].to(device)
+        self._mask_S1QL: Tensor | None = None
+
+    def _mask(self, dtype: torch.dtype) -> Tensor | None:
+        """0 where a query sees a key, -inf elsewhere; made once. None: plain causal attention."""
+        if self._positions_SQ1 is not None and self._mask_S1QL is None:
+            columns = torch.arange(self._keys_SL.shape[1], device=self._keys_SL.device)
+            hidden_SQL = columns > self._positions_SQ1
+            zeros = torch.zeros(hidden_SQL.shape, dtype=dtype, device=columns.device)
+            self._mask_S1QL = zeros.masked_fill_(hidden_SQL, float("-inf"))[:, None]
+        return self._mask_S1QL
+
+    def __call__(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, scale: float) -> Tensor:
+        q, k, v = (
+            x[index].transpose(1, 2)
+            for x, index in ((q_THD, self._rows_SQ), (k_TKD, self._keys_SL), (v_TKD, self._keys_SL))
+        )
+        mask = self._mask(q.dtype)
+        if mask is not None and q.is_cuda:  # its kernels take a mask or grouped heads, not both
+            k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
+        )
+        return out.transpose(1, 2).flatten(0, 1)[self._real]
