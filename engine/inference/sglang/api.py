@@ -1,0 +1,182 @@
+"""The HTTP API of one SGLang server: routes, deadlines, statuses. Nothing here knows what a trajectory is.
+
+Who waits: each call for its answer, at most until its deadline. Requests in flight hold their connections
+through a pause, so control calls have room of their own: `max_requests` bounds the former alone.
+
+A failed call is an InferenceError: `replica_lost` (no connection), `replica_hung` (a control call without an
+answer), `server_error` (5xx), `too_long`, `bad_request`, `bad_reply`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+
+from rocstar.engine.inference.base import InferenceError
+
+CONTROL_CONNECTIONS = 16
+TOO_LONG = (
+    "longer than the model's context length",
+    "exceeds the model's maximum context length",
+    "exceeds the maximum allowed length",
+)
+"""What a 400 says when the ids do not fit the context or the KV pool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """GET /v1/loads, summed over data-parallel ranks. A paused or hung scheduler leaves `taken_at` as it is.
+
+    `taken_at`: seconds, the oldest rank's snapshot. `used_tokens` leaves out KV that may be evicted.
+    """
+
+    total_tokens: int
+    used_tokens: int
+    running: int
+    waiting: int
+    taken_at: float
+
+
+class Api:
+    """One session to one server. `timeout_s` bounds every call but `generate`.
+
+    Every status other than 200 raises, and so does a 200 that says `success: false`.
+    """
+
+    def __init__(self, url: str, *, max_requests: int = 1024, timeout_s: float = 60.0) -> None:
+        self.url, self.timeout_s = url.rstrip("/"), timeout_s
+        self.looks = 0
+        """Answers of /v1/loads so far."""
+        self._room = asyncio.Semaphore(max_requests)
+        self._max_connections = max_requests + CONTROL_CONNECTIONS
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Api:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._max_connections),
+            timeout=aiohttp.ClientTimeout(total=None),  # each call brings its own deadline
+            read_bufsize=1 << 20,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._session is not None
+        await self._session.close()
+
+    async def generate(self, body: dict[str, Any]) -> dict[str, Any]:
+        """POST /generate. Waits without end: the caller holds the deadline."""
+        async with self._room:
+            reply = _json(await self._exchange("POST", "/generate", body), "/generate")
+        if not isinstance(reply, dict) or not isinstance(reply.get("meta_info"), dict):
+            raise InferenceError("bad_reply", f"/generate answered {str(reply)[:200]}", retryable=True)
+        return reply
+
+    async def post(
+        self, path: str, body: dict[str, Any], *, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """A control call that answers with a JSON object. InferenceError unless it is a success."""
+        reply = _json(await self._control("POST", path, body, timeout_s), path)
+        if not isinstance(reply, dict):
+            raise InferenceError("bad_reply", f"{path} answered {str(reply)[:200]}", retryable=True)
+        if reply.get("success") is False:
+            raise InferenceError("server_error", f"{path}: {reply.get('message')}", retryable=True)
+        return reply
+
+    async def get(self, path: str, *, timeout_s: float | None = None) -> dict[str, Any]:
+        reply = _json(await self._control("GET", path, None, timeout_s), path)
+        if not isinstance(reply, dict):
+            raise InferenceError("bad_reply", f"{path} answered {str(reply)[:200]}", retryable=True)
+        return reply
+
+    async def loads(self) -> Loads:
+        reply = await self.get("/v1/loads?include=core")
+        self.looks += 1
+        try:
+            ranks = reply["loads"]
+            return Loads(
+                total_tokens=sum(rank["max_total_num_tokens"] for rank in ranks),
+                used_tokens=sum(rank["num_used_tokens"] for rank in ranks),
+                running=sum(rank["num_running_reqs"] for rank in ranks),
+                waiting=sum(rank["num_waiting_reqs"] for rank in ranks),
+                taken_at=min(rank["timestamp"] for rank in ranks),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            detail = f"/v1/loads answered {str(reply)[:200]}"
+            raise InferenceError("bad_reply", detail, retryable=True) from error
+
+    async def metrics(self) -> dict[str, float]:
+        """GET /metrics (needs --enable-metrics): the sum over labels of every `sglang:` series, by name."""
+        text = (await self._control("GET", "/metrics", None, None)).decode()
+        found: dict[str, float] = {}
+        for line in text.splitlines():
+            name = line.partition("{")[0].partition(" ")[0].removeprefix("sglang:")
+            if line.startswith("sglang:") and not name.endswith("_bucket"):
+                found[name] = found.get(name, 0.0) + float(line.rpartition(" ")[2])
+        return found
+
+    async def abort(self, rid: str) -> None:
+        """Abort every request whose rid starts with `rid`. The server answers 200 for unknown ones too."""
+        await self._control("POST", "/abort_request", {"rid": rid}, None)
+
+    async def abort_all(self) -> None:
+        await self._control("POST", "/abort_request", {"rid": "", "abort_all": True}, None)
+
+    async def flush_cache(self) -> None:
+        """Forget all cached prefixes. The server refuses (400) while requests run."""
+        await self._control("POST", "/flush_cache", {}, None)
+
+    async def answers(self, *, timeout_s: float = 2.0) -> bool:
+        """Whether the server takes requests. Not through /health, which hangs for 20 s under a pause."""
+        try:
+            await self.get("/model_info", timeout_s=timeout_s)
+        except InferenceError:
+            return False
+        return True
+
+    async def _control(
+        self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float | None
+    ) -> bytes:
+        limit = self.timeout_s if timeout_s is None else timeout_s
+        try:
+            async with asyncio.timeout(limit):
+                return await self._exchange(method, path, body)
+        except TimeoutError:
+            detail = f"{self.url}{path} has not answered within {limit} s"
+            raise InferenceError("replica_hung", detail, retryable=True) from None
+
+    async def _exchange(self, method: str, path: str, body: dict[str, Any] | None) -> bytes:
+        assert self._session is not None, "the API has not been entered"
+        try:
+            async with self._session.request(method, self.url + path, json=body) as response:
+                content = await response.read()
+                status = response.status
+        except (aiohttp.ClientError, ConnectionError) as error:
+            detail = f"{self.url}{path}: {type(error).__name__}: {error}"
+            raise InferenceError("replica_lost", detail, retryable=True) from error
+        if status != 200:
+            raise _refusal(path, status, content.decode(errors="replace"))
+        return content
+
+
+def _json(content: bytes, path: str) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise InferenceError("bad_reply", f"{path} answered {content[:200]!r}", retryable=True) from error
+
+
+def _refusal(path: str, status: int, text: str) -> InferenceError:
+    """The server's errors have five shapes; only their text is alike."""
+    detail = f"{path} answered {status}: {text[:500]}"
+    if status >= 500 or status == 429:
+        return InferenceError("server_error", detail, retryable=True)
+    if any(phrase in text for phrase in TOO_LONG):
+        return InferenceError("too_long", detail, retryable=False)
+    return InferenceError("bad_request", detail, retryable=False)

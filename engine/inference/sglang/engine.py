@@ -1,0 +1,380 @@
+"""One SGLang server as an `Inference`.
+
+    generate ─> check ids ─> POST /generate ─> check the answer ─> Generation
+    watch    ─> GET /v1/loads twice a second ─> load(); if the scheduler stands still while it should not,
+                every request in flight fails, so that its trajectories go on elsewhere from their ids
+
+Who waits: `generate` for its tokens, through a pause too; `publish` for the publish before it. A request that
+its caller gives up (deadline, cancellation) is aborted on the server, by a task that nobody waits for.
+
+What a server says is not believed: ids outside the vocabulary are never sent (one kills the server), a
+"length" with fewer tokens than asked is the KV pool's limit and not the policy's, and versions are those that
+were published from here, or the answer is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Coroutine, Sequence
+from types import TracebackType
+from typing import Any
+
+from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling, StopReason
+from rocstar.engine.inference.sglang.api import Api, Loads
+from rocstar.engine.inference.sglang.requests import LiveRequest, generate_body
+from rocstar.engine.inference.sglang.weights import (
+    DiskWeights,
+    Shapes,
+    WeightSource,
+    matching_dtype,
+)
+
+LOG = logging.getLogger(__name__)
+RID_END = "~"
+"""/abort_request takes a rid for a prefix: without an end, aborting "s1/t/1" would abort "s1/t/12" too."""
+BEYOND_INPUT = 4
+"""How much longer than its longest input a request may become (docs/sglang.md)."""
+GAP_TOLERANCE = 1e-3
+MAX_VERSION = 1 << 53
+
+
+class SGLangEngine:
+    """Invariants: a token's version is one published from here, at most the newest; every log-prob is of
+    log_softmax(logits / T); no id outside [0, vocab_size) is sent; while `broken`, nothing is served.
+
+    url: of a running server. vocab_size: rows of the model's embedding. model: the folder that the server
+    was started with, the layout of all weights to come; without it a publish is only checked for having
+    changed something. version: of the weights that the server holds now. broadcast: the backend by which
+    `publish` sends LiveWeights ("gloo", "nccl"), None = by disk. hang_timeout_s: how long its scheduler may
+    stand still with requests in flight; a prefill or a compilation must fit in.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        vocab_size: int,
+        model: DiskWeights | None = None,
+        version: int = 0,
+        broadcast: str | None = None,
+        max_requests: int = 1024,
+        control_timeout_s: float = 60.0,
+        watch_every_s: float = 0.5,
+        hang_timeout_s: float = 60.0,
+    ) -> None:
+        self.api = Api(url, max_requests=max_requests, timeout_s=control_timeout_s)
+        self.version = version
+        self.broken: InferenceError | None = None
+        """Why nothing may be served: unknown weights, a hung or a lost server."""
+        self.dtype: str | None = None
+        """In which the server's checksums can be foretold from a source; None where they cannot be."""
+        self.layout: Shapes | None = None
+        self.checksums: dict[str, str] = {}
+        self.tp_size = 1
+        self._resumed = asyncio.Event()
+        self._resumed.set()
+        self.publishing = asyncio.Lock()
+        self._model, self._vocab_size, self._broadcast = model, vocab_size, broadcast
+        self._watch_every_s, self._hang_timeout_s = watch_every_s, hang_timeout_s
+        self._versions = {str(version): version}
+        """By label, every version that was ever served from here."""
+        self._live: dict[str, LiveRequest] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._broke = asyncio.Event()
+        self._numbers = itertools.count()
+        self._seeded = False
+        self._max_length = 0
+        """Of ids and new tokens together: what context and KV pool hold. The server would clip silently."""
+        self._loads = Loads(total_tokens=0, used_tokens=0, running=0, waiting=0, taken_at=0.0)
+        self._watcher: asyncio.Task[None] | None = None
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> SGLangEngine:
+        await self.api.__aenter__()
+        try:
+            await self.connect()
+        except BaseException:
+            await self.api.__aexit__(None, None, None)
+            raise
+        self._watcher = asyncio.create_task(self._watch(), name="sglang-watch")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.break_off(InferenceError("engine_stopped", "the engine was left", retryable=False))
+        assert self._watcher is not None
+        tasks = [self._watcher, *self._background]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.api.__aexit__(kind, error, trace)
+
+    async def connect(self) -> None:
+        """Check that the server is one whose answers can be trained on, and label its weights.
+
+        InferenceError(unfit) names what to change.
+        """
+        await self.examine()
+        label = {"new_version": str(self.version), "abort_all_requests": False}
+        await self.api.post("/update_weight_version", label)
+        self.broken = None
+
+    async def examine(self) -> None:
+        """The checks of `connect` alone: what a server that was started again must pass before weights."""
+        info = await self.api.get("/server_info")
+        if "max_req_input_len" not in info or "tp_size" not in info:
+            raise _unfit(f"{self.api.url} is no SGLang server of 0.5", "see docs/sglang.md for the version")
+        if info.get("preferred_sampling_params"):
+            raise _unfit("it has sampling parameters of its own", "leave out --preferred-sampling-params")
+        self._seeded = bool(info.get("enable_deterministic_inference"))
+        self.tp_size = int(info["tp_size"])
+        self._max_length = int(info["max_req_input_len"]) + BEYOND_INPUT
+        self._loads = await self.api.loads()
+        await self._check_logprobs()
+        await self._learn_checksums()
+
+    @property
+    def paused(self) -> bool:
+        """A publish is under way: requests wait here, those on the server wait there."""
+        return not self._resumed.is_set()
+
+    @paused.setter
+    def paused(self, value: bool) -> None:
+        (self._resumed.clear if value else self._resumed.set)()
+
+    async def _check_logprobs(self) -> None:
+        """At T = 0.5 the gap between the two likeliest tokens must be twice that at T = 1 (contract 1)."""
+        gaps = []
+        for temperature in (1.0, 0.5):
+            body = generate_body([1], 1, frozenset(), temperature, "rocstar-check" + RID_END)
+            async with asyncio.timeout(self.api.timeout_s):
+                reply = await self.api.generate(body | {"top_logprobs_num": 2})
+            (first, second) = reply["meta_info"]["output_top_logprobs"][0]
+            gaps.append(first[0] - second[0])
+        if abs(gaps[1] - 2 * gaps[0]) > GAP_TOLERANCE * max(1.0, gaps[1]):
+            raise _unfit(
+                "its log-probs are not log_softmax(logits / T)", "unset SGLANG_RETURN_ORIGINAL_LOGPROB for it"
+            )
+
+    async def _learn_checksums(self) -> None:
+        self.checksums = await self.read_checksums()
+        if self._model is not None and self.layout is None:
+            self.layout = await asyncio.to_thread(self._model.shapes)
+            self.dtype = await asyncio.to_thread(matching_dtype, self._model, self.checksums)
+            if self.dtype is None:
+                LOG.warning(
+                    "%s: the checksums of %s are not those of its files (a GPU's hash, tensor parallelism or"
+                    " a quantised model): a publish is only checked for having changed something",
+                    *(self.api.url, self._model.path),
+                )
+
+    async def read_checksums(self) -> dict[str, str]:
+        """Of every parameter; equal over data-parallel ranks, and by rank under tensor parallelism."""
+        reply = await self.api.post("/weights_checker", {"action": "checksum"})
+        ranks = reply["ranks"]
+        if self.tp_size == 1 and all(rank["checksums"] == ranks[0]["checksums"] for rank in ranks):
+            found: dict[str, str] = ranks[0]["checksums"]
+            return found
+        return {
+            f"{k}/{name}": value for k, rank in enumerate(ranks) for name, value in rank["checksums"].items()
+        }
+
+    # ---- the protocol ----
+
+    async def generate(
+        self,
+        ids: list[int],
+        *,
+        max_new_tokens: int,
+        stop_ids: frozenset[int],
+        sampling: Sampling,
+        seed: int,
+        request_id: str,
+        deadline: float | None,
+    ) -> Generation:
+        """As the protocol. An answer cut by `abort` or by the KV pool is `aborted` and keeps its tokens.
+
+        InferenceError(retryable=True) as soon as the server is known to be lost, hung or wrong.
+        """
+        self._check(ids, max_new_tokens, seed, request_id)
+        live = self._live[request_id] = LiveRequest(rid="")
+        self._idle.clear()
+        try:
+            async with asyncio.timeout_at(deadline):
+                while True:
+                    await self._resumed.wait()
+                    if live.failure is not None:
+                        raise live.failure
+                    live.rid = f"{request_id}#{next(self._numbers)}{RID_END}"
+                    left = max_new_tokens - len(live.ids)
+                    body = generate_body([*ids, *live.ids], left, stop_ids, sampling.temperature, live.rid)
+                    if self._seeded:
+                        body["sampling_params"]["sampling_seed"] = seed & ((1 << 63) - 1)
+                    reply = await self._answer(live, body)
+                    finish = live.take(reply, asked=left, versions=self._versions)
+                    # The model's own end of text is no stop unless it was asked for: go on behind it.
+                    if finish is not StopReason.stop or live.ids[-1] in stop_ids:
+                        return live.generation(finish)
+                    if len(live.ids) == max_new_tokens:
+                        return live.generation(StopReason.length)
+        except (TimeoutError, asyncio.CancelledError):
+            if live.call is not None:
+                self._start(self._abort_surely(live.rid))
+            raise
+        finally:
+            del self._live[request_id]
+            if not self._live:
+                self._idle.set()
+
+    def _check(self, ids: list[int], max_new_tokens: int, seed: int, request_id: str) -> None:
+        if self.broken is not None:
+            raise InferenceError(self.broken.kind, self.broken.detail, retryable=self.broken.retryable)
+        if request_id in self._live:
+            raise InferenceError("bad_request", f"{request_id!r} has a request already", retryable=False)
+        if not 0 <= seed < 1 << 64:
+            raise InferenceError("bad_request", f"seed {seed} lies outside [0, 2**64)", retryable=False)
+        if not ids or max_new_tokens < 1:
+            detail = f"{len(ids)} ids, {max_new_tokens} new tokens"
+            raise InferenceError("bad_request", detail, retryable=False)
+        if len(ids) + max_new_tokens > self._max_length:
+            detail = f"{len(ids)} + {max_new_tokens} tokens exceed the server's {self._max_length}"
+            raise InferenceError("too_long", detail, retryable=False)
+        if min(ids) < 0 or max(ids) >= self._vocab_size:
+            raise InferenceError("bad_token", f"an id lies outside [0, {self._vocab_size})", retryable=False)
+
+    async def _answer(self, live: LiveRequest, body: dict[str, Any]) -> dict[str, Any]:
+        """The server's reply, or the failure with which the request was broken off meanwhile."""
+        if live.aborted:  # before it was sent, in a pause
+            return {"output_ids": [], "meta_info": {"finish_reason": {"type": "abort"}}}
+        live.call = asyncio.ensure_future(self.api.generate(body))
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            return await live.call
+        except asyncio.CancelledError:
+            if live.failure is not None and not task.cancelling():
+                raise live.failure from None
+            raise
+
+    def load(self) -> KvLoad:
+        """From the last look at the server; requests are those of this engine, counted now."""
+        waiting = len(self._live) if self.paused else min(self._loads.waiting, len(self._live))
+        return KvLoad(
+            total=self._loads.total_tokens,
+            used=self._loads.used_tokens,
+            running=len(self._live) - waiting,
+            waiting=waiting,
+        )
+
+    async def publish(self, version: int, source: WeightSource | None = None) -> None:
+        """Serve `source` as `version`. Requests in flight go on, their later tokens under the new weights.
+
+        ValueError before anything is sent: `version` does not follow, or the source's tensors are not the
+        model's. InferenceError after: the server then serves nothing until a publish succeeds.
+        """
+        from rocstar.engine.inference.sglang.publish import Publisher
+
+        if source is None:
+            raise ValueError("a server shares no weights with us: publish needs a source")
+        async with Publisher([self], backend=self._broadcast) as publisher:
+            (failure,) = await publisher.publish(version, source)
+        if failure is not None:
+            raise failure
+
+    async def abort(self, request_id: str) -> None:
+        live = self._live.get(request_id)
+        if live is not None:
+            live.aborted = True
+            await self._abort_surely(live.rid)
+
+    def join(self, request_ids: Sequence[str]) -> None:
+        """Nothing to wait for: the server batches whatever is there."""
+
+    def release(self, request_id: str) -> None:
+        """The radix cache evicts by itself; only a request still in flight is ended."""
+        live = self._live.get(request_id)
+        if live is not None:
+            live.aborted = True
+            self._start(self._abort_surely(live.rid))
+
+    # ---- for Publisher and Replica ----
+
+    def allow(self, version: int) -> None:
+        """Tokens of `version` may come from now on. ValueError unless it follows all versions before."""
+        if not self.version < version < MAX_VERSION:
+            raise ValueError(f"version {version} does not follow {self.version}")
+        self._versions[str(version)] = version
+
+    async def drained(self, timeout_s: float) -> bool:
+        """Wait until no request is in flight; whether that came to be."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def wait_broken(self, *kinds: str) -> None:
+        """Until the engine breaks for one of these reasons."""
+        while True:
+            await self._broke.wait()
+            if self.broken is not None and self.broken.kind in kinds:
+                return
+            self._broke.clear()
+
+    def break_off(self, failure: InferenceError) -> None:
+        """Fail every request in flight and refuse new ones, until a publish or `connect` succeeds."""
+        self.broken = failure
+        self._broke.set()
+        for live in self._live.values():
+            live.failure = InferenceError(failure.kind, failure.detail, retryable=failure.retryable)
+            if live.call is not None:
+                live.call.cancel()
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        moved = loop.time()
+        while True:
+            await asyncio.sleep(self._watch_every_s)
+            try:
+                loads = await self.api.loads()
+            except InferenceError as error:
+                if self.broken is None and error.kind in ("replica_lost", "replica_hung"):
+                    self.break_off(error)
+                continue
+            # A paused scheduler leaves its snapshot as it is; so does a hung one, and only that is a failure.
+            if loads.taken_at > self._loads.taken_at or self.paused or not self._live:
+                moved = loop.time()
+            elif loop.time() - moved > self._hang_timeout_s and self.broken is None:
+                detail = f"{self.api.url}: the scheduler stood still for {self._hang_timeout_s} s"
+                self.break_off(InferenceError("replica_hung", detail, retryable=True))
+            self._loads = loads
+
+    async def _abort_surely(self, rid: str) -> None:
+        """A request that reached the server in a pause waits where no abort finds it: abort once more."""
+        if not rid:
+            return
+        try:
+            paused = self.paused
+            await self.api.abort(rid)
+            if paused:
+                self._start(self._abort_after_pause(rid))
+        except InferenceError as error:
+            LOG.info("could not abort %s: %s", rid, error)
+
+    async def _abort_after_pause(self, rid: str) -> None:
+        await self._resumed.wait()
+        await self._abort_surely(rid)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def _unfit(why: str, fix: str) -> InferenceError:
+    return InferenceError("unfit", f"this server cannot be used: {why}; {fix}", retryable=False)

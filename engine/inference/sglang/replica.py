@@ -1,0 +1,246 @@
+"""A server that we start, watch and start again, as one `Inference`.
+
+    start ─> wait ready ─> connect ─> serve ──(dies | hangs)──> stop the tree ─> start again
+                                       ^                                          │
+                                       └──── the weights it served last ──────────┘
+
+Who waits: `__aenter__` until the server serves; nobody for a restart. While it is down `generate` raises
+InferenceError(retryable=True) at once, so that trajectories go on elsewhere; `wait_ready` waits for it.
+A restarted server serves nothing until it holds the weights of the present version: from their folder if they
+were published from one, else at the next publish (a broadcast leaves nothing behind to load again).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling
+from rocstar.engine.inference.server import ServerProcess, free_port
+from rocstar.engine.inference.sglang.api import Api
+from rocstar.engine.inference.sglang.engine import SGLangEngine
+from rocstar.engine.inference.sglang.publish import Publisher
+from rocstar.engine.inference.sglang.weights import DiskWeights, WeightSource
+
+LOG = logging.getLogger(__name__)
+MAX_PAUSE_S = 60.0
+"""Between restarts that fail, doubling from one second."""
+SERVER_ENV: dict[str, str | None] = {"SGLANG_RETURN_ORIGINAL_LOGPROB": None, "HF_HUB_OFFLINE": "1"}
+"""Log-probs must be of log_softmax(logits / T), and a server has no business on a network."""
+
+
+def server_command(
+    python: str | Path, model: Path, port: int, args: Mapping[str, object], *, host: str = "127.0.0.1"
+) -> list[str]:
+    """`[engine.args]` verbatim: `mem-fraction-static = 0.8` is `--mem-fraction-static 0.8`, true a bare flag,
+    false nothing, a list its items. Underscores in names become dashes."""
+    command = [str(python), "-m", "sglang.launch_server", "--model-path", str(model)]
+    command += ["--host", host, "--port", str(port)]
+    for name, value in args.items():
+        flag = "--" + name.replace("_", "-")
+        if flag in ("--model-path", "--host", "--port"):
+            raise ValueError(f"[engine.args] {name} = {value!r}: rocstar sets it itself; leave it out")
+        if value is False:
+            continue
+        command.append(flag)
+        if value is not True:
+            command += [str(v) for v in value] if isinstance(value, list | tuple) else [str(value)]
+    return command
+
+
+class Replica:
+    """Invariant: tokens come from a server that holds exactly the weights of `engine.version`, or not at all.
+
+    command: of a port, the command line that starts a server there (`server_command`). model: the folder it
+    starts from. log_path: RUN/logs/sglang-K.log. max_restarts: in all; past it the replica stays down.
+    engine_options: of SGLangEngine.
+    """
+
+    def __init__(
+        self,
+        command: Callable[[int], Sequence[str]],
+        *,
+        model: DiskWeights,
+        vocab_size: int,
+        log_path: Path,
+        version: int = 0,
+        env: Mapping[str, str | None] | None = None,
+        ready_timeout_s: float = 1200.0,
+        max_restarts: int = 100,
+        progress: Callable[[str], None] = LOG.info,
+        engine_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._command, self._model, self._log_path = command, model, log_path
+        self._env = {**SERVER_ENV, **(env or {})}
+        self._ready_timeout_s, self._max_restarts, self._progress = ready_timeout_s, max_restarts, progress
+        self._present: DiskWeights | None = model
+        """Where the weights of the present version lie; None after a broadcast."""
+        self.restarts = 0
+        self.engine = SGLangEngine(
+            "http://127.0.0.1:0",
+            vocab_size=vocab_size,
+            model=model,
+            version=version,
+            **(engine_options or {}),
+        )
+        self._server: ServerProcess | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+
+    async def __aenter__(self) -> Replica:
+        await self._start()
+        try:
+            await self.engine.__aenter__()
+        except BaseException:
+            await self._stop_server()
+            raise
+        self._ready.set()
+        self._supervisor = asyncio.create_task(self._supervise(), name="sglang-supervisor")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._supervisor is not None
+        self._supervisor.cancel()
+        await asyncio.wait([self._supervisor])
+        try:
+            await self.engine.__aexit__(kind, error, trace)
+        finally:
+            await self._stop_server()
+
+    @property
+    def ready(self) -> bool:
+        return self._ready.is_set() and self.engine.broken is None
+
+    @property
+    def server_pid(self) -> int | None:
+        """Of the guard above the server; None while it is down."""
+        return None if self._server is None else self._server.pid
+
+    async def wait_ready(self, deadline: float | None) -> None:
+        """Until the server serves. TimeoutError past `deadline` on the loop's clock."""
+        async with asyncio.timeout_at(deadline):
+            await self._ready.wait()
+
+    async def _start(self) -> None:
+        port = free_port()
+        self.engine.api.url = f"http://127.0.0.1:{port}"
+        self._server = ServerProcess(self._command(port), log_path=self._log_path, env=self._env)
+        await self._server.start()
+        try:
+            async with Api(self.engine.api.url) as probe:
+                await self._server.wait_ready(
+                    probe.answers, deadline_s=self._ready_timeout_s, progress=self._progress
+                )
+        except BaseException:
+            await self._stop_server()
+            raise
+
+    async def _stop_server(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop()
+
+    async def _supervise(self) -> None:
+        while self.restarts < self._max_restarts:
+            assert self._server is not None
+            ended = asyncio.ensure_future(self._server.wait())
+            hung = asyncio.ensure_future(self.engine.wait_broken("replica_hung", "replica_lost"))
+            try:
+                # Both are looked at afterwards: a dead server also breaks the engine.
+                await asyncio.wait([ended, hung], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                ended.cancel()
+                hung.cancel()
+            why = f"exit status {self._server.returncode}" if ended.done() else str(self.engine.broken)
+            self._ready.clear()
+            self.engine.break_off(InferenceError("replica_lost", f"{self._log_path}: {why}", retryable=True))
+            await self._stop_server()
+            await self._restart(why)
+
+    async def _restart(self, why: str) -> None:
+        pause_s = 1.0
+        while self.restarts < self._max_restarts:
+            self.restarts += 1
+            LOG.warning("inference server lost (%s), start number %d", why, self.restarts + 1)
+            try:
+                await self._start()
+                await self.engine.examine()
+                await self._reload()
+            except InferenceError as error:
+                why = str(error)
+                LOG.error("%s", why)
+                await self._stop_server()
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                continue
+            self._ready.set()
+            return
+
+    async def _reload(self) -> None:
+        """The weights of the present version into a server that has those of the model's folder."""
+        if self._present is None:
+            self.engine.broken = InferenceError(
+                "weights_behind", "started again, waiting for the next publish", retryable=True
+            )
+        elif self._present is self._model:
+            await self.engine.connect()
+        else:
+            await Publisher([self.engine]).restore(self.engine.version, self._present, self.engine)
+
+    # ---- the protocol ----
+
+    async def generate(
+        self,
+        ids: list[int],
+        *,
+        max_new_tokens: int,
+        stop_ids: frozenset[int],
+        sampling: Sampling,
+        seed: int,
+        request_id: str,
+        deadline: float | None,
+    ) -> Generation:
+        return await self.engine.generate(
+            ids,
+            max_new_tokens=max_new_tokens,
+            stop_ids=stop_ids,
+            sampling=sampling,
+            seed=seed,
+            request_id=request_id,
+            deadline=deadline,
+        )
+
+    def load(self) -> KvLoad:
+        return self.engine.load()
+
+    async def publish(self, version: int, source: WeightSource | None = None) -> None:
+        await self.engine.publish(version, source)
+        self.published(source)
+
+    def published(self, source: WeightSource | None) -> None:
+        """A Publisher brought `engine` to `source`: that is what a restarted server must hold."""
+        self._present = source if isinstance(source, DiskWeights) else None
+
+    async def abort(self, request_id: str) -> None:
+        await self.engine.abort(request_id)
+
+    def join(self, request_ids: Sequence[str]) -> None:
+        self.engine.join(request_ids)
+
+    def release(self, request_id: str) -> None:
+        self.engine.release(request_id)
+
+
+def sglang_python() -> str:
+    """The interpreter with SGLang: $ROCSTAR_SGLANG_PYTHON, or .venv-sglang of this checkout, or our own."""
+    named = os.environ.get("ROCSTAR_SGLANG_PYTHON")
+    made = Path(__file__).resolve().parents[3] / ".venv-sglang/bin/python"
+    return named or (str(made) if made.exists() else sys.executable)

@@ -1,0 +1,103 @@
+"""One request to SGLang and what it has answered so far. An answer is checked before it is believed.
+
+Several requests may make one answer: the model's own end of text stops the server, and is no stop unless it
+was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rocstar.engine.inference.base import Generation, InferenceError, StopReason
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveRequest:
+    """A request that `generate` waits for."""
+
+    rid: str
+    call: asyncio.Future[dict[str, Any]] | None = None
+    failure: InferenceError | None = None
+    aborted: bool = False
+    cached_tokens: int | None = None
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    spans: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def take(self, reply: dict[str, Any], *, asked: int, versions: Mapping[str, int]) -> StopReason:
+        """Append the reply's tokens; why it ended. `versions`: by label, those published from here.
+
+        A "length" short of what was asked is the KV pool's limit: `aborted`, as the policy did not end there.
+        InferenceError(bad_reply) for what does not add up, or comes from weights that nobody published.
+        """
+        try:
+            meta = reply["meta_info"]
+            new = reply["output_ids"]
+            scored = meta.get("output_token_logprobs", [])
+            spans = meta.get("weight_versions", [])
+            kind = meta["finish_reason"]["type"]
+            logprobs = [float(logprob) for logprob, _, _ in scored]
+            if [token for _, token, _ in scored] != new:
+                raise ValueError(f"{len(new)} ids but {len(scored)} log-probs, or other tokens'")
+            if kind not in ("stop", "length", "abort") or not (new or kind == "abort") or len(new) > asked:
+                raise ValueError(f"finish {kind!r} with {len(new)} of {asked} tokens")
+            if sum(span["end"] - span["start"] for span in spans) != len(new):
+                raise ValueError(f"versions {spans} do not cover {len(new)} tokens")
+            at = len(self.ids)
+            found = [
+                (at + span["start"], at + span["end"], versions[span["version"]])
+                for span in spans
+                if span["end"] > span["start"]
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            detail = f"{type(error).__name__}: {error}; {str(reply)[:300]}"
+            raise InferenceError("bad_reply", detail, retryable=True) from error
+        self.ids += new
+        self.logprobs += logprobs
+        self.spans += found
+        if self.cached_tokens is None:
+            self.cached_tokens = meta.get("cached_tokens") or 0
+        if kind == "stop":
+            return StopReason.stop
+        return StopReason.length if kind == "length" and len(new) == asked else StopReason.aborted
+
+    def generation(self, finish: StopReason) -> Generation:
+        spans: list[tuple[int, int, int]] = []
+        for start, end, version in self.spans:
+            if spans and spans[-1][2] == version:
+                start = spans.pop()[0]
+            spans.append((start, end, version))
+        return Generation(
+            ids=tuple(self.ids),
+            logprobs=tuple(self.logprobs),
+            version_spans=tuple(spans),
+            finish=finish,
+            cached_tokens=self.cached_tokens or 0,
+        )
+
+
+def generate_body(
+    ids: list[int], max_new_tokens: int, stop_ids: frozenset[int], temperature: float, rid: str
+) -> dict[str, Any]:
+    """Plain softmax sampling, every default of the server's overridden; log-probs of the output alone."""
+    return {
+        "rid": rid,
+        "input_ids": ids,
+        "sampling_params": {
+            "max_new_tokens": max_new_tokens,
+            "temperature": temperature,
+            "stop_token_ids": sorted(stop_ids),
+            "top_p": 1.0,
+            "top_k": -1,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "frequency_penalty": 0.0,
+            "presence_penalty": 0.0,
+            "skip_special_tokens": False,
+        },
+        "return_logprob": True,
+        "logprob_start_len": -1,
+    }
