@@ -1,0 +1,363 @@
+"""Several inference replicas behind one `Inference`, with the scheduler in front.
+
+    generate ──TurnReady──> Scheduler ──Grant──> replica.generate ──TurnEnded──> back to the rollout
+                ^                                     │ refused, hung or gone
+                └── same ids and the tokens it had <──┘   (replicas.py takes it down and brings it back)
+
+Who waits: a turn waits for its grant, then for its replica, both until its deadline. When a replica goes down
+its turns are cut off at once: each goes on elsewhere from its token prefix, with the noise of the same (seed,
+position), so that it becomes the trajectory it would have been. Nothing is decided here: where a turn runs
+follows from the policy alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from rocstar.engine.inference.base import Generation, Inference, InferenceError, KvLoad, Sampling, StopReason
+from rocstar.engine.pieces import Pieces
+from rocstar.engine.replicas import FleetCounts, FleetLimits, Replicas, Restart, Slot
+from rocstar.engine.scheduler import Scheduler
+from rocstar.engine.scheduling.events import (
+    Drop,
+    Event,
+    Grant,
+    Left,
+    LoadSeen,
+    Refuse,
+    Submitted,
+    TurnEnded,
+    TurnReady,
+)
+from rocstar.engine.scheduling.observation import Policy
+
+__all__ = ["Fleet", "FleetCounts", "FleetLimits", "Restart"]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Seat:
+    """One trajectory between its first turn and its release."""
+
+    waiting: asyncio.Future[int | None] | None = None
+    """While it waits for a grant: the replica, or None if it was aborted."""
+    home: int | None = None
+    granted: bool = False
+    """The scheduler counts it among the running ones of `home`."""
+    asking: bool = False
+    aborted: bool = False
+    finished: bool = False
+
+
+class Fleet:
+    """Implements `Inference` over replicas that their owner has entered and will leave.
+
+    Invariants: a turn runs on at most one replica at a time; every token it returns was returned by a replica
+    exactly once. A turn fails only by its deadline, by `max_attempts` failures of replicas under it, by a
+    refusal of its own (bad request, too long), or when no replica is left.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[Inference],
+        *,
+        policy: Policy,
+        limits: FleetLimits | None = None,
+        restart: Restart | None = None,
+        stage: str = "rl",
+    ) -> None:
+        if not replicas:
+            raise ValueError("a fleet needs at least one replica")
+        self.stage = stage
+        """The stage of trajectories that begin from now on: lengths are learned per stage."""
+        self.scheduler = Scheduler(policy)
+        self._limits = limits or FleetLimits()
+        self._replicas = Replicas(
+            replicas, limits=self._limits, restart=restart, tell=self._tell, lost=self._lost
+        )
+        self._seats: dict[str, _Seat] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._reports: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Fleet:
+        self._tasks = await asyncio.TaskGroup().__aenter__()
+        self._replicas.start(self._tasks)
+        self._reports = self._tasks.create_task(self._report_loads(), name="fleet-load")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._tasks is not None and self._reports is not None
+        tasks, self._tasks = self._tasks, None
+        self._reports.cancel()
+        self._replicas.stop()
+        if isinstance(
+            error, asyncio.CancelledError
+        ):  # perhaps the group's own, for a bug in one of its tasks
+            await tasks.__aexit__(kind, error, trace)
+        else:  # an error of the body stays itself
+            await tasks.__aexit__(None, None, None)
+
+    @property
+    def version(self) -> int:
+        return self._replicas.version
+
+    @property
+    def counts(self) -> FleetCounts:
+        return self._replicas.counts
+
+    @property
+    def num_up(self) -> int:
+        return self._replicas.num_up
+
+    # ---- the protocol ----
+
+    async def generate(
+        self,
+        ids: list[int],
+        *,
+        max_new_tokens: int,
+        stop_ids: frozenset[int],
+        sampling: Sampling,
+        seed: int,
+        request_id: str,
+        deadline: float | None,
+    ) -> Generation:
+        seat = self._take_seat(request_id, len(ids), max_new_tokens)
+        pieces = Pieces()
+        try:
+            for _ in range(self._limits.max_attempts):
+                slot = await self._granted(seat, request_id, len(ids) + len(pieces.ids), deadline)
+                if slot is None:
+                    return pieces.result(StopReason.aborted)
+                piece = await self._run(
+                    slot,
+                    ids + pieces.ids if pieces.ids else ids,
+                    max_new_tokens=max_new_tokens - len(pieces.ids),
+                    stop_ids=stop_ids,
+                    sampling=sampling,
+                    seed=seed,
+                    request_id=request_id,
+                    deadline=deadline,
+                )
+                if piece is not None:
+                    pieces.add(piece)
+                self._end_turn(seat, request_id, 0 if piece is None else len(piece.ids))
+                finish = _finish(seat, piece, full=len(pieces.ids) >= max_new_tokens)
+                if finish is not None:
+                    seat.finished = finish is not StopReason.aborted
+                    return pieces.result(finish)
+                self.counts.turns_continued += 1
+            detail = f"{request_id!r} failed {self._limits.max_attempts} times on its replicas"
+            raise InferenceError("replicas_failed", detail, retryable=True)
+        except BaseException:
+            self._forget(request_id)
+            raise
+        finally:
+            seat.asking = False
+
+    def load(self) -> KvLoad:
+        """Sums over the replicas that are up; what waits for a grant waits, too."""
+        loads = [slot.replica.load() for slot in self._replicas.slots if slot.up]
+        ungranted = sum(seat.waiting is not None for seat in self._seats.values())
+        return KvLoad(
+            total=sum(load.total for load in loads),
+            used=sum(load.used for load in loads),
+            running=sum(load.running for load in loads),
+            waiting=sum(load.waiting for load in loads) + ungranted,
+        )
+
+    async def publish(self, version: int, source: Any = None) -> None:
+        """All replicas at once. One that does not take the version leaves the fleet until it has it.
+
+        ValueError unless `version` is above the one served now; InferenceError if no replica took it.
+        """
+        try:
+            await self._replicas.publish(version, source)
+        finally:
+            self._fail_if_hopeless()
+
+    async def abort(self, request_id: str) -> None:
+        seat = self._seats.get(request_id)
+        if seat is None:
+            return
+        seat.aborted = True
+        if seat.waiting is not None and not seat.waiting.done():
+            seat.waiting.set_result(None)
+        elif seat.granted and seat.home is not None:
+            await self._replicas.slots[seat.home].replica.abort(request_id)
+
+    def join(self, request_ids: Sequence[str]) -> None:
+        """Lockstep is of one engine: with several, nobody knows yet who will run where."""
+        if len(self._replicas.slots) == 1:
+            self._replicas.slots[0].replica.join(request_ids)
+
+    def release(self, request_id: str) -> None:
+        self._forget(request_id)
+
+    # ---- one turn ----
+
+    def _take_seat(self, request_id: str, prompt_tokens: int, max_new_tokens: int) -> _Seat:
+        if self._tasks is None:
+            raise InferenceError("engine_stopped", "the fleet is not entered", retryable=False)
+        if not prompt_tokens or max_new_tokens < 1:
+            detail = f"{prompt_tokens} ids, {max_new_tokens} new tokens"
+            raise InferenceError("bad_request", detail, retryable=False)
+        seat = self._seats.get(request_id)
+        if seat is not None and seat.asking:
+            raise InferenceError("bad_request", f"{request_id!r} has a request already", retryable=False)
+        if seat is None:
+            seat = self._seats[request_id] = _Seat()
+            self._tell(
+                Submitted(
+                    traj=request_id,
+                    group=request_id.rpartition("/")[0] or request_id,
+                    stage=self.stage,
+                    prompt_tokens=prompt_tokens,
+                    max_tokens=max_new_tokens,
+                )
+            )
+        if request_id not in self._seats:
+            detail = f"{prompt_tokens} + {max_new_tokens} tokens exceed the KV of every replica"
+            raise InferenceError("too_long", detail, retryable=False)
+        seat.asking, seat.aborted, seat.finished = True, False, False
+        return seat
+
+    async def _granted(
+        self, seat: _Seat, request_id: str, context_tokens: int, deadline: float | None
+    ) -> Slot | None:
+        """Wait for the grant; None if the request was aborted meanwhile."""
+        if self._replicas.hopeless:
+            raise _no_replica()
+        seat.waiting = asyncio.get_running_loop().create_future()
+        self._tell(TurnReady(traj=request_id, context_tokens=context_tokens))
+        try:
+            if seat.waiting.done():
+                replica = seat.waiting.result()
+            else:
+                async with asyncio.timeout_at(deadline):
+                    replica = await seat.waiting
+        finally:
+            seat.waiting = None
+        if replica is None or seat.aborted:
+            self._forget(request_id)
+            return None
+        return self._replicas.slots[replica]
+
+    async def _run(
+        self, slot: Slot, ids: list[int], *, request_id: str, deadline: float | None, **rest: Any
+    ) -> Generation | None:
+        """What the replica answered; None if it did not, and the turn may be tried again."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout_at(loop.time() + self._limits.turn_timeout_s) as cut:
+                slot.running[request_id] = cut
+                try:
+                    piece = await slot.replica.generate(ids, request_id=request_id, deadline=deadline, **rest)
+                finally:
+                    del slot.running[request_id]
+            slot.strikes = 0
+            return piece
+        except InferenceError as error:
+            if not (error.retryable or error.kind == "engine_stopped"):
+                raise
+            if slot.up:
+                self._replicas.strike(slot)
+        except TimeoutError:
+            if deadline is not None and loop.time() >= deadline:
+                raise
+            self._replicas.down(slot)
+        self._fail_if_hopeless()
+        return None
+
+    def _end_turn(self, seat: _Seat, request_id: str, new_tokens: int) -> None:
+        """Tell the scheduler, unless it was told already that the turn's replica is gone."""
+        if seat.granted:
+            seat.granted = False
+            self._tell(TurnEnded(traj=request_id, new_tokens=new_tokens))
+
+    def _forget(self, request_id: str) -> None:
+        """The trajectory is over, or its request was given up: its KV may go."""
+        seat = self._seats.pop(request_id, None)
+        if seat is None:
+            return
+        if seat.home is not None:
+            self._replicas.slots[seat.home].replica.release(request_id)
+        self._tell(Left(traj=request_id, finished=seat.finished))
+
+    # ---- the scheduler's side ----
+
+    def _tell(self, event: Event) -> None:
+        for command in self.scheduler.handle(event):
+            match command:
+                case Grant():
+                    self._move(command.traj, command.replica)
+                    self._seats[command.traj].granted = True
+                    _resolve(self._seats[command.traj].waiting, command.replica)
+                case Drop():
+                    self._move(command.traj, None)
+                case Refuse():
+                    seat = self._seats.pop(command.traj)
+                    _fail(seat.waiting, InferenceError("too_long", command.detail, retryable=False))
+
+    def _move(self, traj: str, home: int | None) -> None:
+        seat = self._seats[traj]
+        if seat.home is not None and seat.home != home:
+            self._replicas.slots[seat.home].replica.release(traj)
+        seat.home = home
+
+    def _lost(self, replica: int) -> None:
+        """A replica went down, with the KV of all that lived there."""
+        context = self.scheduler.observation.trajectories
+        for traj, seat in self._seats.items():
+            if seat.home == replica:
+                self.counts.recomputed_tokens += context[traj].context_tokens
+                seat.home, seat.granted = None, False
+
+    def _fail_if_hopeless(self) -> None:
+        if self._replicas.hopeless:
+            for seat in self._seats.values():
+                _fail(seat.waiting, _no_replica())
+
+    async def _report_loads(self) -> None:
+        while True:
+            await asyncio.sleep(self._limits.load_period_s)
+            for slot in self._replicas.slots:
+                if slot.up:
+                    load = slot.replica.load()
+                    self._tell(
+                        LoadSeen(
+                            replica=slot.index,
+                            used_tokens=load.used,
+                            running=load.running,
+                            waiting=load.waiting,
+                        )
+                    )
+
+
+def _finish(seat: _Seat, piece: Generation | None, *, full: bool) -> StopReason | None:
+    """Why the turn is over; None if it goes on elsewhere."""
+    if seat.aborted:
+        return StopReason.aborted if piece is None else piece.finish
+    if piece is None or (piece.finish is StopReason.aborted and not full):
+        return None
+    return StopReason.length if piece.finish is StopReason.aborted else piece.finish
+
+
+def _resolve(waiting: asyncio.Future[int | None] | None, replica: int) -> None:
+    assert waiting is not None, "only a turn that waits is granted"
+    if not waiting.done():
+        waiting.set_result(replica)
+
+
+def _fail(waiting: asyncio.Future[int | None] | None, error: InferenceError) -> None:
+    if waiting is not None and not waiting.done():
+        waiting.set_exception(error)
+
+
+def _no_replica() -> InferenceError:
+    return InferenceError("no_replica", "every replica is down and none comes back", retryable=True)
