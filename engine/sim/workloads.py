@@ -2,8 +2,8 @@
 
 `paper`: 512 tasks x 32 siblings, about 2.75 tool calls and 0.3 s per call, 6K tokens on average (the report's
 4K-8K), limit 12K and about an eighth of the trajectories cut there (at a tenth it raised an earlier limit).
-`short-tail`: lengths of 4K that hardly vary, limit 8K. `tool-heavy`: eight calls of a few seconds each, some
-of a minute, with short turns between them.
+`short-tail`: lengths of 4K that hardly vary, limit 8K. `tool-heavy`: eight calls of two seconds each, some
+of half a minute, with short turns between them.
 
 Each length is exp(normal): a task's own difficulty and a sibling's chance, cut at the limit. Calls are
 binomial with a mean that grows with the length, as longer attempts call more.
@@ -69,9 +69,9 @@ RECIPES: Mapping[str, Recipe] = {
         sibling_spread=0.35,
         mean_calls=8.0,
         max_turns=25,
-        tool_median_s=3.0,
-        tool_spread=1.0,
-        tool_limit_s=60.0,
+        tool_median_s=1.5,
+        tool_spread=0.8,
+        tool_limit_s=30.0,
         result_median_tokens=150.0,
     ),
 }

@@ -104,3 +104,41 @@ class Chaos:
                 self.running += 1
                 commands.append(Grant(traj=traj, replica=home))
         return commands
+
+
+class Oracle:
+    """Knows every length: puts trajectories of like length together, so that a replica runs as many forwards
+    as each of them needs, and no replica has more work than it can do by the same time."""
+
+    def __init__(self, workload: Workload, cluster: Cluster) -> None:
+        low, high = 0.0, 1e6
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.place(workload, cluster, middle) is None else (low, middle)
+        placed = self.place(workload, cluster, high)
+        assert placed is not None
+        self.homes = placed
+
+    @staticmethod
+    def place(workload: Workload, cluster: Cluster, end_s: float) -> dict[str, int] | None:
+        cost, homes, replica, room = cluster.model.cost, {}, -1, 0.0
+        for t in sorted(workload.trajectories, key=lambda t: -t.generated_tokens):
+            work = sum(
+                (0.7 * cost.forward_s + cost.prefill_token_s * (turn.tool_tokens + 1))
+                + turn.new_tokens * (cost.request_s + cost.context_token_s * (x + turn.new_tokens / 2))
+                for x, turn in t.contexts()
+            )
+            if work > room:
+                replica += 1
+                waits = sum(turn.tool_s for turn in t.turns)
+                room = end_s - waits - cost.forward_s * t.generated_tokens
+                if replica == cluster.replicas or work > room:
+                    return None
+            room -= work
+            homes[t.traj] = replica
+        return homes
+
+    def handle(self, event: Event) -> list[Command]:
+        if isinstance(event, TurnReady):
+            return [Grant(traj=event.traj, replica=self.homes[event.traj])]
+        return []

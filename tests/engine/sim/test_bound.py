@@ -123,3 +123,13 @@ def test_the_sum_of_roots_is_close_and_never_above() -> None:
         found = _sum_of_roots(first, slope, steps)
         assert (found <= np.array(exact) * (1 + 1e-12)).all()
         assert found == pytest.approx(exact, rel=1e-3)
+
+
+@pytest.mark.parametrize(("name", "above"), [("short-tail", 1.10), ("paper", 1.12)])
+def test_a_schedule_that_knows_the_future_comes_near(name: str, above: float) -> None:
+    """Where KV does not bind, the bound is no more than this below what can be done, so a policy's distance
+    from it is mostly the policy's (and the price of not knowing)."""
+    workload = generate(name, tasks=64, seed=1)
+    cluster = Cluster(model=ReplicaModel(kv_tokens=4_000_000, cost=MI300X_14B), replicas=8)
+    flight = Flight(workload=workload, cluster=cluster, scheduler=cases.Oracle(workload, cluster)).run()
+    assert 1 <= flight.makespan_s / lower_bound(workload, cluster).seconds < above
