@@ -3,9 +3,9 @@
     python benchmarks/kill_resume.py --out benchmarks/results/kill_resume.json
 
 One cold start; from its model one uninterrupted run, and one that is killed at random moments, some of them
-while a checkpoint is being written (its .partial folder is there when the process is dead). Both decode in
-lockstep with one torch thread. Compared bit by bit: the last weights, and every row of metrics.jsonl but its
-times.
+while a checkpoint is being written: its .partial folder is there when the process is dead, and what of it was
+on the disk is told. Both decode in lockstep with one torch thread. Compared bit by bit: the last weights, and
+every row of metrics.jsonl but its times. What an earlier call left under --runs is removed first.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -62,7 +63,13 @@ def kill(process: subprocess.Popen, directory: Path) -> dict:
         "step": last_step(directory),
         "inside_write": bool(partials(directory)),
         "exit": process.returncode,
+        "half_written": {name: written(directory / "checkpoints" / name) for name in partials(directory)},
     }
+
+
+def written(partial: Path) -> dict[str, int]:
+    """Bytes of each file in a folder that a dead process was writing."""
+    return {str(p.relative_to(partial)): p.stat().st_size for p in sorted(partial.rglob("*")) if p.is_file()}
 
 
 def kill_after(process: subprocess.Popen, directory: Path, delay_s: float, *, last: int) -> dict | None:
@@ -147,7 +154,8 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "kill_resume.json")
     options = parser.parse_args()
-    options.runs.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(options.runs, ignore_errors=True)
+    options.runs.mkdir(parents=True)
     base, whole, killed = (options.runs / name for name in ("base", "whole", "killed"))
     common = ["--run.threads=1", "--engine.deterministic=true", *options.option]
 
@@ -156,14 +164,12 @@ def main() -> None:
         return [*train, *common, *more]
 
     log = (options.runs / "log").open("w")
-    if not (base / "report.html").exists():
-        cold = command(base, "--stages.0.steps=0")
-        subprocess.run(cold, cwd=ROOT, check=True, stdout=log, stderr=log)
+    cold = command(base, "--stages.0.steps=0")
+    subprocess.run(cold, cwd=ROOT, check=True, stdout=log, stderr=log)
     model = f"--model.path={base / 'checkpoints' / 'step_0'}"
     rest = [model, "--sft.steps=0", f"--stages.0.steps={options.steps}", "--checkpoint.every=1"]
     started = time.monotonic()
-    if not (whole / "report.html").exists():
-        subprocess.run(command(whole, *rest), cwd=ROOT, check=True, stdout=log, stderr=log)
+    subprocess.run(command(whole, *rest), cwd=ROOT, check=True, stdout=log, stderr=log)
     whole_s = time.monotonic() - started
 
     def start(resume: bool) -> subprocess.Popen:

@@ -102,15 +102,18 @@ class Records:
         return f"{len(self.files)} recorded steps in {self.path}"
 
     def groups(self, step: int) -> list[Group]:
-        """The groups of a step by their tasks' ids. ConfigError for a record that is not whole."""
+        """The groups of a step by their tasks' ids. ConfigError for a record that is not whole.
+
+        A run that rolls out ahead may have a task twice in a batch, with the attempts of two steps: those are
+        two groups.
+        """
         path = self.files[step - 1]
         trajectories = [self._trajectory(path, record) for record in _read(path)]
-        trajectories.sort(key=lambda t: (t.task.id, t.key.sibling))
+        trajectories.sort(key=lambda t: (*_group_of(t), t.key.sibling))
         for one, other in itertools.pairwise(trajectories):
-            if (one.task.id, one.key.sibling) == (other.task.id, other.key.sibling):
+            if one.key == other.key:
                 raise ConfigError(f"{path}: trajectory {one.key} occurs twice; keep one of them")
-        by_task = itertools.groupby(trajectories, key=lambda t: t.task.id)
-        siblings = [tuple(members) for _, members in by_task]
+        siblings = [tuple(members) for _, members in itertools.groupby(trajectories, key=_group_of)]
         return [Group(task=members[0].task, trajectories=members) for members in siblings]
 
     def _trajectory(self, path: Path, record: dict[str, Any]) -> Trajectory:
@@ -166,6 +169,10 @@ def recorded_source(
 ) -> AbstractAsyncContextManager[Source]:
     """`OpenSource` for a run that learns from records: the steps of all stages lie one behind the other."""
     return nullcontext(RecordedGroups(records))
+
+
+def _group_of(trajectory: Trajectory) -> tuple[str, int]:
+    return trajectory.task.id, trajectory.key.step
 
 
 def _find(path: Path, steps: int) -> list[Path]:

@@ -258,7 +258,7 @@ def test_a_run_is_resumed_the_way_it_began(workshop: Any, finished: Path) -> Non
         (lambda r: r["logprobs"].pop(), "log-probs"),
         (lambda r: r["segments"].pop(), "do not cover"),
         (lambda r: r.update(outcome={"reward": 0.5, "method": "x"}), "reward must be 0.0 or 1.0"),
-        (lambda r: r.update(sibling=1, seed=[3, 1, 1]), "occurs twice"),
+        (lambda r: r.update(sibling=1, seed=[3, 2, 1]), "occurs twice"),
     ],
 )
 def test_a_record_that_is_not_whole(
