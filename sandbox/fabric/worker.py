@@ -29,14 +29,8 @@ from rocstar.sandbox.fabric.workers import WorkerInfo
 from rocstar.sandbox.types import BatchSandbox, SandboxError
 
 COUNTERS = (
-    "entries",
-    "calls",
-    "reclaimed",
-    "skipped_calls",
-    "orphaned_calls",
-    "expired_calls",
-    "abandoned",
-    "poisoned",
+    *("entries", "calls", "reclaimed", "skipped_calls", "orphaned_calls"),
+    *("expired_calls", "abandoned", "poisoned"),
 )
 
 STORE_WEIGHT = 4 << 20
@@ -282,8 +276,16 @@ class RedisWorker:
             self._update_room()
         entry.unstored += 1
         self._answers.append((entry, call_id, outcome))
-        if self._store_timer is None:
+        if call_id is not None and not entry.waiting:
+            self._complete(entry)
+        elif self._store_timer is None:
             self._store_timer = asyncio.get_running_loop().call_later(self._store_s, self._store_now.set)
+
+    def _complete(self, entry: Held) -> None:
+        """It is acknowledged with its last answer, whenever its task then ends."""
+        if self._held.get(entry.ref) is entry and entry not in self._finished:
+            self._finished.append(entry)
+        self._store_now.set()
 
     def _finish(self, entry: Held, failure: SandboxError) -> None:
         """Nothing more will come: calls without an answer get `failure`."""
@@ -291,8 +293,7 @@ class RedisWorker:
             self._answer(entry, None, failure)
         for call_id in sorted(entry.waiting):
             self._answer(entry, call_id, portable(failure))
-        self._finished.append(entry)
-        self._store_now.set()
+        self._complete(entry)
 
     def _is_for_nobody(self, entry: Held) -> bool:
         """Of an entry that Redis no longer has: deleted, neither acknowledged just now nor lost."""
@@ -386,11 +387,9 @@ class RedisWorker:
             await self._redis.forget_consumers()
 
     async def _drain(self) -> None:
-        if self._given_up is not None:
-            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._drain_s):
-                while self._held:
+                while self._held and self._given_up is None:
                     self._emptied.clear()
                     await self._emptied.wait()
 

@@ -98,6 +98,22 @@ async def test_an_entry_is_acknowledged_only_with_its_answers(
     assert programs.runs["say 1"] == 2
 
 
+async def test_an_entry_is_gone_with_its_last_answer(redis: Any, working: Any, client: Any) -> None:
+    """Also when its batch takes a moment longer to end."""
+    ends = asyncio.Event()
+
+    class Lingering:
+        async def run_batch(self, requests: Any, *, deadline: float | None = None) -> AsyncIterator[Any]:
+            for index, _ in enumerate(requests):
+                yield index, ok("1")
+            await ends.wait()
+
+    async with working(redis.url, None, batch=Lingering()), client(redis.url) as fabric:
+        assert await fabric.run(ExecRequest(code="say 1")) == ok("1")
+        assert redis.cli("xlen", f"{PREFIX}:calls:stdlib") == "0\n"
+        ends.set()
+
+
 async def never(*_: Any) -> None:
     await asyncio.Event().wait()
 
