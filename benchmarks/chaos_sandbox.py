@@ -18,51 +18,21 @@ import os
 import signal
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from sandbox_bench.numbered import Load
 from sandbox_bench.report import ROOT, bar, finish
 from sandbox_bench.stats import median
 
 from rocstar.sandbox import proctree
 from rocstar.sandbox.bench import table
 from rocstar.sandbox.pool import SandboxPool
-from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, Session, SessionLost
+from rocstar.sandbox.types import ExecRequest, SandboxError, Session, SessionLost
 
 LANES, BATCH = 4, 16
 RECOVERY_BAR_S = 2.0
 PROBE_TIMEOUT_S = 60.0
-
-
-class Load:
-    """Numbered programs in batches until told to stop. answers: how often each number was answered."""
-
-    def __init__(self, pool: SandboxPool) -> None:
-        self._pool = pool
-        self._next = 0
-        self.stopping = False
-        self.asked = 0
-        self.answers: Counter[int] = Counter()
-        self.wrong: list[str] = []
-        self.lost: list[str] = []
-        self.finished_at: list[float] = []
-
-    async def lane(self) -> None:
-        while not self.stopping:
-            first, self._next = self._next, self._next + BATCH
-            requests = [ExecRequest(code=f"print({first + index})") for index in range(BATCH)]
-            self.asked += BATCH
-            async for index, outcome in self._pool.run_batch(requests):
-                self.take(first + index, outcome)
-
-    def take(self, number: int, outcome: ExecResult | SandboxError) -> None:
-        self.answers[number] += 1
-        self.finished_at.append(time.monotonic())
-        if isinstance(outcome, SandboxError):
-            self.lost.append(f"{number}: {outcome.kind}: {outcome}")
-        elif outcome.stdout != f"{number}\n":
-            self.wrong.append(f"{number}: {outcome.status} {outcome.stdout[:80]!r}")
 
 
 def victim(pool: SandboxPool, name: str) -> int:
@@ -109,7 +79,7 @@ async def one_kill(pool: SandboxPool, name: str, number: int, load: Load) -> dic
 async def chaos(options: argparse.Namespace) -> dict[str, Any]:
     events = []
     async with SandboxPool(("stdlib",)) as pool:
-        load = Load(pool)
+        load = Load(pool, batch=BATCH)
         started = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for _ in range(LANES):
@@ -130,9 +100,6 @@ async def chaos(options: argparse.Namespace) -> dict[str, Any]:
 
 def report(options: argparse.Namespace, outcome: dict[str, Any], processes_left: int) -> int:
     load, events = outcome["load"], outcome["events"]
-    missing = load.asked - len(load.answers)
-    twice = sum(count > 1 for count in load.answers.values())
-    gaps = [b - a for a, b in zip(load.finished_at, load.finished_at[1:], strict=False)]
     rows, bars = [], []
     for name in ("zygote", "supervisor"):
         mine = [event for event in events if event["victim"] == name]
@@ -145,9 +112,9 @@ def report(options: argparse.Namespace, outcome: dict[str, Any], processes_left:
         print(f"not right: {text}")
     answered = sum("answered" in event["session"] for event in events if event["victim"] == "supervisor")
     bars += [
-        bar("calls that ended in an error or never", len(load.lost) + missing, 0, at_most=True),
+        bar("calls that ended in an error or never", len(load.lost) + load.missing, 0, at_most=True),
         bar("calls answered wrongly", len(load.wrong), 0, at_most=True),
-        bar("calls answered twice", twice, 0, at_most=True),
+        bar("calls answered twice", load.twice, 0, at_most=True),
         bar(
             "victims that were not replaced", sum(not event["replaced"] for event in events), 0, at_most=True
         ),
@@ -158,7 +125,7 @@ def report(options: argparse.Namespace, outcome: dict[str, Any], processes_left:
     result = {
         "calls": load.asked,
         "seconds": round(outcome["seconds"], 2),
-        "longest_gap_between_answers_s": round(max(gaps), 3),
+        "longest_gap_between_answers_s": round(load.longest_gap_s, 3),
         "events": events,
         "lost": load.lost[:20],
     }

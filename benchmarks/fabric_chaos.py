@@ -25,17 +25,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from sandbox_bench.numbered import Load
 from sandbox_bench.report import bar, finish
 from sandbox_bench.stats import median
 
 from rocstar.sandbox.bench import table
 from rocstar.sandbox.fabric import RedisFabric, RedisWorker
 from rocstar.sandbox.testing import ok
-from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+from rocstar.sandbox.types import ExecRequest, ExecResult
 
 LANES, BATCH = 4, 32
 RECOVERY_BAR_S = 5.0
@@ -122,48 +122,6 @@ def wait_for_line(stream: Any, text: str) -> None:
     raise RuntimeError("a process did not start:\n" + "".join(lines))
 
 
-class Load:
-    """Numbered programs in batches until told to stop. `open`: numbers without an answer."""
-
-    def __init__(self, fabric: RedisFabric) -> None:
-        self._fabric = fabric
-        self._next = 0
-        self.stopping = False
-        self.asked = 0
-        self.open: set[int] = set()
-        self.answers: Counter[int] = Counter()
-        self.bad: list[str] = []
-        self.last_answer = 0.0
-        self.longest_gap_s = 0.0
-        self._answered = asyncio.Event()
-
-    async def lane(self) -> None:
-        while not self.stopping:
-            first, self._next = self._next, self._next + BATCH
-            requests = [ExecRequest(code=f"print({first + index})") for index in range(BATCH)]
-            self.asked += BATCH
-            self.open.update(range(first, first + BATCH))
-            async for index, outcome in self._fabric.run_batch(requests):
-                self.take(first + index, outcome)
-
-    def take(self, number: int, outcome: ExecResult | SandboxError) -> None:
-        now = time.monotonic()
-        self.longest_gap_s = max(self.longest_gap_s, now - (self.last_answer or now))
-        self.last_answer = now
-        self.answers[number] += 1
-        self.open.discard(number)
-        self._answered.set()
-        if isinstance(outcome, SandboxError):
-            self.bad.append(f"{number}: {outcome.kind}: {outcome}")
-        elif outcome.stdout != f"{number}\n":
-            self.bad.append(f"{number}: {outcome.status} {outcome.stdout[:80]!r}")
-
-    async def answered(self, numbers: set[int]) -> None:
-        while numbers & self.open:
-            self._answered.clear()
-            await self._answered.wait()
-
-
 async def one_event(nodes: Nodes, load: Load, name: str) -> dict[str, Any]:
     if name != "worker":
         await asyncio.to_thread(nodes.keep_data, name != "redis")
@@ -186,7 +144,7 @@ async def one_event(nodes: Nodes, load: Load, name: str) -> dict[str, Any]:
 async def chaos(options: argparse.Namespace, nodes: Nodes) -> dict[str, Any]:
     events = []
     async with RedisFabric(nodes.url) as fabric:
-        load = Load(fabric)
+        load = Load(fabric, batch=BATCH)
         started = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for _ in range(LANES):
@@ -239,8 +197,7 @@ async def overhead(options: argparse.Namespace, nodes: Nodes) -> dict[str, float
 
 def report(options: argparse.Namespace, outcome: dict[str, Any], cost: dict[str, float]) -> int:
     load, events = outcome["load"], outcome["events"]
-    missing = load.asked - len(load.answers)
-    twice = sum(count > 1 for count in load.answers.values())
+    bad = load.lost + load.wrong
     rows, bars = [], []
     for name in EVENTS:
         times = [event["recovery_s"] for event in events if event["event"] == name]
@@ -249,11 +206,11 @@ def report(options: argparse.Namespace, outcome: dict[str, Any], cost: dict[str,
             bar(f"slowest recovery after a kill: {name}, s", max(times), RECOVERY_BAR_S, at_most=True)
         )
     print(table(("killed", "times", "median recovery s", "slowest"), rows), end="\n\n")
-    for text in load.bad[:10]:
+    for text in bad[:10]:
         print(f"not right: {text}")
     bars += [
-        bar("calls that ended wrongly, in an error or never", len(load.bad) + missing, 0, at_most=True),
-        bar("calls answered twice", twice, 0, at_most=True),
+        bar("calls that ended wrongly, in an error or never", len(bad) + load.missing, 0, at_most=True),
+        bar("calls answered twice", load.twice, 0, at_most=True),
         bar(
             "CPU of client and worker per call in batches of 64, us",
             cost["client_and_worker_us_per_call"],
@@ -268,7 +225,7 @@ def report(options: argparse.Namespace, outcome: dict[str, Any], cost: dict[str,
         "events": events,
         "client": outcome["client"],
         "overhead": {name: round(value, 2) for name, value in cost.items()},
-        "not_right": load.bad[:20],
+        "not_right": bad[:20],
     }
     return finish("fabric_chaos", result, bars, options.out)
 
