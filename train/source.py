@@ -12,7 +12,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rocstar.engine.group import run_groups
@@ -20,6 +20,7 @@ from rocstar.engine.rollout import Agent
 from rocstar.engine.types import Group, Task
 from rocstar.train.config import RlConfig, StageConfig
 from rocstar.train.data import TaskCursor
+from rocstar.train.idle import Idle
 from rocstar.train.run import Run
 from rocstar.train.time_budget import TimeBudget
 
@@ -74,22 +75,19 @@ class LiveGroups:
     seed: int
     budget: TimeBudget
     clock: Callable[[], float] = time.perf_counter
+    _idle: Idle = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._idle = Idle(self.engine, clock=self.clock)
+        self.agent = self._idle.watching(self.agent)
 
     async def take(self, step: int) -> Batch:
-        """Time in which nothing was decoding is tool wait."""
         # An epoch may end inside a batch: a task then comes once, for two attempts would be the same attempt.
         tasks = list({task.id: task for task in self.cursor.take(self.rl.tasks_per_step)}.values())
-        busy_before, size = self.engine.busy_s, self.rl.rollouts_per_task
-        with self.budget.phase("generate"):
-            started = self.clock()
-            groups = [
-                group
-                async for group in run_groups(
-                    self.agent, tasks, size=size, seed=self.seed, step=step, max_groups=len(tasks)
-                )
-            ]
-            idle = self.clock() - started - (self.engine.busy_s - busy_before)
-            self.budget.move(max(0.0, idle), source="generate", target="tool_wait")
+        size, seed, num = self.rl.rollouts_per_task, self.seed, len(tasks)
+        with self._idle.divided(self.budget):
+            running = run_groups(self.agent, tasks, size=size, seed=seed, step=step, max_groups=num)
+            groups = [group async for group in running]
         return Batch(groups=groups, staleness=staleness(groups, self.engine.version))
 
     def state(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from rocstar.engine.rollout import Agent, RolloutLimits
 from rocstar.engine.types import FinishReason, Group, Scored, Task, Trajectory, TrajectoryKey, VersionSpan
 from rocstar.train import source
 from rocstar.train.config import Recipe, RlConfig, StageConfig
+from rocstar.train.data import TaskCursor
 from rocstar.train.source import LiveGroups, agent_for, live_source, staleness
 from rocstar.train.time_budget import TimeBudget
 
@@ -45,26 +46,24 @@ def rolled_out(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         asked.append({"agent": agent, "tasks": [task.id for task in tasks], **options})
         for task in tasks:
             await asyncio.sleep(0)
-            ENGINE.busy_s += 1.0
+            ENGINE.busy_s, ENGINE.now = ENGINE.busy_s + 1.0, ENGINE.now + 2.0
             yield group(task, 3)
 
     monkeypatch.setattr(source, "run_groups", run_groups)
     return asked
 
 
-ENGINE = SimpleNamespace(version=3, busy_s=0.0)
+ENGINE: Any = SimpleNamespace(version=3, busy_s=0.0, now=0.0)
 LIMITS = RolloutLimits(max_response_tokens=1, max_turns=1, max_tool_tokens=1, timeout_s=1.0)
 NOTHING = cast(Any, None)
 AGENT = Agent(inference=NOTHING, chat=NOTHING, tools=NOTHING, judge=NOTHING, limits=LIMITS, sampling=NOTHING)
 
 
 def open_live(tasks_per_step: int, state: dict[str, Any] | None = None) -> LiveGroups:
-    clock = iter(range(0, 1000, 2 * tasks_per_step))
     recipe = Recipe(rl=RlConfig(tasks_per_step=tasks_per_step))
-    run: Any = SimpleNamespace(recipe=recipe, budget=TimeBudget(clock=lambda: float(next(clock))))
+    run: Any = SimpleNamespace(recipe=recipe, budget=TimeBudget())
     opened: Any = live_source(run, AGENT, ENGINE, STAGE, TASKS, state)
     made: LiveGroups = opened.enter_result
-    made.clock = lambda: float(next(clock))
     return made
 
 
@@ -91,10 +90,19 @@ async def test_a_task_comes_once_in_a_batch(rolled_out: list[dict[str, Any]]) ->
 
 
 async def test_time_without_decoding_is_tool_wait(rolled_out: list[dict[str, Any]]) -> None:
-    made = open_live(3)
+    """Each of three tasks decodes for a second of the two that pass."""
+    made = LiveGroups(
+        agent=AGENT,
+        engine=ENGINE,
+        cursor=TaskCursor(TASKS, seed=0),
+        rl=RlConfig(tasks_per_step=3),
+        seed=0,
+        budget=TimeBudget(clock=lambda: ENGINE.now),
+        clock=lambda: ENGINE.now,
+    )
     await made.take(1)
     times = made.budget.finish()
-    assert times["time/generate"] > 0 and times["time/tool_wait"] == 6.0 - 3.0
+    assert (times["time/generate"], times["time/tool_wait"], times["time/reward"]) == (3.0, 3.0, 0.0)
 
 
 def test_staleness_is_that_of_the_oldest_token() -> None:
