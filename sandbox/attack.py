@@ -145,7 +145,7 @@ class Runner:
                 elif part.kind == "other":
                     session = await self._pool.open_session(limits=limits)
                     opened.append(session)
-            except Exception as error:
+            except Exception as error:  # a bug of the pool is a finding, as in `observed`
                 results.append(of_failure(error, refused=part.kind == "branch"))
                 continue
             results.append(await observed(session.run(part.code), limits.wall_s))

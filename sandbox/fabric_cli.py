@@ -44,6 +44,15 @@ def redis_url(options: argparse.Namespace) -> str | None:
     return next((os.environ[name] for name in URL_VARIABLES if os.environ.get(name)), None)
 
 
+def warn_of_password(options: argparse.Namespace) -> None:
+    if options.redis and "@" in options.redis:
+        print(
+            "rocstar sandbox: the password in --redis shows in the process list; "
+            f"better use {URL_VARIABLES[0]} or --redis-file",
+            file=sys.stderr,
+        )
+
+
 def add_worker_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = verbs.add_parser(
         "worker", help="run calls that arrive through Redis on this node", description=__doc__
@@ -80,12 +89,7 @@ def run_worker(options: argparse.Namespace) -> int:
     max_live = default_max_live() if options.max_live is None else options.max_live
     if max_live < 1:
         raise ValueError(f"--max-live is {max_live}; at least 1 program must be able to run")
-    if options.redis and "@" in options.redis:
-        print(
-            "rocstar sandbox worker: the password in --redis shows in the process list; "
-            f"better use {URL_VARIABLES[0]} or --redis-file",
-            file=sys.stderr,
-        )
+    warn_of_password(options)
     uvloop.run(work(url, flavours, max_live, options))
     return 0
 

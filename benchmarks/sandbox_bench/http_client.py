@@ -151,7 +151,7 @@ class Client:
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await connection.send(head.encode() + b"\r\n" + body)
-        except BaseException:
+        except BaseException:  # cancelled too: what it still answers belongs to nobody
             connection.close()
             raise
         if connection.reusable:

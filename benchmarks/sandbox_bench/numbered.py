@@ -1,4 +1,4 @@
-"""Numbered programs in batches, for benchmarks that kill what runs them: none is lost, none answered twice."""
+"""Numbered programs in batches, for benchmarks that kill what runs them: is one lost, or answered twice?"""
 
 from __future__ import annotations
 

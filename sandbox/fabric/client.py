@@ -219,6 +219,12 @@ class RedisFabric:
             raise self._unreachable(error) from None
 
     @property
+    def capacity(self) -> int:
+        """Programs that the workers alive run at a time, as of the last look (`audit_s` ago at most, while
+        Redis answers)."""
+        return sum(worker.capacity for worker in self._receiver.workers)
+
+    @property
     def open_calls(self) -> int:
         """Calls of this client that have no outcome yet."""
         return len(self._ledger.calls)

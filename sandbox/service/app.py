@@ -46,7 +46,7 @@ class ServiceOptions:
     max_calls: calls in flight, beyond which the answer is 429. max_body_bytes: of one request.
     max_held_bytes: of all bodies of requests under way, and again of all outputs that wait for their batch.
     body_timeout_s: for a request's body to arrive. token: None lets everybody in, for loopback only.
-    num_workers: programs at a time, as /status tells it.
+    num_workers: programs at a time, as /status tells it, of a sandbox that does not say (`capacity`).
     """
 
     rules: Rules
@@ -100,7 +100,7 @@ class Service:
             max_held_chars=options.max_held_bytes,
         )
         judge = CodeJudge(
-            self.calls, self.metrics, rules, options.judge, self._read_body, num_workers=options.num_workers
+            self.calls, self.metrics, rules, options.judge, self._read_body, num_workers=self.num_workers
         )
         fusion = SandboxFusion(self.calls, self._sandbox, rules, self._read_body)
         app.add_routes([*native.routes(), *judge.routes(), *fusion.routes()])
@@ -119,6 +119,11 @@ class Service:
             await sweeper
         await self.keys.close()
         await self.sessions.close_all()
+
+    def num_workers(self) -> int:
+        """Programs at a time: of the sandbox itself where that changes, as a fabric's does."""
+        capacity: int | None = getattr(self._sandbox, "capacity", None)
+        return self.options.num_workers if capacity is None else capacity
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -205,7 +210,7 @@ class Service:
     async def show_metrics(self, request: web.Request) -> web.Response:
         self.metrics.idempotent_hits = self.keys.hits
         text = self.metrics.render(
-            queued=max(0, self.metrics.in_flight - self.options.num_workers),
+            queued=max(0, self.metrics.in_flight - self.num_workers()),
             sessions=len(self.sessions),
             remembered_keys=len(self.keys),
             backend=backend_stats(self._sandbox),

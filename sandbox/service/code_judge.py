@@ -3,6 +3,7 @@
 Differences that are meant are listed in docs/service.md; the rest is held against recordings of the original.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -25,7 +26,7 @@ PONG = b'"pong"'
 
 
 class CodeJudge:
-    """The handlers. `num_workers`: what /status tells."""
+    """The handlers. `num_workers`: what /status tells, asked each time."""
 
     def __init__(
         self,
@@ -35,7 +36,7 @@ class CodeJudge:
         options: JudgeOptions,
         read_body: ReadBody,
         *,
-        num_workers: int,
+        num_workers: Callable[[], int],
     ) -> None:
         self._calls = calls
         self._metrics = metrics
@@ -62,8 +63,9 @@ class CodeJudge:
         return web.Response(body=PONG, content_type="application/json")
 
     async def status(self, request: web.Request) -> web.Response:
-        waiting = max(0, self._metrics.in_flight - self._num_workers)
-        return _json({"queue": waiting, "num_workers": self._num_workers})
+        num_workers = self._num_workers()
+        waiting = max(0, self._metrics.in_flight - num_workers)
+        return _json({"queue": waiting, "num_workers": num_workers})
 
     def _single(self, with_output: bool, wait_s: float) -> Any:
         async def handler(request: web.Request) -> web.Response:

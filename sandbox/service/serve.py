@@ -70,6 +70,11 @@ class SplitSandbox:
     ) -> Session:
         return await self._stateful.open_session(flavour=flavour, limits=limits, seed=seed)
 
+    @property
+    def capacity(self) -> int | None:
+        """Programs at a time that are not of sessions; None when the sandbox does not say."""
+        return getattr(self._stateless, "capacity", None)
+
     def parts(self) -> tuple[object, object]:
         return self._stateful, self._stateless
 
@@ -166,11 +171,12 @@ async def _open_sandbox(
         return await stack.enter_async_context(pool)
     from rocstar.sandbox.fabric import RedisFabric
     from rocstar.sandbox.fabric.link import PREFIX
-    from rocstar.sandbox.fabric_cli import URL_VARIABLES, redis_url
+    from rocstar.sandbox.fabric_cli import URL_VARIABLES, redis_url, warn_of_password
 
     url = redis_url(options)
     if url is None:
         raise ValueError(f"--redis has no URL; give one, --redis-file or ${URL_VARIABLES[0]}")
+    warn_of_password(options)
     for name in URL_VARIABLES:  # no child inherits it
         os.environ.pop(name, None)
     fabric = await stack.enter_async_context(RedisFabric(url, prefix=options.redis_prefix or PREFIX))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rocstar.sandbox.cli import main
 from rocstar.sandbox.fabric.link import PREFIX
 from rocstar.sandbox.fabric_cli import add_worker_parser, redis_url
 from rocstar.sandbox.types import ExecRequest, SandboxError, Status
@@ -125,3 +126,10 @@ def test_without_a_url_it_says_where_to_put_one(monkeypatch: pytest.MonkeyPatch)
     options = parse()
     with pytest.raises(ValueError, match="ROCSTAR_REDIS_URL"):
         options.run(options)
+
+
+@pytest.mark.parametrize("verb", ["serve", "worker"])
+def test_a_password_in_the_command_line_is_warned_of(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--redis", f"http://:{SECRET}@localhost"]) == 2
+    said = capsys.readouterr().err
+    assert "shows in the process list" in said and "must begin with redis://" in said and SECRET not in said

@@ -53,6 +53,17 @@ async def test_ping_and_status_have_the_recorded_shape(serve: Any) -> None:
         assert await service.get("/status") == (200, CASES["status"]["answer"])
 
 
+async def test_status_counts_the_workers_of_a_sandbox_that_says_so(serve: Any) -> None:
+    class Fleet(FakeSandbox):
+        capacity = 7
+
+    fleet = Fleet({})
+    async with serve(fleet, num_workers=2) as service:
+        assert await service.get("/status") == (200, {"queue": 0, "num_workers": 7})
+        fleet.capacity = 0  # all of them have gone
+        assert await service.get("/status") == (200, {"queue": 0, "num_workers": 0})
+
+
 @pytest.mark.parametrize("route", ["/run/batch", "/run/long-batch", "/judge/batch", "/judge/long-batch"])
 async def test_batches_have_the_recorded_fields_and_order(serve: Any, route: str) -> None:
     case = CASES[f"mixed {route}"]

@@ -52,6 +52,18 @@ def post(port: int, path: str, body: Any) -> tuple[int, Any]:
     return response.status, answer
 
 
+def read(port: int, path: str) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", path)
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return text
+
+
+def get(port: int, path: str) -> Any:
+    return json.loads(read(port, path))
+
+
 async def test_calls_go_to_workers_and_sessions_stay() -> None:
     with tempfile.TemporaryDirectory(prefix="rocstar-") as folder:
         socket = Path(folder, "redis.sock")
@@ -60,7 +72,7 @@ async def test_calls_go_to_workers_and_sessions_stay() -> None:
         serve = [*CLI, "serve", "--port", "0", "--flavours", "stdlib", "--redis"]
         async with (
             running(redis, "[Rr]eady to accept connections"),
-            running([*CLI, "worker", "--name", "w1"], "ready", **url),
+            running([*CLI, "worker", "--name", "w1", "--max-live", "17"], "ready", **url),
             running(serve, "serving on", **url) as line,
         ):
             port = int(line.rsplit(":", 1)[1])
@@ -70,6 +82,7 @@ async def test_calls_go_to_workers_and_sessions_stay() -> None:
             status, answer = await asyncio.to_thread(post, port, "/v1/batch", {"requests": requests})
             assert status == 200
             assert [result["stdout"] for result in answer["results"]] == [f"{i} None\n" for i in range(50)]
+            assert (await asyncio.to_thread(get, port, "/status"))["num_workers"] == 17
             body = {"type": "python", "solution": "print(input())", "input": "9", "expected_output": "9"}
             status, answer = await asyncio.to_thread(post, port, "/judge", body)
             assert (status, answer["success"]) == (200, True)
@@ -78,8 +91,5 @@ async def test_calls_go_to_workers_and_sessions_stay() -> None:
             await asyncio.to_thread(post, port, path, {"code": "x = 1"})
             status, answer = await asyncio.to_thread(post, port, path, {"code": "x"})
             assert (status, answer["value"]) == (200, "1")
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-            connection.request("GET", "/metrics")
-            text = connection.getresponse().read().decode()
-            connection.close()
+            text = await asyncio.to_thread(read, port, "/metrics")
             assert re.search(r"\nrocstar_sandbox_fabric_calls_total 51\n", text)
