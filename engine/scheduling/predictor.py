@@ -14,6 +14,7 @@ Legend: C curves (stage x level x turn class), B length bins of `bin_tokens` tok
 from __future__ import annotations
 
 import bisect
+import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -203,9 +204,7 @@ class LengthPredictor:
             self._steady[stage] = beyond_K / beyond_K[0]
             limit = self._limit_bins[stage]
             means = [_stretched(survival_CB[stage], f, limit).sum() - 0.5 for f in LEVEL_FACTORS]
-            self._edges[stage] = [
-                float(a + b) / 2 * self.bin_tokens for a, b in zip(means, means[1:], strict=False)
-            ]
+            self._edges[stage] = [float(a + b) / 2 * self.bin_tokens for a, b in itertools.pairwise(means)]
 
     def _survival_CB(self) -> Floats:
         """P(length bin >= b) of each curve; beyond its limit it is 0."""

@@ -1,14 +1,14 @@
 """Ours: admit and place by the predicted KV of each replica over the coming steps.
 
-    TurnReady ─ KV at home ──> granted there: its growth was counted when it was admitted (or `_rebalance`)
+    TurnReady ─ KV at home ──> granted there: its growth was counted when it was admitted (or `_pause`)
               └ no KV ───────> queue: those that lost their KV, then one sibling of each group, then the group
                                that is expected to be the longest (longest first cuts the tail)
     anything that changes a replica ──> head of the queue ──> of the replicas where the predicted peak stays
                                below the pool, the one with the least work left
 
 Prediction: lengths by stage, turn and group (predictor.py), summed to the distribution of the resident tokens
-of a replica at each step ahead (occupancy.py). A trajectory moves only at a tool boundary, and only for more work
-saved than its re-prefill costs.
+of a replica at each step ahead (occupancy.py). Between turns only, and only the young, whose KV is cheap to
+compute anew, are taken from a replica that is predicted to overflow: to another one, or back to the queue.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from rocstar.engine.scheduling.events import (
     TurnEnded,
     TurnReady,
 )
-from rocstar.engine.scheduling.observation import Observation, Phase, ReplicaView, TrajectoryView
+from rocstar.engine.scheduling.observation import Observation, Phase, TrajectoryView
 from rocstar.engine.scheduling.occupancy import Forecast, Occupancy, forecast_of_one
 from rocstar.engine.scheduling.predictor import NUM_BINS, LengthPredictor
+
+ENGINE_CLIP_TOKENS = 4096
 
 
 @dataclass(slots=True)
@@ -47,19 +49,22 @@ class _Waiting:
 
 @dataclass(slots=True)
 class Predictive:
-    """Tunables: `safety`, standard deviations between predicted peak and pool; `buffer_tokens` that a replica
-    keeps free per request before it lets the next one in (SGLang: 0.098 of at most 4,096 new tokens);
-    `longest_first`, else groups in order of submission; `move_cost`, token-steps of decoding that one
-    re-prefilled token costs; and `move_share`, the most re-prefilled tokens per generated one."""
+    """Tunables:
+    safety         standard deviations between predicted peak and pool, for an admission
+    buffer         share of a request's limit (of at most 4,096 tokens) that a replica keeps free per request
+                   before it lets the next one in: SGLang's is 0.098
+    stagger        0..1: how much of the room that a steady state would leave for later admissions is left
+    longest_first  admit the longest group first; else groups in order of submission
+    pause_share    the most tokens given up by pauses, per generated token
+    pause_below    only trajectories shorter than this share of their replica's mean are paused
+    """
 
     safety: float = 1.0
-    buffer_tokens: int = 400
+    buffer: float = 0.1
+    stagger: float = 0.3
     longest_first: bool = True
-    move_cost: float = 1000.0
-    move_share: float = 0.005
-    overflow: float = 0.0
-    young: float = 0.5
-    stagger: float = 0.5
+    pause_share: float = 0.005
+    pause_below: float = 0.5
     name: str = field(default="predictive", init=False)
     _lengths: LengthPredictor = field(default_factory=LengthPredictor, init=False, repr=False)
     _occupancy: dict[int, Occupancy] = field(default_factory=dict, init=False, repr=False)
@@ -74,8 +79,9 @@ class Predictive:
     """(rank, order, group); an entry whose rank is not its group's any more is stale."""
     _members: dict[str, int] = field(default_factory=dict, init=False, repr=False)
     """By group: siblings that have not left."""
+    _buffer_tokens: int = field(default=0, init=False, repr=False)
     _generated: int = field(default=0, init=False, repr=False)
-    _moved: int = field(default=0, init=False, repr=False)
+    _given_up: int = field(default=0, init=False, repr=False)
 
     def decide(self, event: Event, subject: TrajectoryView | None, now: Observation) -> Iterator[Command]:
         match event:
@@ -90,6 +96,8 @@ class Predictive:
             case Submitted() if subject is not None and subject.traj in now.trajectories:
                 self._lengths.add(subject.traj, subject.group, subject.stage, subject.max_tokens)
                 self._members[subject.group] = self._members.get(subject.group, 0) + 1
+                clip = min(ENGINE_CLIP_TOKENS, subject.max_tokens)
+                self._buffer_tokens = max(self._buffer_tokens, int(self.buffer * clip))
             case ReplicaUp():
                 self._occupancy[event.replica] = Occupancy()
                 yield from self._admit(now)
@@ -105,9 +113,9 @@ class Predictive:
     def _ready(self, turn: TrajectoryView, now: Observation) -> Iterator[Command]:
         if turn.home is not None:
             self._settle(turn, running=True)
-            if self._elsewhere(turn, now):
+            if self._pause(turn, now):
                 home = turn.home
-                self._moved += turn.context_tokens
+                self._given_up += turn.context_tokens
                 yield Drop(traj=turn.traj, replica=home)
                 self._take_away(turn, home)
                 self._lost[turn.traj] = None
@@ -242,7 +250,7 @@ class Predictive:
         curve = self._lengths.curve(turn.traj, turn.turns)
         going_on_K = self._lengths.going_on_CBK()[curve, min(length // width, NUM_BINS - 1)]
         shared = turn.group in self._occupancy[replica].groups
-        extra = self.buffer_tokens + (0 if shared else turn.prompt_tokens)
+        extra = self._buffer_tokens + (0 if shared else turn.prompt_tokens)
         return forecast_of_one(going_on_K, width, length, extra)
 
     def _forecast(self, replica: int) -> Forecast:
@@ -253,24 +261,21 @@ class Predictive:
                     for traj, length in occupancy.lengths():
                         self._lengths.advance(traj, length)
             found = self._occupancy[replica].forecast(
-                self._lengths.going_on_CBK(), self._lengths.bin_tokens, self.buffer_tokens
+                self._lengths.going_on_CBK(), self._lengths.bin_tokens, self._buffer_tokens
             )
             self._forecasts[replica] = found
         return found
 
-    def _elsewhere(self, turn: TrajectoryView, now: Observation) -> bool:
-        """Its home is predicted to overflow, and to leave now is cheap: it is among the young there."""
+    def _pause(self, turn: TrajectoryView, now: Observation) -> bool:
+        """Its home is predicted to overflow, and its KV is little: it had better wait for room anywhere."""
         assert turn.home is not None
         home = now.replicas[turn.home]
-        if self._moved + turn.context_tokens > self.move_share * self._generated:
+        if self._given_up + turn.context_tokens > self.pause_share * self._generated:
             return False
-        if turn.context_tokens * home_size(home) > self.young * home.resident_tokens:
+        mean = home.resident_tokens / len(home.trajectories)
+        if turn.context_tokens > self.pause_below * mean:
             return False
-        return self._forecast(turn.home).peak(self.overflow) > home.kv_tokens
-
-
-def home_size(home: ReplicaView) -> int:
-    return len(home.trajectories)
+        return self._forecast(turn.home).peak(0.0) > home.kv_tokens
 
 
 def _length(subject: TrajectoryView) -> int:

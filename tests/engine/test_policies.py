@@ -1,0 +1,458 @@
+"""What each policy decides, that none can see the future, and what ours predicts."""
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rocstar.engine.scheduler import Scheduler
+from rocstar.engine.scheduling.events import (
+    Command,
+    Drop,
+    Event,
+    Grant,
+    Left,
+    LoadSeen,
+    Preempted,
+    ReplicaDown,
+    ReplicaUp,
+    Submitted,
+    TurnEnded,
+    TurnReady,
+)
+from rocstar.engine.scheduling.occupancy import Occupancy
+from rocstar.engine.scheduling.policies import POLICIES, make_policy
+from rocstar.engine.scheduling.predictor import NUM_BINS, LengthPredictor
+
+LIMIT, PROMPT, TOOL_STEPS = 400, 20, 3
+
+
+@dataclasses.dataclass
+class Clockwork:
+    """A host in steps: every running turn writes one token per step. Records commands with their step."""
+
+    scheduler: Scheduler
+    turns_of: dict[str, list[int]]
+    log: list[tuple[int, Command]] = dataclasses.field(default_factory=list)
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        self.context = dict.fromkeys(self.turns_of, PROMPT)
+        self.number = dict.fromkeys(self.turns_of, 0)
+        self.left = dict.fromkeys(self.turns_of, 0)
+        self.wakes: dict[str, int] = {}
+        self.running: dict[str, int] = {}
+
+    def tell(self, event: Event) -> None:
+        for command in self.scheduler.handle(event):
+            self.log.append((self.step, command))
+            if isinstance(command, Grant):
+                self.running[command.traj] = command.replica
+
+    def run(self, until: int = 10**6) -> int:
+        """Until all have left, or to the step; returns the step at the end."""
+        for traj in self.turns_of:
+            self.tell(
+                Submitted(
+                    traj=traj,
+                    group=traj.rpartition("/")[0],
+                    stage="s",
+                    prompt_tokens=PROMPT,
+                    max_tokens=LIMIT,
+                )
+            )
+            self.wakes[traj] = 0
+        while (self.wakes or self.running or self.scheduler.observation.ready) and self.step < until:
+            for traj in [traj for traj, at in self.wakes.items() if at == self.step]:
+                del self.wakes[traj]
+                self.tell(TurnReady(traj=traj, context_tokens=self.context[traj]))
+            self.step += 1
+            for traj in list(self.running):
+                self.left[traj] += 1
+                if self.left[traj] == self.turns_of[traj][self.number[traj]]:
+                    self.end_turn(traj)
+            if self.step % 50 == 0:
+                self.report()
+        return self.step
+
+    def end_turn(self, traj: str) -> None:
+        del self.running[traj]
+        self.context[traj] += self.left[traj]
+        self.tell(TurnEnded(traj=traj, new_tokens=self.left[traj]))
+        self.left[traj] = 0
+        self.number[traj] += 1
+        if self.number[traj] == len(self.turns_of[traj]):
+            self.tell(Left(traj=traj))
+        else:
+            self.context[traj] += 4
+            self.wakes[traj] = self.step + TOOL_STEPS
+
+    def report(self) -> None:
+        for replica in list(self.scheduler.observation.replicas):
+            there = [traj for traj, at in self.running.items() if at == replica]
+            used = sum(self.context[traj] + self.left[traj] for traj in there)
+            self.tell(LoadSeen(replica=replica, used_tokens=used, running=len(there), waiting=0))
+
+
+def lengths(seed: int, groups: int = 8, siblings: int = 4) -> dict[str, list[int]]:
+    rng = random.Random(seed)
+    out = {}
+    for group in range(groups):
+        hard = rng.uniform(0.5, 2.0)
+        for sibling in range(siblings):
+            turns = rng.randint(1, 4)
+            out[f"g{group}/{sibling}"] = [max(1, int(hard * rng.uniform(5, 45))) for _ in range(turns)]
+    return out
+
+
+def clockwork(name: str, turns_of: dict[str, list[int]], pools: tuple[int, ...] = (900, 900)) -> Clockwork:
+    host = Clockwork(Scheduler(make_policy(name)), turns_of)
+    for replica, kv_tokens in enumerate(pools):
+        host.tell(ReplicaUp(replica=replica, kv_tokens=kv_tokens))
+    return host
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(seed=st.integers(0, 10**6), share=st.floats(0.1, 0.9))
+@settings(max_examples=12, deadline=None, derandomize=True)
+def test_decisions_do_not_depend_on_the_future(name: str, seed: int, share: float) -> None:
+    """Two futures that agree on all that has happened by a step give the same commands up to that step."""
+    turns_of = lengths(seed)
+    end = clockwork(name, turns_of).run()
+    step = int(share * end)
+    now = clockwork(name, turns_of)
+    now.run(until=step)
+    rng = random.Random(seed + 1)
+    other = {}
+    for traj, turns in turns_of.items():
+        done, begun = now.number[traj], now.left[traj]
+        if done == len(turns):
+            other[traj] = turns
+        else:
+            # The turn under way goes on for at least one more token, and what follows is another story;
+            # one that is at a tool has a turn to come in both.
+            rest = [
+                max(begun + 1, rng.randint(1, 60)),
+                *(rng.randint(1, 60) for _ in range(rng.randint(0, 3))),
+            ]
+            other[traj] = turns[:done] + rest
+    assert other != turns_of
+    swapped = clockwork(name, other)
+    swapped.run(until=step)
+    assert swapped.log == now.log and (step < 3 or now.log)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_everything_ends_and_is_granted_once_per_turn(name: str) -> None:
+    turns_of = lengths(3)
+    host = clockwork(name, turns_of)
+    host.run()
+    granted = [command.traj for _, command in host.log if isinstance(command, Grant)]
+    assert len(granted) == sum(map(len, turns_of.values()))
+    assert not host.scheduler.observation.trajectories
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_same_events_same_commands(name: str) -> None:
+    first, second = clockwork(name, lengths(5)), clockwork(name, lengths(5))
+    assert first.run() == second.run() and first.log == second.log
+
+
+def begin(name: str, pools: tuple[int, ...] = (1000, 1000), **tunables: object) -> Scheduler:
+    made = Scheduler(make_policy(name, **tunables))
+    for replica, kv_tokens in enumerate(pools):
+        made.handle(ReplicaUp(replica=replica, kv_tokens=kv_tokens))
+    return made
+
+
+def submit(made: Scheduler, *trajs: str, prompt: int = 20, limit: int = 400) -> list[int | None]:
+    """Submit and ask for the first turn; the replica of each, or None."""
+    for traj in trajs:
+        group = traj.rpartition("/")[0]
+        made.handle(Submitted(traj=traj, group=group, stage="s", prompt_tokens=prompt, max_tokens=limit))
+    return [where(made.handle(TurnReady(traj=traj, context_tokens=prompt)), traj) for traj in trajs]
+
+
+def where(commands: list[Command], traj: str) -> int | None:
+    found = [c.replica for c in commands if isinstance(c, Grant) and c.traj == traj]
+    return found[0] if found else None
+
+
+def again(made: Scheduler, traj: str, new: int = 10) -> int | None:
+    """End its turn and ask for the next one."""
+    made.handle(TurnEnded(traj=traj, new_tokens=new))
+    context = made.observation.trajectories[traj].context_tokens
+    return where(made.handle(TurnReady(traj=traj, context_tokens=context)), traj)
+
+
+TEN = [f"g{k // 2}/{k % 2}" for k in range(10)]
+
+
+def test_unknown_policy_and_tunable_are_named() -> None:
+    with pytest.raises(ValueError, match="no policy is called 'best'; there are predictive, static"):
+        make_policy("best")
+    with pytest.raises(ValueError, match=r"policy 'static': .*colour"):
+        make_policy("static", colour=1)
+
+
+def test_static_deals_groups_out_and_never_moves_them() -> None:
+    made = begin("static")
+    assert submit(made, *TEN) == [0, 0, 1, 1, 0, 0, 1, 1, 0, 0]
+    for traj in TEN[:4]:
+        assert again(made, traj) == made.observation.trajectories[traj].home
+
+
+def test_round_robin_takes_turns_and_keeps_a_trajectory_unless_told_otherwise() -> None:
+    made = begin("round_robin")
+    assert submit(made, *TEN[:4]) == [0, 1, 0, 1] and again(made, "g0/0") == 0
+    loose = begin("round_robin", sticky=False)
+    assert submit(loose, *TEN[:3]) == [0, 1, 0] and again(loose, "g0/0") == 1
+
+
+def test_least_inflight_looks_at_what_runs() -> None:
+    made = begin("least_inflight")
+    assert submit(made, *TEN[:4]) == [0, 1, 0, 1]
+    made.handle(TurnEnded(traj="g0/1", new_tokens=1))
+    made.handle(TurnEnded(traj="g1/1", new_tokens=1))
+    assert submit(made, *TEN[4:6]) == [1, 1]
+
+
+def test_routers_queue_at_their_bound_and_serve_the_oldest_first() -> None:
+    made = begin("least_inflight", max_running=2)
+    assert submit(made, *TEN[:6]) == [0, 1, 0, 1, None, None]
+    assert where(made.handle(TurnEnded(traj="g0/1", new_tokens=1)), "g2/1") == 1
+    assert where(made.handle(Left(traj="g0/0")), "g2/0") == 0
+
+
+def test_queue_of_a_lost_replica_is_routed_anew() -> None:
+    made = begin("static", max_running=1)
+    assert submit(made, *TEN[:4]) == [0, None, 1, None]
+    assert made.handle(ReplicaDown(replica=1)) == []
+    made.handle(Left(traj="g0/0"))
+    assert {traj: t.home for traj, t in made.observation.trajectories.items() if t.home is not None} == {
+        "g0/1": 0
+    }
+    assert where(made.handle(Left(traj="g0/1")), "g1/1") == 0
+
+
+def test_sticky_hash_depends_on_names_alone_and_moves_only_what_it_must() -> None:
+    names = [f"g{k}/0" for k in range(60)]
+    before = dict(zip(names, submit(begin("sticky", (10**6,) * 4), *names), strict=True))
+    assert before == dict(zip(names, submit(begin("sticky", (10**6,) * 4), *names), strict=True))
+    assert set(before.values()) == {0, 1, 2, 3}
+    made = begin("sticky", (10**6,) * 4)
+    made.handle(ReplicaDown(replica=2))
+    after = dict(zip(names, submit(made, *names), strict=True))
+    assert all(after[name] == home for name, home in before.items() if home != 2)
+    by_group = submit(begin("sticky", (10**6,) * 4, by_group=True), *TEN)
+    assert by_group[::2] == by_group[1::2]
+
+
+def test_reserve_holds_prompt_and_limit_over_all_turns() -> None:
+    made = begin("reserve")
+    assert submit(made, *TEN[:6]) == [1, 0, 1, 0, None, None]
+    assert again(made, "g0/0") == 1
+    assert made.handle(TurnEnded(traj="g0/1", new_tokens=1)) == []
+    assert where(made.handle(Left(traj="g0/1")), "g2/0") == 0
+    assert submit(begin("reserve", budget_coef=0.5), *TEN[:9]).count(None) == 1
+
+
+def test_aimd_grows_while_clear_trims_when_full_and_cuts_on_preemption() -> None:
+    made = begin("aimd", initial=2)
+    aimd = made.policy
+    assert submit(made, *TEN) == [0, 1, 0, 1, *[None] * 6]
+
+    def report(used: int) -> None:
+        for replica in (0, 1):
+            made.handle(LoadSeen(replica=replica, used_tokens=used, running=2, waiting=0))
+
+    report(100)
+    made.handle(Left(traj="g0/0"))
+    cap = aimd._cap  # type: ignore[attr-defined]
+    assert 4.0 < cap < 4.8
+    report(900)
+    assert aimd._cap == 3.0  # type: ignore[attr-defined]
+    made.handle(Preempted(traj="g0/1", context_tokens=20))
+    report(500)
+    assert aimd._cap == 3.0 and aimd._draining  # type: ignore[attr-defined]
+    report(500)
+    assert made.handle(Left(traj="g0/1")) == []
+
+
+def test_thunder_pauses_the_shortest_at_tools_and_restores_what_waits() -> None:
+    made = begin("thunder", (1000,), buffer_tokens=10)
+    assert submit(made, "a/0", "b/0", "c/0", "d/0", prompt=200) == [0, 0, 0, 0]
+    made.handle(TurnEnded(traj="a/0", new_tokens=30))
+    made.handle(TurnEnded(traj="b/0", new_tokens=90))
+    found = made.handle(LoadSeen(replica=0, used_tokens=1050, running=2, waiting=0))
+    assert found == [Drop(traj="a/0", replica=0)]
+    assert where(made.handle(TurnReady(traj="a/0", context_tokens=240)), "a/0") is None
+    made.handle(Left(traj="b/0"))
+    found = made.handle(LoadSeen(replica=0, used_tokens=500, running=2, waiting=0))
+    assert found == [Grant(traj="a/0", replica=0)]
+
+
+def test_thunder_marks_a_running_turn_and_pauses_it_when_it_ends() -> None:
+    made = begin("thunder", (1000,), buffer_tokens=10)
+    submit(made, "a/0", "b/0", prompt=400)
+    assert made.handle(LoadSeen(replica=0, used_tokens=1200, running=2, waiting=0)) == []
+    found = made.handle(TurnEnded(traj="a/0", new_tokens=50))
+    assert found == [Drop(traj="a/0", replica=0)]
+
+
+# ---- ours ----
+
+
+def test_predictive_balances_and_stays_home() -> None:
+    made = begin("predictive", (10**5, 10**5))
+    homes = submit(made, *TEN)
+    assert sorted(map(str, homes)) == ["0"] * 5 + ["1"] * 5
+    assert all(again(made, traj) == home for traj, home in zip(TEN, homes, strict=True))
+
+
+def test_predictive_admits_more_than_the_worst_case_and_less_than_everything() -> None:
+    names = [f"g{k}/0" for k in range(200)]
+    admitted = [h for h in submit(begin("predictive", (10_000,)), *names) if h is not None]
+    assert 10_000 / (20 + 400) < len(admitted) < 10_000 / 20 / 2
+
+
+def test_predictive_gives_lost_ones_priority_and_takes_the_longest_group_first() -> None:
+    made = begin("predictive", (4000,))
+    names = [f"g{k % 10}/{k // 10}" for k in range(100)]
+    submit(made, *names)
+    started = [t for t in names if made.observation.trajectories[t].home is not None]
+    assert {f"g{k}/0" for k in range(10)} <= set(started), "one sibling of each group first"
+    long, short = "g3/0", "g4/0"
+    made.handle(TurnEnded(traj=short, new_tokens=2))
+    made.handle(Left(traj=short))
+    made.handle(TurnEnded(traj=long, new_tokens=399))
+    found = made.handle(Left(traj=long)) + made.handle(ReplicaUp(replica=1, kv_tokens=2000))
+    granted = [c.traj for c in found if isinstance(c, Grant)]
+    assert granted and granted[0].startswith("g3/")
+
+
+def exponential(predictor: LengthPredictor, count: int, mean: float, seed: int = 0) -> None:
+    """Feed trajectories of one turn, all ended."""
+    rng = np.random.default_rng(seed)
+    for k in range(count):
+        predictor.add(f"x{k}", f"gx{k}", "s", 6400)
+        predictor.turn_starts(f"x{k}", 0, 0)
+        predictor.leave(f"x{k}", int(min(6400, rng.exponential(mean))), finished=True)
+
+
+def test_predictor_learns_the_survival_curve() -> None:
+    predictor = LengthPredictor()
+    exponential(predictor, 4000, 1000.0)
+    predictor.add("y", "gy", "s", 6400)
+    curve = predictor.turn_starts("y", 0, 0)
+    going_on_K = predictor.going_on_CBK()[curve, 0]
+    width = predictor.bin_tokens
+    for k in (5, 10, 20, 40):
+        assert going_on_K[k] == pytest.approx(np.exp(-k * width / 1000.0), abs=0.04)
+    # Memoryless: the same ahead of one that has come far.
+    assert predictor.going_on_CBK()[curve, 20, 10] == pytest.approx(np.exp(-10 * width / 1000.0), abs=0.06)
+
+
+def test_those_that_still_run_count_as_long_as_they_are() -> None:
+    """Half end at 500, half run on beyond 3000: the curve must not forget the second half."""
+    predictor = LengthPredictor()
+    for k in range(400):
+        predictor.add(f"x{k}", f"g{k}", "s", 6400)
+        predictor.turn_starts(f"x{k}", 0, 0)
+        if k % 2:
+            predictor.leave(f"x{k}", 500, finished=True)
+        else:
+            predictor.advance(f"x{k}", 3000)
+    predictor.add("y", "gy", "s", 6400)
+    going_on_K = predictor.going_on_CBK()[predictor.turn_starts("y", 0, 0), 0]
+    assert going_on_K[1500 // predictor.bin_tokens] == pytest.approx(0.5, abs=0.06)
+
+
+def test_failed_trajectories_say_nothing() -> None:
+    predictor = LengthPredictor()
+    exponential(predictor, 500, 2000.0)
+    predictor._going_on = None
+    before = predictor.going_on_CBK()[0].copy()
+    for k in range(500):
+        predictor.add(f"z{k}", f"gz{k}", "s", 6400)
+        predictor.turn_starts(f"z{k}", 0, 0)
+        predictor.leave(f"z{k}", 10, finished=False)
+    predictor._going_on = None
+    assert np.abs(predictor.going_on_CBK()[0] - before).max() < 0.05
+
+
+def test_siblings_tell_of_each_other() -> None:
+    predictor = LengthPredictor()
+    exponential(predictor, 300, 1500.0)
+    for group, length in (("short", 200), ("long", 5000)):
+        for k in range(4):
+            predictor.add(f"{group}{k}", group, "s", 6400)
+        for k in range(3):
+            predictor.turn_starts(f"{group}{k}", 0, 0)
+            predictor.leave(f"{group}{k}", length, finished=True)
+    assert predictor.group_length("long", "s") > 3 * predictor.group_length("short", "s")
+    ahead = {
+        group: predictor.going_on_CBK()[predictor.turn_starts(f"{group}3", 0, 0), 0].sum()
+        for group in ("short", "long")
+    }
+    assert ahead["long"] > 2 * ahead["short"]
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.integers(0, 9), st.sampled_from(["put", "end", "discard"]), st.integers(1, 300)),
+        max_size=60,
+    )
+)
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_occupancy_table_agrees_with_a_dictionary(steps: list[tuple[int, str, int]]) -> None:
+    occupancy, known = Occupancy(), dict[str, tuple[int, int | None]]()
+    clock = 0
+    for who, what, number in steps:
+        traj, group = f"t{who}", f"g{who % 3}"
+        if what == "put":
+            running = number % 2 == 0
+            occupancy.put(traj, group, prompt_tokens=100, curve=0, length=number, running=running)
+            known[traj] = (number, clock if running else None)
+        elif what == "end" and traj in known and known[traj][1] is not None:
+            occupancy.turn_ended(traj, number)
+            clock = max(clock, (known[traj][1] or 0) + number)
+        elif what == "discard":
+            occupancy.discard(traj, group, prompt_tokens=100)
+            known.pop(traj, None)
+        expected = {t: n if since is None else n + clock - since for t, (n, since) in known.items()}
+        assert dict(occupancy.lengths()) == expected and len(occupancy) == len(known)
+        groups = {f"g{int(t[1:]) % 3}" for t in known}
+        assert occupancy.prompt_tokens == 100 * len(groups)
+        nobody_ends = np.ones((1, NUM_BINS, NUM_BINS))
+        mean_K = occupancy.forecast(nobody_ends, 10, 0).mean_K
+        assert mean_K[0] == sum(expected.values()) + 100 * len(groups)
+        assert mean_K[3] - mean_K[0] == 30 * len(known)
+
+
+def test_peak_of_the_sum_is_not_the_sum_of_the_peaks() -> None:
+    """One about to end and one that begins: at no step are both long."""
+    ends_at_ten = np.zeros((1, NUM_BINS, NUM_BINS))
+    for b in range(NUM_BINS):
+        ends_at_ten[0, b, : max(0, 10 - b)] = 1.0
+    occupancy = Occupancy()
+    occupancy.put("old", "a", prompt_tokens=0, curve=0, length=900, running=True)
+    occupancy.put("new", "b", prompt_tokens=0, curve=0, length=0, running=True)
+    forecast = occupancy.forecast(ends_at_ten, 100, 0)
+    assert forecast.peak(2.0) == 900.0 < 900.0 + 900.0
+    assert list(forecast.mean_K[:3]) == [900.0, 100.0, 200.0]
+
+
+def test_uncertainty_raises_the_peak() -> None:
+    half = np.full((1, NUM_BINS, NUM_BINS), 0.5)
+    half[:, :, 0] = 1.0
+    occupancy = Occupancy()
+    for k in range(4):
+        occupancy.put(f"t{k}", f"g{k}", prompt_tokens=0, curve=0, length=100, running=True)
+    forecast = occupancy.forecast(half, 1, 0)
+    assert forecast.mean_K[1] == 4 * 0.5 * 101
+    assert forecast.variance_K[1] == pytest.approx(4 * 0.25 * 101**2)
+    assert forecast.peak(2.0) > forecast.peak(1.0) > forecast.peak(0.0)
