@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.chat import ChatFormat, load_template
-from rocstar.engine.group import run_group, run_groups
+from rocstar.engine.group import SURPLUS, EarlyFinish, run_group, run_groups
 from rocstar.engine.inference.base import InferenceError, Sampling
 from rocstar.engine.rollout import Agent, RolloutLimits
 from rocstar.engine.testing import (
@@ -231,3 +231,62 @@ def test_few_slots_serve_many_trajectories() -> None:
     took_s = run_virtual(main())
     assert took_s == 23.0, "160 trajectories, 7 at a time, one second each"
     assert all_released(policy)
+
+
+def early(enough: int, *, size: int, script: Callable[[Request], str | Reply]) -> tuple[Group, Any, Any]:
+    made, policy = agent(script)
+    option = EarlyFinish(enough=enough)
+    group = run_virtual(run_group(made, task("a"), size=size, seed=0, step=0, early=option))
+    for trajectory in group.trajectories:
+        check_trajectory(trajectory)
+    return group, option.counts, policy
+
+
+def test_early_finish_keeps_the_first_scored_and_counts_the_rest() -> None:
+    group, counts, policy = early(
+        2, size=5, script=lambda r: Reply(text="4" * (r.sibling + 1), delay_s=10.0 * (r.sibling + 1))
+    )
+    kinds = [t.outcome.kind if isinstance(t.outcome, Failed) else "scored" for t in group.trajectories]
+    assert kinds == ["scored", "scored", SURPLUS, SURPLUS, SURPLUS] and len(group.scored) == 2
+    assert (counts.groups, counts.kept, counts.cancelled) == (1, 2, 3) and all_released(policy)
+    kept = sum(t.response_length for t in group.scored)
+    assert (counts.kept_tokens, counts.cancelled_tokens) == (kept, 0)
+
+
+def test_early_finish_reports_the_length_bias_from_below() -> None:
+    """Sibling 2 has written a long turn and is thinking about its next one when the others are done."""
+    call = f'<tool_call>{{"name": "{PYTHON_TOOL}", "arguments": {{"code": "1"}}}}</tool_call>'
+
+    def script(request: Request) -> Reply:
+        if request.sibling == 2 and request.turn == 1:
+            return Reply(text="x" * 400 + call, delay_s=1.0)
+        return Reply(text="4", delay_s=1000.0 if request.sibling == 2 else 50.0)
+
+    group, counts, _ = early(2, size=3, script=script)
+    assert counts.cancelled == 1 and counts.cancelled_tokens > 400
+    mean = (counts.kept_tokens + counts.cancelled_tokens) / 3
+    assert counts.length_bias_tokens == mean - counts.kept_tokens / 2 > 100
+    assert isinstance(group.trajectories[2].outcome, Failed)
+
+
+def test_early_finish_waits_for_scored_ones_not_for_failures() -> None:
+    lost = InferenceError("engine_stopped", "x", retryable=True)
+    group, counts, _ = early(
+        2,
+        size=4,
+        script=lambda r: Reply(text="4", delay_s=1.0 + r.sibling, error=lost if r.sibling < 2 else None),
+    )
+    assert [isinstance(t.outcome, Failed) for t in group.trajectories] == [True, True, False, False]
+    assert counts.cancelled == 0 and counts.length_bias_tokens == 0.0
+
+
+def test_early_finish_is_off_by_default_and_a_bug_still_cancels_the_group() -> None:
+    made, _ = agent(lambda r: Reply(text="4", delay_s=float(r.sibling)))
+    groups = run_virtual(collect(made, tasks(2), size=3, max_groups=2))
+    assert all(len(group.scored) == 3 for group in groups)
+    buggy, policy = agent(lambda r: "bug" if r.sibling == 2 else Reply(text="4", delay_s=1e5))
+    with pytest.raises(ExceptionGroup) as caught:
+        run_virtual(run_group(buggy, task("a"), size=4, seed=0, step=0, early=EarlyFinish(enough=1)))
+    assert caught.group_contains(KeyError, match="a bug") and all_released(policy)
+    with pytest.raises(ValueError, match="enough must be at least 1, got 0"):
+        EarlyFinish(enough=0)
