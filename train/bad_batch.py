@@ -56,6 +56,7 @@ def _tensors(part: BadMicroBatch) -> dict[str, Tensor]:
         "ids": micro.ids_I,
         "positions": micro.positions_I,
         "lengths": torch.tensor(micro.lengths_S),
+        "shared": torch.tensor(micro.shared_S),
         "rows": micro.rows_T,
         "targets": micro.targets_T,
         "weights": micro.weights_T,

@@ -1,7 +1,11 @@
 """Trajectories to packed tensors.
 
-Legend: S sequences of a microbatch; I input tokens laid end to end (each sequence without its last token);
-T tokens with loss (targets), in flat order. A target at T is predicted by the input at `rows_T`.
+Rows that begin alike (siblings have one prompt, and often more) share that beginning: a hidden state depends
+on the tokens before it alone, so it is computed once, and autograd adds up what all of them ask of it.
+
+Legend: S sequences of a microbatch; I input tokens laid end to end, each sequence without what it shares with
+the one before it and without what predicts nothing; T tokens with loss (targets), sequence by sequence. A
+target at T is predicted by the input at `rows_T`, which may belong to a sequence before.
 """
 
 from __future__ import annotations
@@ -48,6 +52,9 @@ class MicroBatch:
 
     names_S: list[str]
     lengths_S: list[int]
+    """Input tokens of each sequence that it does not share."""
+    shared_S: list[int]
+    """Input tokens that it shares: so many first ones of the sequence before it."""
     targets_S: list[int]
     """Loss tokens of each sequence."""
     ids_I: Tensor
@@ -97,19 +104,43 @@ def split_updates(num_examples: int, num_updates: int, rng: random.Random) -> li
     return [order[a:b] for a, b in itertools.pairwise(bounds)]
 
 
+MIN_SHARED = 1 / 8
+"""Of a row's tokens: what is shared costs attention a mask, which a small saving does not pay."""
+
+
 def pack(examples: Sequence[Example], *, tokens_per_microbatch: int) -> list[MicroBatch]:
-    """Microbatches of similar lengths under a token budget; a row over the budget is alone in its own."""
-    by_length = sorted(examples, key=lambda e: len(e.ids))
-    batches: list[list[Example]] = []
-    room = 0
-    for example in by_length:
-        length = len(example.ids) - 1
-        if length > room:
+    """Microbatches of rows that begin alike, under a budget of input tokens; what rows share counts once.
+
+    A row over the budget is alone in its microbatch. An example without loss has no part in the update and is
+    left out, as is what comes behind the last loss token of any other.
+    """
+    batches: list[list[_Row]] = []
+    room, before = 0, ()  # type: int, Sequence[int]
+    # In the order of their ids, no row shares more with an earlier one than with the one before it.
+    for example in sorted((e for e in examples if any(e.mask)), key=lambda e: tuple(e.ids)):
+        inputs = example.ids[: max(itertools.compress(range(len(example.mask)), example.mask))]
+        shared = _common(before, inputs)
+        if shared < MIN_SHARED * len(inputs):
+            shared = 0
+        if not batches or len(inputs) - shared > room:
             batches.append([])
-            room = tokens_per_microbatch
-        batches[-1].append(example)
-        room -= length
+            room, shared = tokens_per_microbatch, 0
+        batches[-1].append(_Row(example=example, inputs=inputs, shared=shared))
+        room -= len(inputs) - shared
+        before = inputs
     return [_collate(batch) for batch in batches]
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many first items are equal. By bisection: comparing slices is what Python does fast."""
+    equal, differ = 0, min(len(a), len(b)) + 1
+    while differ - equal > 1:
+        middle = (equal + differ) // 2
+        if a[equal:middle] == b[equal:middle]:
+            equal = middle
+        else:
+            differ = middle
+    return equal
 
 
 def share_out(microbatches: Sequence[MicroBatch], world_size: int) -> list[list[MicroBatch]]:
@@ -125,6 +156,7 @@ def empty_microbatch() -> MicroBatch:
     return MicroBatch(
         names_S=[""],
         lengths_S=[1],
+        shared_S=[0],
         targets_S=[0],
         ids_I=torch.zeros(1, dtype=torch.long),
         positions_I=torch.zeros(1, dtype=torch.long),
@@ -137,38 +169,55 @@ def empty_microbatch() -> MicroBatch:
     )
 
 
-def _collate(examples: Sequence[Example]) -> MicroBatch:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """An example in its microbatch; its first `shared` inputs are those of the row before it."""
+
+    example: Example
+    inputs: Sequence[int]
+    shared: int
+
+    @property
+    def num_own(self) -> int:
+        return len(self.inputs) - self.shared
+
+
+def _collate(rows: Sequence[_Row]) -> MicroBatch:
     ids: list[int] = []
     positions: list[int] = []
-    rows: list[int] = []
+    path: list[int] = []
+    """Where each input of the present row lies."""
+    loss_rows: list[int] = []
     targets: list[int] = []
     weights: list[float] = []
     advantages: list[float] = []
     logprobs: list[float] = []
     after_tool: list[bool] = []
-    for example in examples:
-        start = len(ids)
-        ids += example.ids[:-1]
-        positions += range(len(example.ids) - 1)
+    for row in rows:
+        example = row.example
+        path = [*path[: row.shared], *range(len(ids), len(ids) + row.num_own)]
+        ids += row.inputs[row.shared :]
+        positions += range(row.shared, len(row.inputs))
         turn_ended = False
-        for k in range(1, len(example.ids)):
+        for k in range(1, len(row.inputs) + 1):
             if not example.mask[k]:
                 # What the policy did not write comes behind its own tokens only as a tool's answer.
                 turn_ended = turn_ended or bool(example.mask[k - 1])
                 continue
-            rows.append(start + k - 1)
+            loss_rows.append(path[k - 1])
             targets.append(example.ids[k])
             weights.append(example.weights[k])
             advantages.append(example.advantage)
             logprobs.append(example.rollout_logprobs[k] or 0.0)
             after_tool.append(turn_ended)
     return MicroBatch(
-        names_S=[e.name for e in examples],
-        lengths_S=[len(e.ids) - 1 for e in examples],
-        targets_S=[sum(map(bool, e.mask)) for e in examples],
+        names_S=[row.example.name for row in rows],
+        lengths_S=[row.num_own for row in rows],
+        shared_S=[row.shared for row in rows],
+        targets_S=[sum(map(bool, row.example.mask)) for row in rows],
         ids_I=torch.tensor(ids),
         positions_I=torch.tensor(positions),
-        rows_T=torch.tensor(rows, dtype=torch.long),
+        rows_T=torch.tensor(loss_rows, dtype=torch.long),
         targets_T=torch.tensor(targets, dtype=torch.long),
         weights_T=torch.tensor(weights, dtype=torch.float32),
         advantages_T=torch.tensor(advantages, dtype=torch.float32),

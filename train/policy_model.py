@@ -1,11 +1,12 @@
 """The model as the learner runs it: a Hugging Face decoder, and whatever wants its head.
 
-    microbatch -> decoder -> hidden states of the rows with loss -> head(hidden, weight of the head)
+    microbatch -> decoder -> hidden states of the tokens with loss -> head(hidden, weight of the head)
 
 The head runs inside a forward of the model, which is the root of FSDP: there, and only there, the head's
 weight is whole. A tied head is one parameter, and autograd adds up both of its gradients.
 
-Legend: I input tokens, T tokens with loss, D hidden size, V vocabulary.
+Legend: I input tokens, T tokens with loss, R input tokens that predict one or several of them, D hidden size,
+V vocabulary.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from rocstar.engine.inference import attention
-from rocstar.engine.inference.attention import PackedAttention
+from rocstar.train import packed_layers
 from rocstar.train.batch import MicroBatch
 from rocstar.train.config import ConfigError
+from rocstar.train.packed_attention import PackedAttention
 
 Result = TypeVar("Result")
 Head = Callable[[Tensor, Tensor], Result]
@@ -44,6 +46,7 @@ class PolicyModel:
         if not is_sharded(model):
             check_head(model)
         attention.install(model)
+        model.only_kept = packed_layers.install(model)  # type: ignore[assignment]
         self.model, self.device = model, next(model.parameters()).device
         model.rows_to_head = MethodType(_rows_to_head, model)  # type: ignore[assignment]
         register_fsdp_forward_method(model, "rows_to_head")
@@ -61,14 +64,17 @@ class PolicyModel:
 
 def _rows_to_head(model: Any, micro: MicroBatch, device: torch.device, head: Head[Result]) -> Result:
     """A forward of the model: the head's weight is whole from its first line to its last."""
-    hidden_ID = model.get_decoder()(
+    # At least one token goes all the way: else the last layer's weights would get no gradient on this rank.
+    rows_T = micro.rows_T if micro.num_loss_tokens else torch.zeros(1, dtype=torch.long)
+    kept_R, places_T = torch.unique(rows_T, return_inverse=True)
+    hidden = model.get_decoder()(
         input_ids=micro.ids_I[None].to(device),
         position_ids=micro.positions_I[None].to(device),
         use_cache=False,
-        attention=PackedAttention(micro.lengths_S, device),
+        attention=PackedAttention(micro.lengths_S, device, shared_S=micro.shared_S, kept_R=kept_R),
     ).last_hidden_state[0]
-    hidden_TD = hidden_ID.index_select(0, micro.rows_T.to(device))
-    return head(hidden_TD, model.get_output_embeddings().weight)
+    places_T = (places_T if model.only_kept else rows_T)[: micro.num_loss_tokens]
+    return head(hidden.index_select(0, places_T.to(device)), model.get_output_embeddings().weight)
 
 
 def is_sharded(model: nn.Module) -> bool:

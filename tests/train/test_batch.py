@@ -1,5 +1,7 @@
 """Packing changes nothing: every loss token once, behind its predictor, with its own weight."""
 
+import itertools
+import os
 import random
 from collections import Counter
 from itertools import count
@@ -76,17 +78,89 @@ def test_every_loss_token_is_packed_once_with_all_that_belongs_to_it(
 
 @given(batch=batches_of_masks, budget=st.integers(1, 64))
 def test_sequences_stay_whole_and_the_budget_is_kept(batch: list[list[int]], budget: int) -> None:
+    """Up to their last loss token: no token behind it is computed."""
     examples = examples_of(batch)
     sequences: list[list[int]] = []
     for micro in pack(examples, tokens_per_microbatch=budget):
         assert sum(micro.lengths_S) == len(micro.ids_I) == len(micro.positions_I)
         assert sum(micro.lengths_S) <= budget or len(micro.lengths_S) == 1
-        ids, positions = micro.ids_I.tolist(), micro.positions_I.tolist()
-        for length in micro.lengths_S:
-            sequences.append(ids[:length])
-            assert positions[:length] == list(range(length))
-            ids, positions = ids[length:], positions[length:]
-    assert sorted(sequences) == sorted(list(e.ids[:-1]) for e in examples)
+        sequences += sequences_of(micro)
+    assert sorted(sequences) == sorted(needed(e) for e in examples if any(e.mask))
+
+
+def needed(example: Example) -> list[int]:
+    return list(example.ids[: max(k for k, m in enumerate(example.mask) if m)])
+
+
+def sequences_of(micro: MicroBatch) -> list[list[int]]:
+    """The inputs of each sequence, shared ones first; each stands at its position."""
+    sequences: list[list[int]] = []
+    path: list[int] = []
+    start = 0
+    for own, shared in zip(micro.lengths_S, micro.shared_S, strict=True):
+        path = [*path[:shared], *range(start, start + own)]
+        start += own
+        assert micro.positions_I[path].tolist() == list(range(len(path)))
+        sequences.append(micro.ids_I[path].tolist())
+    return sequences
+
+
+alike = st.lists(st.integers(0, 1), min_size=1, max_size=24).map(lambda rest: [5, *rest])
+
+
+@given(rows=st.lists(alike, min_size=1, max_size=12), budget=st.integers(1, 100), data=st.data())
+def test_what_rows_begin_with_in_common_is_computed_once_and_every_target_keeps_its_own(
+    rows: list[list[int]], budget: int, data: st.DataObject
+) -> None:
+    """Ids of two kinds, so that rows begin alike, end within one another or are equal."""
+    examples = []
+    for k, ids in enumerate(rows):
+        mask = [0, *data.draw(st.lists(st.integers(0, 1), min_size=len(ids) - 1, max_size=len(ids) - 1))]
+        weights = [m * (100.0 * k + place) for place, m in enumerate(mask)]
+        logprobs = [-float(place) if m else None for place, m in enumerate(mask)]
+        examples.append(
+            Example(ids=ids, mask=mask, weights=weights, rollout_logprobs=logprobs, advantage=k, name=str(k))
+        )
+    seen: Counter[str] = Counter()
+    for micro in pack(examples, tokens_per_microbatch=budget):
+        sequences = sequences_of(micro)
+        assert len(micro.ids_I) <= budget or len(sequences) == 1
+        starts = [0, *itertools.accumulate(micro.targets_S)]
+        for s, name in enumerate(micro.names_S):
+            example, span = examples[int(name)], slice(starts[s], starts[s + 1])
+            places = [place for place, m in enumerate(example.mask) if m]
+            assert sequences[s] == needed(example)
+            assert micro.targets_T[span].tolist() == [example.ids[place] for place in places]
+            assert micro.weights_T[span].tolist() == [example.weights[place] for place in places]
+            assert micro.rollout_logprobs_T[span].tolist() == [-place for place in places]
+            assert set(micro.advantages_T[span].tolist()) <= {float(name)}
+            # Its predictor stands one place before it and reads what the sequence reads there.
+            assert (micro.positions_I[micro.rows_T[span]] + 1).tolist() == places
+            assert micro.ids_I[micro.rows_T[span]].tolist() == [example.ids[place - 1] for place in places]
+            seen[name] += 1
+        for s, (own, shared) in enumerate(zip(micro.lengths_S, micro.shared_S, strict=True)):
+            assert own + shared == len(sequences[s])
+            if s and shared == 0:  # then little is alike, or it is the first
+                common = os.path.commonprefix([sequences[s - 1], sequences[s]])
+                assert len(common) < len(sequences[s]) / 8 or not common
+    assert seen == Counter(e.name for e in examples if any(e.mask))
+
+
+def test_siblings_pay_for_their_prompt_once() -> None:
+    prompt = list(range(50))
+    rows = [
+        Example(
+            ids=[*prompt, 60 + k, 70, 71],
+            mask=[0] * 50 + [1, 1, 0],
+            weights=[0.0] * 50 + [0.1, 0.1, 0.0],
+            rollout_logprobs=[None] * 53,
+            advantage=1.0,
+        )
+        for k in range(4)
+    ]
+    (micro,) = pack(rows, tokens_per_microbatch=60)
+    assert (micro.lengths_S, micro.shared_S) == ([51, 1, 1, 1], [0, 50, 50, 50])
+    assert micro.rows_T.tolist() == [49, 50, 49, 51, 49, 52, 49, 53], "one prompt's end predicts all four"
 
 
 def test_equal_rows_fill_the_budget() -> None:

@@ -93,7 +93,7 @@ def test_many_microbatches_equal_one() -> None:
         micros = pack(examples(), tokens_per_microbatch=budget)
         assert len(micros) > 1
         found, other = policy_gradient(made, micros)
-        assert_close(found, whole)
+        assert_close(found, whole, atol=2e-6)  # of gradients up to 0.94: float32 rounds more than 1e-7
         for name in LossStats.SUMS:
             assert getattr(other, name) == pytest.approx(getattr(stats, name), abs=1e-5), name
 
@@ -143,7 +143,7 @@ def test_what_the_policy_did_not_write_is_no_target() -> None:
     assert all(torch.equal(after[name], before[name]) for name in before)
 
 
-def test_logits_that_predict_prompt_or_tool_tokens_get_exactly_no_gradient() -> None:
+def test_only_what_predicts_a_policy_token_reaches_the_head() -> None:
     made = learner()
     hidden: list[Tensor] = []
 
@@ -157,7 +157,7 @@ def test_logits_that_predict_prompt_or_tool_tokens_get_exactly_no_gradient() -> 
     handle.remove()
     assert hidden[0].grad is not None
     touched = hidden[0].grad[0].abs().sum(-1) > 0
-    assert touched.nonzero().flatten().tolist() == [k - 1 for k, m in enumerate(MASKS[0]) if m]
+    assert touched.tolist() == [True] * sum(MASKS[0])
 
 
 def test_an_empty_microbatch_adds_exactly_nothing() -> None:
@@ -369,7 +369,8 @@ def test_the_factor_of_a_trajectory_is_the_product_over_its_tokens() -> None:
     made.optimizers.zero_grad()
     for micro in pack(rows, tokens_per_microbatch=16):
         made.policy_backward(micro, None, settings("sequence"))
-    assert_close(gradients(made), expected)
+    # The rollout log-probs are those of rows by themselves: rounding enters the factor.
+    assert_close(gradients(made), expected, atol=5e-6)
 
 
 def test_the_correction_is_of_the_batch_start_and_the_ratio_of_now() -> None:
