@@ -6,9 +6,10 @@
 
 A cell is a workload (paper, short-tail, tool-heavy) and a KV pool (normal = 14B on one MI300X, tight = a
 quarter of it, loose = four times it). Normal pools are evaluated on 64 replicas with 16,384 trajectories, the
-other two on --side-replicas with the same work per replica. Settings come from one grid (sim_grid.py), tuned
-on seeds that the evaluation does not use. Ours is compared with the best peer of the cell: the mean over
-seeds of ours / peer - 1, with a 95% t-interval. Peers are compared by their mean makespan.
+other two on --side-replicas with the same work per replica. Every
+policy has run an earlier step of half the size and other tasks, as in the middle of training. Settings come
+from one grid (sim_grid.py), tuned on seeds that the evaluation does not use. Ours is compared with the best
+peer of the cell (by mean makespan): the mean over seeds of ours / peer - 1, with a 95% t-interval.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from sim_grid import TUNABLES, settings
 
 from rocstar.engine.sim.cost import MI300X_14B, MI300X_14B_KV_TOKENS, Cluster, ReplicaModel
 from rocstar.engine.sim.runs import simulate
-from rocstar.engine.sim.workloads import KV_SCALES, RECIPES, generate
+from rocstar.engine.sim.workloads import KV_SCALES, RECIPES, earlier_step, generate
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -51,14 +52,16 @@ def run(job: Job) -> dict[str, Any]:
     """One simulation, as a row."""
     workload, pool, policy, text, seed, replicas = job
     setting = json.loads(text)
-    work = generate(workload, tasks=TASKS_PER_REPLICA * replicas, seed=seed)
+    tasks = TASKS_PER_REPLICA * replicas
+    work = generate(workload, tasks=tasks, seed=seed)
+    history = earlier_step(workload, tasks, 32, seed)
     model = ReplicaModel(
         kv_tokens=int(MI300X_14B_KV_TOKENS * KV_SCALES[pool]),
         cost=MI300X_14B,
         conservativeness=setting.pop("conservativeness"),
     )
     started = time.process_time()
-    found, _ = simulate(work, Cluster(model=model, replicas=replicas), policy, setting)
+    found, _ = simulate(work, Cluster(model=model, replicas=replicas), policy, setting, history=history)
     return {"job": job, "cpu_s": time.process_time() - started, **found.to_json()}
 
 

@@ -55,6 +55,7 @@ def advise(
     workload: Workload,
     cluster: Cluster,
     outcomes: Sequence[Outcome],
+    history: Workload | None = None,
     on_run: Callable[[str], None] = lambda text: None,
 ) -> Advice:
     """Start from the best of `outcomes`, then vary one setting after the other; the plainer one wins ties."""
@@ -64,7 +65,7 @@ def advise(
     def measure(model: ReplicaModel) -> float:
         changed = replace(cluster, model=model)
         on_run(f"{best.policy}: {changed.model.max_running} running, {changed.model.kv_tokens:,} KV tokens")
-        return simulate(workload, changed, best.policy, bound=bound)[0].makespan_s
+        return simulate(workload, changed, best.policy, history=history, bound=bound)[0].makespan_s
 
     model, seconds = cluster.model, best.makespan_s
     for batch in BATCHES:

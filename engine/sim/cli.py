@@ -21,7 +21,7 @@ from rocstar.engine.sim.runs import simulate
 from rocstar.engine.sim.svg import makespan_bars, occupancy
 from rocstar.engine.sim.traces import TraceError, load_trace
 from rocstar.engine.sim.work import Workload
-from rocstar.engine.sim.workloads import RECIPES, generate
+from rocstar.engine.sim.workloads import RECIPES, earlier_step, generate
 
 USAGE_ERROR, FAILED = 2, 1
 PICTURED = 3
@@ -64,6 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--limit-tokens", type=_positive, help="response limit of the trace; default: its longest response")
     add("--tool-s", type=float, default=0.3, help="median seconds of a tool call in a trace (0.3)")
     add("--seed", type=int, default=0, help="of the generated work, or the drawn tool times (0)")
+    add("--cold", action="store_true", help="the scheduler has seen no earlier step")
     add("--advise", action="store_true", help="also search batch limit, admission and KV budget")
     add("--json", action="store_true", help="print one JSON object")
     add("--html", type=Path, metavar="OUT", help="write a page with table and plots")
@@ -79,7 +80,7 @@ def _positive(text: str) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     policies = _policies(options.policies)
-    workload = _workload(options)
+    workload, history = _work(options)
     cluster = _cluster(options)
     if workload.limit_tokens > cluster.model.kv_tokens:
         raise UsageError(
@@ -93,11 +94,13 @@ def _run(options: argparse.Namespace) -> int:
     drawn = options.html is not None or options.svg is not None
     for k, policy in enumerate(policies, 1):
         report = progress.of(f"{policy} ({k} of {len(policies)})")
-        found, flight = simulate(workload, cluster, policy, bound=bound, record=drawn, on_left=report)
+        found, flight = simulate(
+            workload, cluster, policy, history=history, bound=bound, record=drawn, on_left=report
+        )
         outcomes.append(found)
         if drawn:
             flights.append((policy, flight))
-    advice = advise(workload, cluster, outcomes, progress.say) if options.advise else None
+    advice = advise(workload, cluster, outcomes, history, progress.say) if options.advise else None
     progress.done()
     facts = _facts(workload, cluster, bound)
     if drawn:
@@ -119,13 +122,14 @@ def _policies(text: str | None) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _workload(options: argparse.Namespace) -> Workload:
+def _work(options: argparse.Namespace) -> tuple[Workload, Workload | None]:
+    """The step, and the one before it that every policy has run (unless --cold)."""
     if (options.trace is None) == (options.workload is None):
         raise UsageError("give either a trace (a run directory or a .jsonl file) or --workload, not both")
     if options.workload is not None:
-        return generate(
-            options.workload, tasks=options.tasks or 512, siblings=options.siblings, seed=options.seed
-        )
+        tasks, siblings = options.tasks or 512, options.siblings
+        step = generate(options.workload, tasks=tasks, siblings=siblings, seed=options.seed)
+        return step, None if options.cold else earlier_step(options.workload, tasks, siblings, options.seed)
     if not options.trace.exists():
         raise UsageError(f"{options.trace}: no such file or directory")
     if options.tool_s < 0:
@@ -138,7 +142,7 @@ def _workload(options: argparse.Namespace) -> Workload:
         tasks=options.tasks,
         seed=options.seed,
     )
-    return trace.workload
+    return trace.workload, None if options.cold else trace.before
 
 
 def _cluster(options: argparse.Namespace) -> Cluster:

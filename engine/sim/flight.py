@@ -86,6 +86,8 @@ class Flight:
     scheduler: Handler
     load_period_s: float = 2.0
     """How often every replica tells the scheduler its load."""
+    goes_on: bool = False
+    """The scheduler has run an earlier step on this cluster: it knows the replicas, and what it learnt."""
     record: bool = False
     """Keep a sample of every boundary."""
     on_left: Callable[[int, int], None] | None = None
@@ -124,8 +126,9 @@ class Flight:
 
     def run(self) -> Flight:
         """Until the last trajectory has left. SimulationError if it never would."""
-        for replica in self.replicas:
-            self._tell(ReplicaUp(replica=replica.index, kv_tokens=self.cluster.model.kv_tokens), 0.0)
+        if not self.goes_on:
+            for replica in self.replicas:
+                self._tell(ReplicaUp(replica=replica.index, kv_tokens=self.cluster.model.kv_tokens), 0.0)
         for seat in self.seats:
             work = seat.work
             self._tell(

@@ -20,13 +20,23 @@ def simulate(
     policy: str,
     tunables: Mapping[str, Any] | None = None,
     *,
+    history: Workload | None = None,
     bound: LowerBound | None = None,
     record: bool = False,
     on_left: Callable[[int, int], None] | None = None,
 ) -> tuple[Outcome, Flight]:
-    """Run the step through a fresh scheduler. ValueError for a policy or tunable that is none;
-    SimulationError if the policy never lets the work end."""
+    """Run the step through a scheduler that has run `history` before: a step in the middle of training, not
+    the first one. ValueError for a policy or tunable that is none; SimulationError if the policy never lets
+    the work end."""
     scheduler = Scheduler(make_policy(policy, **(tunables or {})))
-    flight = Flight(workload=workload, cluster=cluster, scheduler=scheduler, record=record, on_left=on_left)
-    flight.run()
+    if history is not None:
+        Flight(workload=history, cluster=cluster, scheduler=scheduler).run()
+    flight = Flight(
+        workload=workload,
+        cluster=cluster,
+        scheduler=scheduler,
+        goes_on=history is not None,
+        record=record,
+        on_left=on_left,
+    ).run()
     return outcome(flight, policy, bound or lower_bound(workload, cluster)), flight

@@ -27,6 +27,8 @@ class Trace:
     """`skipped` counts records without a turn; `steps` are the steps that the files hold."""
 
     workload: Workload
+    before: Workload | None
+    """The step before it in the files, from which a scheduler has learnt."""
     skipped: int
     step: int
     steps: tuple[int, ...]
@@ -81,10 +83,19 @@ def load_trace(
     work = list(_work(by_step[chosen], limit, tool_s, rng))
     if not work:
         raise TraceError(f"{path}: step {chosen} has no trajectory with a turn")
+    skipped = len(by_step[chosen]) - len(work)
+    earlier = [s for s in steps if s < chosen]
+    before = list(_work(by_step[earlier[-1]], limit, tool_s, rng)) if earlier else []
     if tasks is not None:
         work = _resample(work, tasks, rng)
-    workload = Workload(name=f"{path.name}, step {chosen}", trajectories=tuple(work))
-    return Trace(workload=workload, skipped=len(by_step[chosen]) - len(work), step=chosen, steps=steps)
+        before = _resample(before, tasks, rng) if before else []
+    return Trace(
+        workload=Workload(name=f"{path.name}, step {chosen}", trajectories=tuple(work)),
+        before=Workload(name="before", trajectories=tuple(before)) if before else None,
+        skipped=skipped,
+        step=chosen,
+        steps=steps,
+    )
 
 
 def _work(

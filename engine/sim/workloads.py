@@ -91,8 +91,8 @@ def generate(name: str, *, tasks: int = 512, siblings: int = 32, seed: int = 0) 
             length = recipe.median_tokens * math.exp(difficulty + rng.normal(0.0, recipe.sibling_spread))
             trajectories.append(
                 TrajectoryWork(
-                    traj=f"t{task}/{sibling}",
-                    group=f"t{task}",
+                    traj=f"s{seed}/t{task}/{sibling}",
+                    group=f"s{seed}/t{task}",
                     stage=name,
                     prompt_tokens=prompt,
                     max_tokens=recipe.limit_tokens,
@@ -100,6 +100,11 @@ def generate(name: str, *, tasks: int = 512, siblings: int = 32, seed: int = 0) 
                 )
             )
     return Workload(name=name, trajectories=tuple(trajectories))
+
+
+def earlier_step(name: str, tasks: int, siblings: int, seed: int) -> Workload:
+    """Half as many other tasks of the same kind: what a scheduler has seen before the step of `seed`."""
+    return generate(name, tasks=max(1, tasks // 2), siblings=siblings, seed=seed + 1000)
 
 
 def _turns(recipe: Recipe, length: float, rng: np.random.Generator) -> tuple[TurnWork, ...]:

@@ -47,6 +47,8 @@ def test_turns_and_tools_come_back(tmp_path: Path) -> None:
     assert first.turns[0].tool_s > 0 and first.turns[1].tool_s == 0
     assert first.group == second.group and first.prompt_tokens == 5
     assert first.max_tokens == 30, "the longest response of the files is the limit"
+    assert trace.before is not None and len(trace.before.trajectories) == 1
+    assert load_trace(tmp_path, step=1).before is None
     assert load_trace(tmp_path, step=1).workload.trajectories[0].turns[0].new_tokens == 4
     assert load_trace(tmp_path, tool_s=0.5).workload == trace.workload
 
