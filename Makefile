@@ -9,6 +9,8 @@ RECIPE ?= recipes/quickstart.toml
 BENCH ?=
 
 VENV := .venv
+SGLANG_VENV := .venv-sglang
+SGLANG_RECORD ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 # The machine's own cmake comes first, the one of the virtual environment is the fallback.
@@ -19,11 +21,11 @@ CXX_FILES := $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 # A folder without Python files is no package for mypy.
 PACKAGES := $(foreach p,engine kernels sandbox train,$(if $(shell find $(p) -name '*.py' 2>/dev/null),rocstar.$(p)))
 
-.PHONY: help setup quickstart test lint format ctest sanitize bench coverage clean
+.PHONY: help setup quickstart test sglang-env test-sglang lint format ctest sanitize bench coverage clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | awk -F'\t' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F'\t' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.rocstar-dev  ## build rocstar into .venv, with what tests and linters need
 
@@ -43,6 +45,12 @@ format: setup  ## let ruff and clang-format rewrite the files
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(if $(CXX_FILES),$(BIN)/clang-format -i $(CXX_FILES))
+
+sglang-env: $(SGLANG_VENV)/.rocstar-sglang  ## SGLang 0.5.23 for CPUs in .venv-sglang, apart from .venv
+
+test-sglang: setup sglang-env  ## the tests against the real server; SGLANG_RECORD=1 records it anew
+	SGLANG_PYTHON=$(SGLANG_VENV)/bin/python SGLANG_RECORD=$(SGLANG_RECORD) \
+	    $(BIN)/python -m pytest -p no:cacheprovider tests/sglang --sglang
 
 ctest: setup  ## the C++ tests
 	cmake -S . -B build/ctest -DCMAKE_BUILD_TYPE=Release -DROCSTAR_BUILD_TESTS=ON -DROCSTAR_BUILD_PYTHON=OFF
@@ -95,3 +103,7 @@ $(VENV)/.rocstar-runtime: $(VENV)/.rocstar-torch $(BUILD_INPUTS)
 $(VENV)/.rocstar-dev: $(VENV)/.rocstar-torch $(BUILD_INPUTS)
 	$(PIP) install --no-build-isolation -e '.[dev]'
 	@touch $(VENV)/.rocstar-runtime $@
+
+$(SGLANG_VENV)/.rocstar-sglang: .ci/sglang-env tests/sglang/requirements.txt
+	TORCH='$(TORCH)' TORCH_INDEX_URL='$(TORCH_INDEX_URL)' bash .ci/sglang-env $(SGLANG_VENV) $(PYTHON)
+	@touch $@

@@ -206,7 +206,7 @@ async def test_what_its_caller_gives_up_is_aborted_on_the_server(start: Any, unt
 
 
 async def test_load_counts_requests_now_and_tokens_at_the_last_look(start: Any, until: Any) -> None:
-    async with start(capacity=100, step_s=0.005) as (engine, server):
+    async with start(capacity=100, step_s=0.005) as (engine, _):
         running = [
             asyncio.create_task(ask(engine, [k] * 40, f"s0/t/{k}", max_new_tokens=30)) for k in range(3)
         ]

@@ -66,8 +66,9 @@ class SGLangEngine:
     ) -> None:
         self.api = Api(url, max_requests=max_requests, timeout_s=control_timeout_s)
         self.version = version
-        self.broken: InferenceError | None = None
-        """Why nothing may be served: unknown weights, a hung or a lost server."""
+        self._broken: InferenceError | None = None
+        self._serves = asyncio.Event()
+        self._serves.set()
         self.dtype: str | None = None
         """In which the server's checksums can be foretold from a source; None where they cannot be."""
         self.layout: Shapes | None = None
@@ -136,6 +137,21 @@ class SGLangEngine:
         self._loads = await self.api.loads()
         await self._check_logprobs()
         await self._learn_checksums()
+
+    @property
+    def broken(self) -> InferenceError | None:
+        """Why nothing may be served: unknown weights, a hung or a lost server. None while it serves."""
+        return self._broken
+
+    @broken.setter
+    def broken(self, failure: InferenceError | None) -> None:
+        self._broken = failure
+        (self._serves.set if failure is None else self._serves.clear)()
+        if failure is not None:
+            self._broke.set()
+
+    async def wait_serving(self) -> None:
+        await self._serves.wait()
 
     @property
     def paused(self) -> bool:
@@ -304,8 +320,12 @@ class SGLangEngine:
     # ---- for Publisher and Replica ----
 
     def allow(self, version: int) -> None:
-        """Tokens of `version` may come from now on. ValueError unless it follows all versions before."""
-        if not self.version < version < MAX_VERSION:
+        """Tokens of `version` may come from now on. ValueError unless it follows all versions before.
+
+        The present version may be published again to a server that has lost it.
+        """
+        again = self.broken is not None and version == self.version
+        if not (self.version < version < MAX_VERSION or again):
             raise ValueError(f"version {version} does not follow {self.version}")
         self._versions[str(version)] = version
 
@@ -329,7 +349,6 @@ class SGLangEngine:
     def break_off(self, failure: InferenceError) -> None:
         """Fail every request in flight and refuse new ones, until a publish or `connect` succeeds."""
         self.broken = failure
-        self._broke.set()
         for live in self._live.values():
             live.failure = InferenceError(failure.kind, failure.detail, retryable=failure.retryable)
             if live.call is not None:
@@ -340,14 +359,17 @@ class SGLangEngine:
         moved = loop.time()
         while True:
             await asyncio.sleep(self._watch_every_s)
+            # What is seen of a server that is down says nothing about the one that may serve a moment later.
+            served, url = self.broken is None, self.api.url
             try:
                 loads = await self.api.loads()
             except InferenceError as error:
-                if self.broken is None and error.kind in ("replica_lost", "replica_hung"):
+                same = served and self.broken is None and url == self.api.url
+                if same and error.kind in ("replica_lost", "replica_hung"):
                     self.break_off(error)
                 continue
             # A paused scheduler leaves its snapshot as it is; so does a hung one, and only that is a failure.
-            if loads.taken_at > self._loads.taken_at or self.paused or not self._live:
+            if loads.taken_at > self._loads.taken_at or self.paused or not self._live or not served:
                 moved = loop.time()
             elif loop.time() - moved > self._hang_timeout_s and self.broken is None:
                 detail = f"{self.api.url}: the scheduler stood still for {self._hang_timeout_s} s"

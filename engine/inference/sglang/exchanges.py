@@ -21,8 +21,9 @@ import aiohttp
 
 from rocstar.engine.inference.server import ServerProcess, free_port
 from rocstar.engine.inference.sglang.fake_model import VOCAB, write_tiny_model
+from rocstar.engine.inference.sglang.replica import SERVER_ENV, server_command
 
-CAPACITY = 2048
+CAPACITY = 640
 CPU_ARGS = {
     "device": "cpu",
     "attention-backend": "torch_native",
@@ -33,6 +34,8 @@ CPU_ARGS = {
 }
 """[engine.args] under which SGLang 0.5.23 was verified without a GPU."""
 TIMEOUT_S = 120.0
+LONG = 220
+"""Tokens of a request that something happens to; two of them fit the pool."""
 DROPPED = ("text", "decode_throughput", "e2e_latency")
 """Of a reply: text is noise, and what is timed says nothing."""
 
@@ -132,7 +135,7 @@ async def _requests(p: Player) -> None:
 async def _refusals(p: Player) -> None:
     await p.call("refuse_no_input", "/generate", {"sampling_params": {"max_new_tokens": 2}})
     await p.call("refuse_context", "/generate", generate_body(prompt(5000), 2))
-    await p.call("refuse_total", "/generate", generate_body(prompt(2000), 2500))
+    await p.call("refuse_total", "/generate", generate_body(prompt(600), 4000))
     await p.call("refuse_pool", "/generate", generate_body(prompt(CAPACITY + 52), 2))
     await p.call("", "/pause_generation", {"mode": "retract"})
     waiting = p.start("abort_lost_in_pause", "/generate", generate_body(prompt(9), 5, rid="twice"))
@@ -151,16 +154,16 @@ async def _capacity(p: Player) -> None:
 
 
 async def _aborts(p: Player) -> None:
-    bodies = [generate_body(prompt(20, salt=k), 700, rid=f"ab/{k}") for k in (1, 12)]
+    bodies = [generate_body(prompt(20, salt=k), LONG, rid=f"ab/{k}") for k in (1, 12)]
     running = [p.start(f"abort_running_{k}", "/generate", body) for k, body in enumerate(bodies)]
     await p.until(lambda load: load["num_running_reqs"] == 2)
     await p.call("flush_while_running", "/flush_cache", {})
     await p.call("", "/abort_request", {"rid": "ab/1"})  # a prefix of the other's
     for task in running:
         await task
-    bodies = [generate_body(prompt(20, salt=k), 700, rid=f"rt/{k}") for k in (2, 5)]
+    bodies = [generate_body(prompt(20, salt=k), LONG, rid=f"rt/{k}") for k in (2, 5)]
     running = [p.start(f"abort_retracted_{k}", "/generate", body) for k, body in enumerate(bodies)]
-    await p.until(lambda load: load["num_running_reqs"] == 2)
+    await p.until(lambda load: load["num_running_reqs"] == 2 and load["num_used_tokens"] > 200)
     await p.call("", "/pause_generation", {"mode": "retract"})
     await p.call("", "/abort_request", {"rid": "", "abort_all": True})
     for task in running:
@@ -183,7 +186,7 @@ async def _weights(p: Player) -> None:
 
 async def _in_flight(p: Player) -> None:
     await p.call("", "/flush_cache", {})
-    bodies = [generate_body(prompt(20, salt=k), 600, rid=f"fl/{k}") for k in (3, 4)]
+    bodies = [generate_body(prompt(20, salt=k), LONG, rid=f"fl/{k}") for k in (3, 4)]
     running = [p.start(f"flight_generate_{k}", "/generate", body) for k, body in enumerate(bodies)]
     await p.until(lambda load: load["num_running_reqs"] == 2)
     await p.call("flight_pause", "/pause_generation", {"mode": "retract"})
@@ -285,7 +288,7 @@ async def record(command: Callable[[Path, int], list[str]], out: Path, log_path:
     with tempfile.TemporaryDirectory() as folder:
         models = write_models(Path(folder))
         port = free_port()
-        async with ServerProcess(command(models["a"], port), log_path=log_path) as server:
+        async with ServerProcess(command(models["a"], port), log_path=log_path, env=SERVER_ENV) as server:
             url = f"http://127.0.0.1:{port}"
             async with Api(url) as api:
                 await server.wait_ready(api.answers, deadline_s=600, progress=print)
@@ -293,8 +296,6 @@ async def record(command: Callable[[Path, int], list[str]], out: Path, log_path:
 
 
 def _main() -> Coroutine[Any, Any, None]:
-    from rocstar.engine.inference.sglang.replica import server_command
-
     parser = argparse.ArgumentParser()
     parser.add_argument("--python", type=Path, required=True, help="the interpreter that has SGLang")
     parser.add_argument("--out", type=Path, required=True)

@@ -97,22 +97,22 @@ class FakeServer:
 
     async def kill(self) -> None:
         """Every connection is dropped, in the middle of whatever it was."""
+        runner, self._runner = self._runner, None
+        if runner is not None and runner.server is not None:
+            for connection in list(runner.server.connections):
+                if connection.transport is not None:
+                    connection.transport.abort()
         self.dead.set()
         if self._stepper is not None:
             self._stepper.cancel()
             await asyncio.wait([self._stepper])
-        runner, self._runner = self._runner, None
-        if runner is None or runner.server is None:
-            return
-        for connection in list(runner.server.connections):
-            if connection.transport is not None:
-                connection.transport.abort()
         # Handlers end by themselves, into closed connections: cancelling them is an error inside aiohttp.
         self.scheduler.abort("", everything=True)
         self._resumed.set()
         while self._answering:  # noqa: ASYNC110 - for tests
             await asyncio.sleep(0)
-        await runner.cleanup()
+        if runner is not None:
+            await runner.cleanup()
 
     def _die(self) -> None:
         """As the real server: the process ends, the connection of the guilty request is dropped."""
@@ -277,14 +277,11 @@ class FakeServer:
 
     async def _server_info(self, request: web.Request) -> web.Response:
         info = {
-            "model_path": str(self.model),
             "tp_size": 1,
             "dp_size": 1,
             "skip_tokenizer_init": False,
             "preferred_sampling_params": None,
             "enable_deterministic_inference": False,
-            "weight_version": self.scheduler.label,
-            "max_total_num_tokens": self.scheduler.kv.capacity,
             "max_req_input_len": self.scheduler.max_input_tokens,
             "version": "0.5.23",
         }

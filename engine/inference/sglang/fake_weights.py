@@ -136,7 +136,7 @@ class FakeWeights:
         return web.json_response(reply)
 
     async def _checker(self, request: web.Request) -> web.Response:
-        rank = {"checksums": self._checksums, "parallelism_info": {"tp_rank": 0, "tp_size": 1}}
+        rank = {"checksums": self._checksums}
         return web.json_response({"success": True, "message": "Success.", "ranks": [rank]})
 
     async def _init_group(self, request: web.Request) -> web.Response:
@@ -174,7 +174,8 @@ class FakeWeights:
             message = "must run between begin_weight_update() and end_weight_update()"
             return _failed(f"update_weights_from_distributed {message}")
         if body.get("group_name", "weight_update_group") not in self._groups:
-            return _failed(f"Group {body.get('group_name')} not in {list(self._groups)}.")
+            message = f"Group {body.get('group_name')} not in {list(self._groups)}."
+            return _failed(f"Failed to receive weights: {message}")
         tensors = await asyncio.to_thread(_receive, self._groups[body["group_name"]], body)
         if not self._faults.forget:
             self._load(LiveWeights(tensors))

@@ -31,8 +31,13 @@ from rocstar.engine.inference.sglang.weights import DiskWeights, WeightSource
 LOG = logging.getLogger(__name__)
 MAX_PAUSE_S = 60.0
 """Between restarts that fail, doubling from one second."""
-SERVER_ENV: dict[str, str | None] = {"SGLANG_RETURN_ORIGINAL_LOGPROB": None, "HF_HUB_OFFLINE": "1"}
-"""Log-probs must be of log_softmax(logits / T), and a server has no business on a network."""
+SERVER_ENV: dict[str, str | None] = {
+    "SGLANG_RETURN_ORIGINAL_LOGPROB": None,  # log-probs must be of log_softmax(logits / T)
+    "HF_HUB_OFFLINE": "1",
+    # A server whose scheduler has crashed would stay for 65 s, silent, to write dumps.
+    "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",
+    "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
+}
 
 
 def server_command(
@@ -91,7 +96,6 @@ class Replica:
         )
         self._server: ServerProcess | None = None
         self._supervisor: asyncio.Task[None] | None = None
-        self._ready = asyncio.Event()
 
     async def __aenter__(self) -> Replica:
         await self._start()
@@ -100,7 +104,6 @@ class Replica:
         except BaseException:
             await self._stop_server()
             raise
-        self._ready.set()
         self._supervisor = asyncio.create_task(self._supervise(), name="sglang-supervisor")
         return self
 
@@ -117,7 +120,7 @@ class Replica:
 
     @property
     def ready(self) -> bool:
-        return self._ready.is_set() and self.engine.broken is None
+        return self.engine.broken is None
 
     @property
     def server_pid(self) -> int | None:
@@ -127,7 +130,7 @@ class Replica:
     async def wait_ready(self, deadline: float | None) -> None:
         """Until the server serves. TimeoutError past `deadline` on the loop's clock."""
         async with asyncio.timeout_at(deadline):
-            await self._ready.wait()
+            await self.engine.wait_serving()
 
     async def _start(self) -> None:
         port = free_port()
@@ -160,7 +163,6 @@ class Replica:
                 ended.cancel()
                 hung.cancel()
             why = f"exit status {self._server.returncode}" if ended.done() else str(self.engine.broken)
-            self._ready.clear()
             self.engine.break_off(InferenceError("replica_lost", f"{self._log_path}: {why}", retryable=True))
             await self._stop_server()
             await self._restart(why)
@@ -173,7 +175,7 @@ class Replica:
             try:
                 await self._start()
                 await self.engine.examine()
-                await self._reload()
+                await self.restore()
             except InferenceError as error:
                 why = str(error)
                 LOG.error("%s", why)
@@ -181,10 +183,9 @@ class Replica:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 continue
-            self._ready.set()
             return
 
-    async def _reload(self) -> None:
+    async def restore(self) -> None:
         """The weights of the present version into a server that has those of the model's folder."""
         if self._present is None:
             self.engine.broken = InferenceError(
