@@ -1,0 +1,275 @@
+"""docs/rocm.md, docker/ and cluster/ never ran on what they are for. So that they cannot rot, each command
+in them must parse, each path exist, and the Slurm script run with stand-ins for all that it starts."""
+
+import argparse
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from rocstar.sandbox.cli import build_parser
+from rocstar.train import cli
+from rocstar.train.config import ConfigError, load_recipe
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "rocm.md"
+DOCKERFILE = ROOT / "docker" / "Dockerfile.rocm"
+SBATCH = ROOT / "cluster" / "rocm_8x8.sbatch"
+IMAGE_RECIPES = "/opt/rocstar/"
+"""Where the image has the folder `recipes`."""
+
+
+@pytest.fixture(autouse=True)
+def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def check_rocstar(arguments: list[str]) -> argparse.Namespace:
+    """Parses what follows `rocstar`, recipe and overrides included. Raises SystemExit or ConfigError."""
+    if arguments[0] == "sandbox":
+        return build_parser().parse_args(arguments[1:])
+    options, rest = cli._parser().parse_known_args(arguments)
+    load_recipe(options.recipe.removeprefix(IMAGE_RECIPES), rest)
+    return options
+
+
+def check_torchrun(arguments: list[str]) -> dict[str, str]:
+    """torchrun's own options; what it starts is checked as `rocstar train`."""
+    at = arguments.index("-m")
+    assert arguments[at + 1] == "rocstar.train"
+    check_rocstar(["train", *arguments[at + 2 :]])
+    options = dict(word.removeprefix("--").split("=", 1) for word in arguments[:at])
+    assert options.keys() <= {"nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port"}
+    return options
+
+
+def check(command: list[str]) -> None:
+    program, arguments = command[0], command[1:]
+    if program == "rocstar":
+        check_rocstar(arguments)
+    elif program == "torchrun":
+        check_torchrun(arguments)
+    elif program == "python" and arguments[0] == "-m":
+        assert find_spec(arguments[1]), command
+    elif program in ("python", "pytest", "sbatch"):
+        assert all((ROOT / path).exists() for path in arguments if not path.startswith("-")), command
+    elif program == "make":
+        target = arguments[0].replace(".venv", "$(VENV)")
+        assert re.search(rf"^{re.escape(target)}:", (ROOT / "Makefile").read_text(), re.MULTILINE), command
+    elif program == "docker":
+        check_docker(arguments)
+    else:
+        assert program == "pip", command
+
+
+def check_docker(arguments: list[str]) -> None:
+    if arguments[0] == "build":
+        assert arguments[arguments.index("-f") + 1] == str(DOCKERFILE.relative_to(ROOT))
+        build_arg = arguments[arguments.index("--build-arg") + 1].split("=")[0]
+        assert f"ARG {build_arg}" in DOCKERFILE.read_text()
+    elif "rocstar" in arguments:
+        check_rocstar(arguments[arguments.index("rocstar") + 1 :])
+
+
+def commands_of_page() -> list[str]:
+    text = PAGE.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    inline = re.findall(r"`((?:rocstar|torchrun|python|pytest|make|docker|sbatch) [^`]+)`", text)
+    return [*lines, *inline]
+
+
+@pytest.mark.parametrize("line", commands_of_page())
+def test_commands_of_the_page_exist(line: str) -> None:
+    check(shlex.split(line))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rocstar train recipes/nowhere.toml",
+        "rocstar train recipes/quickstart.toml --rl.nothing=1",
+        "rocstar sandbox worker --nothing",
+        "torchrun --nodes=1 -m rocstar.train recipes/quickstart.toml",
+        "python benchmarks/gpu/nothing.py",
+        "python -m rocstar.kernels.nothing",
+        "make nothing",
+        "docker build -f docker/Dockerfile.rocm --build-arg NOTHING=1 .",
+    ],
+)
+def test_commands_that_do_not_exist_are_noticed(line: str) -> None:
+    with pytest.raises((AssertionError, SystemExit, ConfigError)):
+        check(shlex.split(line))
+
+
+@pytest.mark.parametrize("path", [PAGE, DOCKERFILE, SBATCH], ids=lambda path: path.name)
+def test_each_says_that_it_never_ran(path: Path) -> None:
+    assert "never executed here" in "".join(path.read_text().splitlines(True)[:6]).lower()
+
+
+# --- the image --------------------------------------------------------------------------------------------
+
+
+def instructions() -> Iterator[tuple[str, str]]:
+    lines = [line for line in DOCKERFILE.read_text().splitlines() if not line.startswith("#")]
+    for line in "\n".join(lines).replace("\\\n", " ").splitlines():
+        if line.strip():
+            word, _, rest = line.partition(" ")
+            yield word, rest.strip()
+
+
+def test_the_dockerfile_is_one() -> None:
+    found = list(instructions())
+    assert {word for word, _ in found} <= {"ARG", "FROM", "RUN", "COPY", "ENV", "USER", "WORKDIR", "CMD"}
+    base = dict(rest.split("=", 1) for word, rest in found if word == "ARG" and "=" in rest)["PYTHON_IMAGE"]
+    assert re.fullmatch(r"python:3\.11\.\d+-slim-\w+", base)  # a version that does not move
+    users = [rest for word, rest in found if word == "USER"]
+    assert users and users[-1] not in ("root", "0")
+    for word, rest in found:
+        if word == "COPY" and not rest.startswith("--from"):
+            assert (ROOT / rest.split()[0]).exists(), rest
+        if word == "RUN":
+            subprocess.run(["bash", "-n", "-c", rest], check=True)
+    [command] = [rest for word, rest in found if word == "CMD"]
+    check(re.findall(r'"([^"]+)"', command))
+
+
+# --- the job ----------------------------------------------------------------------------------------------
+
+SBATCH_OPTIONS = {
+    *("job-name", "nodes", "ntasks-per-node", "gpus-per-node", "exclusive", "mem", "time"),
+    *("signal", "requeue", "open-mode", "output"),
+}
+SRUN_OPTIONS = {
+    *("overlap", "ntasks-per-node", "cpus-per-task", "cpu-bind", "nodes", "gres", "kill-on-bad-exit"),
+}
+
+LOG = 'printf "%s\\n" "$(printf "%q " "$(basename "$0")" "$@")" >>"$CALLS"\n'  # one write, one line
+AWAIT_ALL = """if [[ -n ${AWAIT:-} ]]; then
+    until (($(grep -c ^rocstar "$CALLS") >= AWAIT)) && [[ -s $CALLS.redis ]]; do sleep 0.02; done
+fi
+"""
+STANDINS = {
+    # srun: its options, all of the form --name=value, then the command, once per node
+    "srun": LOG
+    + "while [[ $1 == --* ]]; do shift; done\n"
+    + 'SLURM_NODEID=0 "$@" & first=$!\nSLURM_NODEID=1 "$@"; wait $first\n',
+    "scontrol": LOG + '[[ $1 != show ]] || printf "node-a\\nnode-b\\n"\n',
+    "torchrun": LOG
+    + AWAIT_ALL
+    + 'if [[ -n ${HOLD:-} ]]; then kill -USR1 "$JOB"; sleep 30; fi\nexit "${ENDS_WITH:-0}"\n',
+    "rocstar": LOG + "sleep 30\n",
+    "redis-server": LOG + 'cat >"$CALLS.redis"\nsleep 30\n',
+}
+
+
+class Job:
+    """Runs the script in a folder of its own; afterwards `calls` are those of the stand-ins."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._log = folder / "calls"
+        (folder / "bin").mkdir()
+        for name, text in STANDINS.items():
+            path = folder / "bin" / name
+            path.write_text(f"#!/bin/bash\n{text}")
+            path.chmod(0o755)
+        (folder / "bin" / "python").symlink_to(sys.executable)
+        (folder / "recipes").symlink_to(ROOT / "recipes")
+
+    def run(self, *arguments: str, **environment: str) -> int:
+        # The shell tells its pid to the stand-ins: Slurm signals the batch shell alone.
+        command = ["bash", "-c", 'export JOB=$$; exec bash "$0" "$@"', str(SBATCH), *arguments]
+        env = {
+            **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+            **{"CALLS": str(self._log), "ROCSTAR_VENV": str(self.folder), "SLURM_JOB_ID": "7"},
+            **{"SLURM_SUBMIT_DIR": str(self.folder), "SLURM_JOB_NODELIST": "node-[a-b]"},
+            **{"SLURM_JOB_NUM_NODES": "8", "SLURM_CPUS_ON_NODE": "192"},
+            **environment,
+        }
+        output = self.folder / "output"
+        with (
+            output.open("w") as file,
+            subprocess.Popen(
+                command, env=env, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            ) as process,
+        ):
+            try:
+                code = process.wait(timeout=20)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # the stand-ins sleep on
+        said = output.read_text()
+        assert "command not found" not in said and "unbound" not in said, said
+        return code
+
+    def calls(self, program: str) -> list[list[str]]:
+        lines = map(shlex.split, self._log.read_text().splitlines())
+        return [words[1:] for words in lines if words[0] == program]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def test_the_jobs_options_are_sbatchs() -> None:
+    options = re.findall(r"^#SBATCH --([a-z-]+)", SBATCH.read_text(), re.MULTILINE)
+    assert set(options) <= SBATCH_OPTIONS and {"signal", "requeue", "nodes"} <= set(options)
+    body = SBATCH.read_text().split("set -euo pipefail")[0]
+    assert all(line.startswith("#") for line in body.splitlines() if line)  # sbatch reads up to a command
+    assert SBATCH.read_text().count("\n#SBATCH") == body.count("\n#SBATCH")
+
+
+def test_the_job_starts_one_torchrun_per_node(job: Job) -> None:
+    assert job.run("recipes/rstar2_14b.toml", "--rl.lr=2e-6") == 0
+    starts = [check_torchrun(call) for call in job.calls("torchrun")]
+    assert sorted(start.pop("node-rank") for start in starts) == ["0", "1"]
+    told = {"nnodes": "8", "nproc-per-node": "8", "master-addr": "node-a", "master-port": "29500"}
+    assert starts == [told, told]
+    for call in job.calls("torchrun"):
+        assert call[-3:] == ["--output-dir", "runs/rstar2_14b", "--rl.lr=2e-6"]
+    for call in job.calls("srun"):
+        names = {word.removeprefix("--").split("=")[0] for word in call if word.startswith("--")}
+        own = {word for word in names if word in SRUN_OPTIONS}
+        assert {"overlap", "cpus-per-task", "nodes"} <= own
+    assert not job.calls("rocstar") and not job.calls("redis-server")
+
+
+def test_the_job_ends_as_the_training_does(job: Job) -> None:
+    assert job.run("recipes/rstar2_14b.toml", ENDS_WITH="3") == 3
+    assert job.run() != 0 and len(job.calls("torchrun")) == 2  # without a recipe nothing starts
+
+
+def test_a_job_that_was_queued_again_resumes(job: Job) -> None:
+    run_dir = job.folder / "kept"
+    run_dir.mkdir()
+    (run_dir / "metrics.jsonl").touch()
+    assert job.run("recipes/rstar2_14b.toml", ROCSTAR_RUN_DIR=str(run_dir)) == 0
+    for call in job.calls("torchrun"):
+        check_torchrun(call)
+        assert call[-3:] == ["--output-dir", str(run_dir), "--resume"]
+
+
+def test_near_its_end_the_job_queues_itself_again(job: Job) -> None:
+    assert job.run("recipes/rstar2_14b.toml", HOLD="1") == 0
+    assert ["requeue", "7"] in job.calls("scontrol")
+
+
+def test_the_fabric_of_a_job(job: Job) -> None:
+    assert job.run("recipes/rstar2_14b.toml", ROCSTAR_FABRIC="1", ROCSTAR_MAX_LIVE="9", AWAIT="3") == 0
+    verbs = {call[1]: check_rocstar(call) for call in job.calls("rocstar")}
+    assert verbs.keys() == {"worker", "serve"} and verbs["worker"].max_live == 9
+    settings = (job.folder / "calls.redis").read_text()
+    password = re.search(r"^requirepass (\S{32,})$", settings, re.MULTILINE)
+    assert password and "port 6479" in settings and 'save ""' in settings
+    for program in STANDINS:
+        assert not any(password[1] in word for call in job.calls(program) for word in call)
