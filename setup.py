@@ -1,4 +1,4 @@
-"""Builds rocstar: Python from engine/ kernels/ sandbox/ train/, the native module from csrc/ with CMake."""
+"""Builds rocstar: Python from engine/ kernels/ sandbox/ train/, the native modules from csrc/ with CMake."""
 
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ FOLDERS = ("engine", "kernels", "sandbox", "train")
 
 
 class CMakeBuild(build_ext):
-    """Builds the one extension with CMake; the build tree under build/ makes a second run short."""
+    """Builds the extensions with CMake; the build tree under build/ makes a second run short."""
 
     def build_extension(self, ext: Extension) -> None:
         import pybind11
@@ -38,7 +38,10 @@ class CMakeBuild(build_ext):
         subprocess.run([cmake(), "--build", str(build), "--parallel", "2"], check=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)  # a running zygote has it mapped: never write into the old file
-        shutil.copy2(next(build.glob("_native*.so")), target)
+        module = ext.name.rpartition(".")[2]
+        shutil.copy2(next(build.glob(f"{module}.*.so")), target)
+        if module != "_native":
+            return
         # An editable install takes only the extension itself out of the folder that it is built into.
         folders = [target.parent, *([ROOT / "sandbox"] if getattr(self, "editable_mode", False) else [])]
         for folder in folders:
@@ -66,9 +69,12 @@ setup(
     package_dir={f"rocstar.{folder}": folder for folder in FOLDERS},
     package_data={
         "rocstar.engine": ["templates/*"],
+        "rocstar.engine.inference": ["*.pyi"],
         "rocstar.sandbox": ["*.pyi"],
         "rocstar.train": ["recipes/*.toml"],
     },
-    ext_modules=[Extension("rocstar.sandbox._native", sources=[])],
+    ext_modules=[
+        Extension(name, sources=[]) for name in ("rocstar.sandbox._native", "rocstar.engine.inference._decode")
+    ],
     cmdclass={"build_ext": CMakeBuild},
 )

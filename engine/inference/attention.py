@@ -72,7 +72,7 @@ class PackedAttention:
             raise ValueError(f"every sequence needs a token, got lengths {list(lengths_S)}")
         starts = [0, *itertools.accumulate(lengths_S)]
         self._buckets: list[tuple[Tensor, Tensor]] = []
-        for members in _buckets(lengths_S):
+        for members in buckets(lengths_S):
             longest = max(lengths_S[s] for s in members)
             start = torch.tensor([starts[s] for s in members])[:, None]
             length = torch.tensor([lengths_S[s] for s in members])[:, None]
@@ -94,7 +94,7 @@ class PackedAttention:
         return torch.cat(outs)[self._restore]
 
 
-def _buckets(lengths_S: Sequence[int], *, growth: float = 1.3) -> list[list[int]]:
+def buckets(lengths_S: Sequence[int], *, growth: float = 1.3) -> list[list[int]]:
     """Indices grouped so that the longest of a group is at most `growth` times its shortest (+ 16)."""
     groups: list[list[int]] = []
     limit = -1.0

@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,9 +27,11 @@ from transformers import PreTrainedModel
 
 from rocstar.engine.inference import attention
 from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling, StopReason
+from rocstar.engine.inference.decoder import forward_of
 from rocstar.engine.inference.kv import Extra, SlotKv
 from rocstar.engine.inference.rows import Done, Request, Row
 from rocstar.engine.inference.sampling import noise, sample
+from rocstar.engine.inference.slots import Slots
 
 BURST = 16
 """Forwards in the device thread before the event loop is asked again, unless a row ends earlier."""
@@ -39,8 +40,12 @@ BURST = 16
 class EmbeddedEngine:
     """Continuous batching with one slot per trajectory.
 
-    Invariants: slots [0, num_active) decode and are dense; a row's KV is exactly that of its ids[:cached]
-    under the present weights; sampling noise depends on (seed, position) only, never on the batch.
+    Invariants: KV that is read was computed under the present weights; no forward takes more than
+    `prefill_tokens` tokens besides one per decoding row; sampling noise depends on (seed, position) only,
+    never on the batch.
+
+    Capacity: `kv_tokens` tokens of KV, an equal share for each of `max_running` slots (None: for each the
+    model's longest text). A longer request is refused; memory is taken as the longest row grows.
     """
 
     def __init__(
@@ -49,14 +54,18 @@ class EmbeddedEngine:
         *,
         max_running: int,
         thread: ThreadPoolExecutor,
-        prefill_tokens: int = 8192,
+        kv_tokens: int | None = None,
+        prefill_tokens: int = 2048,
         lockstep: bool = False,
     ) -> None:
         config = model.config
         attention.install(model)
         self._model, self._thread = model, thread
+        self._forward = forward_of(model)
         self._vocab_size: int = config.vocab_size
         self._max_length: int = config.max_position_embeddings
+        if kv_tokens is not None:
+            self._max_length = min(self._max_length, kv_tokens // max_running)
         self._prefill_tokens = prefill_tokens
         parameter = next(model.parameters())
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -67,17 +76,15 @@ class EmbeddedEngine:
             head_dim=head_dim,
             dtype=parameter.dtype,
             device=parameter.device,
+            max_tokens=self._max_length,
         )
         self._device = parameter.device
         self.version = 0
         self.busy_s = 0.0
         """Seconds the device thread has spent decoding."""
-        self._rows: dict[str, Row] = {}
-        self._slots: list[Row | None] = [None] * max_running
-        self._num_active = 0
+        self._slots = Slots(self._kv)
         self._waiting: deque[Request] = deque()
         self._inbox: deque[Request | tuple[str, str]] = deque()
-        self._donors: dict[tuple[int, ...], Row] = {}
         self._lockstep = lockstep
         self._joined: dict[str, int] = {}
         """Trajectories in lockstep, by the order in which they joined."""
@@ -152,7 +159,7 @@ class EmbeddedEngine:
             detail = f"{len(ids)} ids, {max_new_tokens} new tokens"
             raise InferenceError("bad_request", detail, retryable=False)
         if len(ids) + max_new_tokens > self._max_length:
-            detail = f"{len(ids)} + {max_new_tokens} tokens exceed the model's {self._max_length}"
+            detail = f"{len(ids)} + {max_new_tokens} tokens exceed a slot's {self._max_length}"
             raise InferenceError("too_long", detail, retryable=False)
         if min(ids) < 0 or max(ids) >= self._vocab_size:
             raise InferenceError("bad_token", f"an id lies outside [0, {self._vocab_size})", retryable=False)
@@ -160,9 +167,9 @@ class EmbeddedEngine:
     def load(self) -> KvLoad:
         return KvLoad(
             total=self._kv.num_slots * self._max_length,
-            # Copies: the device thread changes these containers meanwhile.
-            used=sum(len(row.ids) for row in list(self._rows.values())),
-            running=self._num_active,
+            used=self._slots.num_tokens(),
+            running=self._slots.num_active,
+            # A copy: the device thread changes the inbox meanwhile.
             waiting=len(self._waiting) + sum(isinstance(item, Request) for item in self._inbox.copy()),
         )
 
@@ -197,7 +204,7 @@ class EmbeddedEngine:
                         if not request.future.done():
                             request.future.set_result(request.result(finish))
                     # Without a row that may decode, only a request or a release helps, and both wake us.
-                    busy = bool(self._inbox or (self._num_active and not self._absent))
+                    busy = bool(self._inbox or (self._slots.num_active and not self._absent))
         except Exception as error:  # nobody awaits this task: every waiter and __aexit__ get the crash
             self._error = error
             self._stop(repr(error))
@@ -220,8 +227,7 @@ class EmbeddedEngine:
                 for name, value in source:
                     own[name].copy_(value)
         self.version = version
-        for row in self._rows.values():
-            row.cached = 0
+        self._slots.forget_kv()
 
     @torch.inference_mode()
     def _burst(self) -> Done:
@@ -232,9 +238,10 @@ class EmbeddedEngine:
             if self._absent:
                 break
             self._admit()
-            if not self._num_active:
+            if not self._slots.num_active:
                 break
-            done += self._step()
+            if not self._prefill():
+                done += self._step()
             if done:
                 break
         self.busy_s += time.perf_counter() - started
@@ -254,13 +261,13 @@ class EmbeddedEngine:
                 self._joined[row_id] = self._num_joined
                 self._absent.add(row_id)
                 continue
-            row = self._rows.get(row_id)
+            row = self._slots.rows.get(row_id)
             stopped = [r for r in self._waiting if r.row_id == row_id]
             for request in stopped:
                 self._waiting.remove(request)
             if row is not None and row.request is not None:
                 stopped.append(row.request)
-                self._deactivate(row)
+                self._slots.stop(row)
             done += [(request, StopReason.aborted) for request in stopped]
             if verb == "release":
                 self._joined.pop(row_id, None)
@@ -268,10 +275,7 @@ class EmbeddedEngine:
             elif stopped and row_id in self._joined:
                 self._absent.add(row_id)
             if row is not None and verb == "release":
-                self._slots[row.slot] = None
-                del self._rows[row_id]
-                if self._donors.get(row.prefix) is row:
-                    del self._donors[row.prefix]
+                self._slots.release(row)
         return done
 
     def _admit(self) -> None:
@@ -279,98 +283,56 @@ class EmbeddedEngine:
         if self._joined:  # not in the order of arrival, which is timing
             self._waiting = deque(sorted(self._waiting, key=lambda r: self._joined.get(r.row_id, 0)))
         budget = self._prefill_tokens
-        full = False
         deferred: list[Request] = []
         while self._waiting and budget > 0:
             request = self._waiting.popleft()
-            row = self._rows.get(request.row_id)
-            if row is None:
-                row = None if full else self._new_row(request)
-                full = full or row is None
-                if row is None or not self._share_prompt(row):
-                    deferred.append(request)
-                    continue
-                self._slots[row.slot] = row
-                self._rows[request.row_id] = row
-            elif row.ids[: row.cached] != request.ids[: row.cached]:
-                row.cached = 0
-            row.cached = min(row.cached, len(request.ids) - 1)
-            row.ids, row.request = request.ids, request
-            request.cached_tokens = row.cached
-            budget -= len(row.ids) - row.cached
-            self._activate(row)
+            if self._slots.start(request):
+                budget -= len(request.ids) - request.cached_tokens
+            else:
+                deferred.append(request)
         self._waiting.extendleft(reversed(deferred))
 
-    def _new_row(self, request: Request) -> Row | None:
-        """A row for a free slot, or None; the caller puts it there."""
-        for slot in range(self._num_active, len(self._slots)):
-            if self._slots[slot] is None:
-                return Row(row_id=request.row_id, slot=slot, ids=[], prefix=tuple(request.ids[:-1]))
-        return None
+    def _prefill(self) -> bool:
+        """One forward of prompts alone, if more is missing than one forward may take beside decoding.
 
-    def _share_prompt(self, row: Row) -> bool:
-        """Copy a sibling's KV of the same prompt. False: it is being computed now, so wait one forward."""
-        donor = self._donors.get(row.prefix)
-        if donor is not None and tuple(donor.ids[: len(row.prefix)]) != row.prefix:
-            donor = None
-        if donor is not None and donor.cached >= len(row.prefix):
-            self._kv.copy(donor.slot, row.slot, len(row.prefix))
-            row.cached = len(row.prefix)
-        elif donor is not None and donor.request is not None:
+        After a publish every row's KV is; a long prompt's may be. Nobody decodes meanwhile.
+        """
+        extras = self._slots.take_extras(self._prefill_tokens + 1)
+        if sum(extra.end - extra.start for extra in extras) <= self._prefill_tokens:
             return False
-        else:
-            self._donors[row.prefix] = row
+        extras = self._slots.take_extras(self._prefill_tokens)
+        self._logits([], extras)
         return True
-
-    def _activate(self, row: Row) -> None:
-        self._move(row, self._num_active)
-        self._num_active += 1
-
-    def _deactivate(self, row: Row) -> None:
-        row.request = None
-        self._num_active -= 1
-        self._move(row, self._num_active)
-
-    def _move(self, row: Row, slot: int) -> None:
-        """Exchange the row with whatever lies in `slot`."""
-        other, old = self._slots[slot], row.slot
-        if other is row:
-            return
-        depth = max(row.cached, other.cached if other else 0)
-        self._kv.swap(old, slot, depth)
-        self._slots[slot], self._slots[old] = row, other
-        row.slot = slot
-        if other is not None:
-            other.slot = old
 
     def _step(self) -> Done:
         """One forward: every active row's last token, preceded by whatever of it is not cached."""
-        rows = [row for row in self._slots[: self._num_active] if row is not None]
-        extras = [
-            Extra(slot=row.slot, start=row.cached, end=len(row.ids) - 1)
-            for row in rows
-            if row.cached < len(row.ids) - 1
-        ]
-        tokens = [row.ids[-1] for row in rows]
-        for extra in extras:
-            tokens += rows[extra.slot].ids[extra.start : extra.end]
-        positions_T, plan = self._kv.plan([len(row.ids) - 1 for row in rows], extras)
-        ids_T = torch.tensor(tokens, device=self._device)
-        keep = torch.arange(len(rows), device=self._device)
-        arguments: dict[str, Any] = {"use_cache": False, "logits_to_keep": keep, "attention": plan}
-        logits_NV = self._model(input_ids=ids_T[None], position_ids=positions_T[None], **arguments).logits[0]
+        rows = self._slots.active()
+        extras = self._slots.take_extras(self._prefill_tokens)
+        logits_NV = self._logits(rows, extras)
         requests = [row.request for row in rows if row.request is not None]
         noise_N = noise([r.seed for r in requests], [len(row.ids) for row in rows])
         sampled, logprobs = sample(logits_NV, [r.temperature for r in requests], noise_N)
-        for row in rows:  # all of them before any row moves: a move copies `cached` tokens
-            row.cached = len(row.ids)
-        done: Done = []
+        ended = []
         for row, request, token, logprob in zip(rows, requests, sampled, logprobs, strict=True):
+            row.cached = len(row.ids)
             row.ids.append(token)
             finish = request.add(token, logprob, self.version)
             if finish is not None:
-                done.append((request, finish))
-                self._deactivate(row)
-                if row.row_id in self._joined:
-                    self._absent.add(row.row_id)
-        return done
+                ended.append((row, request, finish))
+        for row, _, _ in ended:  # behind all of `cached`: a row that moves takes as many tokens along
+            self._slots.stop(row)
+            if row.row_id in self._joined:
+                self._absent.add(row.row_id)
+        return [(request, finish) for _, request, finish in ended]
+
+    def _logits(self, rows: Sequence[Row], extras: Sequence[Extra]) -> Tensor:
+        """Of each row's last token. The extras enter the cache and count as cached."""
+        active = self._slots.active()
+        tokens = [row.ids[-1] for row in rows]
+        for extra in extras:
+            row = active[extra.slot]
+            tokens += row.ids[extra.start : extra.end]
+            row.cached = extra.end
+        positions_T, plan = self._kv.plan([len(row.ids) - 1 for row in rows], extras)
+        ids_T = torch.tensor(tokens, device=self._device)
+        return self._forward(ids_T, positions_T, plan, len(rows))

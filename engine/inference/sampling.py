@@ -26,13 +26,18 @@ def sample(
     """
     temperatures = torch.tensor(temperatures_N, device=logits_NV.device)[:, None]
     greedy = temperatures == 0
-    logprobs_NV = torch.log_softmax(logits_NV.float() / torch.where(greedy, 1.0, temperatures), dim=-1)
-    cdf_NV = logprobs_NV.exp().cumsum(-1)
+    logits_NV = logits_NV.float()
+    if any(t not in (0.0, 1.0) for t in temperatures_N):
+        logits_NV = logits_NV / torch.where(greedy, 1.0, temperatures)
+    logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
+    cdf_NV = logprobs_NV.exp().cumsum_(-1)
     total = cdf_NV[:, -1:]
     if not bool(total.isfinite().all()):
         raise FloatingPointError("the model's logits are not finite: its weights are broken")
     drawn = torch.searchsorted(cdf_NV, noise_N.to(cdf_NV)[:, None] * total, right=True)
     # Rounding can push the target up to the total: step back to the token where the CDF reaches it.
     last = torch.searchsorted(cdf_NV, total.contiguous())
-    tokens = torch.where(greedy, logprobs_NV.argmax(-1, keepdim=True), torch.minimum(drawn, last))
+    tokens = torch.minimum(drawn, last)
+    if 0.0 in temperatures_N:
+        tokens = torch.where(greedy, logprobs_NV.argmax(-1, keepdim=True), tokens)
     return tokens[:, 0].tolist(), logprobs_NV.gather(-1, tokens)[:, 0].tolist()

@@ -46,9 +46,19 @@ def _one_torch_thread() -> Iterator[None]:
 def tiny_model(architecture: str, *, seed: int = 0) -> PreTrainedModel:
     """A random model whose predictions depend on all of its context; equal arguments give equal weights."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        Qwen3Config,
+        Qwen3ForCausalLM,
+    )
 
+    config: Any
+    cls: Any
     config, cls = {
+        "qwen2": (Qwen2Config(**SIZES, tie_word_embeddings=True), Qwen2ForCausalLM),
         "qwen3": (Qwen3Config(**SIZES), Qwen3ForCausalLM),
         "llama": (LlamaConfig(**SIZES), LlamaForCausalLM),
     }[architecture]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rocstar.engine.inference.attention import PackedAttention, _buckets, install
+from rocstar.engine.inference.attention import PackedAttention, buckets, install
 from rocstar.engine.inference.kv import Extra, SlotKv
 
 pytestmark = pytest.mark.usefixtures("_one_torch_thread")
@@ -52,7 +52,7 @@ def test_packed_equals_one_sequence_at_a_time(lengths_S: list[int], seed: int) -
 
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=40))
 def test_cost_is_the_sum_of_squares_not_the_square_of_the_sum(lengths_S: list[int]) -> None:
-    groups = _buckets(lengths_S)
+    groups = buckets(lengths_S)
     assert sorted(s for group in groups for s in group) == list(range(len(lengths_S)))
     cost = sum(len(group) * max(lengths_S[s] for s in group) ** 2 for group in groups)
     assert cost <= sum((1.3 * length + 16) ** 2 for length in lengths_S)
@@ -60,7 +60,7 @@ def test_cost_is_the_sum_of_squares_not_the_square_of_the_sum(lengths_S: list[in
 
 def test_buckets_are_few() -> None:
     """Each is one call of the attention kernel per layer."""
-    assert len(_buckets(list(range(1, 12_001, 7)))) < 30
+    assert len(buckets(list(range(1, 12_001, 7)))) < 30
 
 
 @pytest.mark.parametrize("lengths_S", [[], [3, 0, 2], [-1]])
@@ -123,17 +123,24 @@ def test_scale_defaults_to_the_head_size(models: Any) -> None:
 # ---- the cache ----
 
 
-def cache(num_slots: int = 3) -> SlotKv:
-    return SlotKv(
-        num_layers=1, num_slots=num_slots, num_kv_heads=K, head_dim=D, dtype=torch.float64, device=CPU
+def cache(dtype: torch.dtype, *, native: bool) -> SlotKv:
+    made = SlotKv(
+        num_layers=1, num_slots=3, num_kv_heads=K, head_dim=D, dtype=dtype, device=CPU, native=native
     )
+    assert made.is_native == native, "csrc/attend.cpp is not built: make setup"
+    return made
 
 
-def test_slots_attend_to_their_own_tokens_through_swap_copy_and_growth() -> None:
+@pytest.mark.parametrize(
+    ("dtype", "native"), [(torch.float64, False), (torch.float32, False), (torch.float32, True)]
+)
+def test_slots_attend_to_their_own_tokens_through_swap_copy_and_growth(
+    dtype: torch.dtype, native: bool
+) -> None:
     """Three rows of different lengths enter in two forwards; in between, rows move and one is copied."""
     histories = [leaves(n, seed) for seed, n in enumerate([70, 3, 10])]
-    histories = [[x.detach() for x in h] for h in histories]
-    kv = cache()
+    histories = [[x.detach().to(dtype) for x in h] for h in histories]
+    kv = cache(dtype, native=native)
 
     def forward(rows: list[int], starts: list[int], ends: list[int]) -> None:
         """Slot n takes tokens [starts[n], ends[n]) of history rows[n]; each one's output is checked."""
@@ -166,3 +173,14 @@ def test_slots_attend_to_their_own_tokens_through_swap_copy_and_growth() -> None
     assert kv.tokens_per_slot == 128
     kv.reserve(1)
     assert kv.tokens_per_slot == 128
+
+
+def test_slots_grow_to_the_longest_request_and_not_beyond() -> None:
+    kv = SlotKv(
+        num_layers=1, num_slots=2, num_kv_heads=K, head_dim=D, dtype=torch.float32, device=CPU, max_tokens=150
+    )
+    kv.reserve(100)
+    kv.reserve(140)
+    assert kv.tokens_per_slot == 192, "150, in blocks of 64: not the double of 128"
+    with pytest.raises(AssertionError):
+        kv.reserve(193)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rocstar.engine.inference import decoder, kv
 from rocstar.engine.inference import embedded as embedded_module
 from rocstar.engine.inference.base import Generation, Sampling, StopReason
 from rocstar.engine.inference.embedded import EmbeddedEngine
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("_one_torch_thread")
 
 VOCAB = 300
 STOP_IDS = frozenset(range(20))
-ARCHITECTURES = ["qwen3", "llama"]
+ARCHITECTURES = ["qwen3", "llama", "qwen2"]
 
 
 @dataclass(slots=True)
@@ -101,6 +102,30 @@ def check_turn(model: Any, before: list[int], got: Generation, temperature: floa
 async def test_logprobs_are_those_of_a_plain_forward(
     architecture: str, options: dict[str, int], embedded: Any, models: Any
 ) -> None:
+    await check_logprobs(architecture, embedded, models, **options)
+
+
+@pytest.mark.parametrize("missing", ["native attention", "fast forward", "both"])
+async def test_logprobs_are_the_same_without_what_is_fast(
+    missing: str, embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, in half precision, or for a model of another family."""
+    if missing != "fast forward":
+        monkeypatch.setattr(kv, "_decode", None)
+    if missing != "native attention":
+        monkeypatch.setattr(decoder, "FAMILIES", ())
+    await check_logprobs("qwen3", embedded, models, max_running=5)
+
+
+async def test_logprobs_are_the_same_with_two_threads(
+    embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv, "ROWS_PER_THREAD", 2)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    await check_logprobs("qwen3", embedded, models, max_running=8)
+
+
+async def check_logprobs(architecture: str, embedded: Any, models: Any, **options: int) -> None:
     done = await run_all(embedded, models(architecture), attempts(), **options)
     plain = models(architecture)
     for attempt in done:
@@ -170,16 +195,16 @@ async def test_donors_are_forgotten_with_their_rows(embedded: Any, models: Any, 
         for attempt in attempts():
             await attempt.run(engine)
         await until(lambda: engine.load().used == 0)
-        assert not engine._donors and not engine._rows and not engine._pending
+        assert not engine._slots._donors and not engine._slots.rows and not engine._pending
 
 
 class KeepsKv(EmbeddedEngine):
     """The planted bug: new weights, old keys and values."""
 
     def _load_weights(self, version: int, source: Any) -> None:
-        held = {row.row_id: row.cached for row in self._rows.values()}
+        held = {row.row_id: row.cached for row in self._slots.rows.values()}
         super()._load_weights(version, source)
-        for row in self._rows.values():
+        for row in self._slots.rows.values():
             row.cached = held[row.row_id]
 
 

@@ -42,9 +42,7 @@ async def forwards(embedded: Any, model: Any, seed: int, *, max_running: int, **
         step = engine._step
 
         def recorded() -> Any:
-            told.append(
-                [(row.row_id, len(row.ids), row.cached) for row in engine._slots[: engine._num_active]]
-            )
+            told.append([(row.row_id, len(row.ids), row.cached) for row in engine._slots.active()])
             return step()
 
         engine._step = recorded
