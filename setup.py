@@ -74,7 +74,8 @@ setup(
         "rocstar.train": ["recipes/*.toml"],
     },
     ext_modules=[
-        Extension(name, sources=[]) for name in ("rocstar.sandbox._native", "rocstar.engine.inference._decode")
+        Extension(name, sources=[])
+        for name in ("rocstar.sandbox._native", "rocstar.engine.inference._decode")
     ],
     cmdclass={"build_ext": CMakeBuild},
 )
