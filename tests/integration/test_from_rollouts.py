@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,16 @@ def no_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(agent, name, refuse)
 
 
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    """The records and the recipe of the finished run, to be spoiled."""
+    directory = tmp_path / "copied"
+    shutil.copytree(finished / "trajectories", directory / "trajectories")
+    shutil.copy(finished / "config.toml", directory)
+    (directory / "checkpoints").symlink_to(finished / "checkpoints")
+    return directory
+
+
 def options_for(source: Path, directory: Path) -> list[str]:
     model = f"--model.path={source / 'checkpoints' / 'step_0'}"
     return ["train", "coin.toml", "--output-dir", str(directory), "--from-rollouts", str(source), model]
@@ -47,12 +58,16 @@ def logged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_it_learns_what_the_live_run_learned(
-    workshop: Any, finished: Path, no_rollouts: None, read_rows: Rows
+    workshop: Any, finished: Path, copied: Path, no_rollouts: None, read_rows: Rows
 ) -> None:
-    """Ended after its third step and resumed besides; the last weights are equal to the last bit."""
+    """From shuffled lines, ended after its third step and resumed: the weights are equal to the last bit."""
     directory = workshop.directory / "from_records"
+    for path in (copied / "trajectories").iterdir():
+        lines = path.read_text().splitlines(keepends=True)
+        random.Random(0).shuffle(lines)
+        path.write_text("".join(lines))
     for more in (["--stages.1.steps=1"], ["--resume"]):
-        ended = workshop.main(*options_for(finished, directory), *more)
+        ended = workshop.main(*options_for(copied, directory), *more)
         assert ended.returncode == 0, ended.stderr
     rows, live = read_rows(directory), read_rows(finished, "rl")
     assert [row["phase"] for row in rows] == ["rl"] * 4, "no cold start, no evaluation, no filter"
@@ -143,16 +158,6 @@ def test_rollouts_are_not_written_over(workshop: Any, rolled_out: Path, finished
 
 
 # ---- what cannot be learned: exit 2, one line, nothing written ----
-
-
-@pytest.fixture
-def copied(finished: Path, tmp_path: Path) -> Path:
-    """The records and the recipe of the finished run, to be spoiled."""
-    directory = tmp_path / "copied"
-    shutil.copytree(finished / "trajectories", directory / "trajectories")
-    shutil.copy(finished / "config.toml", directory)
-    (directory / "checkpoints").symlink_to(finished / "checkpoints")
-    return directory
 
 
 def refused(workshop: Any, source: Path, *options: str) -> str:

@@ -63,8 +63,10 @@ def test_what_was_judged_between_two_waits_is_in_neither(world: World) -> None:
         world.pass_(5.0)
         with idle.divided(budget):
             world.pass_(1.0)
+            with idle.working("tools"):
+                world.pass_(3.0)
         world.pass_(7.0)
-    assert times(world, budget) == {"generate": 0.0, "tool_wait": 0.0, "reward": 1.0}
+    assert times(world, budget) == {"generate": 0.0, "tool_wait": 3.0, "reward": 1.0}
 
 
 events = st.tuples(st.sampled_from(["tools", "judge", "decode", "pass"]), st.integers(1, 9), st.booleans())

@@ -324,6 +324,15 @@ async def test_it_goes_on_inside_a_stage_where_the_source_stood(
     assert [progress["cursor"] for _, progress, _ in cast(Any, run.team).saved] == [{"taken": 4}] * 2
 
 
+async def test_it_keeps_the_optimizer_of_the_stage_it_is_in(
+    make_run: MakeRun, scripted: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    progress = progress_at(6, stage="two", first_step=4)
+    opened = await resumed(make_run(TWO_STAGES), monkeypatch, tmp_path, progress)
+    assert scripted[:4] == ["publish 6", "use", "load", "step 7"]
+    assert opened.calls == [("two", ["task0", "task2"], {"taken": 6})]
+
+
 async def test_it_goes_on_between_two_stages(
     make_run: MakeRun, scripted: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
