@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,6 +64,9 @@ class LengthPredictor:
     a curve once, at the bin that it had reached then.
     """
 
+    positions: Callable[[], Iterable[tuple[str, int]]] = tuple
+    """Asked before the curves are made: how far those that run have come by now. Without it they would count
+    up to their last turn only, and all would look as short as those that have ended."""
     bin_tokens: int = 0
     _stages: dict[str, int] = field(default_factory=dict)
     """The first curve of each stage: its own; those by level and turn follow."""
@@ -154,11 +158,6 @@ class LengthPredictor:
     def forget_group(self, group: str) -> None:
         self._groups.pop(group, None)
 
-    @property
-    def due(self) -> bool:
-        """The next question makes the tables anew: tell first how far those that run have come."""
-        return self._going_on is None or self._news - self._known >= max(4, self._known // 10)
-
     def going_on_CBK(self) -> Floats:
         """P(length bin >= b + k | length bin >= b) by curve c, bin b, steps ahead k, both in bins.
 
@@ -188,9 +187,11 @@ class LengthPredictor:
         progress.weight, progress.weighted_length = weight, weight * length
 
     def _tables(self) -> None:
-        if not self.due:
+        if self._going_on is not None and self._news - self._known < max(4, self._known // 10):
             return
         self._known = self._news
+        for traj, length in self.positions():
+            self.advance(traj, length)
         survival_CB = self._survival_CB()
         self._going_on = _conditional(survival_CB)
         middle_B = (np.arange(NUM_BINS) + 0.5) * self.bin_tokens

@@ -65,6 +65,8 @@ class Predictive:
     longest_first: bool = True
     pause_share: float = 0.005
     pause_below: float = 0.5
+    hold_above: float = 1.05
+    keep_kv: bool = True
     name: str = field(default="predictive", init=False)
     _lengths: LengthPredictor = field(default_factory=LengthPredictor, init=False, repr=False)
     _occupancy: dict[int, Occupancy] = field(default_factory=dict, init=False, repr=False)
@@ -82,6 +84,11 @@ class Predictive:
     _buffer_tokens: int = field(default=0, init=False, repr=False)
     _generated: int = field(default=0, init=False, repr=False)
     _given_up: int = field(default=0, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._lengths.positions = lambda: [
+            position for occupancy in self._occupancy.values() for position in occupancy.lengths()
+        ]
 
     def decide(self, event: Event, subject: TrajectoryView | None, now: Observation) -> Iterator[Command]:
         match event:
@@ -116,7 +123,8 @@ class Predictive:
             if self._pause(turn, now):
                 home = turn.home
                 self._given_up += turn.context_tokens
-                yield Drop(traj=turn.traj, replica=home)
+                if not self.keep_kv:
+                    yield Drop(traj=turn.traj, replica=home)
                 self._take_away(turn, home)
                 self._lost[turn.traj] = None
             else:
@@ -238,7 +246,7 @@ class Predictive:
         """Of the replicas with room for this turn, the one with the least work left."""
         room_K = 1.0 - self.stagger * (1.0 - self._lengths.steady_K(turn.stage))
         open_ = [r for r in now.replicas.values() if r.replica not in self._full]
-        for replica in sorted(open_, key=lambda r: self._forecast(r.replica).area):
+        for replica in sorted(open_, key=lambda r: (r.replica != turn.home, self._forecast(r.replica).area)):
             own = self._own_forecast(turn, replica.replica)
             if self._forecast(replica.replica).peak(self.safety, own, room_K) <= replica.kv_tokens:
                 return replica.replica, own
@@ -256,10 +264,6 @@ class Predictive:
     def _forecast(self, replica: int) -> Forecast:
         found = self._forecasts.get(replica)
         if found is None:
-            if self._lengths.due:
-                for occupancy in self._occupancy.values():
-                    for traj, length in occupancy.lengths():
-                        self._lengths.advance(traj, length)
             found = self._occupancy[replica].forecast(
                 self._lengths.going_on_CBK(), self._lengths.bin_tokens, self._buffer_tokens
             )
@@ -270,6 +274,8 @@ class Predictive:
         """Its home is predicted to overflow, and its KV is little: it had better wait for room anywhere."""
         assert turn.home is not None
         home = now.replicas[turn.home]
+        if float(self._forecast(turn.home).mean_K[0]) > self.hold_above * home.kv_tokens:
+            return True
         if self._given_up + turn.context_tokens > self.pause_share * self._generated:
             return False
         mean = home.resident_tokens / len(home.trajectories)
