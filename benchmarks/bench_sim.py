@@ -6,10 +6,11 @@
 
 A cell is a workload (paper, short-tail, tool-heavy) and a KV pool (normal = 14B on one MI300X, tight = a
 quarter of it, loose = four times it). Normal pools are evaluated on 64 replicas with 16,384 trajectories, the
-other two on --side-replicas with the same work per replica. Every
-policy has run an earlier step of half the size and other tasks, as in the middle of training. Settings come
-from one grid (sim_grid.py), tuned on seeds that the evaluation does not use. Ours is compared with the best
-peer of the cell (by mean makespan): the mean over seeds of ours / peer - 1, with a 95% t-interval.
+other two on --side-replicas with the same work per replica. Every policy has run an earlier step of half the
+size and other tasks, as in the middle of training. Settings come from one grid (sim_grid.py), tuned on seeds
+that the evaluation does not use; in loose pools every policy runs at its defaults. Ours is compared with the
+best peer of the cell (by mean makespan): the mean over seeds of ours / peer - 1, with a 95% t-interval.
+--policies runs some of them and merges what it finds into the file.
 """
 
 from __future__ import annotations
@@ -80,13 +81,14 @@ def run_all(jobs: list[Job], processes: int, what: str) -> list[dict[str, Any]]:
     return rows
 
 
-def tune(options: argparse.Namespace) -> dict[str, Any]:
+def tune(options: argparse.Namespace, earlier: dict[str, Any] | None) -> dict[str, Any]:
     """By cell and policy: the setting with the least mean makespan on the tuning seeds."""
     jobs: list[Job] = [
         (workload, pool, policy, json.dumps(setting), seed, options.tuning_replicas)
         for workload in options.workloads
         for pool in options.pools
-        for policy in TUNABLES
+        if pool != "loose"
+        for policy in options.policies
         for setting in settings(policy)
         for seed in options.tuning_seeds
     ]
@@ -96,14 +98,16 @@ def tune(options: argparse.Namespace) -> dict[str, Any]:
         workload, pool, policy, setting, _, _ = row["job"]
         cell = sums.setdefault((f"{workload}/{pool}", policy), {})
         cell.setdefault(setting, []).append(row["makespan_s"])
-    chosen: dict[str, dict[str, Any]] = {}
+    chosen: dict[str, dict[str, Any]] = dict((earlier or {}).get("chosen", {}))
+    source = provenance(options)
     for (cell, policy), by_setting in sums.items():
         best = min(by_setting, key=lambda s: fmean(by_setting[s]))
         plain = json.dumps(settings(policy)[0])
         gain = 1 - fmean(by_setting[best]) / fmean(by_setting[plain])
-        chosen.setdefault(cell, {})[policy] = {"setting": json.loads(best), "gain_over_default": gain}
+        found = {"setting": json.loads(best), "gain_over_default": gain, "commit": source["commit"]}
+        chosen.setdefault(cell, {})[policy] = found
     return {
-        **provenance(options),
+        **source,
         "seeds": list(options.tuning_seeds),
         "replicas": options.tuning_replicas,
         "settings_tried": {policy: len(settings(policy)) for policy in TUNABLES},
@@ -111,27 +115,42 @@ def tune(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def evaluate(options: argparse.Namespace, tuned: dict[str, Any] | None) -> dict[str, Any]:
+def evaluate(
+    options: argparse.Namespace, tuned: dict[str, Any] | None, earlier: dict[str, Any] | None
+) -> dict[str, Any]:
     """All cells, policies and seeds at the chosen settings."""
     jobs: list[Job] = []
     for workload in options.workloads:
         for pool in options.pools:
             replicas = options.replicas if pool == "normal" else options.side_replicas
-            for policy in TUNABLES:
+            for policy in options.policies:
                 cell = (tuned or {}).get("chosen", {}).get(f"{workload}/{pool}", {})
                 setting = cell[policy]["setting"] if policy in cell else settings(policy)[0]
                 jobs += [(workload, pool, policy, json.dumps(setting), s, replicas) for s in options.seeds]
     rows = run_all(jobs, options.processes, "evaluation")
-    cells: dict[str, Any] = {}
+    cells: dict[str, Any] = dict((earlier or {}).get("cells", {}))
+    source = provenance(options)
+    fresh: set[tuple[str, str]] = set()
     for row in rows:
         workload, pool, policy, setting, _, replicas = row["job"]
-        cell = cells.setdefault(f"{workload}/{pool}", {"replicas": replicas, "policies": {}})
-        entry = cell["policies"].setdefault(policy, {"setting": json.loads(setting), "runs": []})
-        entry["runs"].append({k: v for k, v in row.items() if k not in ("job", "policy", "workload")})
+        name = f"{workload}/{pool}"
+        cell = cells.setdefault(name, {"replicas": replicas, "policies": {}})
+        if cell["replicas"] != replicas:
+            cell.update(replicas=replicas, policies={})
+        if (name, policy) not in fresh:
+            fresh.add((name, policy))
+            cell["policies"][policy] = {
+                "setting": json.loads(setting),
+                "commit": source["commit"],
+                "runs": [],
+            }
+        kept = {k: v for k, v in row.items() if k not in ("job", "policy", "workload")}
+        cell["policies"][policy]["runs"].append(kept)
+
     for cell in cells.values():
         summarise(cell)
     return {
-        **provenance(options),
+        **source,
         "seeds": list(options.seeds),
         "tuned": tuned is not None,
         "cpu_s": sum(row["cpu_s"] for row in rows),
@@ -148,11 +167,11 @@ def summarise(cell: dict[str, Any]) -> None:
         entry["preemptions"] = fmean(r["preemptions"] for r in entry["runs"])
         entry["worst_ratio"] = max(r["ratio"] for r in entry["runs"])
         entry["worst_recomputed_share"] = max(r["recomputed_share"] for r in entry["runs"])
-    ours = cell["policies"][OURS]
     peers = {name: entry for name, entry in cell["policies"].items() if name != OURS}
-    for entry in peers.values():
-        entry["ours_over_it"] = paired(ours["runs"], entry["runs"])
-    cell["best_peer"] = min(peers, key=lambda name: peers[name]["makespan_s"])
+    if OURS in cell["policies"] and peers:
+        for entry in peers.values():
+            entry["ours_over_it"] = paired(cell["policies"][OURS]["runs"], entry["runs"])
+    cell["best_peer"] = min(peers, key=lambda name: peers[name]["makespan_s"], default=None)
 
 
 def paired(ours: list[dict[str, Any]], peer: list[dict[str, Any]]) -> dict[str, float | None]:
@@ -169,6 +188,8 @@ def bars(cells: dict[str, Any]) -> dict[str, Any]:
     """What issue-level bars say of each cell; `kv_binds` = some sticky peer computes more than 1% again."""
     out: dict[str, Any] = {}
     for name, cell in cells.items():
+        if not {OURS, "round_robin"} <= cell["policies"].keys():
+            continue
         ours = cell["policies"][OURS]
         change = cell["policies"][cell["best_peer"]]["ours_over_it"]
         high = change["mean"] if change["high"] is None else change["high"]
@@ -205,7 +226,7 @@ def show(result: dict[str, Any]) -> None:
                 f"{100 * e['kv_occupancy']:3.0f}%  {100 * e['recomputed_share']:8.2f}%  "
                 f"{e['preemptions']:8.0f}"
             )
-            if policy != OURS:
+            if "ours_over_it" in e:
                 c = e["ours_over_it"]
                 line += f"   {100 * c['mean']:+.1f}%"
                 if c["low"] is not None:
@@ -228,6 +249,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--workloads", type=comma(RECIPES), default=list(RECIPES))
     parser.add_argument("--pools", type=comma(KV_SCALES), default=["normal", "tight", "loose"])
+    parser.add_argument("--policies", type=comma(TUNABLES), default=list(TUNABLES))
     parser.add_argument("--out", type=Path, help="instead of the committed result file")
     options = parser.parse_args(argv)
     options.argv, options.seeds, options.tuning_seeds = argv, SEEDS, TUNING_SEEDS
@@ -249,17 +271,23 @@ def comma(known: Iterable[str]) -> Any:
 
 def main(argv: list[str]) -> int:
     options = parse(argv)
-    tuned_path, path = RESULTS / "sim_tuned.json", RESULTS / "sim.json"
+    tuned_path = RESULTS / "sim_tuned.json"
+    target = options.out or (tuned_path if options.tune else RESULTS / "sim.json")
+    partial = not options.smoke and set(options.policies) != set(TUNABLES)
+    earlier = read(target) if partial else None
     if options.tune:
-        result, target = tune(options), tuned_path
+        result = tune(options, earlier)
         print(json.dumps(result["chosen"], indent=1))
     else:
-        tuned = json.loads(tuned_path.read_text("utf-8")) if tuned_path.exists() else None
-        result, target = evaluate(options, tuned), path
+        result = evaluate(options, read(tuned_path), earlier)
         show(result)
     if options.out is not None or not options.smoke:
-        (options.out or target).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        target.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    return json.loads(path.read_text("utf-8")) if path.exists() else None
 
 
 if __name__ == "__main__":
