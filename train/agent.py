@@ -98,5 +98,8 @@ class EnginePublisher:
     def version(self) -> int:
         return self.engine.version
 
+    def updating(self) -> contextlib.AbstractContextManager[None]:
+        return self.engine.hold()
+
     async def publish(self, version: int) -> None:
         await self.engine.publish(version, await self.team.full_weights())

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 from rocstar.engine.buffer import SlotBuffer
@@ -21,6 +20,7 @@ from rocstar.engine.rollout import Agent
 from rocstar.engine.types import Group, Task
 from rocstar.train.config import RlConfig
 from rocstar.train.data import TaskCursor
+from rocstar.train.idle import Idle
 from rocstar.train.source import Batch, Engine, staleness
 from rocstar.train.time_budget import TimeBudget
 
@@ -69,25 +69,21 @@ class AheadGroups:
         max_staleness: int,
         batch_timeout_s: float,
         budget: TimeBudget,
-        clock: Callable[[], float] = time.perf_counter,
+        idle: Idle,
     ) -> None:
         self._feed, self._tickets, self._engine = feed, tickets, engine
         self._max_staleness, self._batch_timeout_s = max_staleness, batch_timeout_s
-        self._budget, self._clock = budget, clock
+        self._budget, self._idle = budget, idle
         self._has_taken = False
 
     async def take(self, step: int) -> Batch:
-        """The step before is learned by now. Time in which nothing was decoding is tool wait."""
+        """The step before is learned by now. AssertionError if a token is too old: never, says the buffer."""
         if self._has_taken:
             self._feed.advance()
         self._has_taken = True
-        busy_before = self._engine.busy_s
-        with self._budget.phase("generate"):
-            started = self._clock()
-            deadline = asyncio.get_running_loop().time() + self._batch_timeout_s
+        deadline = asyncio.get_running_loop().time() + self._batch_timeout_s
+        with self._idle.divided(self._budget):
             aged = await self._feed.batch(deadline)
-            idle = self._clock() - started - (self._engine.busy_s - busy_before)
-            self._budget.move(max(0.0, idle), source="generate", target="tool_wait")
         groups = [one.group for one in aged]
         found = staleness(groups, self._engine.version)
         assert found <= self._max_staleness, f"a token is {found} versions old, {self._max_staleness} allowed"
@@ -105,7 +101,7 @@ class AheadGroups:
         }
 
 
-def tickets_from(state: Mapping[str, Any], cursor: TaskCursor, tasks: list[Task], batch: int) -> Tickets:
+def tickets_from(state: Mapping[str, Any], cursor: TaskCursor, tasks: Sequence[Task], batch: int) -> Tickets:
     """The supply where `state` left it: what had been begun comes first."""
     cursor.restore(state["cursor"])
     tickets = Tickets(cursor, batch=batch, left=state["left"], next_step=state["next_step"])
@@ -125,10 +121,12 @@ async def ahead_source(
     budget: TimeBudget,
 ) -> AsyncIterator[AheadGroups]:
     """Opens the source; leaving it cancels what is in flight."""
+    idle = Idle(engine)
+    watched = idle.watching(agent)
 
     async def roll_out(ticket: Ticket) -> Group:
         size = rl.rollouts_per_task
-        return await run_group(agent, ticket.task, size=size, seed=seed, step=ticket.step)
+        return await run_group(watched, ticket.task, size=size, seed=seed, step=ticket.step)
 
     buffer: SlotBuffer[Group] = SlotBuffer(batch=tickets.batch, max_staleness=rl.max_staleness)
     async with GroupFeed(roll_out, tickets, buffer) as feed:
@@ -139,4 +137,5 @@ async def ahead_source(
             max_staleness=rl.max_staleness,
             batch_timeout_s=BATCH_TIMEOUT_FACTOR * agent.limits.timeout_s,
             budget=budget,
+            idle=idle,
         )

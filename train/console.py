@@ -26,7 +26,11 @@ from rocstar.train.console_text import (
 from rocstar.train.time_budget import PHASES
 
 PHASE_STYLES = dict(
-    zip(PHASES, ("blue", "cyan", "yellow", "magenta", "green", "white", "red", "bright_black"), strict=True)
+    zip(
+        PHASES,
+        ("blue", "bright_blue", "cyan", "yellow", "magenta", "green", "white", "red", "bright_black"),
+        strict=True,
+    )
 )
 CURVES: tuple[tuple[str, str, str, float | None], ...] = (
     ("reward", "reward/mean", "{:.2f}", 1.0),

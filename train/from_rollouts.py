@@ -15,7 +15,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,9 @@ class VersionCounter:
     """A publisher without an engine: the version goes on, the weights stay with the learner."""
 
     version: int = 0
+
+    def updating(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     async def publish(self, version: int) -> None:
         if version <= self.version:

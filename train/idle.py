@@ -1,8 +1,8 @@
-"""Where the time went in which nothing was decoding: to tools, or to judging answers alone.
+"""Where the time of a wait for rollouts went: decoding (with or without room for all), tools, judging alone.
 
-    engine.busy_s ─┐
-    tools in flight ┼─> Idle ──> time/generate, time/tool_wait, time/reward
-    judges in flight┘
+    engine.busy_s, .starved_s ─┐
+    tools in flight ───────────┼─> Idle ──> time/generate, time/kv_wait, time/tool_wait, time/reward
+    judges in flight ──────────┘
 
 The tools and the judge of an agent are wrapped, so that it is known at every moment what is in flight.
 """
@@ -22,16 +22,19 @@ from rocstar.train.time_budget import TimeBudget
 
 
 class Decoder(Protocol):
-    """What is known of an engine: `busy_s` seconds of decoding so far."""
+    """What is known of an engine."""
 
     busy_s: float
+    """Seconds of decoding so far."""
+    starved_s: float
+    """... while a request found no room in its KV cache."""
 
 
 class Idle:
     """Divides the time of a wait for rollouts.
 
-    Invariant: of every wait, generate + tool_wait + reward is the whole, and `reward` is idle time in which
-    answers were being judged and no tool was running.
+    Invariant: of every wait, generate + kv_wait + tool_wait + reward is the whole, and `reward` is idle time
+    in which answers were being judged and no tool was running.
     """
 
     def __init__(self, engine: Decoder, *, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -61,12 +64,14 @@ class Idle:
 
     @contextlib.contextmanager
     def divided(self, budget: TimeBudget) -> Iterator[None]:
-        """Count the time of the block as `generate`, less `tool_wait` and `reward`."""
+        """Count the time of the block as `generate`, less `kv_wait`, `tool_wait` and `reward`."""
         with budget.phase("generate"):
             self._settle()
             started, busy, judging_s = self._then, self._busy, self._judging_s
+            starved = self._engine.starved_s
             yield
             self._settle()
+            budget.move(self._engine.starved_s - starved, source="generate", target="kv_wait")
             idle_s = max(0.0, (self._then - started) - (self._busy - busy))
             reward_s = min(idle_s, max(0.0, self._judging_s - judging_s))
             budget.move(reward_s, source="generate", target="reward")

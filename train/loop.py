@@ -103,17 +103,23 @@ async def train_step(run: Run, stage: StageConfig, source: Source) -> dict[str, 
         wanted = min(rl.num_updates_per_batch, len(selection.kept))
         metrics["batch/empty_updates"] = float(wanted - len(updates))
     if updates:
-        with run.budget.phase("learn"), stops_run(run.directory, f"step_{step:06d}"):
-            metrics["optim/lr"] = run.team.learner.optimizers.lr
-            stats = await run.team.policy_step(updates, loss_settings(recipe), run.bad_steps)
-            metrics |= update_metrics(stats)
-        note_gate(run, step, stats)
-        with run.budget.phase("publish"):
-            await run.publisher.publish(run.publisher.version + 1)
+        with run.publisher.updating():
+            metrics |= await _learn(run, step, updates)
     metrics["policy/version"] = float(run.publisher.version)
     run.step = step
     record_step(run, stage, selection)
     return metrics
+
+
+async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[str, float]:
+    """Update the weights and serve them."""
+    with run.budget.phase("learn"), stops_run(run.directory, f"step_{step:06d}"):
+        lr = run.team.learner.optimizers.lr
+        stats = await run.team.policy_step(updates, loss_settings(run.recipe), run.bad_steps)
+    note_gate(run, step, stats)
+    with run.budget.phase("publish"):
+        await run.publisher.publish(run.publisher.version + 1)
+    return {"optim/lr": lr, **update_metrics(stats)}
 
 
 def pack_updates(selection: Selection, recipe: Recipe, *, step: int) -> list[list[MicroBatch]]:

@@ -33,6 +33,7 @@ from rocstar.train.cold_start import build_from_nothing, conversations_for, run_
 from rocstar.train.config import ConfigError, ModelConfig, Recipe, TrainingStopped, to_toml
 from rocstar.train.console import Console
 from rocstar.train.from_rollouts import Records, VersionCounter, recorded_source
+from rocstar.train.live_source import live_source
 from rocstar.train.loop import run_stages
 from rocstar.train.metrics import MetricsWriter
 from rocstar.train.model_io import load_model, load_tokenizer
@@ -40,7 +41,7 @@ from rocstar.train.preflight import Tasks, chat_format, check, load_all_tasks
 from rocstar.train.report import write_report
 from rocstar.train.run import Live, Publisher, Run
 from rocstar.train.run_directory import CONFIG, METRICS, claim, discard_if_unused
-from rocstar.train.source import OpenSource, live_source
+from rocstar.train.source import OpenSource
 from rocstar.train.team import LearnerTeam, World, is_apart, placed, shard
 from rocstar.train.time_budget import TimeBudget
 from rocstar.train.trackers import Tracker, TrackerError, make_tracker

@@ -119,6 +119,7 @@ METRICS = _listed({
     "batch/over_budget": ("trajectories", "longer than rl.tokens_per_microbatch: each alone in a microbatch"),
     "time/step": ("s", "wall time of the step: the sum of the other times"),
     "time/generate": ("s", "the policy was decoding"),
+    "time/kv_wait": ("s", "the policy was decoding while others waited for room in its KV cache"),
     "time/tool_wait": ("s", "nothing was decoding: every trajectory in flight waited for its tool"),
     "time/reward": ("s", "only answers were being judged"),
     "time/learn": ("s", "forward, backward and optimizer"),

@@ -28,7 +28,7 @@ from rocstar.train.report_svg import escape, share_bar, stacked_bars
 from rocstar.train.report_trajectories import sample, trajectory_html
 from rocstar.train.time_budget import PHASES
 
-PHASE_COLORS = dict(zip(PHASES, (0, 5, 4, 3, 2, 6, 1, 7), strict=True))
+PHASE_COLORS = dict(zip(PHASES, (0, 8, 5, 4, 3, 2, 6, 1, 7), strict=True))
 LEDGER_COLORS = {"kept": 0, "dropped positive": 4, "dropped negative": 5, "no signal": 7, "failed": 1}
 
 

@@ -41,11 +41,11 @@ STYLE = """
 """
 LIGHT = (
     "--paper:#ffffff;--ink:#1c2430;--soft:#5c6675;--line:#e6e9ee;--c0:#0072b2;--c1:#d55e00;--c2:#009e73;"
-    "--c3:#a6598b;--c4:#e69f00;--c5:#56b4e9;--c6:#8a8f2a;--c7:#9aa2ad"
+    "--c3:#a6598b;--c4:#e69f00;--c5:#56b4e9;--c6:#8a8f2a;--c7:#9aa2ad;--c8:#2b4a9b"
 )
 DARK = (
     "--paper:#14181f;--ink:#e8ebf0;--soft:#9aa4b2;--line:#2a313b;--c0:#4ba3e3;--c1:#f0803c;--c2:#2fc79a;"
-    "--c3:#d98bbd;--c4:#f0bc4a;--c5:#8fd0f5;--c6:#c2c65a;--c7:#79828f"
+    "--c3:#d98bbd;--c4:#f0bc4a;--c5:#8fd0f5;--c6:#c2c65a;--c7:#79828f;--c8:#8ea4ea"
 )
 """Okabe and Ito's palette, told apart by colour-blind readers, with lighter twins for dark pages."""
 

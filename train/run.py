@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +24,10 @@ class Publisher(Protocol):
     @property
     def version(self) -> int:
         """Of the weights that are served now; 0 before the first update."""
+        ...
+
+    def updating(self) -> AbstractContextManager[None]:
+        """Entered before the weights change, left after they are published: nobody sees them in between."""
         ...
 
     async def publish(self, version: int) -> None:

@@ -1,9 +1,11 @@
 """Where the groups of a step come from. What is done with them is loop.py's and the same for all.
 
     LiveGroups      cursor -> run_groups, all groups of the step at once (staleness 0)
+    AheadGroups     groups that were rolled out while the learner worked (ahead.py)
     RecordedGroups  trajectory records (from_rollouts.py)
 
-Who waits: `take` waits for the step's last group; while the learner works nothing is rolled out.
+Who waits: `take` waits for the step's last group. With LiveGroups nothing is rolled out while the learner
+works.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,7 +23,6 @@ from rocstar.engine.types import Group, Task
 from rocstar.train.config import RlConfig, StageConfig
 from rocstar.train.data import TaskCursor
 from rocstar.train.idle import Idle
-from rocstar.train.run import Run
 from rocstar.train.time_budget import TimeBudget
 
 
@@ -61,7 +62,8 @@ class Engine(Protocol):
 
     version: int
     busy_s: float
-    """Seconds of decoding so far."""
+    starved_s: float
+    """See `idle.Decoder`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,31 +104,6 @@ def staleness(groups: Sequence[Group], version: int) -> int:
     )
     assert oldest <= version, f"tokens of version {oldest} are newer than the learner's {version}"
     return version - oldest
-
-
-def live_source(
-    run: Run,
-    agent: Agent,
-    engine: Engine,
-    stage: StageConfig,
-    tasks: Sequence[Task],
-    state: dict[str, Any] | None,
-) -> AbstractAsyncContextManager[Source]:
-    """Opens the source of a stage that rolls out; the last three arguments are those of `OpenSource`."""
-    recipe = run.recipe
-    cursor = TaskCursor(tasks, seed=recipe.run.seed)
-    if state is not None:
-        cursor.restore(state)
-    return nullcontext(
-        LiveGroups(
-            agent=agent_for(agent, stage),
-            engine=engine,
-            cursor=cursor,
-            rl=recipe.rl,
-            seed=recipe.run.seed,
-            budget=run.budget,
-        )
-    )
 
 
 def agent_for(agent: Agent, stage: StageConfig) -> Agent:

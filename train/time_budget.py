@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-PHASES = ("generate", "tool_wait", "reward", "learn", "publish", "checkpoint", "eval", "other")
+PHASES = ("generate", "kv_wait", "tool_wait", "reward", "learn", "publish", "checkpoint", "eval", "other")
 """In the order of a step; each is the metric `time/{phase}`."""
 
 

@@ -15,9 +15,10 @@ price is that a slow tool holds up everybody.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
@@ -82,6 +83,9 @@ class EmbeddedEngine:
         self.version = 0
         self.busy_s = 0.0
         """Seconds the device thread has spent decoding."""
+        self.starved_s = 0.0
+        """... while a request waited for a slot."""
+        self._holds = 0
         self._slots = Slots(self._kv)
         self._waiting: deque[Request] = deque()
         self._inbox: deque[Request | tuple[str, str]] = deque()
@@ -180,6 +184,19 @@ class EmbeddedEngine:
         """
         await asyncio.get_running_loop().run_in_executor(self._thread, self._load_weights, version, source)
 
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """No token is decoded inside the block: for an update of shared weights until they are published.
+
+        Without it a forward between the two would mix new weights with the KV and the version of the old.
+        """
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            self._wake.set()
+
     async def abort(self, request_id: str) -> None:
         self._inbox.append(("abort", request_id))
         self._wake.set()
@@ -205,6 +222,7 @@ class EmbeddedEngine:
                             request.future.set_result(request.result(finish))
                     # Without a row that may decode, only a request or a release helps, and both wake us.
                     busy = bool(self._inbox or (self._slots.num_active and not self._absent))
+                    busy = busy and not self._holds
         except Exception as error:  # nobody awaits this task: every waiter and __aexit__ get the crash
             self._error = error
             self._stop(repr(error))
@@ -233,6 +251,8 @@ class EmbeddedEngine:
     def _burst(self) -> Done:
         started = time.perf_counter()
         done: Done = []
+        if self._holds:  # begun before the block was entered, and run after it
+            return done
         for _ in range(BURST):
             done += self._read_inbox()
             if self._absent:
@@ -244,7 +264,9 @@ class EmbeddedEngine:
                 done += self._step()
             if done:
                 break
-        self.busy_s += time.perf_counter() - started
+        elapsed_s = time.perf_counter() - started
+        self.busy_s += elapsed_s
+        self.starved_s += elapsed_s if self._waiting else 0.0
         return done
 
     def _read_inbox(self) -> Done:

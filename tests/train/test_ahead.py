@@ -31,7 +31,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.engine = SimpleNamespace(version=0, busy_s=0.0)
+        self.engine = SimpleNamespace(version=0, busy_s=0.0, starved_s=0.0)
         self.keys: list[str] = []
 
     async def run_group(self, agent: Agent, task: Task, *, size: int, seed: int, step: int) -> Group:

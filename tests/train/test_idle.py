@@ -23,6 +23,7 @@ class World:
 
     now: float = 0.0
     busy_s: float = 0.0
+    starved_s: float = 0.0
 
     def pass_(self, seconds: float, *, decoding: bool = False) -> None:
         self.now += seconds
@@ -53,6 +54,18 @@ def test_the_judge_alone_is_reward_and_everything_else_is_tool_wait(world: World
             world.pass_(16.0, decoding=True)  # others decode meanwhile
         world.pass_(32.0)  # nothing known to be in flight
     assert times(world, budget) == {"generate": 17.0, "tool_wait": 38.0, "reward": 8.0}
+
+
+def test_decoding_while_others_find_no_room_is_kv_wait(world: World) -> None:
+    budget = TimeBudget(clock=lambda: world.now)
+    idle = Idle(world, clock=lambda: world.now)
+    world.starved_s = 100.0  # before
+    with idle.divided(budget):
+        world.pass_(3.0, decoding=True)
+        world.starved_s += 2.0
+        world.pass_(4.0)
+    found = budget.finish()
+    assert (found["time/generate"], found["time/kv_wait"], found["time/tool_wait"]) == (1.0, 2.0, 4.0)
 
 
 def test_what_was_judged_between_two_waits_is_in_neither(world: World) -> None:

@@ -14,7 +14,8 @@ from rocstar.engine.types import FinishReason, Group, Scored, Task, Trajectory, 
 from rocstar.train import source
 from rocstar.train.config import Recipe, RlConfig, StageConfig
 from rocstar.train.data import TaskCursor
-from rocstar.train.source import LiveGroups, agent_for, live_source, staleness
+from rocstar.train.live_source import live_source
+from rocstar.train.source import LiveGroups, agent_for, staleness
 from rocstar.train.time_budget import TimeBudget
 
 TASKS = [Task(id=f"task{k}", source="s", question=f"q{k}", answer="1") for k in range(5)]
@@ -53,14 +54,14 @@ def rolled_out(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return asked
 
 
-ENGINE: Any = SimpleNamespace(version=3, busy_s=0.0, now=0.0)
+ENGINE: Any = SimpleNamespace(version=3, busy_s=0.0, starved_s=0.0, now=0.0)
 LIMITS = RolloutLimits(max_response_tokens=1, max_turns=1, max_tool_tokens=1, timeout_s=1.0)
 NOTHING = cast(Any, None)
 AGENT = Agent(inference=NOTHING, chat=NOTHING, tools=NOTHING, judge=NOTHING, limits=LIMITS, sampling=NOTHING)
 
 
 def open_live(tasks_per_step: int, state: dict[str, Any] | None = None) -> LiveGroups:
-    recipe = Recipe(rl=RlConfig(tasks_per_step=tasks_per_step))
+    recipe = Recipe(rl=RlConfig(tasks_per_step=tasks_per_step, max_staleness=0))
     run: Any = SimpleNamespace(recipe=recipe, budget=TimeBudget())
     opened: Any = live_source(run, AGENT, ENGINE, STAGE, TASKS, state)
     made: LiveGroups = opened.enter_result

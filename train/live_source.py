@@ -1,0 +1,48 @@
+"""Which source a stage that rolls out gets: in turns with the learner, or ahead of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
+
+from rocstar.engine.rollout import Agent
+from rocstar.engine.types import Task
+from rocstar.train.ahead import Tickets, ahead_source, tickets_from
+from rocstar.train.config import ConfigError, StageConfig
+from rocstar.train.data import TaskCursor
+from rocstar.train.run import Run
+from rocstar.train.source import Engine, LiveGroups, Source, agent_for
+
+
+def live_source(
+    run: Run,
+    agent: Agent,
+    engine: Engine,
+    stage: StageConfig,
+    tasks: Sequence[Task],
+    state: dict[str, Any] | None,
+) -> AbstractAsyncContextManager[Source]:
+    """Opens the source of a stage that rolls out; the last three arguments are those of `OpenSource`."""
+    recipe = run.recipe
+    cursor = TaskCursor(tasks, seed=recipe.run.seed)
+    agent, seed = agent_for(agent, stage), recipe.run.seed
+    is_ahead = recipe.rl.max_staleness > 0
+    if state is not None and is_ahead != ("again" in state):
+        raise ConfigError(
+            f"rl.max_staleness = {recipe.rl.max_staleness}: the checkpoint was written "
+            f"{'in turns (0)' if is_ahead else 'with rollouts ahead of the learner (1 or more)'}; "
+            "resume with the value it began with"
+        )
+    if is_ahead:
+        batch = min(recipe.rl.tasks_per_step, len(tasks))
+        if state is not None:
+            tickets = tickets_from(state, cursor, tasks, batch)
+        else:
+            tickets = Tickets(cursor, batch=batch, left=stage.steps * batch, next_step=run.step + 1)
+        return ahead_source(agent, engine, tickets, recipe.rl, seed=seed, budget=run.budget)
+    if state is not None:
+        cursor.restore(state)
+    return nullcontext(
+        LiveGroups(agent=agent, engine=engine, cursor=cursor, rl=recipe.rl, seed=seed, budget=run.budget)
+    )
