@@ -7,8 +7,8 @@ live      `torchrun --nproc-per-node=R -m rocstar.train recipes/quickstart.toml`
 recorded  the same on the trajectories that the one process recorded (`--from-rollouts`), all twenty steps
 
 All runs have the same seed, one torch thread per process and decode in lockstep (`engine.deterministic`).
-Losses that agree because nothing was learned would prove nothing: every loss must differ from 0 and the
-weights must move.
+Runs that agree because there was nothing to add up would prove nothing: microbatches are so small that every
+rank has several with loss in every update, every loss must differ from 0, and the weights must move.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from quickstart_seeds import ROOT, machine, rows
 
 BOUNDS = {"live": 1e-4, "recorded": 1e-5}
 COMPARED = ("loss/policy", "optim/grad_norm", "entropy/mean", "reward/mean")
-COMMON = ("--run.threads=1", "--engine.deterministic=true")
+COMMON = ("--run.threads=1", "--engine.deterministic=true", "--rl.tokens_per_microbatch=1024")
 
 
 def run(directory: Path, recipe: str, ranks: int, *options: str) -> Path:
@@ -55,6 +55,29 @@ def compare(directory: Path, expected: Path, steps: int) -> dict:
     }
     losses = [row["loss/policy"] for row in mine]
     return {"largest_difference": differences, "losses": losses, "smallest_loss": min(map(abs, losses))}
+
+
+def fewest_microbatches(directory: Path, steps: int) -> int:
+    """Microbatches with loss in the update that has the fewest, packed again from the records."""
+    from rocstar.engine.record import from_record, read_records
+    from rocstar.train.config import load_recipe
+    from rocstar.train.loop import pack_updates
+    from rocstar.train.run_directory import records_file
+    from rocstar.train.selection import Selection
+
+    recipe, found = load_recipe(directory / "config.toml"), []
+    for step in range(1, steps + 1):
+        records = [r for r in read_records(records_file(directory, step)) if r["decision"]["kept"]]
+        selection = Selection(
+            kept=[from_record(record) for record in records],
+            advantages=[record["advantage"] for record in records],
+            verdicts=[],
+            groups_used=0,
+            groups_no_signal=0,
+        )
+        updates = pack_updates(selection, recipe, step=step)
+        found += [sum(micro.num_loss_tokens > 0 for micro in update) for update in updates]
+    return min(found)
 
 
 def largest_change(directory: Path, expected: Path, step: int, before: int | None = None) -> float:
@@ -106,6 +129,8 @@ def main() -> None:
         for kind, of_kind in found.items()
     }
     real = all(each["smallest_loss"] > 0 for of_kind in found.values() for each in of_kind.values())
+    fewest = fewest_microbatches(one, steps["recorded"])
+    shared = fewest >= max(options.ranks)
     moved = min(each["weights_moved_by"] for each in found["recorded"].values())
     summary = {
         "machine": machine(),
@@ -114,8 +139,10 @@ def main() -> None:
         "largest_loss_difference": worst,
         "bounds": BOUNDS,
         "no_loss_is_zero": real,
+        "microbatches_per_update_at_least": fewest,
         "weights_moved_by_at_least": moved,
-        "met": all(worst[kind] <= bound for kind, bound in BOUNDS.items()) and real and moved > 1e-3,
+        "met": all(worst[kind] <= bound for kind, bound in BOUNDS.items())
+        and (real and shared and moved > 1e-3),
         **found,
     }
     options.out.write_text(json.dumps(summary, indent=1) + "\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,10 @@ from safetensors.torch import load_file
 
 from rocstar.engine.record import read_records
 from rocstar.train import agent, checkpoint
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import torchrun_parity
 
 Rows = Callable[..., list[dict[str, Any]]]
 NAMES = (
@@ -86,9 +91,12 @@ def test_it_learns_what_the_live_run_learned(
 
 
 def test_two_ranks_learn_from_records_too(workshop: Any, finished: Path, read_rows: Rows) -> None:
+    """Small microbatches, so that each rank has some of every update: their gradients must be added up."""
     directory = workshop.directory / "from_records_on_two"
-    ended = workshop.run(*options_for(finished, directory)[1:], ranks=2)
+    arguments = options_for(finished, directory)[1:]
+    ended = workshop.run(*arguments, "--rl.tokens_per_microbatch=32", ranks=2)
     assert ended.returncode == 0, ended.stderr
+    assert torchrun_parity.fewest_microbatches(directory, 4) >= 2
     for row, live in zip(read_rows(directory), read_rows(finished, "rl"), strict=True):
         for name in NAMES:
             assert row.get(name, 0.0) == pytest.approx(live.get(name, 0.0), abs=1e-5), name
