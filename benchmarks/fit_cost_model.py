@@ -62,10 +62,10 @@ def cases(count: int, seed: int) -> list[Case]:
     rng = random.Random(seed)
     return [
         Case(
-            trajectories=rng.choice([4, 8, 16, 24, 48]),
+            trajectories=rng.choice([8, 16, 32, 48]),
             slots=rng.choice([2, 4, 8, 16, 32]),
             prompt=rng.choice([30, 120, 400]),
-            turn=rng.choice([10, 30, 80]),
+            turn=rng.choice([20, 40, 80]),
             tool=rng.choice([5, 40, 120]),
         )
         for _ in range(count)
@@ -121,11 +121,28 @@ async def measure(work: Workload, case: Case, model: Qwen3ForCausalLM, thread: T
     async with EmbeddedEngine(
         model, max_running=case.slots, thread=thread, prefill_tokens=PREFILL_TOKENS
     ) as engine:
+        await grow(engine, max(t.prompt_tokens + t.response_tokens for t in work.trajectories))
         started = await loop.run_in_executor(thread, time.thread_time)
         async with asyncio.TaskGroup() as tasks:
             for index, t in enumerate(work.trajectories):
                 tasks.create_task(one(index, t))
         return await loop.run_in_executor(thread, time.thread_time) - started
+
+
+async def grow(engine: EmbeddedEngine, tokens: int) -> None:
+    """Let the engine take the memory that it will need: a server that has run for a while has it."""
+    deadline = asyncio.get_running_loop().time() + 300.0
+    for _ in range(3):
+        await engine.generate(
+            [1] * (tokens - 8),
+            max_new_tokens=8,
+            stop_ids=frozenset(),
+            sampling=Sampling(),
+            seed=0,
+            request_id="longest",
+            deadline=deadline,
+        )
+        engine.release("longest")
 
 
 def fly(work: Workload, case: Case, cost: CostModel) -> Flight:
@@ -137,6 +154,7 @@ def fly(work: Workload, case: Case, cost: CostModel) -> Flight:
         chunk_tokens=PREFILL_TOKENS,
         conservativeness=0.0,
         clip_tokens=0,
+        keep_prompts=False,
     )
     return simulate(work, Cluster(model=model, replicas=1), "reserve")[1]
 

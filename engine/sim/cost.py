@@ -81,6 +81,9 @@ class ReplicaModel:
     conservativeness: float = 1.0
     clip_tokens: int = 4096
     share_prompts: bool = True
+    """Siblings on one replica share their prompt's KV."""
+    keep_prompts: bool = True
+    """It outlives them until the room is needed (a radix tree; an engine of slots copies it instead)."""
 
     def __post_init__(self) -> None:
         if min(self.kv_tokens, self.max_running, self.chunk_tokens) < 1:

@@ -39,6 +39,8 @@ class Hold:
 @dataclass(slots=True)
 class KvPool:
     tokens: int
+    keep_prompts: bool = True
+    """A prompt stays when nobody stands on it, until the room is needed."""
     free: int = field(init=False)
     evictable: int = field(init=False, default=0)
     evicted_tokens: int = field(init=False, default=0)
@@ -96,7 +98,10 @@ class KvPool:
             hold.refers = False
             prompt = hold.prompt
             prompt.refs -= 1
-            if not prompt.refs and prompt.resident:
+            if not prompt.refs and prompt.resident and not self.keep_prompts:
+                prompt.resident = False
+                self.free += prompt.tokens
+            elif not prompt.refs and prompt.resident:
                 self.evictable += prompt.tokens
                 self._stamp += 1
                 prompt.stamp = self._stamp

@@ -104,7 +104,7 @@ class Replica:
     _ratio_step: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
-        self.pool = KvPool(self.model.kv_tokens)
+        self.pool = KvPool(self.model.kv_tokens, self.model.keep_prompts)
         self._reserve = Reserve(self.model.clip_tokens)
         self._reset_ratio()
 

@@ -62,6 +62,7 @@ def random_cluster(rng: random.Random, workload: Workload, *, mixed: bool, tight
         conservativeness=rng.choice([0.0, 0.3, 1.0]),
         clip_tokens=rng.choice([0, 4, 30, 4096]),
         share_prompts=rng.random() < 0.7,
+        keep_prompts=rng.random() < 0.7,
     )
     return Cluster(
         model=model,

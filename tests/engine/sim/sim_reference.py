@@ -155,6 +155,8 @@ class StepByStep:
         if locked and not any(self.stands_on_prompt(t, box) for t in siblings):
             self.clock += 1
             box.prompts[group] = (at, self.clock)
+            if not self.model.keep_prompts:
+                del box.prompts[group]
 
     def make_room(self, box: Box, tokens: int) -> bool:
         while self.free(box) < tokens:
