@@ -148,6 +148,21 @@ def test_rollouts_of_a_fixed_model_are_learned_and_corrected(
     assert abs(first["mismatch_kl/mean"]) < 1e-4 < abs(second["mismatch_kl/mean"]), "the learner moved away"
 
 
+def test_one_file_is_one_step(workshop: Any, finished: Path, tmp_path: Path, read_rows: Rows) -> None:
+    ended = rollout(workshop, finished, tmp_path / "some.jsonl", "--limit=2")
+    assert ended.returncode == 0, ended.stderr
+    model = f"--model.path={finished / 'checkpoints' / 'step_0'}"
+    source, out = ("--from-rollouts", str(tmp_path / "some.jsonl")), ("--output-dir", str(tmp_path / "out"))
+    ended = workshop.main(
+        "train", "coin.toml", *source, *out, model, "--stages.0.steps=1", "--stages.1.steps=0"
+    )
+    assert ended.returncode == 0, ended.stderr
+    (row,) = read_rows(tmp_path / "out")
+    assert row["ledger/generated"] == 16 and row["step"] == 1
+    ended = workshop.main("train", "coin.toml", *source, "--output-dir", str(tmp_path / "more"), model)
+    assert ended.returncode == 2 and "it has step 1" in ended.stderr
+
+
 def test_rollouts_are_not_written_over(workshop: Any, rolled_out: Path, finished: Path) -> None:
     for options, words in (
         (["--steps=3"], "pass --resume"),
