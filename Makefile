@@ -49,8 +49,8 @@ format: setup  ## let ruff and clang-format rewrite the files
 sglang-env: $(SGLANG_VENV)/.rocstar-sglang  ## SGLang 0.5.23 for CPUs in .venv-sglang, apart from .venv
 
 test-sglang: setup sglang-env  ## the tests against the real server; SGLANG_RECORD=1 records it anew
-	SGLANG_PYTHON=$(SGLANG_VENV)/bin/python SGLANG_RECORD=$(SGLANG_RECORD) \
-	    $(BIN)/python -m pytest -p no:cacheprovider tests/sglang --sglang
+	ROCSTAR_SGLANG_PYTHON=$(SGLANG_VENV)/bin/python SGLANG_RECORD=$(SGLANG_RECORD) \
+	    $(BIN)/python -m pytest -p no:cacheprovider tests/sglang
 
 ctest: setup  ## the C++ tests
 	cmake -S . -B build/ctest -DCMAKE_BUILD_TYPE=Release -DROCSTAR_BUILD_TESTS=ON -DROCSTAR_BUILD_PYTHON=OFF

@@ -1,0 +1,26 @@
+"""The exchanges that the fake is held against, played on the real server; SGLANG_RECORD=1 keeps them."""
+
+import json
+import os
+from pathlib import Path
+
+from rocstar.engine.inference.sglang.exchanges import CAPACITY, CPU_ARGS, record
+from rocstar.engine.inference.sglang.replica import server_command
+
+ROOT = Path(__file__).parents[2]
+RECORDINGS = ROOT / "tests" / "engine" / "recordings" / "sglang"
+
+
+async def test_the_real_server_still_answers_as_recorded(python: Path, tmp_path: Path) -> None:
+    keep = os.environ.get("SGLANG_RECORD") == "1"
+    out = RECORDINGS if keep else tmp_path
+    args = {**CPU_ARGS, "max-total-tokens": CAPACITY}
+    log = ROOT / "runs/test-sglang/logs/record.log"
+    await record(lambda model, port: server_command(python, model, port, args), out, log)
+    names = sorted(path.name for path in out.glob("*.json"))
+    assert names == sorted(path.name for path in RECORDINGS.glob("*.json"))
+    for name in names:
+        new, old = (json.loads((folder / name).read_text(encoding="utf-8")) for folder in (out, RECORDINGS))
+        assert new["status"] == old["status"], name
+        if name.partition("_")[2].startswith("checksums"):
+            assert new["response"]["ranks"][0]["checksums"] == old["response"]["ranks"][0]["checksums"], name
