@@ -2,7 +2,7 @@
 
     python benchmarks/kill_resume.py --out benchmarks/results/kill_resume.json
 
-One cold start; from its model one uninterrupted run, and one that is killed at random moments, some of them
+One cold start (or --model); from its model one uninterrupted run, and one that is killed at random moments, some of them
 while a checkpoint is being written: its .partial folder is there when the process is dead, and what of it was
 on the disk is told. Both decode in lockstep with one torch thread. Compared bit by bit: the last weights, and
 every row of metrics.jsonl but its times. What an earlier call left under --runs is removed first.
@@ -148,6 +148,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--in-write", type=int, default=2, help="kills inside a checkpoint write, at least")
+    parser.add_argument("--model", help="begin with this Hugging Face directory instead of a cold start")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument(
         "--option", action="append", default=[], help="a field of the recipe: --option=--a.b=c"
@@ -164,9 +165,10 @@ def main() -> None:
         return [*train, *common, *more]
 
     log = (options.runs / "log").open("w")
-    cold = command(base, "--stages.0.steps=0")
-    subprocess.run(cold, cwd=ROOT, check=True, stdout=log, stderr=log)
-    model = f"--model.path={base / 'checkpoints' / 'step_0'}"
+    if not options.model:
+        cold = command(base, "--stages.0.steps=0")
+        subprocess.run(cold, cwd=ROOT, check=True, stdout=log, stderr=log)
+    model = f"--model.path={options.model or base / 'checkpoints' / 'step_0'}"
     rest = [model, "--sft.steps=0", f"--stages.0.steps={options.steps}", "--checkpoint.every=1"]
     started = time.monotonic()
     subprocess.run(command(whole, *rest), cwd=ROOT, check=True, stdout=log, stderr=log)
@@ -204,7 +206,11 @@ def main() -> None:
         "num_kills": len(kills),
         "num_inside_write": sum(kill["inside_write"] for kill in kills),
         "different": found,
-        "bit_identical": not found["weights"] and not found["rows"] and len(set(found["num_rows"])) == 1,
+        "num_updates": found["num_updates"],
+        "bit_identical": bool(found["num_updates"])
+        and not found["weights"]
+        and not found["rows"]
+        and len(set(found["num_rows"])) == 1,
     }
     options.out.write_text(json.dumps(summary, indent=1) + "\n")
     print(json.dumps(summary, indent=1))

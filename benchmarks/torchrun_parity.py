@@ -2,8 +2,8 @@
 
     python benchmarks/torchrun_parity.py --out benchmarks/results/torchrun_parity.json
 
-live      `torchrun --nproc-per-node=R -m rocstar.train recipes/quickstart.toml`, cold start and rollouts in
-          the real sandbox included, against the same recipe in one process: `loss/policy` of five steps
+live      `torchrun --nproc-per-node=R -m rocstar.train recipes/quickstart.toml`, rollouts in the real
+          sandbox included (and the cold start, without --model), against one process: five steps
 recorded  the same on the trajectories that the one process recorded (`--from-rollouts`), all twenty steps
 
 All runs have the same seed, one torch thread per process and decode in lockstep (`engine.deterministic`).
@@ -100,12 +100,14 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--live-steps", type=int, default=5)
     parser.add_argument("--recorded-steps", type=int, default=20)
+    parser.add_argument("--model", help="begin with this Hugging Face directory instead of a cold start")
     parser.add_argument(
         "--option", action="append", default=[], help="a field of the recipe: --option=--a.b=c"
     )
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "torchrun_parity.json")
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)
+    begin = [f"--model.path={options.model}", "--sft.steps=0"] if options.model else []
     runs, steps = options.runs, {"live": options.live_steps, "recorded": options.recorded_steps}
 
     def train(name: str, ranks: int, num_steps: int, *more: str) -> Path:
@@ -113,11 +115,11 @@ def main() -> None:
             runs / name, options.recipe, ranks, f"--stages.0.steps={num_steps}", *options.option, *more
         )
 
-    one = train("live_1", 1, max(steps.values()))
+    one = train("live_1", 1, max(steps.values()), *begin)
     recorded = [f"--from-rollouts={one}", f"--model.path={one / 'checkpoints' / 'step_0'}"]
     found: dict[str, dict] = {"live": {}, "recorded": {}}
     for ranks in options.ranks:
-        live = one if ranks == 1 else train(f"live_{ranks}", ranks, steps["live"])
+        live = one if ranks == 1 else train(f"live_{ranks}", ranks, steps["live"], *begin)
         found["live"][ranks] = compare(live, one, steps["live"])
         learned = train(f"recorded_{ranks}", ranks, steps["recorded"], *recorded)
         found["recorded"][ranks] = compare(learned, one, steps["recorded"])
