@@ -2,10 +2,10 @@
 
     python benchmarks/kill_resume.py --out benchmarks/results/kill_resume.json
 
-One cold start (or --model); from its model one uninterrupted run, and one that is killed at random moments, some of them
-while a checkpoint is being written: its .partial folder is there when the process is dead, and what of it was
-on the disk is told. Both decode in lockstep with one torch thread. Compared bit by bit: the last weights, and
-every row of metrics.jsonl but its times. What an earlier call left under --runs is removed first.
+One cold start (or --model); from its model one uninterrupted run, and one that is killed at random moments,
+some of them while a checkpoint is being written: its .partial folder is there when the process is dead, and
+what of it was on the disk is told. Both decode in lockstep with one torch thread. Compared bit by bit: the
+last weights, and every row of metrics.jsonl but its times. What lies under --runs is removed first.
 """
 
 from __future__ import annotations
@@ -208,8 +208,7 @@ def main() -> None:
         "different": found,
         "num_updates": found["num_updates"],
         "bit_identical": bool(found["num_updates"])
-        and not found["weights"]
-        and not found["rows"]
+        and not (found["weights"] or found["rows"])
         and len(set(found["num_rows"])) == 1,
     }
     options.out.write_text(json.dumps(summary, indent=1) + "\n")
