@@ -245,17 +245,19 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--smoke", action="store_true", help="two replicas, one seed, no files")
     parser.add_argument("--replicas", type=int, default=64)
     parser.add_argument("--side-replicas", type=int, default=16)
-    parser.add_argument("--tuning-replicas", type=int, default=8)
+    parser.add_argument("--tuning-replicas", type=int, default=32)
+    parser.add_argument("--tuning-seeds", type=int, default=1, choices=(1, 2), help="how many of them")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--workloads", type=comma(RECIPES), default=list(RECIPES))
     parser.add_argument("--pools", type=comma(KV_SCALES), default=["normal", "tight", "loose"])
     parser.add_argument("--policies", type=comma(TUNABLES), default=list(TUNABLES))
     parser.add_argument("--out", type=Path, help="instead of the committed result file")
     options = parser.parse_args(argv)
-    options.argv, options.seeds, options.tuning_seeds = argv, SEEDS, TUNING_SEEDS
+    options.argv, options.seeds = argv, SEEDS
+    options.tuning_seeds = TUNING_SEEDS[: options.tuning_seeds]
     if options.smoke:
         options.replicas = options.side_replicas = options.tuning_replicas = 2
-        options.seeds, options.tuning_seeds = SEEDS[:1], TUNING_SEEDS[:1]
+        options.seeds = SEEDS[:1]
     return options
 
 
