@@ -1,0 +1,304 @@
+"""The embedded engine against the continuous batching of transformers, on ragged multi-turn work.
+
+    taskset -c 1 python benchmarks/bench_embedded.py
+
+A tiny random Qwen3 (2.8M parameters, float32), one thread. Groups of siblings share a prompt; each trajectory
+has one to four turns, and behind every turn but the last a tool's text is appended. Lengths are drawn once
+(log-normal completions with a tail) and are the same for both sides, and so are prompts and tool texts; both
+sample at temperature 1 and return a log-prob per token. The peer gets every turn as a request of its own with
+all the tokens so far, as soon as the turn before it is done; its settings may share the blocks of equal
+prefixes. Both sides have run once before they are timed, on other prompts. Rounds in turn in one process;
+medians of CPU time and of wall time; the bar takes the smaller ratio, against the best setting of the peer.
+
+Log-probs of both sides are compared with a plain forward of the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import random
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from sandbox_bench.report import ROOT, bar, finish
+from sandbox_bench.stats import median
+from transformers import ContinuousBatchingConfig, GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+from rocstar.engine.inference.base import Sampling
+from rocstar.engine.inference.embedded import EmbeddedEngine
+from rocstar.sandbox.bench import table
+
+SPEED_BAR = 1.3
+TOLERANCE = 1e-5
+VOCABULARY, LONGEST = 2048, 1024
+SETTINGS: dict[str, dict[str, Any]] = {
+    "pages of 32, shared": {"page_size": 32},
+    "pages of 256, shared": {"page_size": 256},
+    "pages of 32, not shared": {"page_size": 32, "allow_block_sharing": False},
+    "pages of 32, shared, prefill first": {"page_size": 32, "scheduler_type": "prefill_first"},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """A trajectory whose lengths are given: per turn its new tokens and the tool text behind it."""
+
+    prompt: list[int]
+    turns: list[tuple[int, list[int]]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Said:
+    """One turn as it was generated."""
+
+    before: list[int]
+    ids: list[int]
+    logprobs: list[float]
+
+
+Turns = dict[int, list[Said]]
+
+
+def scripts(count: int, siblings: int, seed: int) -> list[Script]:
+    rng = random.Random(seed)
+
+    def text(low: int, high: int) -> list[int]:
+        return [rng.randrange(VOCABULARY) for _ in range(rng.randint(low, high))]
+
+    made = []
+    for k in range(count):
+        prompt = text(30, 80) if k % siblings == 0 else made[-1].prompt
+        turns = [
+            (min(160, 4 + int(rng.lognormvariate(3.0, 0.7))), text(8, 30))
+            for _ in range(rng.choice([1, 2, 2, 3, 4]))
+        ]
+        made.append(Script(prompt=prompt, turns=turns))
+    return made
+
+
+def tiny_model() -> Any:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=6,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=LONGEST,
+        tie_word_embeddings=True,
+    )
+    return Qwen3ForCausalLM._from_config(config, attn_implementation="sdpa").eval()
+
+
+def timed(
+    run: Callable[[list[Script], int], Turns], work: list[Script], seed: int
+) -> tuple[float, float, Turns]:
+    """CPU and wall seconds of the whole process, and what was said."""
+    gc.collect()
+    wall, cpu = time.perf_counter(), time.process_time()
+    turns = run(work, seed)
+    return time.process_time() - cpu, time.perf_counter() - wall, turns
+
+
+class Ours:
+    """One engine, entered once; `run` rolls all scripts out at once."""
+
+    def __init__(self, slots: int) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._thread.submit(torch.set_num_threads, 1).result()
+        self._engine = EmbeddedEngine(tiny_model(), max_running=slots, thread=self._thread)
+        self._runner = asyncio.Runner()
+        self._runner.run(self._engine.__aenter__())
+
+    def run(self, work: list[Script], seed: int) -> Turns:
+        return self._runner.run(self._all(work, seed))
+
+    async def _all(self, work: list[Script], seed: int) -> Turns:
+        said: Turns = {}
+
+        async def one(k: int, script: Script) -> None:
+            ids, said[k] = list(script.prompt), []
+            for length, tool in script.turns:
+                got = await self._engine.generate(
+                    ids,
+                    max_new_tokens=length,
+                    stop_ids=frozenset(),
+                    sampling=Sampling(),
+                    seed=seed + k,
+                    request_id=str(k),
+                    deadline=None,
+                )
+                said[k].append(Said(before=ids, ids=list(got.ids), logprobs=list(got.logprobs)))
+                ids = [*ids, *got.ids, *tool]
+            self._engine.release(str(k))
+
+        async with asyncio.TaskGroup() as group:
+            for k, script in enumerate(work):
+                group.create_task(one(k, script))
+        return said
+
+    def close(self) -> None:
+        self._runner.run(self._engine.__aexit__(None, None, None))
+        self._runner.close()
+        self._thread.shutdown()
+
+
+class Peer:
+    """One manager of transformers' continuous batching, started once."""
+
+    def __init__(self, slots: int, setting: dict[str, Any]) -> None:
+        model = tiny_model()
+        self._manager = model.init_continuous_batching(
+            generation_config=GenerationConfig(
+                do_sample=True, temperature=1.0, top_k=0, top_p=1.0, eos_token_id=-1, max_new_tokens=LONGEST
+            ),
+            continuous_batching_config=ContinuousBatchingConfig(
+                return_logprobs=True,
+                use_cuda_graph=False,
+                num_blocks=slots * LONGEST // 2 // setting["page_size"],
+                max_batch_tokens=2048,
+                max_requests_per_batch=slots,
+                seed=0,
+                **setting,
+            ),
+        )
+        self._manager.start()
+
+    def run(self, work: list[Script], seed: int) -> Turns:
+        said: Turns = {k: [] for k in range(len(work))}
+
+        def ask(k: int, ids: list[int]) -> None:
+            turn = len(said[k])
+            length, _ = work[k].turns[turn]
+            self._manager.add_request(ids, request_id=f"{seed}/{k}/{turn}", max_new_tokens=length)
+
+        for k, script in enumerate(work):
+            ask(k, script.prompt)
+        left = sum(len(script.turns) for script in work)
+        while left:
+            got = self._manager.get_result(timeout=120)
+            if got is None or got.error:
+                raise RuntimeError(f"the peer failed: {got and got.error}")
+            left -= 1
+            k = int(got.request_id.split("/")[1])
+            turns = said[k]
+            before = (
+                turns[-1].before + turns[-1].ids + work[k].turns[len(turns) - 1][1]
+                if turns
+                else work[k].prompt
+            )
+            turns.append(Said(before=before, ids=list(got.generated_tokens), logprobs=list(got.logprobs)))
+            if len(turns) < len(work[k].turns):
+                ask(k, before + turns[-1].ids + work[k].turns[len(turns) - 1][1])
+        return said
+
+    def close(self) -> None:
+        self._manager.stop(block=True)
+
+
+@torch.inference_mode()
+def largest_error(turns: Turns, work: list[Script], checked: int) -> float:
+    """Of the log-probs of the first trajectories, against a plain forward. ValueError for another length."""
+    model, worst = tiny_model(), 0.0
+    for k, script in enumerate(work):
+        if [len(said.ids) for said in turns[k]] != [length for length, _ in script.turns]:
+            raise ValueError(f"trajectory {k} has other lengths than its script")
+        for said in turns[k] if k < checked else ():
+            logits = model(torch.tensor([said.before + said.ids])).logits[0, len(said.before) - 1 : -1]
+            true = logits.log_softmax(-1).gather(1, torch.tensor(said.ids)[:, None])[:, 0]
+            worst = max(worst, float((true - torch.tensor(said.logprobs)).abs().max()))
+    return worst
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trajectories", type=int, default=64)
+    parser.add_argument("--siblings", type=int, default=8)
+    parser.add_argument("--slots", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "embedded.json")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    work = scripts(options.trajectories, options.siblings, seed=1)
+    warm = scripts(options.siblings, options.siblings, seed=2)
+    tokens = sum(length for script in work for length, _ in script.turns)
+    rows: dict[str, dict[str, list[float]]] = {
+        name: {"cpu": [], "wall": [], "error": []} for name in ("rocstar", *SETTINGS)
+    }
+    for number in range(options.rounds):
+        for name, row in rows.items():
+            # One at a time: a manager that waits for requests is not free.
+            side = Peer(options.slots, SETTINGS[name]) if name in SETTINGS else Ours(options.slots)
+            side.run(warm, 1 << 32)
+            cpu, wall, turns = timed(side.run, work, number * 1000)
+            side.close()
+            row["cpu"].append(cpu)
+            row["wall"].append(wall)
+            row["error"].append(largest_error(turns, work, 4 if number == 0 else 0))
+            told = f"{tokens / cpu:.0f} tokens per CPU second, {wall:.2f} s"
+            print(f"round {number + 1}: {name}: {told}", flush=True)
+    result = {
+        name: {
+            "tokens_per_cpu_s": round(tokens / median(row["cpu"]), 1),
+            "tokens_per_s": round(tokens / median(row["wall"]), 1),
+            "cpu_s_rounds": [round(x, 3) for x in row["cpu"]],
+            "wall_s_rounds": [round(x, 3) for x in row["wall"]],
+            "largest_logprob_error": max(row["error"]),
+        }
+        for name, row in rows.items()
+    }
+    print(
+        table(
+            ("side", "tokens/CPU s", "tokens/s", "log-prob error"),
+            [
+                [name, row["tokens_per_cpu_s"], row["tokens_per_s"], f"{row['largest_logprob_error']:.1e}"]
+                for name, row in result.items()
+            ],
+        ),
+        end="\n\n",
+    )
+    ratios = {
+        kind: result["rocstar"][kind] / max(result[name][kind] for name in SETTINGS)
+        for kind in ("tokens_per_cpu_s", "tokens_per_s")
+    }
+    bars = [
+        bar(
+            "rocstar over the peer's best setting, tokens per second",
+            min(ratios.values()),
+            SPEED_BAR,
+            at_most=False,
+        ),
+        bar(
+            "rocstar: log-probs against a plain forward",
+            result["rocstar"]["largest_logprob_error"],
+            TOLERANCE,
+            at_most=True,
+        ),
+    ]
+    about = {
+        "tokens": tokens,
+        "turns": sum(len(script.turns) for script in work),
+        **{name: getattr(options, name) for name in ("trajectories", "siblings", "slots", "rounds")},
+        "threads": 1,
+        "torch": torch.__version__,
+        "peer": f"transformers {transformers.__version__}, ContinuousBatchingManager",
+        "ratios": {kind: round(value, 3) for kind, value in ratios.items()},
+    }
+    return finish("embedded", {**about, "sides": result}, bars, options.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
