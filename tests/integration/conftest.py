@@ -67,6 +67,7 @@ group_size = 4
 lr = 1e-3
 warmup_steps = 0
 num_updates_per_batch = 2
+max_staleness = 0
 tokens_per_microbatch = 256
 
 [[stages]]
