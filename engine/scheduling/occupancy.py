@@ -10,13 +10,15 @@ Legend: as predictor.py; N trajectories.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from rocstar.engine.scheduling.predictor import NUM_BINS, Floats
+from rocstar.engine.scheduling.predictor import NUM_BINS, Floats, Ints
 
+GoingOn = Callable[[Ints, Ints], Floats]
+"""LengthPredictor.going_on_NK."""
 _FIELDS = 3
 _CURVE, _LENGTH, _SINCE = range(_FIELDS)
 AT_TOOL = -1
@@ -60,7 +62,7 @@ class Occupancy:
         self.groups: dict[str, int] = {}
         """How many siblings of each group live here."""
         self._names: list[str] = []
-        self._table: npt.NDArray[np.int64] = np.zeros((16, _FIELDS), dtype=np.int64)
+        self._table: Ints = np.zeros((16, _FIELDS), dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._names)
@@ -101,25 +103,25 @@ class Occupancy:
         """(trajectory, its length by now as the clock says)."""
         return list(zip(self._names, self._lengths_N().tolist(), strict=True))
 
-    def _lengths_N(self) -> npt.NDArray[np.int64]:
+    def _lengths_N(self) -> Ints:
         table = self._table[: len(self._names)]
         since = table[:, _SINCE]
         return np.asarray(table[:, _LENGTH] + np.where(since == AT_TOOL, 0, self.clock - since))
 
-    def forecast(self, going_on_CBK: Floats, bin_tokens: int, buffer_tokens: int) -> Forecast:
+    def forecast(self, going_on: GoingOn, num_curves: int, bin_tokens: int, buffer_tokens: int) -> Forecast:
         """`buffer_tokens` are added to each trajectory for as long as it lives."""
         table = self._table[: len(self._names)]
         ahead_K = np.arange(NUM_BINS, dtype=np.float64) * bin_tokens
         length = self._lengths_N()
         cell = table[:, _CURVE] * NUM_BINS + np.minimum(length // bin_tokens, NUM_BINS - 1)
         tokens = length.astype(np.float64) + buffer_tokens
-        num_cells = going_on_CBK.shape[0] * NUM_BINS
+        num_cells = num_curves * NUM_BINS
         sums = np.empty((3, num_cells))
         sums[0] = np.bincount(cell, minlength=num_cells)
         sums[1] = np.bincount(cell, weights=tokens, minlength=num_cells)
         sums[2] = np.bincount(cell, weights=tokens * tokens, minlength=num_cells)
         used = np.flatnonzero(sums[0])
-        p = going_on_CBK.reshape(num_cells, NUM_BINS)[used]
+        p = going_on(used // NUM_BINS, used % NUM_BINS)
         sums = sums[:, used]
         count, first, _ = sums @ p
         count_v, first_v, second_v = sums @ (p * (1.0 - p))

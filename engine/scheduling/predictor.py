@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 NUM_BINS = 64
 NUM_TURN_CLASSES = 4
@@ -79,7 +80,8 @@ class LengthPredictor:
     _progress: dict[str, _Progress] = field(default_factory=dict)
     _news: int = 0
     _known: int = 0
-    _going_on: Floats | None = None
+    _windows: Floats | None = None
+    """[c, b] = the survival of curve c from bin b on."""
     _lengths: dict[int, list[float]] = field(default_factory=dict)
     """By stage: the expected length of one that has reached bin b."""
     _edges: dict[int, list[float]] = field(default_factory=dict)
@@ -87,6 +89,10 @@ class LengthPredictor:
     _steady: dict[int, Floats] = field(default_factory=dict)
     _shares: dict[int, list[float]] = field(default_factory=dict)
     """By stage: the share that ends before bin b."""
+
+    @property
+    def num_curves(self) -> int:
+        return len(self._entered)
 
     def add(self, traj: str, group: str, stage: str, max_tokens: int) -> None:
         if not self.bin_tokens:
@@ -99,7 +105,7 @@ class LengthPredictor:
                 self._stopped.append([0] * NUM_BINS)
                 self._ended.append([0] * NUM_BINS)
                 self._limit_bins.append(limit_bin)
-            self._going_on = None
+            self._windows = None
         progress = _Progress(stage=self._stages[stage], group=self._groups.setdefault(group, _Group()))
         self._progress[traj] = progress
         self._enter(progress, progress.stage)
@@ -126,7 +132,7 @@ class LengthPredictor:
             self._stopped[curve][progress.bin] -= 1
             self._stopped[curve][reached] += 1
         progress.bin = reached
-        if self._going_on is not None:
+        if self._windows is not None:
             share = self._shares[progress.stage][reached]
             self._tell_group(progress, share, self._lengths[progress.stage][reached])
 
@@ -158,14 +164,17 @@ class LengthPredictor:
     def forget_group(self, group: str) -> None:
         self._groups.pop(group, None)
 
-    def going_on_CBK(self) -> Floats:
-        """P(length bin >= b + k | length bin >= b) by curve c, bin b, steps ahead k, both in bins.
+    def going_on_NK(self, curves_N: Ints, bins_N: Ints) -> Floats:
+        """P(length bin >= b + k | length bin >= b) for N pairs of a curve and a bin b, k = 0..K-1.
 
-        Made anew when the number of ended trajectories has grown by a tenth, at least by 4.
+        The curves are made anew when the number of ended trajectories has grown by a tenth, at least by 4.
         """
         self._tables()
-        assert self._going_on is not None
-        return self._going_on
+        assert self._windows is not None
+        rows_NK = self._windows[curves_N, bins_N]
+        out = rows_NK / np.maximum(rows_NK[:, :1], 1e-12)
+        out[:, 0] = 1.0  # who is there is there, even where none was ever seen
+        return np.asarray(np.minimum(out, 1.0))
 
     def _curve(self, progress: _Progress, turns: int) -> int:
         self._tables()
@@ -187,13 +196,14 @@ class LengthPredictor:
         progress.weight, progress.weighted_length = weight, weight * length
 
     def _tables(self) -> None:
-        if self._going_on is not None and self._news - self._known < max(4, self._known // 10):
+        if self._windows is not None and self._news - self._known < max(4, self._known // 10):
             return
         self._known = self._news
         for traj, length in self.positions():
             self.advance(traj, length)
         survival_CB = self._survival_CB()
-        self._going_on = _conditional(survival_CB)
+        padded = np.concatenate([survival_CB, np.zeros_like(survival_CB)], axis=1)
+        self._windows = np.lib.stride_tricks.sliding_window_view(padded, NUM_BINS, axis=1)
         middle_B = (np.arange(NUM_BINS) + 0.5) * self.bin_tokens
         for stage in self._stages.values():
             ends_B = -np.diff(survival_CB[stage], append=0.0)
@@ -249,12 +259,3 @@ def _survival(hazard_B: Floats, limit_bin: int) -> Floats:
     hazard_B = np.clip(hazard_B, 0.0, 1.0)
     hazard_B[limit_bin:] = 1.0
     return np.concatenate([[1.0], np.cumprod(1.0 - hazard_B)[:-1]])
-
-
-def _conditional(survival_CB: Floats) -> Floats:
-    num_curves, num_bins = survival_CB.shape
-    padded = np.concatenate([survival_CB, np.zeros((num_curves, num_bins))], axis=1)
-    ahead = np.arange(num_bins)[:, None] + np.arange(num_bins)[None, :]
-    out = padded[:, ahead] / np.maximum(survival_CB, 1e-12)[:, :, None]
-    out[:, :, 0] = 1.0  # who is there is there, even where none was ever seen
-    return np.asarray(np.minimum(out, 1.0))

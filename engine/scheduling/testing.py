@@ -18,6 +18,8 @@ from typing import Any
 from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling, StopReason
 from rocstar.engine.testing import logprob_of
 
+LOGPROBS = tuple(logprob_of(token) for token in range(7))
+
 
 @dataclass(slots=True)
 class Scripts:
@@ -131,7 +133,7 @@ class FakeReplica:
             done = []
         return Generation(
             ids=tuple(done),
-            logprobs=tuple(map(logprob_of, done)),
+            logprobs=tuple([LOGPROBS[token % len(LOGPROBS)] for token in done]),
             version_spans=((0, len(done), self.version),) if done else (),
             finish=ended,
             cached_tokens=cached,

@@ -25,7 +25,7 @@ from rocstar.engine.scheduling.events import (
 )
 from rocstar.engine.scheduling.occupancy import Occupancy
 from rocstar.engine.scheduling.policies import POLICIES, make_policy
-from rocstar.engine.scheduling.predictor import NUM_BINS, LengthPredictor
+from rocstar.engine.scheduling.predictor import NUM_BINS, Floats, LengthPredictor
 
 LIMIT, PROMPT, TOOL_STEPS = 400, 20, 3
 
@@ -334,6 +334,10 @@ def test_predictive_gives_lost_ones_priority_and_takes_the_longest_group_first()
     assert granted and granted[0].startswith("g3/")
 
 
+def ahead_of(predictor: LengthPredictor, curve: int, at: int = 0) -> Floats:
+    return predictor.going_on_NK(np.array([curve]), np.array([at]))[0]
+
+
 def exponential(predictor: LengthPredictor, count: int, mean: float, seed: int = 0) -> None:
     """Feed trajectories of one turn, all ended."""
     rng = np.random.default_rng(seed)
@@ -348,12 +352,12 @@ def test_predictor_learns_the_survival_curve() -> None:
     exponential(predictor, 4000, 1000.0)
     predictor.add("y", "gy", "s", 6400)
     curve = predictor.turn_starts("y", 0, 0)
-    going_on_K = predictor.going_on_CBK()[curve, 0]
+    going_on_K = ahead_of(predictor, curve)
     width = predictor.bin_tokens
     for k in (5, 10, 20, 40):
         assert going_on_K[k] == pytest.approx(np.exp(-k * width / 1000.0), abs=0.04)
     # Memoryless: the same ahead of one that has come far.
-    assert predictor.going_on_CBK()[curve, 20, 10] == pytest.approx(np.exp(-10 * width / 1000.0), abs=0.06)
+    assert ahead_of(predictor, curve, 20)[10] == pytest.approx(np.exp(-10 * width / 1000.0), abs=0.06)
 
 
 def test_those_that_still_run_count_as_long_as_they_are() -> None:
@@ -367,21 +371,21 @@ def test_those_that_still_run_count_as_long_as_they_are() -> None:
         else:
             predictor.advance(f"x{k}", 3000)
     predictor.add("y", "gy", "s", 6400)
-    going_on_K = predictor.going_on_CBK()[predictor.turn_starts("y", 0, 0), 0]
+    going_on_K = ahead_of(predictor, predictor.turn_starts("y", 0, 0))
     assert going_on_K[1500 // predictor.bin_tokens] == pytest.approx(0.5, abs=0.06)
 
 
 def test_failed_trajectories_say_nothing() -> None:
     predictor = LengthPredictor()
     exponential(predictor, 500, 2000.0)
-    predictor._going_on = None
-    before = predictor.going_on_CBK()[0].copy()
+    predictor._windows = None
+    before = ahead_of(predictor, 0)
     for k in range(500):
         predictor.add(f"z{k}", f"gz{k}", "s", 6400)
         predictor.turn_starts(f"z{k}", 0, 0)
         predictor.leave(f"z{k}", 10, finished=False)
-    predictor._going_on = None
-    assert np.abs(predictor.going_on_CBK()[0] - before).max() < 0.05
+    predictor._windows = None
+    assert np.abs(ahead_of(predictor, 0) - before).max() < 0.05
 
 
 def test_siblings_tell_of_each_other() -> None:
@@ -395,7 +399,7 @@ def test_siblings_tell_of_each_other() -> None:
             predictor.leave(f"{group}{k}", length, finished=True)
     assert predictor.group_length("long", "s") > 3 * predictor.group_length("short", "s")
     ahead = {
-        group: predictor.going_on_CBK()[predictor.turn_starts(f"{group}3", 0, 0), 0].sum()
+        group: ahead_of(predictor, predictor.turn_starts(f"{group}3", 0, 0)).sum()
         for group in ("short", "long")
     }
     assert ahead["long"] > 2 * ahead["short"]
@@ -427,32 +431,29 @@ def test_occupancy_table_agrees_with_a_dictionary(steps: list[tuple[int, str, in
         assert dict(occupancy.lengths()) == expected and len(occupancy) == len(known)
         groups = {f"g{int(t[1:]) % 3}" for t in known}
         assert occupancy.prompt_tokens == 100 * len(groups)
-        nobody_ends = np.ones((1, NUM_BINS, NUM_BINS))
-        mean_K = occupancy.forecast(nobody_ends, 10, 0).mean_K
+        mean_K = occupancy.forecast(lambda c, b: np.ones((len(c), NUM_BINS)), 1, 10, 0).mean_K
         assert mean_K[0] == sum(expected.values()) + 100 * len(groups)
         assert mean_K[3] - mean_K[0] == 30 * len(known)
 
 
 def test_peak_of_the_sum_is_not_the_sum_of_the_peaks() -> None:
     """One about to end and one that begins: at no step are both long."""
-    ends_at_ten = np.zeros((1, NUM_BINS, NUM_BINS))
-    for b in range(NUM_BINS):
-        ends_at_ten[0, b, : max(0, 10 - b)] = 1.0
+    ahead_K = np.arange(NUM_BINS)
     occupancy = Occupancy()
     occupancy.put("old", "a", prompt_tokens=0, curve=0, length=900, running=True)
     occupancy.put("new", "b", prompt_tokens=0, curve=0, length=0, running=True)
-    forecast = occupancy.forecast(ends_at_ten, 100, 0)
+    forecast = occupancy.forecast(lambda c, b: (b[:, None] + ahead_K < 10).astype(float), 1, 100, 0)
     assert forecast.peak(2.0) == 900.0 < 900.0 + 900.0
     assert list(forecast.mean_K[:3]) == [900.0, 100.0, 200.0]
 
 
 def test_uncertainty_raises_the_peak() -> None:
-    half = np.full((1, NUM_BINS, NUM_BINS), 0.5)
-    half[:, :, 0] = 1.0
+    half_K = np.full(NUM_BINS, 0.5)
+    half_K[0] = 1.0
     occupancy = Occupancy()
     for k in range(4):
         occupancy.put(f"t{k}", f"g{k}", prompt_tokens=0, curve=0, length=100, running=True)
-    forecast = occupancy.forecast(half, 1, 0)
+    forecast = occupancy.forecast(lambda c, b: np.tile(half_K, (len(c), 1)), 1, 1, 0)
     assert forecast.mean_K[1] == 4 * 0.5 * 101
     assert forecast.variance_K[1] == pytest.approx(4 * 0.25 * 101**2)
     assert forecast.peak(2.0) > forecast.peak(1.0) > forecast.peak(0.0)

@@ -17,6 +17,8 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from rocstar.engine.scheduling.events import (
     Command,
     Drop,
@@ -34,6 +36,8 @@ from rocstar.engine.scheduling.occupancy import Forecast, Occupancy, forecast_of
 from rocstar.engine.scheduling.predictor import NUM_BINS, LengthPredictor
 
 ENGINE_CLIP_TOKENS = 4096
+LOOK_ABOVE = 0.5
+"""Share of the pool that known contexts must hold before it is worth to look whether it overflows."""
 
 
 @dataclass(slots=True)
@@ -256,7 +260,8 @@ class Predictive:
     def _own_forecast(self, turn: TrajectoryView, replica: int) -> Forecast:
         length, width = _length(turn), self._lengths.bin_tokens
         curve = self._lengths.curve(turn.traj, turn.turns)
-        going_on_K = self._lengths.going_on_CBK()[curve, min(length // width, NUM_BINS - 1)]
+        at = min(length // width, NUM_BINS - 1)
+        going_on_K = self._lengths.going_on_NK(np.array([curve]), np.array([at]))[0]
         shared = turn.group in self._occupancy[replica].groups
         extra = self._buffer_tokens + (0 if shared else turn.prompt_tokens)
         return forecast_of_one(going_on_K, width, length, extra)
@@ -265,7 +270,10 @@ class Predictive:
         found = self._forecasts.get(replica)
         if found is None:
             found = self._occupancy[replica].forecast(
-                self._lengths.going_on_CBK(), self._lengths.bin_tokens, self._buffer_tokens
+                self._lengths.going_on_NK,
+                self._lengths.num_curves,
+                self._lengths.bin_tokens,
+                self._buffer_tokens,
             )
             self._forecasts[replica] = found
         return found
@@ -274,6 +282,8 @@ class Predictive:
         """Its home is predicted to overflow, and its KV is little: it had better wait for room anywhere."""
         assert turn.home is not None
         home = now.replicas[turn.home]
+        if home.resident_tokens < LOOK_ABOVE * home.kv_tokens:
+            return False
         if float(self._forecast(turn.home).mean_K[0]) > self.hold_above * home.kv_tokens:
             return True
         if self._given_up + turn.context_tokens > self.pause_share * self._generated:
