@@ -53,7 +53,7 @@ def _guarded(work: Callable[[], int]) -> int:
         print("interrupted; the last complete checkpoint is whole, go on with --resume", file=sys.stderr)
         return 130
     except ConfigError as error:
-        print(f"rocstar: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"rocstar: {_told(str(error))}", file=sys.stderr)
         return 2
     except TrainingStopped as error:
         print(f"rocstar: {error}", file=sys.stderr)
@@ -64,6 +64,12 @@ def _guarded(work: Callable[[], int]) -> int:
         where = f" at {error.filename}" if error.filename else ""
         print(f"rocstar: the disk is full{where}; free some space, then go on with --resume", file=sys.stderr)
         return 2
+
+
+def _told(message: str) -> str:
+    """One line, whatever library wrote a part of it; a difference between two texts keeps its lines."""
+    head, is_diff, diff = message.partition("\n--- ")
+    return " ".join(head.split()) + is_diff + diff
 
 
 def _parser() -> argparse.ArgumentParser:
