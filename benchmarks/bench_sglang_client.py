@@ -76,7 +76,9 @@ async def measure(args: argparse.Namespace) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         model = write_tiny_model(Path(folder) / "model", seed=0)
         config = json.loads((model / "config.json").read_text())
-        (model / "config.json").write_text(json.dumps({**config, "eos_token_id": None}))
+        (model / "config.json").write_text(
+            json.dumps({**config, "eos_token_id": None, "max_position_embeddings": 1 << 17})
+        )
         port = free_port()
         command = [sys.executable, "-m", FAKE, "--model-path", str(model), "--port", str(port)]
         command += ["--max-total-tokens", str(1 << 22)]

@@ -182,6 +182,19 @@ async def test_abort_answers_with_what_there_is_and_spares_the_neighbours(start:
         assert (*aborted.ids, *rest.ids) == alone.ids
 
 
+async def test_no_request_id_begins_another(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late abort of a trajectory's first request must not end its twelfth."""
+    async with start() as (engine, server):
+        sent: list[str] = []
+        submit = server.scheduler.submit
+        monkeypatch.setattr(server.scheduler, "submit", lambda r: (sent.append(r.rid), submit(r)))
+        for _ in range(12):
+            await ask(engine, [1], max_new_tokens=1)
+        await ask(engine, [1], "s0/t/01", max_new_tokens=1)
+        assert len(sent) == 13
+        assert not [(a, b) for a in sent for b in sent if a != b and b.startswith(a)]
+
+
 async def test_second_request_of_a_running_trajectory_is_refused(start: Any, until: Any) -> None:
     async with start(step_s=0.001) as (engine, server):
         first = asyncio.create_task(ask(engine, [1], max_new_tokens=300))
@@ -285,7 +298,7 @@ async def test_a_pause_is_no_hang(start: Any, until: Any) -> None:
 
 async def test_an_abort_in_a_pause_is_not_lost(start: Any, until: Any) -> None:
     """What reaches the server in a pause waits where no abort finds it; what we hold back ends at once."""
-    async with start(step_s=0.001) as (engine, server):
+    async with start(step_s=0.001, script=lambda prompt, written: 7) as (engine, server):
         await engine.api.post("/pause_generation", {"mode": "retract"})
         sent = asyncio.create_task(ask(engine, [1], "s0/t/1", max_new_tokens=900))
         before = server.requests

@@ -83,9 +83,13 @@ async def test_a_publish_with_requests_in_flight_loses_no_token(pair: Any, model
     assert other.scheduler.label == "0"
 
 
-async def test_versions_only_grow(pair: Any, models: Any) -> None:
+async def test_versions_only_grow_and_old_kv_goes(pair: Any, models: Any) -> None:
     (server, _), (engine, _) = pair
+    await ask(engine, [5] * 20, "s0/t/0", 4)
+    assert (await ask(engine, [5] * 20, "s0/t/0", 4)).cached_tokens == 19
     await engine.publish(2, DiskWeights(models["b"]))
+    again = await ask(engine, [5] * 20, "s0/t/0", 4)
+    assert (again.cached_tokens, again.version_spans) == (0, ((0, 4, 2),)), "KV of old weights was kept"
     for version in (2, 1, -1, 1 << 60):
         with pytest.raises(ValueError, match="follow"):
             await engine.publish(version, DiskWeights(models["a"]))
