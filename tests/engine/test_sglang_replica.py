@@ -147,6 +147,7 @@ async def ask(replica: Replica, name: str, n: int) -> Any:
     )
 
 
+@pytest.mark.slow
 async def test_a_killed_server_comes_back_with_the_present_weights(
     models: dict[str, Path], tmp_path: Path, until: Any
 ) -> None:
@@ -189,6 +190,8 @@ async def test_a_killed_server_comes_back_with_the_present_weights(
             await ask(replica, "s0/t/4", 8)
         await replica.publish(3, DiskWeights(models["b"]))
         assert (await ask(replica, "s0/t/4", 8)).version_spans == ((0, 8, 3),)
+        assert await replica.restart() is replica and replica.restarts == 2
+        assert (await ask(replica, "s0/t/5", 8)).version_spans == ((0, 8, 3),)
         guard = replica.server_pid
         assert guard is not None
     assert not is_alive(guard)

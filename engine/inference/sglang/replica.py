@@ -29,6 +29,7 @@ from rocstar.engine.inference.sglang.publish import Publisher
 from rocstar.engine.inference.sglang.weights import DiskWeights, WeightSource
 
 LOG = logging.getLogger(__name__)
+RESTARTED_FOR = ("replica_hung", "replica_lost")
 MAX_PAUSE_S = 60.0
 """Between restarts that fail, doubling from one second."""
 SERVER_ENV: dict[str, str | None] = {
@@ -132,6 +133,13 @@ class Replica:
         async with asyncio.timeout_at(deadline):
             await self.engine.wait_serving()
 
+    async def restart(self) -> Replica:
+        """Stop the server, even one that seems well; returns when another serves. For a fleet."""
+        if self.engine.broken is None or self.engine.broken.kind not in RESTARTED_FOR:
+            self.engine.break_off(InferenceError("replica_lost", "a restart was asked for", retryable=True))
+        await self.engine.wait_serving()
+        return self
+
     async def _start(self) -> None:
         port = free_port()
         self.engine.api.url = f"http://127.0.0.1:{port}"
@@ -155,7 +163,7 @@ class Replica:
         while self.restarts < self._max_restarts:
             assert self._server is not None
             ended = asyncio.ensure_future(self._server.wait())
-            hung = asyncio.ensure_future(self.engine.wait_broken("replica_hung", "replica_lost"))
+            hung = asyncio.ensure_future(self.engine.wait_broken(*RESTARTED_FOR))
             try:
                 # Both are looked at afterwards: a dead server also breaks the engine.
                 await asyncio.wait([ended, hung], return_when=asyncio.FIRST_COMPLETED)
