@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rocstar.kernels.cpu_products import fast_products
 from rocstar.kernels.grpo import fused_linear_grpo, fused_linear_nll, linear_logprobs
 from rocstar.kernels.tokens import CLIP_HIGH, CLIP_LOW, LossSpec, TisOf, Tokens, TokenStats
 from rocstar.train.algorithm.off_policy import Corrected, Correction, Gate, correct, measure, token_factors
@@ -109,6 +110,7 @@ class Learner:
     # ---- the objectives, each a head for the model ----
 
     @torch.no_grad()
+    @fast_products()
     def logprobs(self, microbatches: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
         """fp32 log-probs_T of each microbatch's targets under the present weights."""
 
@@ -161,6 +163,7 @@ class Learner:
         logprobs_T = token_stats.logprobs_N
         return _sums(-logprobs_T.sum(), token_stats), logprobs_T
 
+    @fast_products()
     def _backward(
         self, micro: MicroBatch, head: Head[tuple[Tensor, TokenStats]]
     ) -> tuple[Tensor, TokenStats]:

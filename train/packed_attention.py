@@ -20,6 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rocstar.kernels import short_attention
+
 Ints = npt.NDArray[np.int64]
 
 PADDING = 1 << 14
@@ -176,7 +178,10 @@ class _Call:
         mask = self._mask(q.dtype)
         if mask is not None and q.is_cuda:  # its kernels take a mask or grouped heads, not both
             k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-        out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
-        )
+        if short_attention.is_faster(q, k):
+            out = short_attention.attend(q, k, v, mask, scale)
+        else:
+            out = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
+            )
         return out.transpose(1, 2).flatten(0, 1)[self._real]
