@@ -317,11 +317,13 @@ async def test_an_abort_in_a_pause_is_not_lost(start: Any, until: Any) -> None:
 
 async def test_control_calls_pass_a_full_house(start: Any, until: Any) -> None:
     """Requests that wait through a pause hold their connections; continue must still get one."""
-    async with start(step_s=0.001, engine_max_requests=3) as (engine, server):
+    async with start(engine_max_requests=3, engine_control_timeout_s=2.0) as (engine, server):
+        server.faults.hang = True
         running = [asyncio.create_task(ask(engine, [k], f"s0/t/{k}", max_new_tokens=40)) for k in range(9)]
-        await until(lambda: len(server.scheduler.running) == 3)
+        await until(lambda: len(server.scheduler.waiting) == 3)
         await engine.api.post("/pause_generation", {"mode": "retract"})
         await engine.api.post("/continue_generation", {})
+        server.faults.hang = False
         assert [len(got.ids) for got in await asyncio.gather(*running)] == [40] * 9
 
 

@@ -24,12 +24,7 @@ from typing import Any
 from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling, StopReason
 from rocstar.engine.inference.sglang.api import Api, Loads
 from rocstar.engine.inference.sglang.requests import LiveRequest, generate_body
-from rocstar.engine.inference.sglang.weights import (
-    DiskWeights,
-    Shapes,
-    WeightSource,
-    matching_dtype,
-)
+from rocstar.engine.inference.sglang.weights import DiskWeights, Shapes, WeightSource, matching_dtype
 
 LOG = logging.getLogger(__name__)
 RID_END = "~"
