@@ -31,6 +31,7 @@ from rocstar.engine.types import (
     Turn,
     VersionSpan,
 )
+from rocstar.engine.waits import waiting
 from rocstar.sandbox.types import SandboxError
 
 
@@ -101,7 +102,8 @@ async def run_trajectory(agent: Agent, task: Task, key: TrajectoryKey) -> Trajec
             finish = await _converse(agent, tools, task, key, draft, deadline)
         text = "\n".join(turn.text for turn in draft.turns)
         truncated = finish is not FinishReason.answered
-        outcome = await agent.judge.score(text, task, truncated=truncated, deadline=deadline)
+        async with waiting(request_id, "the judge", kind="judge", deadline=deadline):
+            outcome = await agent.judge.score(text, task, truncated=truncated, deadline=deadline)
     except (InferenceError, SandboxError) as error:
         outcome = Failed(kind=error.kind, retryable=error.retryable, detail=str(error))
     except TimeoutError:
@@ -129,18 +131,19 @@ async def _converse(
     """Turn by turn until the policy answers or a limit ends it; returns why it ended."""
     draft.append(agent.chat.prompt_ids(task.question), Origin.prompt)
     end = len(draft.ids) + agent.limits.max_response_tokens
-    token_stream = stream_of(key)
+    token_stream, who = stream_of(key), str(key)
     while True:
         start = len(draft.ids)
-        generation = await agent.inference.generate(
-            draft.ids,
-            max_new_tokens=end - start,
-            stop_ids=agent.chat.stop_ids,
-            sampling=agent.sampling,
-            seed=token_stream,
-            request_id=str(key),
-            deadline=deadline,
-        )
+        async with waiting(who, "the policy", kind="generate", deadline=deadline):
+            generation = await agent.inference.generate(
+                draft.ids,
+                max_new_tokens=end - start,
+                stop_ids=agent.chat.stop_ids,
+                sampling=agent.sampling,
+                seed=token_stream,
+                request_id=who,
+                deadline=deadline,
+            )
         draft.append_generation(generation)
         text = agent.chat.turn_text(generation.ids)
         stopped = generation.finish is StopReason.stop
@@ -155,7 +158,8 @@ async def _converse(
             return FinishReason.answered
         if len(draft.turns) >= agent.limits.max_turns:
             return FinishReason.max_turns
-        results = await tools.execute(calls, turn=len(draft.turns), deadline=deadline)
+        async with waiting(who, "its tools", kind="tool", deadline=deadline):
+            results = await tools.execute(calls, turn=len(draft.turns), deadline=deadline)
         draft.turns[-1] = Turn(
             start=start, end=turn.end, text=text, stopped=stopped, calls=calls, results=results
         )

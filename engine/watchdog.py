@@ -80,9 +80,9 @@ async def watch(
 
 
 async def expire_oldest(stall: Stall) -> str | None:
-    """Let the deadline of the oldest wait pass: its trajectory ends as Failed, its step as an error."""
+    """Let the deadline of the oldest wait that has one pass: its trajectory ends as Failed."""
     for wait in stall.waits:
-        if wait.expire():
+        if wait.timeout.when() is not None and wait.expire():
             return f"ended the wait of {wait.who} for {wait.whom}"
     return None
 

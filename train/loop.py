@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rocstar.engine.record import to_record, write_records
 from rocstar.engine.types import Task
+from rocstar.engine.waits import waiting
 from rocstar.train import checkpoint, gate
 from rocstar.train.algorithm.off_policy import Correction, Gate
 from rocstar.train.bad_batch import stops_run
@@ -115,10 +116,12 @@ async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[s
     """Update the weights and serve them."""
     with run.budget.phase("learn"), stops_run(run.directory, f"step_{step:06d}"):
         lr = run.team.learner.optimizers.lr
-        stats = await run.team.policy_step(updates, loss_settings(run.recipe), run.bad_steps)
+        async with waiting(f"step {step}", "the learner", kind="learn", deadline=None):
+            stats = await run.team.policy_step(updates, loss_settings(run.recipe), run.bad_steps)
     note_gate(run, step, stats)
     with run.budget.phase("publish"):
-        await run.publisher.publish(run.publisher.version + 1)
+        async with waiting(f"step {step}", "the engine to take new weights", kind="publish", deadline=None):
+            await run.publisher.publish(run.publisher.version + 1)
     return {"optim/lr": lr, **update_metrics(stats)}
 
 

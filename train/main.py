@@ -42,6 +42,7 @@ from rocstar.train.report import write_report
 from rocstar.train.run import Live, Publisher, Run
 from rocstar.train.run_directory import CONFIG, METRICS, claim, discard_if_unused
 from rocstar.train.source import OpenSource
+from rocstar.train.stall import guarded, stall_s
 from rocstar.train.team import LearnerTeam, World, is_apart, placed, shard
 from rocstar.train.time_budget import TimeBudget
 from rocstar.train.trackers import Tracker, TrackerError, make_tracker
@@ -125,10 +126,11 @@ async def _run(
         if saved is not None:
             console.note(f"resuming from {saved}")
         builder = _Builder(recipe, run_dir, world, thread, metrics, trackers, console, tell, saved)
-        if isinstance(supply, Records):
-            await builder.recorded(supply)
-        else:
-            await builder.live(supply)
+        async with guarded(run_dir, stall_s=stall_s(recipe.engine.turn_timeout_s), note=console.note):
+            if isinstance(supply, Records):
+                await builder.recorded(supply)
+            else:
+                await builder.live(supply)
 
 
 def _rewind(metrics: Path, saved: Path | None) -> None:

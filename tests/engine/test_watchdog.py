@@ -27,7 +27,10 @@ async def guarded(
 
 
 async def stuck() -> None:
-    async with waiting("s1/task/0", "replica 2", kind="generate", deadline=None):
+    async with (
+        waiting("the learner", "the groups of a batch", kind="batch", deadline=None),
+        waiting("s1/task/0", "replica 2", kind="generate", deadline=1e6),
+    ):
         await asyncio.get_running_loop().create_future()
 
 
