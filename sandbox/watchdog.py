@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 TICK_S = 20.0
 
-SILENT_S = 60.0
-"""A supervisor that says nothing for so long, though it is asked, hangs: its one thread never waits long."""
+SILENT_S = 120.0
+"""A supervisor that says nothing for so long, though it is asked, hangs. Its one thread waits for nothing but
+the disk that scratch directories are on, and that can take half a minute on an overloaded machine."""
 
 STUCK_S = 60.0
 """One that only answers PING, and no call for so long beyond what the longest may take, has lost them."""

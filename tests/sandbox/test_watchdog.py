@@ -56,17 +56,17 @@ async def test_a_supervisor_that_answers_is_left_alone_while_its_calls_may_run(b
 async def test_results_are_signs_of_life(bench: Bench) -> None:
     bench.longest_s = 0.0
     for _ in range(20):
-        bench.tick(SILENT_S)
+        bench.tick(STUCK_S)
         bench.dog.heard(pong=False)
     assert bench.bitten == 0
 
 
 async def test_without_calls_there_is_nothing_to_watch(bench: Bench) -> None:
-    bench.tick(SILENT_S)
+    bench.tick(STUCK_S)
     bench.longest_s = None
     bench.tick(TICK_S)
     assert bench.bitten == 0 and bench.dog._timer is None
     bench.longest_s = 1.0
     bench.dog.watch()
-    bench.tick(SILENT_S)
+    bench.tick(STUCK_S)
     assert bench.bitten == 0
