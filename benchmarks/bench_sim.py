@@ -10,7 +10,7 @@ other two on --side-replicas with the same work per replica. Every policy has ru
 size and other tasks, as in the middle of training. Settings come from one grid (sim_grid.py), tuned on seeds
 that the evaluation does not use; in loose pools every policy runs at its defaults. Ours is compared with the
 best peer of the cell (by mean makespan): the mean over seeds of ours / peer - 1, with a 95% t-interval.
---policies runs some of them and merges what it finds into the file.
+With --policies, --workloads or --pools it runs some of them and merges what it finds into the file.
 """
 
 from __future__ import annotations
@@ -128,25 +128,8 @@ def evaluate(
                 setting = cell[policy]["setting"] if policy in cell else settings(policy)[0]
                 jobs += [(workload, pool, policy, json.dumps(setting), s, replicas) for s in options.seeds]
     rows = run_all(jobs, options.processes, "evaluation")
-    cells: dict[str, Any] = dict((earlier or {}).get("cells", {}))
     source = provenance(options)
-    fresh: set[tuple[str, str]] = set()
-    for row in rows:
-        workload, pool, policy, setting, _, replicas = row["job"]
-        name = f"{workload}/{pool}"
-        cell = cells.setdefault(name, {"replicas": replicas, "policies": {}})
-        if cell["replicas"] != replicas:
-            cell.update(replicas=replicas, policies={})
-        if (name, policy) not in fresh:
-            fresh.add((name, policy))
-            cell["policies"][policy] = {
-                "setting": json.loads(setting),
-                "commit": source["commit"],
-                "runs": [],
-            }
-        kept = {k: v for k, v in row.items() if k not in ("job", "policy", "workload")}
-        cell["policies"][policy]["runs"].append(kept)
-
+    cells = merge(dict((earlier or {}).get("cells", {})), rows, source["commit"])
     for cell in cells.values():
         summarise(cell)
     return {
@@ -157,6 +140,23 @@ def evaluate(
         "cells": cells,
         "bars": bars(cells),
     }
+
+
+def merge(cells: dict[str, Any], rows: list[dict[str, Any]], commit: str) -> dict[str, Any]:
+    """The rows take the place of what their cells held of their policies."""
+    fresh: set[tuple[str, str]] = set()
+    for row in rows:
+        workload, pool, policy, setting, seed, replicas = row["job"]
+        name = f"{workload}/{pool}"
+        cell = cells.setdefault(name, {"replicas": replicas, "policies": {}})
+        if cell["replicas"] != replicas:
+            cell.update(replicas=replicas, policies={})
+        if (name, policy) not in fresh:
+            fresh.add((name, policy))
+            cell["policies"][policy] = {"setting": json.loads(setting), "commit": commit, "runs": []}
+        kept = {k: v for k, v in row.items() if k not in ("job", "policy", "workload")}
+        cell["policies"][policy]["runs"].append({"seed": seed, **kept})
+    return cells
 
 
 def summarise(cell: dict[str, Any]) -> None:
@@ -175,8 +175,9 @@ def summarise(cell: dict[str, Any]) -> None:
 
 
 def paired(ours: list[dict[str, Any]], peer: list[dict[str, Any]]) -> dict[str, float | None]:
-    """Mean of ours / peer - 1 over seeds and its 95% t-interval (None for a single seed)."""
-    changes = [a["makespan_s"] / b["makespan_s"] - 1 for a, b in zip(ours, peer, strict=True)]
+    """Mean of ours / peer - 1 over the seeds that both ran, and its 95% t-interval (None for one seed)."""
+    theirs = {run["seed"]: run["makespan_s"] for run in peer}
+    changes = [run["makespan_s"] / theirs[run["seed"]] - 1 for run in ours if run["seed"] in theirs]
     mean = fmean(changes)
     if len(changes) < 2:
         return {"mean": mean, "low": None, "high": None}
@@ -247,13 +248,14 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--side-replicas", type=int, default=16)
     parser.add_argument("--tuning-replicas", type=int, default=32)
     parser.add_argument("--tuning-seeds", type=int, default=1, choices=(1, 2), help="how many of them")
+    parser.add_argument("--seeds", type=int, default=5, choices=range(1, 6), help="how many of them")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--workloads", type=comma(RECIPES), default=list(RECIPES))
     parser.add_argument("--pools", type=comma(KV_SCALES), default=["normal", "tight", "loose"])
     parser.add_argument("--policies", type=comma(TUNABLES), default=list(TUNABLES))
     parser.add_argument("--out", type=Path, help="instead of the committed result file")
     options = parser.parse_args(argv)
-    options.argv, options.seeds = argv, SEEDS
+    options.argv, options.seeds = argv, SEEDS[: options.seeds]
     options.tuning_seeds = TUNING_SEEDS[: options.tuning_seeds]
     if options.smoke:
         options.replicas = options.side_replicas = options.tuning_replicas = 2
@@ -275,8 +277,9 @@ def main(argv: list[str]) -> int:
     options = parse(argv)
     tuned_path = RESULTS / "sim_tuned.json"
     target = options.out or (tuned_path if options.tune else RESULTS / "sim.json")
-    partial = not options.smoke and set(options.policies) != set(TUNABLES)
-    earlier = read(target) if partial else None
+    everything = (len(TUNABLES), len(RECIPES), len(KV_SCALES))
+    asked = (len(options.policies), len(options.workloads), len(options.pools))
+    earlier = read(target) if asked != everything and not options.smoke else None
     if options.tune:
         result = tune(options, earlier)
         print(json.dumps(result["chosen"], indent=1))

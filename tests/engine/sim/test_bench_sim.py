@@ -18,8 +18,14 @@ from rocstar.engine.scheduling.policies import POLICIES, make_policy
 def runs(*makespans: float, recomputed: float = 0.0) -> list[dict[str, Any]]:
     keys = ("utilisation", "kv_occupancy", "tail_s", "preemptions")
     return [
-        {"makespan_s": m, "ratio": m / 100, "recomputed_share": recomputed, **dict.fromkeys(keys, 0.0)}
-        for m in makespans
+        {
+            "seed": seed,
+            "makespan_s": m,
+            "ratio": m / 100,
+            "recomputed_share": recomputed,
+            **dict.fromkeys(keys, 0.0),
+        }
+        for seed, m in enumerate(makespans)
     ]
 
 
