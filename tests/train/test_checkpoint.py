@@ -320,7 +320,7 @@ def test_a_checkpoint_in_transformers_has_the_learners_logprobs(write: Callable[
     micros = pack(examples, tokens_per_microbatch=100)
     found = made.logprobs(micros, 0.8)[0].tolist()
     expected: list[float] = []
-    for ids in sorted(rows, key=len):
+    for ids in sorted(rows):
         logits = plain(input_ids=torch.tensor([ids])).logits[0, :-1].detach() / 0.8
         expected += logits.log_softmax(-1).gather(-1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
     assert found == pytest.approx(expected, abs=1e-5)
