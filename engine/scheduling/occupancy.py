@@ -32,6 +32,8 @@ class Forecast:
     mean_K: Floats
     variance_K: Floats
     area: float
+    clock: int = 0
+    """The replica's step when it was made."""
 
     def peak(self, safety: float, extra: Forecast | None = None, room_K: Floats | None = None) -> float:
         """The highest mean + `safety` standard deviations, with `extra` on top, as a share of `room_K`."""
@@ -103,6 +105,10 @@ class Occupancy:
         """(trajectory, its length by now as the clock says)."""
         return list(zip(self._names, self._lengths_N().tolist(), strict=True))
 
+    def tokens_now(self, buffer_tokens: int) -> int:
+        """Resident tokens as the clock says, and the buffers."""
+        return int(self._lengths_N().sum()) + self.prompt_tokens + buffer_tokens * len(self._names)
+
     def _lengths_N(self) -> Ints:
         table = self._table[: len(self._names)]
         since = table[:, _SINCE]
@@ -127,7 +133,7 @@ class Occupancy:
         count_v, first_v, second_v = sums @ (p * (1.0 - p))
         mean_K = first + count * ahead_K + self.prompt_tokens
         variance_K = second_v + 2.0 * first_v * ahead_K + count_v * ahead_K * ahead_K
-        return Forecast(mean_K, variance_K, area_of(first + count * ahead_K, bin_tokens))
+        return Forecast(mean_K, variance_K, area_of(first + count * ahead_K, bin_tokens), self.clock)
 
 
 def area_of(mean_K: Floats, bin_tokens: int) -> float:

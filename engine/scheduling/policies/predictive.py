@@ -36,6 +36,8 @@ from rocstar.engine.scheduling.occupancy import Forecast, Occupancy, forecast_of
 from rocstar.engine.scheduling.predictor import NUM_BINS, LengthPredictor
 
 ENGINE_CLIP_TOKENS = 4096
+FORECAST_AGE = 0.25
+"""Length bins that a replica may advance before its forecast is made anew."""
 LOOK_ABOVE = 0.5
 """Share of the pool that known contexts must hold before it is worth to look whether it overflows."""
 
@@ -75,9 +77,11 @@ class Predictive:
     _lengths: LengthPredictor = field(default_factory=LengthPredictor, init=False, repr=False)
     _occupancy: dict[int, Occupancy] = field(default_factory=dict, init=False, repr=False)
     _forecasts: dict[int, Forecast] = field(default_factory=dict, init=False, repr=False)
-    """Of the replicas where nothing has changed since."""
+    """The last one of each replica, those admitted since added to it."""
+    _freed: set[int] = field(default_factory=set, init=False, repr=False)
+    """Replicas that somebody left since their forecast was made: it is no good for an admission."""
     _full: set[int] = field(default_factory=set, init=False, repr=False)
-    """Replicas that had no room for the head of the queue, and where nothing has changed since."""
+    """Replicas that had no room for the head of the queue, and where nothing much has changed since."""
     _lost: dict[str, None] = field(default_factory=dict, init=False, repr=False)
     _new: dict[str, _Waiting] = field(default_factory=dict, init=False, repr=False)
     """By group."""
@@ -115,6 +119,8 @@ class Predictive:
             case ReplicaDown():
                 del self._occupancy[event.replica]
                 self._forecasts.pop(event.replica, None)
+                self._freed.discard(event.replica)
+                self._full.discard(event.replica)
                 yield from self._admit(now)
             case _:
                 pass
@@ -170,7 +176,7 @@ class Predictive:
     def _take_away(self, subject: TrajectoryView, home: int | None) -> None:
         if home is not None and home in self._occupancy:
             self._occupancy[home].discard(subject.traj, subject.group, prompt_tokens=subject.prompt_tokens)
-            self._changed(home)
+            self._changed(home, freed=True)
 
     def _settle(self, subject: TrajectoryView, *, running: bool) -> None:
         """Write down where it stands, at its home."""
@@ -186,9 +192,19 @@ class Predictive:
         )
         self._changed(subject.home)
 
-    def _changed(self, replica: int) -> None:
-        self._forecasts.pop(replica, None)
-        self._full.discard(replica)
+    def _changed(self, replica: int, *, freed: bool = False) -> None:
+        """Look at the replica again: at once where somebody left, else when its forecast has aged."""
+        if freed:
+            self._freed.add(replica)
+            self._full.discard(replica)
+        elif self._aged(replica):
+            self._full.discard(replica)
+
+    def _aged(self, replica: int) -> bool:
+        found = self._forecasts.get(replica)
+        if found is None:
+            return True
+        return self._occupancy[replica].clock - found.clock > self._lengths.bin_tokens * FORECAST_AGE
 
     # ---- the queue ----
 
@@ -240,11 +256,8 @@ class Predictive:
                     waiting.started = True
                     self._rank(turn.group)
             yield Grant(traj=turn.traj, replica=replica)
-            # Its own forecast on top of the replica's is as good as a new one.
-            forecast = self._forecasts[replica]
+            self._forecasts[replica].add(own)
             self._settle(turn, running=True)
-            forecast.add(own)
-            self._forecasts[replica] = forecast
 
     def _best(self, turn: TrajectoryView, now: Observation) -> tuple[int, Forecast] | None:
         """Of the replicas with room for this turn, the one with the least work left."""
@@ -268,7 +281,8 @@ class Predictive:
 
     def _forecast(self, replica: int) -> Forecast:
         found = self._forecasts.get(replica)
-        if found is None:
+        if found is None or replica in self._freed or self._aged(replica):
+            self._freed.discard(replica)
             found = self._occupancy[replica].forecast(
                 self._lengths.going_on_NK,
                 self._lengths.num_curves,
@@ -284,7 +298,8 @@ class Predictive:
         home = now.replicas[turn.home]
         if home.resident_tokens < LOOK_ABOVE * home.kv_tokens:
             return False
-        if float(self._forecast(turn.home).mean_K[0]) > self.hold_above * home.kv_tokens:
+        occupancy = self._occupancy[turn.home]
+        if occupancy.tokens_now(self._buffer_tokens) > self.hold_above * home.kv_tokens:
             return True
         if self._given_up + turn.context_tokens > self.pause_share * self._generated:
             return False
