@@ -24,7 +24,7 @@ from quickstart_seeds import ROOT, machine, rows
 
 BOUNDS = {"live": 1e-4, "recorded": 1e-5}
 COMPARED = ("loss/policy", "optim/grad_norm", "entropy/mean", "reward/mean")
-COMMON = ("--run.threads=1", "--engine.deterministic=true", "--rl.tokens_per_microbatch=1024")
+COMMON = ("--run.threads=1", "--engine.deterministic=true", "--rl.tokens_per_microbatch=256")
 
 
 def run(directory: Path, recipe: str, ranks: int, *options: str) -> Path:
