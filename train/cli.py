@@ -183,10 +183,22 @@ def _load(options: argparse.Namespace, rest: list[str]) -> Recipe:
     return load_recipe(options.recipe, rest)
 
 
+def _without_stages(recipe: Recipe) -> Recipe:
+    """The cold start alone; its evaluation keeps the limits that the last stage would have given it."""
+    if not recipe.stages:
+        return recipe
+    last, config = recipe.stages[-1], recipe.eval
+    limits = {
+        "max_response_tokens": config.max_response_tokens or last.max_response_tokens,
+        "max_turns": config.max_turns or last.max_turns,
+    }
+    return recipe.model_copy(update={"stages": [], "eval": config.model_copy(update=limits)})
+
+
 def _train(options: argparse.Namespace, rest: list[str]) -> int:
     recipe = _load(options, rest)
     if getattr(options, "only_sft", False):
-        recipe = recipe.model_copy(update={"stages": []})
+        recipe = _without_stages(recipe)
     if options.dry_run:
         from rocstar.train.plan import Machines, describe
 

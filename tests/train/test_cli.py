@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from rocstar.train.cli import _guarded, main
-from rocstar.train.config import ConfigError
+from rocstar.train.cli import _guarded, _without_stages, main
+from rocstar.train.config import ConfigError, load_recipe
 
 VERBS = ("train", "sft", "eval", "rollout", "report")
 
@@ -74,3 +74,15 @@ def test_sft_alone_has_no_stages(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     recipe, directory = seen[0]
     assert recipe.stages == [] and recipe.run.seed == 5 and str(directory) == "x"
     assert capsys.readouterr().out == "report: x/report.html\n"
+
+
+def test_the_cold_start_alone_is_evaluated_within_the_last_stages_limits() -> None:
+    """A model from nothing has no room for more."""
+    recipe = load_recipe("recipes/quickstart.toml")
+    alone = _without_stages(recipe)
+    last = recipe.stages[-1]
+    assert alone.stages == [] and alone.sft == recipe.sft
+    assert (alone.eval.max_response_tokens, alone.eval.max_turns) == (
+        last.max_response_tokens,
+        last.max_turns,
+    )
