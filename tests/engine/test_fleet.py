@@ -136,6 +136,23 @@ def test_replica_lost_in_the_middle(
     assert fleet.num_up == 2 and fleet.counts.replicas_lost == 1 and fleet.counts.turns_continued >= 1
 
 
+def test_all_turns_of_a_hung_replica_are_cut_off_at_once() -> None:
+    """Not each at its own time-out: the second has asked 40 s after the first."""
+    made = replicas(2)
+
+    async def main() -> float:
+        policy = make_policy("static")
+        async with Fleet(made, policy=policy, limits=FleetLimits(turn_timeout_s=60.0)) as fleet:
+            made[0].hang()
+            first = asyncio.create_task(ask(fleet, "s0/a/0"))
+            await asyncio.sleep(40.0)
+            second = asyncio.create_task(ask(fleet, "s0/a/3"))
+            assert {(await task).finish for task in (first, second)} == {StopReason.stop}
+            return asyncio.get_running_loop().time()
+
+    assert 60.0 < run_virtual(main()) < 70.0
+
+
 def test_500s_are_tried_again_and_only_a_row_of_them_takes_a_replica_down(
     undisturbed: dict[str, Any],
 ) -> None:
