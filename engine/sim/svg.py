@@ -14,6 +14,7 @@ from rocstar.engine.sim.flight import Flight, Sample
 from rocstar.engine.sim.outcome import Outcome
 
 WIDTH, ROW, LEFT, RIGHT = 760, 24, 130, 118
+SHADES = 8
 STYLE = (
     "svg{--paper:#ffffff;--ink:#1c2430;--soft:#5c6675;--line:#e6e9ee;--ours:#0072b2;--peer:#9aa2ad;"
     "--bound:#d55e00;--heat:#0072b2}"
@@ -74,8 +75,7 @@ def occupancy(flights: Sequence[tuple[str, Flight]], title: str, *, columns: int
         body.append(
             f'<rect x="{LEFT}" y="{y:.1f}" width="{inner}" height="{rows * row:.1f}" fill="var(--line)"/>'
         )
-        for r, cells in enumerate(grid):
-            body += _row(cells, LEFT, y + r * row, inner / columns, row)
+        body += _shades(grid, y, inner / columns, row)
         y += rows * row + 10
     for k in range(5):
         x = LEFT + inner * k / 4
@@ -85,20 +85,24 @@ def occupancy(flights: Sequence[tuple[str, Flight]], title: str, *, columns: int
     return _picture(title, y + 18, "".join(body))
 
 
-def _row(cells: Sequence[float], x: float, y: float, width: float, height: float) -> list[str]:
-    """Rectangles of one row; equal neighbours are drawn as one, empty ones not at all."""
-    shades = [math.ceil(10 * min(cell, 1.0) - 1e-9) for cell in cells]
-    out: list[str] = []
-    start = 0
-    for k in range(1, len(shades) + 1):
-        if k == len(shades) or shades[k] != shades[start]:
-            if shades[start]:
-                out.append(
-                    f'<rect x="{x + start * width:.1f}" y="{y:.1f}" width="{(k - start) * width + 0.2:.1f}" '
-                    f'height="{height + 0.2:.1f}" fill="var(--heat)" opacity="{shades[start] / 10}"/>'
+def _shades(grid: Sequence[Sequence[float]], y: float, width: float, height: float) -> list[str]:
+    """One path per shade; equal neighbours of a row are one rectangle, empty cells are not drawn."""
+    paths: dict[int, list[str]] = {}
+    for r, cells in enumerate(grid):
+        shades = [math.ceil(SHADES * min(cell, 1.0) - 1e-9) for cell in cells]
+        start = 0
+        for k in range(1, len(shades) + 1):
+            if k == len(shades) or shades[k] != shades[start]:
+                x, span = LEFT + start * width, (k - start) * width
+                paths.setdefault(shades[start], []).append(
+                    f"M{x:.0f},{y + r * height:.1f}h{span:.0f}v{height:.1f}h-{span:.0f}z"
                 )
-            start = k
-    return out
+                start = k
+    return [
+        f'<path d="{"".join(parts)}" fill="var(--heat)" opacity="{shade / SHADES:g}"/>'
+        for shade, parts in sorted(paths.items())
+        if shade
+    ]
 
 
 def occupancy_grid(
