@@ -25,6 +25,7 @@ import os
 import random
 import sys
 import time
+import zlib
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ def scripts(chat: ChatFormat, tokenizer: ByteTokenizer, turn_tokens: int) -> Scr
         return [*ids[:length], *(suffix if calls else []), stop]
 
     kinds = [[turn(True) for _ in range(rng.choice((1, 2, 3, 5)))] + [turn(False)] for _ in range(64)]
-    return Scripts(lambda request_id: kinds[hash(request_id) % len(kinds)])
+    return Scripts(lambda request_id: kinds[zlib.crc32(request_id.encode()) % len(kinds)])
 
 
 async def measure_lag(lags_s: list[float]) -> None:

@@ -18,7 +18,8 @@ from typing import Any
 from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling, StopReason
 from rocstar.engine.testing import logprob_of
 
-LOGPROBS = tuple(logprob_of(token) for token in range(7))
+LOGPROBS = tuple(logprob_of(token) for token in range(1 << 16))
+"""By token: a fake's own cost must not hide the engine's."""
 
 
 @dataclass(slots=True)
@@ -133,7 +134,7 @@ class FakeReplica:
             done = []
         return Generation(
             ids=tuple(done),
-            logprobs=tuple([LOGPROBS[token % len(LOGPROBS)] for token in done]),
+            logprobs=tuple(map(LOGPROBS.__getitem__, done)),
             version_spans=((0, len(done), self.version),) if done else (),
             finish=ended,
             cached_tokens=cached,
