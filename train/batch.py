@@ -106,6 +106,8 @@ def split_updates(num_examples: int, num_updates: int, rng: random.Random) -> li
 
 MIN_SHARED = 1 / 8
 """Of a row's tokens: what is shared costs attention a mask, which a small saving does not pay."""
+MAX_SCORES = 1 << 24
+"""Of the mask of one row: 64 MB."""
 
 
 def pack(examples: Sequence[Example], *, tokens_per_microbatch: int) -> list[MicroBatch]:
@@ -120,7 +122,7 @@ def pack(examples: Sequence[Example], *, tokens_per_microbatch: int) -> list[Mic
     for example in sorted((e for e in examples if any(e.mask)), key=lambda e: tuple(e.ids)):
         inputs = example.ids[: max(itertools.compress(range(len(example.mask)), example.mask))]
         shared = _common(before, inputs)
-        if shared < MIN_SHARED * len(inputs):
+        if shared < MIN_SHARED * len(inputs) or (len(inputs) - shared) * len(inputs) > MAX_SCORES:
             shared = 0
         if not batches or len(inputs) - shared > room:
             batches.append([])

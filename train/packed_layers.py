@@ -12,6 +12,7 @@ from __future__ import annotations
 from types import MethodType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
@@ -60,8 +61,15 @@ def _forward(layer: Any, hidden_states: Tensor, *, attention: Any, **others: Any
         return plain
     cos_TD, sin_TD = (x[0] for x in others["position_embeddings"])
     kept_R = attention.kept_R if layer.is_last else None
-    hidden_TC = _attention(layer, hidden_states[0], cos_TD, sin_TD, attention, kept_R)
-    return _mlp(layer, hidden_TC)[None]
+
+    def run(hidden_TC: Tensor) -> Tensor:
+        return _mlp(layer, _attention(layer, hidden_TC, cos_TD, sin_TD, attention, kept_R))
+
+    # Backward begins with the last layer: what it kept is needed at once.
+    if layer.gradient_checkpointing and not layer.is_last and torch.is_grad_enabled():
+        again: Tensor = layer._gradient_checkpointing_func(run, hidden_states[0])
+        return again[None]
+    return run(hidden_states[0])[None]
 
 
 def _attention(

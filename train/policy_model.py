@@ -106,7 +106,7 @@ def check_head(model: PreTrainedModel) -> None:
             ]
     finally:
         del decoder.forward
-    expected_V = head(known_D)
+    expected_V = weight_VD @ known_D
     if not torch.allclose(found_V.float(), expected_V.float(), rtol=1e-2, atol=1.0):
         raise ConfigError(
             f"the logits of {name} are not the product of hidden states and head (a scale or a soft cap?); "

@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 
 from rocstar.kernels import grpo
-from rocstar.kernels.grpo import KernelUnavailableError, fused_linear_grpo, fused_linear_nll, ops_for
+from rocstar.kernels.grpo import (
+    KernelUnavailableError,
+    fused_linear_grpo,
+    fused_linear_nll,
+    linear_logprobs,
+    ops_for,
+)
 from rocstar.kernels.tokens import LossSpec, Tokens, TokenStats
 from rocstar.train.algorithm.loss import logprobs_and_entropy, policy_loss
 
@@ -77,6 +83,43 @@ def test_it_is_the_learners_loss() -> None:
         assert relative(ours, theirs) < 1e-5
     dhidden_ND = gradients(result.loss, hidden_ND)[0]
     assert not dhidden_ND[~live_N].any(), "a token without loss contributes exactly nothing"
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 7, 100])
+def test_factors_made_of_the_log_probs_of_this_forward(chunk_rows: int) -> None:
+    """As if somebody had known them before: TIS needs no second pass through the head."""
+    hidden_ND, weight_VD, tokens = problem()
+    tokens = dataclasses.replace(tokens, old_logprobs_N=None)
+    rollout_N = torch.randn(len(tokens.ids_N), generator=torch.Generator().manual_seed(3)) - 4.0
+    logprobs_N = linear_logprobs(hidden_ND, weight_VD, tokens.ids_N, temperature=SPEC.temperature)
+    known = dataclasses.replace(tokens, tis_N=(logprobs_N - rollout_N).exp().clamp(max=2.0))
+    expected = fused_linear_grpo(hidden_ND, weight_VD, known, SPEC)
+    asked: list[int] = []
+
+    def tis_of(logprobs_C: Tensor, rows_C: Tensor) -> Tensor:
+        asked.extend(rows_C.tolist())
+        return (logprobs_C - rollout_N[rows_C]).exp().clamp(max=2.0)
+
+    result = fused_linear_grpo(hidden_ND, weight_VD, tokens, SPEC, tis_of=tis_of, chunk_rows=chunk_rows)
+    assert sorted(asked) == tokens.weights_N.nonzero()[:, 0].tolist(), "once each, and no masked row"
+    assert result.loss.item() == pytest.approx(expected.loss.item(), rel=1e-5)
+    for a, b in zip(
+        gradients(result.loss, hidden_ND, weight_VD),
+        gradients(expected.loss, hidden_ND, weight_VD),
+        strict=True,
+    ):
+        assert relative(a, b) < 1e-5
+    with pytest.raises(ValueError, match="two sources of one factor"):
+        fused_linear_grpo(hidden_ND, weight_VD, known, SPEC, tis_of=tis_of)
+
+
+def test_log_probs_alone() -> None:
+    """Masked rows and old log-probs mean nothing here; no gradient is made, whoever asks."""
+    hidden_ND, weight_VD, tokens = problem()
+    found_N = linear_logprobs(hidden_ND, weight_VD, tokens.ids_N, temperature=0.8, chunk_rows=9)
+    expected_N, _ = logprobs_and_entropy((hidden_ND @ weight_VD.T).detach(), tokens.ids_N, 0.8)
+    torch.testing.assert_close(found_N, expected_N, rtol=1e-6, atol=1e-6)
+    assert not found_N.requires_grad
 
 
 def test_gradients_in_double_precision() -> None:

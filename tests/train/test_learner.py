@@ -4,12 +4,16 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rocstar.kernels.grpo import FusedLoss
+from rocstar.kernels.tokens import Tokens
+from rocstar.train import learner as module
 from rocstar.train.algorithm.loss import token_logprobs
 from rocstar.train.algorithm.off_policy import AFTER_TOOL, ELSEWHERE, Correction, Gate
 from rocstar.train.batch import Example, MicroBatch, empty_microbatch, pack
@@ -141,6 +145,42 @@ def test_what_the_policy_did_not_write_is_no_target() -> None:
     other = replaced(example, len(example.ids) - 1, (example.ids[-1] + 1) % VOCAB, -7.0)
     after, _ = policy_gradient(made, pack([other], tokens_per_microbatch=100))
     assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_a_tool_token_has_no_say_in_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever weight, log-prob or advantage it is given, the gradient is the same to the last bit, and as
+    many rows go through the head as the policy wrote tokens."""
+    made, rows = learner(), []
+    seen: list[tuple[int, float]] = []
+    real = module.fused_linear_grpo
+
+    def counted(
+        hidden_TD: Tensor, weight_VD: Tensor, tokens: Tokens, *others: Any, **named: Any
+    ) -> FusedLoss:
+        seen.append((len(hidden_TD), float(tokens.weights_N.sum())))
+        return real(hidden_TD, weight_VD, tokens, *others, **named)
+
+    monkeypatch.setattr(module, "fused_linear_grpo", counted)
+    for example in examples():
+        is_loss = [bool(m) for m in example.mask]
+        rows.append(
+            dataclasses.replace(
+                example,
+                weights=[w if m else 7.0 for w, m in zip(example.weights, is_loss, strict=True)],
+                rollout_logprobs=[
+                    p if m else -9.0 for p, m in zip(example.rollout_logprobs, is_loss, strict=True)
+                ],
+            )
+        )
+    found = []
+    for batch in (examples(), rows):
+        made.optimizers.zero_grad()
+        (micro,) = pack(batch, tokens_per_microbatch=1000)
+        made.policy_backward(micro, None, settings("token"))
+        found.append(gradients(made))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+    num_policy_tokens = sum(map(sum, MASKS))
+    assert seen == [(num_policy_tokens, pytest.approx(1.0))] * 2
 
 
 def test_only_what_predicts_a_policy_token_reaches_the_head() -> None:

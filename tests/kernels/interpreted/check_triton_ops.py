@@ -190,7 +190,13 @@ def test_a_broken_row_cannot_pass_for_a_number(row: list[float], old: torch.Tens
     assert stats.loss_N.isnan().all() and logits_NV.isnan().any()
 
 
-def test_fused_linear_is_the_same_with_either_backend() -> None:
+def capped(logprobs_C: torch.Tensor, rows_C: torch.Tensor) -> torch.Tensor:
+    """Some factor that depends on log-prob and row."""
+    return (logprobs_C + 4.0 + 0.1 * rows_C).exp().clamp(max=2.0)
+
+
+@pytest.mark.parametrize("tis_of", [None, capped])
+def test_fused_linear_is_the_same_with_either_backend(tis_of: Any) -> None:
     generator = torch.Generator().manual_seed(0)
     hidden_ND = torch.randn(30, 16, generator=generator).requires_grad_(True)
     weight_VD = torch.randn(130, 16, generator=generator).requires_grad_(True)
@@ -200,7 +206,9 @@ def test_fused_linear_is_the_same_with_either_backend() -> None:
         advantages_N=torch.randn(30, generator=generator),
     )
     results = [
-        fused_linear_grpo(hidden_ND, weight_VD, tokens, LossSpec(), backend=backend, chunk_rows=7)
+        fused_linear_grpo(
+            hidden_ND, weight_VD, tokens, LossSpec(), tis_of=tis_of, backend=backend, chunk_rows=7
+        )
         for backend in ("triton", "torch")
     ]
     grads = [torch.autograd.grad(result.loss, (hidden_ND, weight_VD)) for result in results]
