@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -69,9 +70,14 @@ class ChatFormat:
         self.stop_id: int = end_ids[0]
         self.stop_text = self.decode(end_ids[:1])
         self.stop_ids = frozenset({self.stop_id})
+        # Siblings begin with the same prompt; rendering it is the dearest thing their engine does.
+        self._prompt_ids = lru_cache(maxsize=512)(self._make_prompt_ids)
 
     def prompt_ids(self, question: str) -> list[int]:
         """Ids up to and with the opening of the policy's first turn."""
+        return list(self._prompt_ids(question))
+
+    def _make_prompt_ids(self, question: str) -> list[int]:
         messages = [{"role": "user", "content": self._plain(question)}]
         return self._encode(self._render(messages, self.tools, generation_prompt=True))
 

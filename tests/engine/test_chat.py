@@ -421,3 +421,11 @@ def test_rstar2_takes_another_system_message() -> None:
     )
     assert text.startswith("<|im_start|>system\nSYS<|im_end|>\n<|im_start|>user\n")
     assert "# Tools" not in text
+
+
+def test_a_prompt_is_the_callers_own_list() -> None:
+    """Trajectories append to it; a sibling must not see that."""
+    chat = FORMATS["rstar2", False]
+    first = chat.prompt_ids("Q")
+    first.append(7)
+    assert chat.prompt_ids("Q") == first[:-1]
