@@ -67,9 +67,12 @@ def _forward(layer: Any, hidden_states: Tensor, *, attention: Any, **others: Any
 
     # Backward begins with the last layer: what it kept is needed at once.
     if layer.gradient_checkpointing and not layer.is_last and torch.is_grad_enabled():
-        again: Tensor = layer._gradient_checkpointing_func(run, hidden_states[0])
-        return again[None]
-    return run(hidden_states[0])[None]
+        out_TC: Tensor = layer._gradient_checkpointing_func(run, hidden_states[0])
+    else:
+        out_TC = run(hidden_states[0])
+    # No view: FSDP hangs its hooks on what comes out. Nobody else has the tensor.
+    out: Tensor = torch.ops.aten._unsafe_view(out_TC, [1, *out_TC.shape])
+    return out
 
 
 def _attention(
