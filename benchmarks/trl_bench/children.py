@@ -5,6 +5,7 @@ Who waits: the parent for the child it asked; the others sleep in a read of thei
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -52,13 +53,15 @@ class Child:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._process.stdin is not None
-        try:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(OSError):  # what it was still to read
             self._process.stdin.close()  # the end of its input ends it
+        try:
             self._process.wait(30)
-        except (OSError, subprocess.TimeoutExpired):
+        except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._process.stdout.close()
 
     def ask(self, **command: Any) -> dict[str, Any]:
         """Send a command and wait for the answer."""
