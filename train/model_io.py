@@ -20,6 +20,7 @@ from rocstar.train.config import ConfigError
 
 disable_progress_bar()  # type: ignore[no-untyped-call]  # its lines would tear the live status
 
+ALIGNMENT = 64
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -78,11 +79,23 @@ def check_vocabulary(path: str, tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def load_model(path: str, dtype: Literal["float32", "bfloat16"]) -> PreTrainedModel:
-    """A causal LM from a directory or the hub. ConfigError if it cannot be loaded."""
+    """A causal LM from a directory or the hub, in memory of its own. ConfigError if it cannot be loaded.
+
+    A weight in the file's mapping lies where the file's header ends. Products of such rows round otherwise
+    than those of weights that torch allocated, and a run that is resumed would not be the one that went on.
+    """
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype])
     except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(f"model.path = {path!r} cannot be loaded: {_first_line(error)}") from None
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # Weights in a file begin anywhere, those in memory at multiples of ALIGNMENT, and the order of a
+            # BLAS's sums can depend on it: a run that goes on from a file must not differ by that.
+            if parameter.data_ptr() % ALIGNMENT:
+                parameter.data = parameter.data.clone()
     result: PreTrainedModel = model
     return result
 

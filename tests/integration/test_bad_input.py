@@ -84,7 +84,7 @@ def train(*options: str, recipe: str = "coin.toml") -> list[str]:
         (["--sft.max_tokens=8"], ["sft.max_tokens = 8", "raise it"]),
         (["--model.path=./gone"], ["./gone", "does not exist"]),
         (["--model.template=gone.jinja"], ["gone.jinja", "compact"]),
-        (["--model.template=no_tools.jinja"], ["no_tools.jinja", "ignores tools", "use template = 'rstar2'"]),
+        (["--model.template=no_tools.jinja"], ["no_tools.jinja", "ignores tools", "template = 'rstar2'"]),
         (["--model.scratch.hidden_size=31"], ["hidden_size = 31", "make it a multiple of"]),
         (["--tool.flavour=numpy"], ["tool.flavour = 'numpy'", "stdlib"]),
         (["--stages.1.max_response_tokens=5000"], ["stages.1.max_response_tokens = 5000", "lower it"]),
@@ -145,7 +145,7 @@ def without_config(model: Path) -> None:
     [
         (without_tokenizer, ["has no tokenizer", "copy tokenizer.json"]),
         (without_template, ["no chat template", "set model.template"]),
-        (without_tools, ["ignores tools", "use template"]),
+        (without_tools, ["ignores tools", "use a bundled template"]),
         (of_unknown_type, ["cannot be loaded", "abacus"]),
         (without_config, ["no config.json", "not a Hugging Face model directory"]),
     ],

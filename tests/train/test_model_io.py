@@ -1,6 +1,7 @@
 """Models from disk: what is missing is named before anything is loaded."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rocstar.train.config import ConfigError, ScratchConfig
 from rocstar.train.model_io import (
+    ALIGNMENT,
     check_model_path,
     check_vocabulary,
     load_max_positions,
@@ -27,12 +29,28 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_begin_where_those_in_memory_do(directory: Path, dtype: str) -> None:
+    """Odd shapes and a small norm weight between: in the file most begin at no multiple of 64."""
+    found = list(load_model(str(directory), dtype).parameters())  # type: ignore[arg-type]
+    assert found and not any(parameter.data_ptr() % ALIGNMENT for parameter in found)
+
+
 def test_a_whole_directory_loads(directory: Path) -> None:
     check_model_path(str(directory))
     assert load_max_positions(str(directory)) == 1024
     assert load_tokenizer(str(directory)).chat_template == "x"
     assert load_model(str(directory), "float32").dtype == torch.float32
     assert load_model(str(directory), "bfloat16").dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_lie_where_torch_would_put_them(directory: Path, dtype: Any) -> None:
+    """Not in the file, whose header gives them an odd address: products would round otherwise."""
+    model = load_model(str(directory), dtype)
+    assert {parameter.data_ptr() % 64 for parameter in model.parameters()} == {0}
+    any_model: Any = model
+    assert any_model.lm_head.weight is any_model.model.embed_tokens.weight, "and a tied head stays tied"
 
 
 @pytest.mark.parametrize(
