@@ -119,7 +119,7 @@ def pack(examples: Sequence[Example], *, tokens_per_microbatch: int) -> list[Mic
     batches: list[list[_Row]] = []
     room, before = 0, ()  # type: int, Sequence[int]
     # In the order of their ids, no row shares more with an earlier one than with the one before it.
-    for example in sorted((e for e in examples if any(e.mask)), key=lambda e: tuple(e.ids)):
+    for example in sorted((e for e in examples if any(e.mask)), key=lambda e: (tuple(e.ids), e.name)):
         inputs = example.ids[: max(itertools.compress(range(len(example.mask)), example.mask))]
         shared = _common(before, inputs)
         if shared < MIN_SHARED * len(inputs) or (len(inputs) - shared) * len(inputs) > MAX_SCORES:
