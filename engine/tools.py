@@ -263,9 +263,19 @@ _WHY = {
 
 
 def result_text(result: ExecResult, style: TextStyle) -> str:
-    """What the policy reads. No wall time in it, except in the original's own strings (`rstar2`)."""
+    """What the policy reads. No wall time and no memory address in it, except in the original's own strings
+    (`rstar2`): the same program would print others in the next run.
+    """
     if style == "rstar2":
         return _rstar2_text(result)
+    return _ADDRESS.sub("0x...", _text(result, style))
+
+
+_ADDRESS = re.compile(r"(?<= at )0x[0-9a-f]{6,16}(?=>)")
+"""As in `<function f at 0x7f1f77c37d40>`."""
+
+
+def _text(result: ExecResult, style: TextStyle) -> str:
     if result.status is Status.OK:
         parts = [result.stdout.strip("\n"), result.value or ""]
         return "\n".join(part for part in parts if part) or "(no output)"

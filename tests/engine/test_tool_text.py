@@ -243,3 +243,21 @@ def test_cut_of_megabytes_encodes_only_its_ends() -> None:
 
 def test_short_text_is_not_even_encoded() -> None:
     assert cut_middle("ab", None, 8) == "ab"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("style", ["brief", "plain"])
+@pytest.mark.parametrize(
+    ("printed", "told"),
+    [
+        ("<generator object <genexpr> at 0x7f1f77c37d40>", "<generator object <genexpr> at 0x...>"),
+        ("[<A object at 0x55d0aa>, <A object at 0x55d0ab>]", "[<A object at 0x...>, <A object at 0x...>]"),
+        ("0x7f1f77c37d40", "0x7f1f77c37d40"),
+        ("found at 0x7f1f77c37d40", "found at 0x7f1f77c37d40"),
+    ],
+)
+def test_addresses_are_not_told(style: Any, printed: str, told: str) -> None:
+    """They are others in every run, and what the policy reads would be."""
+    assert result_text(fake.ok(printed), style) == result_text(fake.ok(value=printed), style) == told
+    error = fake.error(f"AttributeError: {printed}\n")
+    assert result_text(error, style) == f"AttributeError: {told}"
+    assert printed in result_text(fake.ok(printed), "rstar2")
