@@ -20,7 +20,6 @@ from rocstar.train.config import ConfigError
 
 disable_progress_bar()  # type: ignore[no-untyped-call]  # its lines would tear the live status
 
-ALIGNMENT = 64
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -90,12 +89,6 @@ def load_model(path: str, dtype: Literal["float32", "bfloat16"]) -> PreTrainedMo
         raise ConfigError(f"model.path = {path!r} cannot be loaded: {_first_line(error)}") from None
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            # Weights in a file begin anywhere, those in memory at multiples of ALIGNMENT, and the order of a
-            # BLAS's sums can depend on it: a run that goes on from a file must not differ by that.
-            if parameter.data_ptr() % ALIGNMENT:
-                parameter.data = parameter.data.clone()
     result: PreTrainedModel = model
     return result
 

@@ -9,7 +9,6 @@ from transformers import PreTrainedTokenizerBase
 
 from rocstar.train.config import ConfigError, ScratchConfig
 from rocstar.train.model_io import (
-    ALIGNMENT,
     check_model_path,
     check_vocabulary,
     load_max_positions,
@@ -27,13 +26,6 @@ def directory(tmp_path: Path) -> Path:
     build_model(SCRATCH, len(tokenizer), seed=0).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     return tmp_path / "model"
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_weights_begin_where_those_in_memory_do(directory: Path, dtype: str) -> None:
-    """Odd shapes and a small norm weight between: in the file most begin at no multiple of 64."""
-    found = list(load_model(str(directory), dtype).parameters())  # type: ignore[arg-type]
-    assert found and not any(parameter.data_ptr() % ALIGNMENT for parameter in found)
 
 
 def test_a_whole_directory_loads(directory: Path) -> None:
