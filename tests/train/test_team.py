@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from rocstar.train import team as module
-from rocstar.train.config import ScratchConfig
+from rocstar.train.config import ModelConfig, ScratchConfig
 from rocstar.train.optim import OptimSpec
 from rocstar.train.scratch import build_model
-from rocstar.train.team import LearnerTeam, World, num_cores
+from rocstar.train.team import LearnerTeam, World, is_apart, local_device, num_cores, placed
 
 ALONE = World(rank=0, size=1)
 SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
@@ -32,6 +32,22 @@ def test_ranks_share_the_cores_of_their_machine(
 ) -> None:
     monkeypatch.setattr(module, "num_cores", lambda: 8)
     assert World(rank=0, size=32, local_size=local_size).threads(wanted, alone=alone) == expected
+
+
+def test_a_rank_learns_on_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert local_device() == torch.device("cpu") or torch.cuda.is_available()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert local_device() == torch.device("cuda", 3)
+    monkeypatch.delenv("LOCAL_RANK")
+    assert local_device() == torch.device("cuda", 0)
+
+
+def test_a_model_that_learns_in_bfloat16_is_not_the_one_that_is_served() -> None:
+    half = ModelConfig(dtype="bfloat16")
+    assert not is_apart(ALONE, ModelConfig())
+    assert is_apart(ALONE, half) and is_apart(World(rank=0, size=2), ModelConfig())
+    assert placed(build_model(SCRATCH, 40, seed=0), half).dtype == torch.bfloat16
 
 
 def test_one_process_takes_what_torch_takes() -> None:
