@@ -26,8 +26,10 @@ BUCKETS = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed"
 def interrupt(workshop: Any) -> Callable[[Path, str, int], tuple[int, str]]:
     """Run the recipe until a line begins so, send the signal, return the exit code and all messages."""
 
-    def run(directory: Path, line_start: str, number: int) -> tuple[int, str]:
-        process: subprocess.Popen[str] = workshop.start("train", "coin.toml", "--output-dir", str(directory))
+    def run(directory: Path, line_start: str, number: int, *options: str) -> tuple[int, str]:
+        process: subprocess.Popen[str] = workshop.start(
+            "train", "coin.toml", "--output-dir", str(directory), *options
+        )
         with process:
             assert process.stderr is not None
             seen = ""
@@ -194,10 +196,12 @@ def test_ctrl_c_ends_with_130_and_the_last_checkpoint_whole(
     workshop: Any, interrupt: Callable[..., tuple[int, str]], read_rows: Rows
 ) -> None:
     directory = workshop.directory / "interrupted"
-    code, messages = interrupt(directory, "step 2/4", signal.SIGINT)
+    # So many steps that it cannot end by itself before the signal comes, however busy the machine is.
+    code, messages = interrupt(directory, "step 2/102", signal.SIGINT, "--stages.0.steps=100")
     assert code == 130
     assert "Traceback" not in messages and "interrupted" in messages
     saved = checkpoint.latest(directory)
-    assert saved is not None and saved.name in ("step_1", "step_2")
+    assert saved is not None
     AutoModelForCausalLM.from_pretrained(saved)
-    assert [row["step"] for row in read_rows(directory, "rl")][-1] == 2
+    last = read_rows(directory, "rl")[-1]["step"]
+    assert int(saved.name.removeprefix("step_")) in (last - 1, last) and 2 <= last < 102

@@ -1,7 +1,6 @@
 """Packing changes nothing: every loss token once, behind its predictor, with its own weight."""
 
 import itertools
-import os
 import random
 from collections import Counter
 from itertools import count
@@ -141,7 +140,8 @@ def test_what_rows_begin_with_in_common_is_computed_once_and_every_target_keeps_
         for s, (own, shared) in enumerate(zip(micro.lengths_S, micro.shared_S, strict=True)):
             assert own + shared == len(sequences[s])
             if s and shared == 0:  # then little is alike, or it is the first
-                common = os.path.commonprefix([sequences[s - 1], sequences[s]])
+                pairs = zip(sequences[s - 1], sequences[s], strict=False)
+                common = list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
                 assert len(common) < len(sequences[s]) / 8 or not common
     assert seen == Counter(e.name for e in examples if any(e.mask))
 

@@ -333,6 +333,16 @@ def test_a_gradient_that_is_not_finite_changes_nothing(
     assert stopped.value.parts and all(math.isnan(part.loss) for part in stopped.value.parts)
 
 
+def test_a_norm_that_overflows_stops_a_step_whose_losses_are_numbers() -> None:
+    made = learner()
+    rows = [dataclasses.replace(example, advantage=1e30) for example in examples()]
+    before = weights_of(made)
+    with pytest.raises(NonFiniteGradientError, match="gradient norm inf") as stopped:
+        made.policy_step([pack(rows, tokens_per_microbatch=16)], SETTINGS)
+    assert all(math.isfinite(part.loss) for part in stopped.value.parts)
+    assert all(torch.equal(a, b) for a, b in zip(before, weights_of(made), strict=True))
+
+
 @pytest.mark.parametrize("clip", [1e-3, math.inf])
 def test_the_norm_is_told_as_it_was_and_clipped(clip: float) -> None:
     made = learner(clip=clip)

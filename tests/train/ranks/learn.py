@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import math
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -180,9 +181,13 @@ def fork(size: int, out: Path) -> None:
             sys.stdout.flush()
             os._exit(0)
         children.append(child)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    if any(codes):
-        sys.exit(f"{size} ranks ended with {codes}")
+    while children:
+        child, status = os.wait()
+        children.remove(child)
+        if status:  # the others would wait for it
+            for other in children:
+                os.kill(other, signal.SIGKILL)
+            sys.exit(f"one of {size} ranks ended with {os.waitstatus_to_exitcode(status)}")
 
 
 if __name__ == "__main__":
