@@ -1,5 +1,8 @@
 """Short attention is attention, values and gradients; the switch of the products keeps float32."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -67,17 +70,24 @@ def test_it_is_for_short_rows_of_float32_on_a_cpu_that_gains(monkeypatch: pytest
         assert not short_attention.is_faster(q, k)
 
 
-def test_products_stay_float32_and_the_setting_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def ieee() -> Iterator[Any]:
+    """The setting of products in float32, plain while the test runs."""
     settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    monkeypatch.setattr(settings, "fp32_precision", "ieee")
+    before, settings.fp32_precision = settings.fp32_precision, "ieee"
+    yield settings
+    settings.fp32_precision = before
+
+
+def test_products_stay_float32_and_the_setting_is_put_back(ieee: Any) -> None:
     a = torch.randn(300, 300, generator=torch.Generator().manual_seed(0))
     with fast_products():
         error = (a @ a).double() - a.double() @ a.double()
         assert float(error.abs().max() / (a @ a).abs().max()) < cpu_products.EXACT
-    assert settings.fp32_precision == "ieee"
+    assert ieee.fp32_precision == "ieee"
     with pytest.raises(RuntimeError, match="cannot be multiplied"), fast_products():
         a @ a[:, :7].T
-    assert settings.fp32_precision == "ieee"
+    assert ieee.fp32_precision == "ieee"
 
 
 def test_a_cpu_that_would_lose_precision_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
