@@ -11,6 +11,7 @@ import io
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -163,6 +164,8 @@ class Workshop:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
+            # A shell starts background jobs with SIGINT ignored, and children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     @staticmethod
