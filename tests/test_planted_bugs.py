@@ -206,9 +206,9 @@ BUGS: list[tuple[str, str, str, str]] = [
         "tests/engine/test_rollout.py",
     ),
     (
-        "engine/inference/embedded.py",
-        "            row.cached = 0\n\n    @torch",
-        "            pass\n\n    @torch",
+        "engine/inference/slots.py",
+        "            row.cached = 0\n\n    def take_extras",
+        "            pass\n\n    def take_extras",
         "tests/engine/test_embedded.py::test_publish_invalidates_every_key_and_value",
     ),
     ("train/verify.py", "if count > 1:", "if count > 2:", "tests/train/test_verify.py"),
