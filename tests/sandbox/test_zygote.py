@@ -5,7 +5,9 @@ import json
 import os
 import socket
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -28,6 +30,17 @@ def value_pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     yield read_end
     os.close(read_end)
     os.close(write_end)
+
+
+@pytest.fixture(autouse=True)
+def pytest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell that exits takes its process with it: no thread would start here afterwards."""
+
+    def finish(exit_code: int) -> int:
+        cell.flush()
+        return exit_code
+
+    monkeypatch.setattr(cell, "finish", finish)
 
 
 @pytest.fixture
@@ -133,6 +146,17 @@ def test_no_memory_left_even_for_the_report(
     monkeypatch.setattr(cell, "keep_cell_frames", no_memory)
     assert cell.run_source(b"raise MemoryError") == cell.MEMORY_EXIT
     assert error_stream.getvalue() == "MemoryError\n"
+
+
+def test_a_cell_that_exits_leaves_the_tests_their_threads(
+    main_names: dict[str, Any], value_pipe: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """... not even with another thread alive, which a whole run of the tests always has."""
+    monkeypatch.setattr(cell, "_cells", 0)
+    with ThreadPoolExecutor(2) as threads:
+        threads.submit(threading.Event().wait, 0.5)
+        assert cell.run_session_cell(b"raise SystemExit", None) == (0, b"", True)
+        assert threads.submit(int, "7").result(timeout=20) == 7
 
 
 def test_cells_are_numbered_and_end_only_when_they_exit(
