@@ -9,7 +9,8 @@ equal length are made up. Forward, backward, clipping and AdamW in float32; no K
 Each side is a process of its own on one core with one thread. First both write the gradients of the same
 update, which must agree. Then rounds in turn: rocstar, every setting of TRL. A ratio is that of one round
 against the setting of TRL with the smallest median; the median over rounds is quoted, in wall and in CPU
-time, and a bar takes the smaller one.
+time, and a bar takes the smaller one. The last setting of TRL, compared apart, is its own second one with
+the switch of kernels/cpu_products.py, which rocstar's learner throws by itself.
 """
 
 from __future__ import annotations
@@ -61,10 +62,12 @@ class Setting:
     size: int
     count: int
     together: int
+    is_switched: bool = False
+    """float32 products as rocstar's learner chooses them."""
 
     @property
     def name(self) -> str:
-        return f"bs {self.size} ga {self.count} spg {self.together}"
+        return f"bs {self.size} ga {self.count} spg {self.together}" + " switched" * self.is_switched
 
 
 def settings_for(num_rows: int) -> list[Setting]:
@@ -77,6 +80,7 @@ def settings_for(num_rows: int) -> list[Setting]:
         Setting(size=part, count=many, together=many),
         Setting(size=quarter, count=few, together=1),
         Setting(size=num_rows, count=1, together=1),
+        Setting(size=part, count=many, together=many, is_switched=True),
     ]
 
 
@@ -133,7 +137,7 @@ def measure(case: Case, options: argparse.Namespace, folder: Path) -> dict[str, 
                     "trl_update.py",
                     [
                         *(str(case.model), str(for_peer), str(setting.size), str(setting.count)),
-                        *(str(setting.together), str(LR)),
+                        *(str(setting.together), str(LR), str(int(setting.is_switched))),
                     ],
                     core=options.core,
                 )
@@ -148,6 +152,11 @@ def measure(case: Case, options: argparse.Namespace, folder: Path) -> dict[str, 
             agreement.append({"peer": child.name, "grad_norm": child.ask(do="update")["grad_norm"]})
         rounds = [{child.name: child.ask(do="update") for child in children} for _ in range(options.rounds)]
     return summary(case, [peer.name for peer in peers], agreement, rounds)
+
+
+def ratios_to(name: str, rounds: list[dict[str, Any]], clock: str) -> list[float]:
+    """Its seconds over rocstar's, round by round."""
+    return [one[name][clock] / one["rocstar"][clock] for one in rounds]
 
 
 def disagreement(ours: Child, peer: Child, folder: Path) -> dict[str, Any]:
@@ -176,14 +185,10 @@ def summary(
         return [one[name][clock] for one in rounds]
 
     tokens = case.batch.about()["tokens"]
-    best = min(peers, key=lambda name: median(seconds(name, "wall_s")))
-    ratios = {
-        clock: [
-            theirs / mine
-            for theirs, mine in zip(seconds(best, clock), seconds("rocstar", clock), strict=True)
-        ]
-        for clock in ("wall_s", "cpu_s")
-    }
+    plain = [name for name in peers if not name.endswith(" switched")]
+    best = min(plain, key=lambda name: median(seconds(name, "wall_s")))
+    ratios = {clock: ratios_to(best, rounds, clock) for clock in ("wall_s", "cpu_s")}
+    switched = {name: ratios_to(name, rounds, "wall_s") for name in peers if name not in plain}
     sides = []
     for name in ("rocstar", *peers):
         wall = seconds(name, "wall_s")
@@ -210,6 +215,7 @@ def summary(
         "speedup_wall": round(median(ratios["wall_s"]), 3),
         "speedup_cpu": round(median(ratios["cpu_s"]), 3),
         "speedup_wall_range": [round(min(ratios["wall_s"]), 3), round(max(ratios["wall_s"]), 3)],
+        "speedup_wall_switched": {name: round(median(found), 3) for name, found in switched.items()},
         "sides": sides,
     }
 
@@ -225,7 +231,8 @@ def show(found: dict[str, Any]) -> None:
     print(table(names, [[side[name] for name in names] for side in found["sides"]]))
     print(
         f"against {found['best_of_trl']}: {found['speedup_wall']}x wall "
-        f"{found['speedup_wall_range']}, {found['speedup_cpu']}x CPU",
+        f"{found['speedup_wall_range']}, {found['speedup_cpu']}x CPU; "
+        f"apart: {found['speedup_wall_switched']}",
         flush=True,
     )
 
@@ -237,7 +244,7 @@ def main() -> int:
     parser.add_argument("--trl-python", type=Path, required=True, help="Python of the peer's environment")
     parser.add_argument("--run", type=Path, action="append", required=True, help="a run of rocstar train")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--settings", type=int, default=4, help="only the first so many settings of TRL")
+    parser.add_argument("--settings", type=int, default=5, help="only the first so many settings of TRL")
     parser.add_argument("--batches", default="equal,equal prompts apart,recorded")
     parser.add_argument("--tokens", type=int, default=0, help="tokens per microbatch; 0 = as in the recipe")
     parser.add_argument("--core", type=int, default=1)

@@ -1,11 +1,11 @@
 """One GRPO update of TRL's GRPOTrainer, again and again, on given rows. Run by the peer's interpreter.
 
-    python trl_update.py MODEL ROWS.json BATCH ACCUMULATION GENERATION_BATCHES LR
+    python trl_update.py MODEL ROWS.json BATCH ACCUMULATION GENERATION_BATCHES LR SWITCHED
 
 Generation is replaced by the given rows; the trainer's own code makes the batches, the loss, backward, clip
 and optimizer step. An update is timed from its first batch to the end of its optimizer step: no generation,
 no logging. ROWS has BATCH x ACCUMULATION rows; GENERATION_BATCHES says over how many of these batches rows
-are padded to one length (`steps_per_generation`).
+are padded to one length (`steps_per_generation`). SWITCHED = 1: float32 products in oneDNN, as rocstar's.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ class Driver(TrainerCallback):
 
 
 def trainer(options: list[str], scratch: str) -> GRPOTrainer:
-    model_dir, rows_file, batch, accumulation, generation_batches, lr = options
+    model_dir, rows_file, batch, accumulation, generation_batches, lr, switched = options
+    if switched == "1":
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # on this CPU it stays float32: gradients agree
     with open(rows_file) as file:
         rows = json.load(file)
     size = int(batch) * int(generation_batches)
