@@ -33,7 +33,7 @@ async def open_sandbox(recipe: Recipe) -> AsyncIterator[SandboxPool]:
         max_live=engine.sandbox_children or None,
         max_sessions=engine.max_running if tool.kind == "jupyter" else 0,
         # A trajectory ends within its own time limit: no interpreter is taken from a living one.
-        lease_s=engine.turn_timeout_s + 60.0,
+        lease_s=engine.trajectory_timeout_s + 60.0,
     )
     async with pool:
         yield pool
@@ -81,7 +81,7 @@ def make_agent(
             max_response_tokens=max_response_tokens,
             max_turns=max_turns,
             max_tool_tokens=recipe.tool.max_output_tokens,
-            timeout_s=recipe.engine.turn_timeout_s,
+            timeout_s=recipe.engine.trajectory_timeout_s,
         ),
         sampling=Sampling(temperature=recipe.rl.temperature),
     )

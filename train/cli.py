@@ -210,7 +210,7 @@ def _train(options: argparse.Namespace, rest: list[str]) -> int:
         raise ConfigError("--world describes a plan; it needs --dry-run (torchrun says how many ranks run)")
     from rocstar.train.main import train
 
-    directory = Path(options.output_dir or recipe.run.output_dir or f"runs/{recipe.run.name}")
+    directory = Path(options.output_dir or f"runs/{recipe.run.name}")
     train(recipe, directory, resume=options.resume, rollouts=options.from_rollouts)
     if os.environ.get("RANK", "0") == "0":
         print(f"report: {directory / 'report.html'}")

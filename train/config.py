@@ -14,7 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from rocstar.train.engine_config import EngineConfig
+from rocstar.train.section import Section
 
 
 class ConfigError(Exception):
@@ -25,16 +28,9 @@ class TrainingStopped(Exception):
     """A run that cannot usefully go on: the reason and what to do, in one message. Exit code 1."""
 
 
-class Section(BaseModel):
-    """A table of the recipe: an unknown key is an error, values do not change after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 class RunConfig(Section):
     name: str = "run"
     seed: int = 0
-    output_dir: str = Field("", description="run directory; empty = runs/NAME")
     threads: int = Field(0, ge=0, description="torch threads of this process; 0 = torch's default")
     trackers: list[str] = Field([], description="any of tensorboard, wandb, trackio")
 
@@ -74,6 +70,11 @@ class ToolConfig(Section):
     kind: Literal["python", "jupyter"] = Field(
         "python", description="a program per call, or cells of one live interpreter per trajectory"
     )
+    sandbox: Literal["local", "redis"] = Field(
+        "local",
+        description="where programs run: on this machine, or by the workers (`rocstar sandbox worker`) at "
+        "the Redis of ROCSTAR_REDIS_URL",
+    )
     text: Literal["brief", "plain", "rstar2"] = Field("plain", description="how results are put in words")
     flavour: str = Field(
         "stdlib",
@@ -91,6 +92,11 @@ class ToolConfig(Section):
             raise ValueError(
                 "flavour = 'auto' chooses for each program, and an interpreter that lives (kind = 'jupyter') "
                 "keeps what it began with; name a flavour"
+            )
+        if self.kind == "jupyter" and self.sandbox == "redis":
+            raise ValueError(
+                "sandbox = 'redis' runs single programs, and kind = 'jupyter' needs interpreters that live; "
+                "set sandbox = 'local' or kind = 'python'"
             )
         return self
 
@@ -219,13 +225,6 @@ class EvalConfig(Section):
     every: int = Field(0, ge=0, description="also every so many RL steps; 0 = only before and after")
 
 
-class EngineConfig(Section):
-    max_running: int = Field(256, ge=1, description="rows decoded together by the embedded engine")
-    deterministic: bool = Field(False, description="decode in lockstep with the tools: same seed, same bits")
-    sandbox_children: int = Field(0, ge=0, description="live children at most; 0 = twice the cores")
-    turn_timeout_s: float = Field(600.0, gt=0)
-
-
 class CheckpointConfig(Section):
     every: int = Field(0, ge=0, description="RL steps; 0 = only at the end of a stage")
     keep_last: int = Field(2, ge=1)
@@ -239,7 +238,7 @@ class Recipe(Section):
     sft: SftConfig = SftConfig()
     rl: RlConfig = RlConfig()
     off_policy: OffPolicyConfig = OffPolicyConfig()
-    stages: list[StageConfig] = []
+    stages: list[StageConfig] = Field([])
     eval: EvalConfig = EvalConfig()
     engine: EngineConfig = EngineConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

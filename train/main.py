@@ -126,7 +126,7 @@ async def _run(
         if saved is not None:
             console.note(f"resuming from {saved}")
         builder = _Builder(recipe, run_dir, world, thread, metrics, trackers, console, tell, saved)
-        async with guarded(run_dir, stall_s=stall_s(recipe.engine.turn_timeout_s), note=console.note):
+        async with guarded(run_dir, stall_s=stall_s(recipe.engine.trajectory_timeout_s), note=console.note):
             if isinstance(supply, Records):
                 await builder.recorded(supply)
             else:

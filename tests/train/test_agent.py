@@ -45,7 +45,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
         (
             {
                 "tool": {"kind": "jupyter", "flavour": "numeric"},
-                "engine": {"max_running": 40, "sandbox_children": 3, "turn_timeout_s": 700.0},
+                "engine": {"max_running": 40, "sandbox_children": 3, "trajectory_timeout_s": 700.0},
             },
             ["numeric", "verifier"],
             {"max_live": 3, "max_sessions": 40, "lease_s": 760.0},

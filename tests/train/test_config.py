@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocstar.engine.scheduling.policies import POLICIES as SCHEDULER_POLICIES
 from rocstar.train.cli import main
 from rocstar.train.config import (
     ConfigError,
@@ -21,6 +22,7 @@ from rocstar.train.config import (
     parse_recipe,
     to_toml,
 )
+from rocstar.train.engine_config import POLICIES
 
 RECIPES = sorted((Path(__file__).parents[2] / "train" / "recipes").glob("*.toml"))
 
@@ -154,3 +156,52 @@ def test_lockstep_trains_in_turns() -> None:
     assert parse_recipe(lockstep, where="r").rl.max_staleness == 0
     with pytest.raises(ConfigError, match=r"max_staleness = 2 .* excludes"):
         parse_recipe({**lockstep, "rl": {"max_staleness": 2}}, where="r")
+
+
+def test_the_policies_are_the_schedulers() -> None:
+    assert tuple(SCHEDULER_POLICIES) == POLICIES
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ({"kind": "vllm"}, "engine.kind = 'vllm'"),
+        ({"policy": "predictiv"}, "'predictive'?"),
+        ({"replicas": 0}, "replicas = 0: there must be at least 1"),
+        ({"kind": "sglang", "replicas": [[0], []]}, "every server needs a GPU"),
+        ({"kind": "sglang", "replicas": [[0], [0]]}, "each is of one server"),
+        ({"kind": "sglang", "replicas": [[0, 1], [2]]}, "as many GPUs each"),
+        ({"kind": "sglang", "args": {"model_path": "x"}}, "rocstar sets it itself; leave it out"),
+        ({"kind": "sglang", "args": {"--tp-size": 2}}, "write 'tp-size'"),
+        ({"kind": "sglang", "args": {"tp-size": {"a": 1}}}, "a text, a number"),
+        ({"args": {"tp-size": 2}}, "set kind = 'sglang'"),
+        ({"publish": "broadcast"}, "publish = 'broadcast' is of servers only"),
+        ({"placement": "restart"}, "placement = 'restart' is of servers only"),
+        ({"replicas": [[0]]}, "GPU numbers is of servers only"),
+        ({"kind": "sglang", "placement": "restart", "publish": "broadcast"}, "set publish = 'disk'"),
+        ({"kind": "sglang", "deterministic": True}, "of one embedded engine"),
+        ({"replicas": 2, "deterministic": True}, "replicas = 1"),
+        ({"turn_timeout_s": 9.0}, "did you mean 'trajectory_timeout_s'?"),
+    ],
+)
+def test_an_engine_that_cannot_be_is_refused(engine: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_recipe({"engine": engine}, where="r.toml")
+    assert words in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_notebook_is_not_on_redis() -> None:
+    with pytest.raises(ConfigError, match="set sandbox = 'local' or kind = 'python'"):
+        parse_recipe({"tool": {"kind": "jupyter", "sandbox": "redis"}}, where="r.toml")
+
+
+def test_an_engine_reads_back_equal() -> None:
+    engine = {
+        "kind": "sglang",
+        "replicas": [[4, 5], [6, 7]],
+        "policy": "thunder",
+        "args": {"tp-size": 2, "mem_fraction_static": 0.8, "enable-metrics": True, "lora-paths": ["a", "b"]},
+    }
+    recipe = parse_recipe({"engine": engine}, where="test")
+    assert recipe.engine.num_replicas == 2 and recipe.engine.gpus_of(1) == [6, 7]
+    assert parse_recipe(tomllib.loads(to_toml(recipe)), where="test") == recipe
