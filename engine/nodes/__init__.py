@@ -1,0 +1,1 @@
+"""Groups rolled out on several nodes: one grants them, the others serve."""

@@ -1,0 +1,79 @@
+"""Another node over HTTP. Whatever goes wrong there is a NodeError; the caller sets the deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+
+import aiohttp
+
+from rocstar.engine.inference.base import KvLoad
+from rocstar.engine.nodes.node import GroupOrder, NodeError
+from rocstar.engine.nodes.wire import WireError, decode_group, encode_order
+from rocstar.engine.types import Group
+
+MAX_ANSWER_BYTES = 1 << 30
+"""A group of 64 trajectories of 128k tokens is about 140 MB."""
+CONNECT_TIMEOUT_S = 10.0
+
+
+class HttpNode:
+    """A node's service at `url` (service.py). Implements `node.Node`."""
+
+    def __init__(self, name: str, url: str, session: aiohttp.ClientSession) -> None:
+        self.name, self._url, self._session = name, url, session
+
+    async def roll_out(self, order: GroupOrder, *, timeout_s: float) -> Group:
+        try:
+            body = encode_order(order, timeout_s=timeout_s)
+            answer = await self._ask("POST", "/v1/groups", body)
+            return await asyncio.to_thread(decode_group, answer, order)
+        except WireError as error:
+            raise NodeError(str(error)) from None
+
+    async def load(self) -> KvLoad:
+        told = await self._ask("GET", "/v1/load", None)
+        try:
+            fields = json.loads(told)
+            return KvLoad(**{name: int(fields[name]) for name in ("total", "used", "running", "waiting")})
+        except (ValueError, TypeError, KeyError) as error:
+            raise NodeError(f"no load: {error!r}") from None
+
+    async def _ask(self, method: str, path: str, body: bytes | None) -> bytes:
+        try:
+            async with self._session.request(method, self._url + path, data=body) as response:
+                answer = await _read(response)
+                if response.status != 200:
+                    raise NodeError(f"{path} answered {response.status}: {_shown(answer)}")
+                return answer
+        except (aiohttp.ClientError, OSError) as error:
+            raise NodeError(f"{path}: {type(error).__name__}: {error}") from None
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    chunks, size = [], 0
+    async for chunk in response.content.iter_any():
+        size += len(chunk)
+        if size > MAX_ANSWER_BYTES:
+            raise NodeError(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _shown(answer: bytes) -> str:
+    return answer[:300].decode("utf-8", "replace")
+
+
+@contextlib.asynccontextmanager
+async def node_session(token: str) -> AsyncIterator[aiohttp.ClientSession]:
+    """One session for all nodes of a run: no proxy, no redirect, a connection for each group in flight."""
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        headers={"Authorization": f"Bearer {token}"},
+        timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT_S),
+        trust_env=False,
+        auto_decompress=False,
+    ) as session:
+        yield session

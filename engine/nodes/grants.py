@@ -1,0 +1,184 @@
+"""Which node rolls out which group: a pure state machine, with no task, no clock and no randomness.
+
+    submit, ended, failed, withdraw, up, down, seen ──> Grants ──> grants(): (group, node) pairs
+
+A group goes, in the order of submission, to the node with the most predicted-free KV:
+
+    free = total - max(used, sum over the groups it has of size * predicted tokens of a trajectory)
+
+`used` is the node's own last report, the sum is what those groups will have grown to. A node takes a group
+that does not fit only when it has none. Lengths are predicted by their running mean, per response limit.
+Nobody waits here; a host drives it (nodes.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+PRIOR_WEIGHT = 8.0
+"""Imagined trajectories of full length behind a mean."""
+REMEMBERED = 1024
+"""Trajectories that a mean is over: the policy's lengths drift."""
+MAX_AWAY = 2
+"""Failures of a group on other nodes, until it is rolled out at home: it may be what fails them."""
+
+
+class GrantError(ValueError):
+    """An event that cannot follow its past."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class GroupEntry:
+    """A group that has not ended. `node` is None while it waits."""
+
+    key: str
+    size: int
+    limit_tokens: int
+    away: bool
+    """It may leave home."""
+    node: str | None = None
+    failures: int = 0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class NodeEntry:
+    """A node. One that is not up keeps the groups it has until they end or fail."""
+
+    name: str
+    total_tokens: int
+    used_tokens: int = 0
+    is_up: bool = True
+    groups: dict[str, GroupEntry] = field(default_factory=dict)
+
+
+class Lengths:
+    """Tokens of a trajectory, prompt included: a running mean that leans on the response limit."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, deque[int]] = {}
+        self._means: dict[int, float] = {}
+
+    def add(self, limit_tokens: int, tokens: Sequence[int]) -> None:
+        seen = self._seen.setdefault(limit_tokens, deque(maxlen=REMEMBERED))
+        seen.extend(tokens)
+        self._means[limit_tokens] = (sum(seen) + PRIOR_WEIGHT * limit_tokens) / (len(seen) + PRIOR_WEIGHT)
+
+    def mean(self, limit_tokens: int) -> float:
+        return self._means.get(limit_tokens, float(limit_tokens))
+
+
+class Grants:
+    """Invariants (see `check`):
+    - A group is waiting, or at exactly one node, from `submit` to `ended` or `withdraw`.
+    - A grant goes to a node that is up and has fewer than `max_groups`.
+    - After `grants`, the first waiting group that may go anywhere fits nowhere.
+    - Home is always up: while home has no group, nothing waits.
+    """
+
+    def __init__(self, home: str, *, home_tokens: int, max_groups: int | None = None) -> None:
+        if max_groups is not None and max_groups < 1:
+            raise ValueError(f"max_groups = {max_groups}")
+        self.home, self._max_groups = home, max_groups
+        self.nodes = {home: NodeEntry(name=home, total_tokens=home_tokens)}
+        self.groups: dict[str, GroupEntry] = {}
+        """Every group that has not ended, in the order of submission."""
+        self.lengths = Lengths()
+
+    # ---- nodes ----
+
+    def up(self, name: str, total_tokens: int) -> None:
+        node = self.nodes.setdefault(name, NodeEntry(name=name, total_tokens=total_tokens))
+        node.is_up, node.total_tokens = True, total_tokens
+
+    def down(self, name: str) -> None:
+        """No more grants; what it has is there until the host says otherwise."""
+        if name == self.home:
+            raise GrantError("home cannot go down")
+        self.nodes[name].is_up = False
+
+    def seen(self, name: str, used_tokens: int) -> None:
+        self.nodes[name].used_tokens = used_tokens
+
+    # ---- groups ----
+
+    def submit(self, key: str, *, size: int, limit_tokens: int, away: bool = True) -> None:
+        if key in self.groups:
+            raise GrantError(f"{key!r} has been submitted already")
+        self.groups[key] = GroupEntry(key=key, size=size, limit_tokens=limit_tokens, away=away)
+
+    def ended(self, key: str, tokens: Sequence[int]) -> None:
+        """It is done; `tokens` of each of its trajectories."""
+        entry = self._at_a_node(key)
+        self.lengths.add(entry.limit_tokens, tokens)
+        self.withdraw(key)
+
+    def failed(self, key: str, *, home_only: bool = False) -> None:
+        """Its node failed it: it waits again, in its old place."""
+        entry = self._at_a_node(key)
+        self._take_back(entry)
+        entry.failures += 1
+        entry.away = entry.away and not home_only and entry.failures < MAX_AWAY
+
+    def withdraw(self, key: str) -> None:
+        """Nobody wants it any more, wherever it is."""
+        self._take_back(self.groups.pop(key))
+
+    def grants(self) -> list[tuple[str, str]]:
+        """(group, node), each applied already."""
+        made = []
+        for entry in self.groups.values():
+            if entry.node is not None:
+                continue
+            node = self._best(entry)
+            if node is not None:
+                entry.node = node.name
+                node.groups[entry.key] = entry
+                made.append((entry.key, node.name))
+            elif entry.away:  # groups are of one size: those behind it would fit nowhere either
+                break
+        return made
+
+    def free_tokens(self, name: str) -> float:
+        """Predicted: below 0 where a node has more than will fit."""
+        node = self.nodes[name]
+        return node.total_tokens - max(node.used_tokens, sum(map(self._need, node.groups.values())))
+
+    def check(self) -> None:
+        """Assert the invariants; costs time in proportion to everything there is."""
+        at = {key: node.name for node in self.nodes.values() for key in node.groups}
+        assert at == {entry.key: entry.node for entry in self.groups.values() if entry.node is not None}
+        assert sum(len(node.groups) for node in self.nodes.values()) == len(at)
+        home = self.nodes[self.home]
+        assert home.is_up and (home.groups or len(at) == len(self.groups))
+        if self._max_groups is not None:
+            assert all(len(node.groups) <= self._max_groups for node in self.nodes.values())
+
+    def _need(self, entry: GroupEntry) -> float:
+        return entry.size * self.lengths.mean(entry.limit_tokens)
+
+    def _best(self, entry: GroupEntry) -> NodeEntry | None:
+        """The node for a group; of equals the one with the fewest groups, then the first that came up."""
+        fitting = [node for node in self._allowed(entry) if self._fits(entry, node)]
+        return max(fitting, key=lambda node: (self.free_tokens(node.name), -len(node.groups)), default=None)
+
+    def _allowed(self, entry: GroupEntry) -> Iterator[NodeEntry]:
+        for node in self.nodes.values():
+            has_room = self._max_groups is None or len(node.groups) < self._max_groups
+            if node.is_up and has_room and (entry.away or node.name == self.home):
+                yield node
+
+    def _fits(self, entry: GroupEntry, node: NodeEntry) -> bool:
+        return not node.groups or self._need(entry) <= self.free_tokens(node.name)
+
+    def _take_back(self, entry: GroupEntry) -> None:
+        if entry.node is not None:
+            del self.nodes[entry.node].groups[entry.key]
+            entry.node = None
+
+    def _at_a_node(self, key: str) -> GroupEntry:
+        entry = self.groups.get(key)
+        if entry is None or entry.node is None:
+            raise GrantError(f"{key!r} is at no node")
+        return entry

@@ -1,0 +1,222 @@
+"""The host of `Grants`: groups go out to nodes, and come back from each exactly once.
+
+    roll_out(order) ──> Grants ──grant──> home: in process | another node: HTTP ──> Group
+                          ^                        │ 500, gone, hung, silent, or all its trajectories failed
+                          └──── the same order ────┘
+
+Who waits: `roll_out` for its grant, then for the node that has it, at most the order's own time and GRACE_S
+twice; both are on the board of waits (waits.py). Nobody waits for a node that is silent: its groups are cut
+off and granted elsewhere, the same order under the same noise. Home is always up and has the last word: what
+it makes of a group is the group, and what it raises is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from rocstar.engine.inference.base import KvLoad
+from rocstar.engine.nodes.grants import Grants
+from rocstar.engine.nodes.node import GroupOrder, Node, NodeError
+from rocstar.engine.nodes.wire import can_travel
+from rocstar.engine.types import Failed, Group
+from rocstar.engine.waits import waiting
+
+HOME = "0"
+"""The name of the node that grants."""
+GRACE_S = 60.0
+"""A group ends by the limits of its trajectories; a node that is so much later hangs."""
+FIRST_BACKOFF_S, LAST_BACKOFF_S = 1.0, 60.0
+
+Home = Callable[[], Awaitable[Group]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLimits:
+    """load_period_s: between two questions for the load, each of which may take `load_timeout_s`.
+    silent_s: without an answer for so long a node is down, with all that it has."""
+
+    load_period_s: float = 1.0
+    load_timeout_s: float = 10.0
+    silent_s: float = 30.0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Remote:
+    """Another node's place. `running` can cut off, by group, the requests that wait for it."""
+
+    node: Node
+    heard_at: float
+    rests_until: float = 0.0
+    backoff_s: float = FIRST_BACKOFF_S
+    running: dict[str, asyncio.Timeout] = field(default_factory=dict)
+
+
+class Nodes:
+    """Invariant: `roll_out` returns the group of its order once, from one node, or raises what home raised
+    or that it was cancelled; however many nodes fail on the way, no order is lost.
+    """
+
+    def __init__(
+        self,
+        others: Sequence[Node],
+        *,
+        home_load: Callable[[], KvLoad],
+        max_groups: int | None = None,
+        limits: NodeLimits | None = None,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._home_load, self._note = home_load, note
+        self._limits = limits or NodeLimits()
+        self._grants = Grants(HOME, home_tokens=home_load().total, max_groups=max_groups)
+        self._others = {node.name: _Remote(node=node, heard_at=0.0) for node in others}
+        self._waiting: dict[str, asyncio.Future[str]] = {}
+        self._watching: list[asyncio.Task[None]] = []
+        self._regranted = 0
+        self._rolled_out: Counter[str] = Counter()
+
+    async def __aenter__(self) -> Nodes:
+        """Asks every node for its load once, so that the first groups find all that answer."""
+        now = asyncio.get_running_loop().time()
+        for remote in self._others.values():
+            remote.heard_at = now
+        await asyncio.gather(*(self._look(remote) for remote in self._others.values()))
+        self._watching = [
+            asyncio.create_task(self._watch(remote), name=f"load of node {name}")
+            for name, remote in self._others.items()
+        ]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._watching:
+            task.cancel()
+        for result in await asyncio.gather(*self._watching, return_exceptions=True):
+            if isinstance(result, Exception) and error is None:  # a bug: nobody else awaits these tasks
+                raise result
+
+    @property
+    def num_up(self) -> int:
+        return sum(node.is_up for node in self._grants.nodes.values())
+
+    def counts(self) -> dict[str, float]:
+        """As metric names, since the last call."""
+        counts = {"nodes/up": float(self.num_up), "nodes/regranted": float(self._regranted)}
+        for name in (HOME, *self._others):
+            counts[f"nodes/groups/{name}"] = float(self._rolled_out[name])
+        self._regranted = 0
+        self._rolled_out.clear()
+        return counts
+
+    async def roll_out(self, order: GroupOrder, home: Home) -> Group:
+        """The group of an order, from whichever node; `home` rolls it out in this process.
+
+        No order of the same key may be under way.
+        """
+        key = order.key
+        limit_tokens = order.limits.max_response_tokens
+        self._grants.submit(key, size=order.size, limit_tokens=limit_tokens, away=can_travel(order.task))
+        try:
+            while True:
+                name = await self._granted(key)
+                group = await self._at_home(key, home) if name == HOME else await self._away(name, order)
+                if group is not None:
+                    self._rolled_out[name] += 1
+                    self._grants.ended(key, [len(t.ids) for t in group.trajectories])
+                    return group
+        finally:
+            self._waiting.pop(key, None)
+            if key in self._grants.groups:
+                self._grants.withdraw(key)
+            self._decide()
+
+    async def _granted(self, key: str) -> str:
+        granted = self._waiting[key] = asyncio.get_running_loop().create_future()
+        self._decide()
+        async with waiting(f"group {key}", "a node with room", kind="grant", deadline=None):
+            name: str = await granted
+            return name
+
+    def _decide(self) -> None:
+        load = self._home_load()
+        self._grants.up(HOME, load.total)
+        self._grants.seen(HOME, load.used)
+        for key, name in self._grants.grants():
+            granted = self._waiting.pop(key)
+            if not granted.done():  # cancelled, and not withdrawn yet
+                granted.set_result(name)
+
+    async def _at_home(self, key: str, home: Home) -> Group:
+        async with waiting(f"group {key}", f"node {HOME}, this one", kind="node", deadline=None):
+            return await home()
+
+    async def _away(self, name: str, order: GroupOrder) -> Group | None:
+        """None: the node failed it, and it waits for another."""
+        remote, key, timeout_s = self._others[name], order.key, order.limits.timeout_s + GRACE_S
+        deadline = asyncio.get_running_loop().time() + timeout_s + GRACE_S  # the node's own passes first
+        home_only = False
+        try:
+            async with (
+                asyncio.timeout(None) as remote.running[key],
+                waiting(f"group {key}", f"node {name}", kind="node", deadline=deadline),
+            ):
+                group = await remote.node.roll_out(order, timeout_s=timeout_s)
+            if not all(isinstance(t.outcome, Failed) for t in group.trajectories):
+                remote.backoff_s = FIRST_BACKOFF_S
+                return group
+            outcome = group.trajectories[0].outcome
+            why, home_only = f"all trajectories failed: {outcome}", True
+        except NodeError as error:
+            why = str(error)
+        except TimeoutError:
+            why = "no answer in time"
+        finally:
+            del remote.running[key]
+        self._regranted += 1
+        self._grants.failed(key, home_only=home_only)
+        # It rests until it tells its load again, longer with each failure in a row.
+        remote.rests_until = asyncio.get_running_loop().time() + remote.backoff_s
+        remote.backoff_s = min(2 * remote.backoff_s, LAST_BACKOFF_S)
+        self._down(remote, f"it failed group {key}, which is granted again: {why}")
+        return None
+
+    async def _watch(self, remote: _Remote) -> None:
+        """Ask a node for its load, for ever."""
+        while True:
+            await asyncio.sleep(self._limits.load_period_s)
+            await self._look(remote)
+
+    async def _look(self, remote: _Remote) -> None:
+        """An answer brings the node up, a long silence takes it down."""
+        loop, name = asyncio.get_running_loop(), remote.node.name
+        try:
+            async with asyncio.timeout(self._limits.load_timeout_s):
+                load = await remote.node.load()
+        except (NodeError, TimeoutError) as error:
+            if loop.time() - remote.heard_at >= self._limits.silent_s:
+                self._cut_off(remote, f"it has been silent for {self._limits.silent_s:g} s: {error}")
+            return
+        remote.heard_at = loop.time()
+        if remote.heard_at >= remote.rests_until:
+            self._grants.up(name, load.total)
+        if name in self._grants.nodes:
+            self._grants.seen(name, load.used)
+        self._decide()
+
+    def _cut_off(self, remote: _Remote, why: str) -> None:
+        """Down, and its groups at once to others."""
+        self._down(remote, why)
+        now = asyncio.get_running_loop().time()
+        for cut in remote.running.values():
+            if not cut.expired():
+                cut.reschedule(now)
+
+    def _down(self, remote: _Remote, why: str) -> None:
+        name = remote.node.name
+        if name in self._grants.nodes and self._grants.nodes[name].is_up:
+            self._grants.down(name)
+            self._note(f"node {name} gets no more groups until it answers again: {why}")

@@ -1,0 +1,155 @@
+"""A node's own service: it rolls out the groups that another node grants it.
+
+    POST /v1/groups  order --> run_group(agent under the order's limits) --> 200 the whole group
+    GET  /v1/load    KvLoad of the node's engine, groups in flight, policy version
+
+Every request needs the run's token. Who waits: a request for its group, at most as long as the order says;
+nobody for a request. A caller that goes away takes its group with it, which is cancelled before it can be
+ordered again. What is refused: 401 another token, 400 no order, 408 and 413 a body that does not end or is
+too large, 409 a group that was ordered again since, or whose service ends, 429 too many groups, 504 the
+order's time has passed, 500 a bug, told on stderr too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import hmac
+import json
+import sys
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from aiohttp import web
+
+from rocstar.engine.group import run_group
+from rocstar.engine.inference.base import Sampling
+from rocstar.engine.nodes.node import GroupOrder
+from rocstar.engine.nodes.wire import WireError, decode_order, encode_group
+from rocstar.engine.rollout import Agent
+from rocstar.engine.types import Group
+
+MAX_BODY_BYTES = 16 << 20
+"""Of an order: a task."""
+BODY_TIMEOUT_S = 30.0
+MAX_GROUPS = 4096
+SHUTDOWN_S = 1.0
+"""For the last answers to leave; what then still runs is cancelled."""
+JSON = "application/json"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class _GivenUp(Exception):
+    """Another request has the group now, or the service ends."""
+
+
+class NodeService:
+    """Invariant: a group is rolled out at most once at a time, however often it is ordered; nothing of it
+    goes on when its request has ended."""
+
+    def __init__(self, agent: Agent, token: str, *, version: Callable[[], int] = lambda: 0) -> None:
+        self._agent, self._token, self._version = agent, token, version
+        self._running: dict[str, asyncio.Task[Group]] = {}
+        self.served = 0
+        """Groups that were answered."""
+        self.app = web.Application(
+            middlewares=[self._guard],
+            client_max_size=MAX_BODY_BYTES,
+            handler_args={"handler_cancellation": True},
+        )
+        self.app.router.add_post("/v1/groups", self._groups)
+        self.app.router.add_get("/v1/load", self._load)
+
+    async def close(self) -> None:
+        """End every group in flight."""
+        for running in list(self._running.values()):
+            running.cancel()
+        if self._running:
+            await asyncio.wait(list(self._running.values()))
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        is_same = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._token.encode())
+        if not is_same or scheme.lower() != "bearer":
+            return _refusal(401, "give the run's token as `Authorization: Bearer TOKEN`")
+        try:
+            return await handler(request)
+        except web.HTTPException as error:  # the router's, or the body is too large
+            response = _refusal(error.status, error.reason)
+            if error.status == 413:
+                response.force_close()
+            return response
+        except Exception as error:  # a bug of ours: the caller is told, and the service goes on
+            traceback.print_exc(file=sys.stderr)
+            return _refusal(500, f"{type(error).__name__}: {error}")
+
+    async def _groups(self, request: web.Request) -> web.Response:
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                body = await request.read()
+        except TimeoutError:
+            return _refusal(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s")
+        try:
+            order, timeout_s = decode_order(body)
+        except WireError as error:
+            return _refusal(400, str(error))
+        if len(self._running) >= MAX_GROUPS:
+            return _refusal(429, f"{MAX_GROUPS} groups are in flight here")
+        try:
+            async with asyncio.timeout(timeout_s):
+                group = await self._roll_out(order)
+        except TimeoutError:
+            return _refusal(504, f"{order.key} was not done within {timeout_s:g} s")
+        except _GivenUp:
+            return _refusal(409, f"{order.key} was ordered again, or this service ends")
+        self.served += 1
+        return web.Response(body=await asyncio.to_thread(encode_group, group), content_type=JSON)
+
+    async def _roll_out(self, order: GroupOrder) -> Group:
+        """One at a time per name: an earlier one for the same group is ended first, for nobody reads it."""
+        while (earlier := self._running.get(order.key)) is not None:
+            earlier.cancel()
+            await asyncio.wait([earlier])
+        agent = dataclasses.replace(
+            self._agent, limits=order.limits, sampling=Sampling(temperature=order.temperature)
+        )
+        work = run_group(agent, order.task, size=order.size, seed=order.seed, step=order.step)
+        running = self._running[order.key] = asyncio.create_task(work, name=f"group {order.key}")
+        running.add_done_callback(
+            lambda _: self._running.pop(order.key)
+        )  # before those who wait for it go on
+        try:
+            await asyncio.wait([running])
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+        if running.cancelled():
+            raise _GivenUp
+        return running.result()
+
+    async def _load(self, request: web.Request) -> web.Response:
+        load = dataclasses.asdict(self._agent.inference.load())
+        told = {**load, "groups": len(self._running), "version": self._version()}
+        return web.Response(body=json.dumps(told).encode(), content_type=JSON)
+
+
+def _refusal(status: int, reason: str) -> web.Response:
+    return web.Response(body=json.dumps({"error": reason}).encode(), status=status, content_type=JSON)
+
+
+@contextlib.asynccontextmanager
+async def serving(service: NodeService, host: str, port: int = 0) -> AsyncIterator[int]:
+    """Listen at one address; yields the port. Leaving ends what is in flight."""
+    runner = web.AppRunner(service.app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        await site.start()
+        port_found: int = runner.addresses[0][1]
+        yield port_found
+    finally:
+        await service.close()
+        await runner.cleanup()

@@ -1,0 +1,232 @@
+"""Orders and groups as JSON and back, without loss.
+
+    order:  {"v", "task": {...}, "step", "seed", "size", "limits": {...}, "temperature", "timeout_s"}
+    group:  {"v", "trajectories": [{"ids", "logprobs", "has_logprob", "segments", "spans", "turns", ...}]}
+
+Numbers that come by the thousand travel as base64 of little-endian arrays (int32 ids, float64 log-probs,
+one bit per token that has one): every bit is kept. A group says nothing of its task, step and seed, which are
+the order's; only its siblings' numbers come back, and they must be those that were ordered.
+ASCII only: a policy may write half of a surrogate pair, which UTF-8 cannot carry.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rocstar.engine.nodes.node import GroupOrder
+from rocstar.engine.plain_json import from_plain, to_plain
+from rocstar.engine.rollout import RolloutLimits
+from rocstar.engine.types import (
+    Failed,
+    FinishReason,
+    Group,
+    Origin,
+    Outcome,
+    Scored,
+    Segment,
+    Task,
+    ToolCall,
+    ToolResult,
+    Trajectory,
+    TrajectoryKey,
+    Turn,
+    VersionSpan,
+)
+
+VERSION = 1
+
+
+class WireError(ValueError):
+    """Bytes that are no order or no group of that order; or a task that cannot travel."""
+
+
+def can_travel(task: Task) -> bool:
+    """Whether `encode_order` can say all of it."""
+    try:
+        to_plain(dict(task.meta))
+    except TypeError:
+        return False
+    return True
+
+
+def encode_order(order: GroupOrder, *, timeout_s: float) -> bytes:
+    """`timeout_s`: what is left for it. WireError: the task's `meta` holds a value that JSON cannot carry."""
+    task = order.task
+    try:
+        meta = to_plain(dict(task.meta))
+    except TypeError as error:
+        raise WireError(f"task {task.id!r} cannot travel: {error}") from None
+    return _dump({
+        "v": VERSION,
+        "task": [task.id, task.source, task.question, task.answer, meta],
+        "step": order.step,
+        "seed": order.seed,
+        "size": order.size,
+        "limits": dataclasses.asdict(order.limits),
+        "temperature": order.temperature,
+        "timeout_s": timeout_s,
+    })  # fmt: skip
+
+
+def decode_order(body: bytes) -> tuple[GroupOrder, float]:
+    """The order and its timeout in seconds."""
+    told = _load(body)
+    try:
+        *names, meta = told["task"]
+        task_id, source, question, answer = (_of(name, str) for name in names)
+        limits = told["limits"]
+        order = GroupOrder(
+            task=Task(
+                id=task_id, source=source, question=question, answer=answer, meta=_of(from_plain(meta), dict)
+            ),
+            step=_of(told["step"], int),
+            seed=_of(told["seed"], int),
+            size=_of(told["size"], int),
+            limits=RolloutLimits(
+                max_response_tokens=_of(limits["max_response_tokens"], int),
+                max_turns=_of(limits["max_turns"], int),
+                max_tool_tokens=_of(limits["max_tool_tokens"], int),
+                timeout_s=_of(limits["timeout_s"], float),
+            ),
+            temperature=_of(told["temperature"], float),
+        )
+        timeout_s = _of(told["timeout_s"], float)
+    except (KeyError, TypeError, ValueError) as error:
+        raise WireError(f"no order: {type(error).__name__}: {error}") from None
+    if order.size < 1 or not timeout_s > 0 or not order.temperature >= 0:
+        raise WireError(f"no order: size {order.size}, {timeout_s} s, temperature {order.temperature}")
+    return order, timeout_s
+
+
+def encode_group(group: Group) -> bytes:
+    return _dump({"v": VERSION, "trajectories": [_trajectory(t) for t in group.trajectories]})
+
+
+def decode_group(body: bytes, order: GroupOrder) -> Group:
+    told = _load(body)
+    try:
+        trajectories = tuple(_trajectory_from(each, order) for each in told["trajectories"])
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise WireError(f"no group: {type(error).__name__}: {error}") from None
+    siblings = [t.key.sibling for t in trajectories]
+    if siblings != list(range(order.size)):
+        raise WireError(f"{order.key}: siblings {siblings}, ordered were {order.size}")
+    return Group(task=order.task, trajectories=trajectories)
+
+
+def _trajectory(t: Trajectory) -> dict[str, Any]:
+    known = [p for p in t.logprobs if p is not None]
+    return {
+        "sibling": t.key.sibling,
+        "ids": _pack(np.array(t.ids, dtype="<i4")),
+        "logprobs": _pack(np.array(known, dtype="<f8")),
+        "has_logprob": _pack(np.packbits(np.array([p is not None for p in t.logprobs], dtype=bool))),
+        "num_logprobs": len(t.logprobs),
+        "segments": [[s.start, s.end, s.origin.value] for s in t.segments],
+        "spans": [[s.start, s.end, s.version] for s in t.version_spans],
+        "turns": [_turn(turn) for turn in t.turns],
+        "finish_reason": t.finish_reason.value,
+        "outcome": _outcome(t.outcome),
+    }
+
+
+def _trajectory_from(told: Mapping[str, Any], order: GroupOrder) -> Trajectory:
+    num = _of(told["num_logprobs"], int)
+    has_T = np.unpackbits(_unpack(told["has_logprob"], "u1"), count=num).astype(bool)
+    known = iter(_unpack(told["logprobs"], "<f8").tolist())
+    logprobs = tuple(next(known) if has else None for has in has_T.tolist())
+    ids = tuple(_unpack(told["ids"], "<i4").tolist())
+    if not len(ids) == len(logprobs) == num or next(known, None) is not None:
+        raise ValueError(f"{len(ids)} tokens, {len(logprobs)} log-probs")
+    return Trajectory(
+        key=TrajectoryKey(
+            seed=order.seed, step=order.step, task_id=order.task.id, sibling=_of(told["sibling"], int)
+        ),
+        task=order.task,
+        ids=ids,
+        logprobs=logprobs,
+        segments=tuple(Segment(start=a, end=b, origin=Origin(origin)) for a, b, origin in told["segments"]),
+        version_spans=tuple(VersionSpan(start=a, end=b, version=v) for a, b, v in told["spans"]),
+        turns=tuple(_turn_from(turn) for turn in told["turns"]),
+        finish_reason=FinishReason(told["finish_reason"]),
+        outcome=_outcome_from(told["outcome"]),
+    )
+
+
+def _turn(turn: Turn) -> list[Any]:
+    return [
+        turn.start,
+        turn.end,
+        turn.text,
+        turn.stopped,
+        [
+            [c.name, None if c.arguments is None else to_plain(dict(c.arguments)), c.malformed]
+            for c in turn.calls
+        ],
+        [[r.status, r.is_error, r.text, r.restarted, r.replayed] for r in turn.results],
+    ]
+
+
+def _turn_from(told: list[Any]) -> Turn:
+    start, end, text, stopped, calls, results = told
+    return Turn(
+        start=_of(start, int),
+        end=_of(end, int),
+        text=_of(text, str),
+        stopped=_of(stopped, bool),
+        calls=tuple(
+            ToolCall(
+                name=name, arguments=None if arguments is None else from_plain(arguments), malformed=malformed
+            )
+            for name, arguments, malformed in calls
+        ),
+        results=tuple(
+            ToolResult(status=status, is_error=is_error, text=text, restarted=restarted, replayed=replayed)
+            for status, is_error, text, restarted, replayed in results
+        ),
+    )
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    return {"scored" if isinstance(outcome, Scored) else "failed": dataclasses.asdict(outcome)}
+
+
+def _outcome_from(told: Mapping[str, Any]) -> Outcome:
+    return Scored(**told["scored"]) if "scored" in told else Failed(**told["failed"])
+
+
+def _pack(array: Any) -> str:
+    return base64.b64encode(array.tobytes()).decode("ascii")
+
+
+def _unpack(text: Any, dtype: str) -> Any:
+    return np.frombuffer(base64.b64decode(_of(text, str), validate=True), dtype=dtype)
+
+
+def _of(value: Any, kind: type) -> Any:
+    """The value if it is of the kind; a whole number is a float too, and True is no number."""
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value
+
+
+def _dump(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def _load(body: bytes) -> dict[str, Any]:
+    try:
+        told = json.loads(body)
+    except (ValueError, RecursionError) as error:  # ValueError: not JSON, or not even text
+        raise WireError(f"not JSON: {error}") from None
+    if not isinstance(told, dict) or told.get("v") != VERSION:
+        raise WireError(f"not of version {VERSION}")
+    return told

@@ -1,0 +1,297 @@
+"""Groups over several nodes are those of one, whatever the nodes do. Time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from rocstar.engine.group import run_group
+from rocstar.engine.inference.base import KvLoad, Sampling
+from rocstar.engine.nodes.node import GroupOrder
+from rocstar.engine.nodes.nodes import GRACE_S, NodeLimits, Nodes
+from rocstar.engine.nodes.testing import FakeNode, Fault
+from rocstar.engine.rollout import Agent
+from rocstar.engine.testing import Reply, run_virtual
+from rocstar.engine.types import Group
+from rocstar.engine.waits import WaitBoard
+
+LOAD = KvLoad(total=1 << 20, used=0, running=0, waiting=0)
+Main = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Cluster:
+    """A home and others that are fakes over agents of one script."""
+
+    def __init__(self, agent_of: Callable[..., Agent], count: int, script: Any = None) -> None:
+        arguments = [] if script is None else [script]
+        self.home_agent = agent_of(*arguments)
+        self.others = [FakeNode(str(k + 1), agent_of(*arguments)) for k in range(count)]
+        self.at_home: list[str] = []
+        self.notes: list[str] = []
+
+    def opened(self, **options: Any) -> Nodes:
+        options = {"home_load": lambda: LOAD, "note": self.notes.append} | options
+        return Nodes(self.others, **options)
+
+    async def home(self, order: GroupOrder) -> Group:
+        self.at_home.append(order.key)
+        agent = dataclasses.replace(
+            self.home_agent, limits=order.limits, sampling=Sampling(temperature=order.temperature)
+        )
+        return await run_group(agent, order.task, size=order.size, seed=order.seed, step=order.step)
+
+    async def roll_out(self, nodes: Nodes, orders: list[GroupOrder]) -> list[Group]:
+        async with asyncio.TaskGroup() as tasks:
+            running = [
+                tasks.create_task(nodes.roll_out(order, lambda order=order: self.home(order)))
+                for order in orders
+            ]
+        return [task.result() for task in running]
+
+
+@pytest.fixture
+def cluster_of(agent_of: Any) -> Callable[..., Cluster]:
+    return lambda count, script=None: Cluster(agent_of, count, script)
+
+
+@pytest.fixture
+def orders(order_of: Any) -> list[GroupOrder]:
+    return [order_of(f"t{k}") for k in range(12)]
+
+
+def expected(cluster_of: Callable[..., Cluster], orders: list[GroupOrder]) -> list[Group]:
+    """What one node makes of them."""
+    cluster = cluster_of(0)
+
+    async def main() -> list[Group]:
+        return [await cluster.home(order) for order in orders]
+
+    return run_virtual(main())
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_several_nodes_make_the_groups_of_one(
+    cluster_of: Callable[..., Cluster], orders: list[GroupOrder], count: int
+) -> None:
+    cluster = cluster_of(count)
+
+    async def main() -> list[Group]:
+        async with cluster.opened() as nodes:
+            groups = await cluster.roll_out(nodes, orders)
+            share = len(orders) // (count + 1)
+            assert nodes.counts() == {
+                "nodes/up": count + 1,
+                "nodes/regranted": 0,
+                **{f"nodes/groups/{k}": share for k in range(count + 1)},
+            }
+            return groups
+
+    assert run_virtual(main()) == expected(cluster_of, orders)
+    assert sorted(cluster.at_home + [key for node in cluster.others for key in node.ended]) == sorted(
+        order.key for order in orders
+    )
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+def test_what_a_node_fails_another_rolls_out(
+    cluster_of: Callable[..., Cluster], orders: list[GroupOrder], fault: Fault
+) -> None:
+    cluster = cluster_of(1)
+    cluster.others[0].faults = {order.key: fault for order in orders}
+
+    async def main() -> list[Group]:
+        async with cluster.opened() as nodes:
+            groups = await cluster.roll_out(nodes, orders)
+            counts = nodes.counts()
+            assert counts["nodes/groups/1"] == 0 and counts["nodes/groups/0"] == 12
+            assert counts["nodes/regranted"] == len(cluster.others[0].asked) >= 6
+            return groups
+
+    assert run_virtual(main()) == expected(cluster_of, orders)
+    assert "gets no more groups until it answers again" in cluster.notes[0]
+
+
+def test_a_node_that_dies_loses_nothing_and_comes_back(
+    cluster_of: Callable[..., Cluster], orders: list[GroupOrder]
+) -> None:
+    cluster = cluster_of(1)
+    node = cluster.others[0]
+
+    async def main() -> list[Group]:
+        async with cluster.opened() as nodes:
+            asyncio.get_running_loop().call_later(1.5, setattr, node, "is_dead", True)
+            groups = await cluster.roll_out(nodes, orders)
+            assert nodes.num_up == 1 and nodes.counts()["nodes/regranted"] == 6
+            node.is_dead = False
+            await asyncio.sleep(100.0)
+            assert nodes.num_up == 2
+            later = [dataclasses.replace(order, step=2) for order in orders]
+            await cluster.roll_out(nodes, later)
+            assert nodes.counts()["nodes/groups/1"] == 6
+            return groups
+
+    assert run_virtual(main()) == expected(cluster_of, orders)
+
+
+def test_a_silent_node_is_given_up_long_before_its_groups_are_due(
+    cluster_of: Callable[..., Cluster], orders: list[GroupOrder]
+) -> None:
+    cluster = cluster_of(1)
+    node = cluster.others[0]
+    orders = [
+        dataclasses.replace(order, limits=dataclasses.replace(order.limits, timeout_s=1e6))
+        for order in orders
+    ]
+
+    async def main() -> list[Group]:
+        async with cluster.opened(limits=NodeLimits(silent_s=30.0, load_timeout_s=10.0)) as nodes:
+            asyncio.get_running_loop().call_later(1.5, setattr, node, "is_silent", True)
+            groups = await cluster.roll_out(nodes, orders)
+            assert 30.0 < asyncio.get_running_loop().time() < 80.0
+            assert node.running == set(), "cut off there too"
+            return groups
+
+    assert run_virtual(main()) == expected(cluster_of, orders)
+
+
+def test_a_group_that_hangs_while_its_node_answers_has_a_deadline(
+    cluster_of: Callable[..., Cluster], order_of: Any
+) -> None:
+    cluster = cluster_of(1)
+    orders = [order_of("t0"), order_of("t1")]
+    cluster.others[0].faults = {orders[1].key: Fault.hang}
+
+    async def main() -> list[Group]:
+        async with cluster.opened() as nodes:
+            groups = await cluster.roll_out(nodes, orders)
+            assert 100.0 < asyncio.get_running_loop().time() <= 100.0 + 2 * GRACE_S + 20.0
+            return groups
+
+    assert run_virtual(main()) == expected(cluster_of, orders)
+
+
+def test_a_group_that_fails_every_node_fails_at_home(
+    cluster_of: Callable[..., Cluster], order_of: Any
+) -> None:
+    cluster = cluster_of(1, lambda _: Reply(text="a bug"))
+
+    async def main() -> None:
+        async with cluster.opened() as nodes:
+            with pytest.raises(ExceptionGroup) as caught:
+                await nodes.roll_out(order_of("t0"), lambda: cluster.home(order_of("t0")))
+            assert caught.group_contains(KeyError, match="a bug")
+
+    run_virtual(main())
+
+
+def test_a_node_that_was_never_there_gets_nothing(
+    cluster_of: Callable[..., Cluster], orders: list[GroupOrder]
+) -> None:
+    cluster = cluster_of(2)
+    cluster.others[0].is_silent = True
+    cluster.others[1].is_dead = True
+
+    async def main() -> None:
+        async with cluster.opened() as nodes:
+            await cluster.roll_out(nodes, orders)
+            assert nodes.counts()["nodes/groups/0"] == 12 and nodes.num_up == 1
+
+    run_virtual(main())
+    assert not any(node.asked for node in cluster.others)
+
+
+def test_a_task_that_cannot_travel_stays_at_home(cluster_of: Callable[..., Cluster], order_of: Any) -> None:
+    cluster = cluster_of(1)
+    orders = [order_of(f"t{k}", meta={"x": object()}) for k in range(4)]
+
+    async def main() -> None:
+        async with cluster.opened() as nodes:
+            await cluster.roll_out(nodes, orders)
+
+    run_virtual(main())
+    assert len(cluster.at_home) == 4
+
+
+def test_in_turns_where_asked(cluster_of: Callable[..., Cluster], orders: list[GroupOrder]) -> None:
+    cluster = cluster_of(1)
+
+    async def main() -> list[Group]:
+        async with cluster.opened(max_groups=1) as nodes:
+            running = asyncio.create_task(cluster.roll_out(nodes, orders))
+            while not running.done():
+                assert len(cluster.others[0].running) <= 1
+                await asyncio.sleep(0.1)
+            return await running
+
+    assert run_virtual(main()) == expected(cluster_of, orders)
+
+
+def test_cancelling_ends_the_group_wherever_it_is(
+    cluster_of: Callable[..., Cluster], orders: list[GroupOrder]
+) -> None:
+    cluster = cluster_of(1)
+
+    async def main() -> None:
+        async with cluster.opened(max_groups=3) as nodes:  # some are at home, some away, some wait
+            running = asyncio.create_task(cluster.roll_out(nodes, orders))
+            await asyncio.sleep(1.0)
+            assert cluster.others[0].running
+            running.cancel()
+            await asyncio.wait([running])
+            assert running.cancelled() and not cluster.others[0].running
+            again = [dataclasses.replace(order, step=2) for order in orders]
+            assert len(await cluster.roll_out(nodes, again)) == 12
+
+    run_virtual(main())
+
+
+def test_the_board_says_which_group_waits_for_which_node(
+    cluster_of: Callable[..., Cluster], orders: list[GroupOrder]
+) -> None:
+    cluster = cluster_of(1)
+
+    async def main() -> None:
+        board = WaitBoard(asyncio.get_running_loop().time)
+        with board.installed():
+            async with cluster.opened(max_groups=1) as nodes:
+                running = asyncio.create_task(cluster.roll_out(nodes, orders[:3]))
+                await asyncio.sleep(0.5)
+                table = board.table()
+                assert "group s1/t0 waits for node 0, this one (node)" in table
+                assert "group s1/t1 waits for node 1 (node)" in table
+                assert "group s1/t2 waits for a node with room (grant)" in table
+                (wait,) = [wait for wait in board.entries if wait.whom == "node 1"]
+                assert wait.expire(), "the watchdog's remedy: the group goes elsewhere"
+                assert len(await running) == 3
+                assert nodes.counts()["nodes/regranted"] == 1
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_faults_change_no_group(cluster_of: Callable[..., Cluster], order_of: Any, seed: int) -> None:
+    rng = random.Random(seed)
+    cluster = cluster_of(3)
+    orders = [order_of(f"t{k}", timeout_s=1e4) for k in range(30)]
+    for node in cluster.others:
+        node.faults = {order.key: rng.choice(list(Fault)) for order in orders if rng.random() < 0.3}
+
+    async def trouble() -> None:
+        while True:
+            await asyncio.sleep(rng.expovariate(0.2))
+            node = rng.choice(cluster.others)
+            node.is_dead = rng.random() < 0.5
+
+    async def main() -> list[Group]:
+        troubling = asyncio.create_task(trouble())
+        async with cluster.opened(max_groups=rng.choice([None, 2])) as nodes:
+            groups = await cluster.roll_out(nodes, orders)
+        troubling.cancel()
+        return groups
+
+    assert run_virtual(main()) == expected(cluster_of, orders)

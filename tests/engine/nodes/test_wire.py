@@ -1,0 +1,229 @@
+"""Orders and groups travel without loss; what is neither is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocstar.engine.nodes.node import GroupOrder
+from rocstar.engine.nodes.wire import (
+    WireError,
+    can_travel,
+    decode_group,
+    decode_order,
+    encode_group,
+    encode_order,
+)
+from rocstar.engine.rollout import RolloutLimits
+from rocstar.engine.types import (
+    Failed,
+    FinishReason,
+    Group,
+    Origin,
+    Scored,
+    Segment,
+    Task,
+    ToolCall,
+    ToolResult,
+    Trajectory,
+    TrajectoryKey,
+    Turn,
+    VersionSpan,
+)
+
+any_text = st.text(st.characters(exclude_categories=[]), max_size=8)  # half surrogates too
+positions = st.integers(0, 2**40)
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | any_text,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(any_text | st.integers(), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | any_text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(any_text | st.just("~"), inner, max_size=3),
+    max_leaves=5,
+)
+calls = st.builds(
+    ToolCall,
+    name=st.none() | any_text,
+    arguments=st.none() | st.dictionaries(any_text | st.just("~"), json_values, max_size=2),
+    malformed=st.none() | any_text,
+)
+results = st.builds(
+    ToolResult,
+    status=st.sampled_from(["ok", "error", "malformed_call"]),
+    is_error=st.booleans(),
+    text=any_text,
+    restarted=st.booleans(),
+    replayed=st.booleans(),
+)
+turns = st.builds(
+    Turn,
+    start=positions,
+    end=positions,
+    text=any_text,
+    stopped=st.booleans(),
+    calls=st.lists(calls, max_size=3).map(tuple),
+    results=st.lists(results, max_size=3).map(tuple),
+)
+outcomes = st.builds(Scored, reward=st.sampled_from([0.0, 1.0]), method=any_text) | st.builds(
+    Failed, kind=any_text, retryable=st.booleans(), detail=any_text
+)
+orders = st.builds(
+    GroupOrder,
+    task=st.builds(
+        Task,
+        id=any_text,
+        source=any_text,
+        question=any_text,
+        answer=any_text,
+        meta=st.dictionaries(any_text, plain, max_size=2),
+    ),
+    step=st.integers(0, 2**31),
+    seed=st.integers(0, 2**62),
+    size=st.integers(1, 3),
+    limits=st.builds(
+        RolloutLimits,
+        max_response_tokens=positions,
+        max_turns=positions,
+        max_tool_tokens=positions,
+        timeout_s=st.floats(0.1, 1e6),
+    ),
+    temperature=st.floats(0.0, 4.0),
+)
+
+
+@st.composite
+def groups(draw: Any) -> tuple[GroupOrder, Group]:
+    order = draw(orders)
+    trajectories = []
+    for sibling in range(order.size):
+        ids = draw(st.lists(st.integers(0, 2**31 - 1), max_size=12))
+        logprob = st.none() | st.floats(max_value=0.0, allow_nan=False)
+        trajectories.append(
+            Trajectory(
+                key=TrajectoryKey(seed=order.seed, step=order.step, task_id=order.task.id, sibling=sibling),
+                task=order.task,
+                ids=tuple(ids),
+                logprobs=tuple(draw(st.lists(logprob, min_size=len(ids), max_size=len(ids)))),
+                segments=tuple(
+                    draw(
+                        st.lists(
+                            st.builds(
+                                Segment, start=positions, end=positions, origin=st.sampled_from(Origin)
+                            ),
+                            max_size=3,
+                        )
+                    )
+                ),
+                version_spans=tuple(
+                    draw(
+                        st.lists(
+                            st.builds(VersionSpan, start=positions, end=positions, version=positions),
+                            max_size=3,
+                        )
+                    )
+                ),
+                turns=tuple(draw(st.lists(turns, max_size=3))),
+                finish_reason=draw(st.sampled_from(FinishReason)),
+                outcome=draw(outcomes),
+            )
+        )
+    return order, Group(task=order.task, trajectories=tuple(trajectories))
+
+
+def bits(logprobs: tuple[float | None, ...]) -> list[bytes | None]:
+    return [None if p is None else struct.pack("<d", p) for p in logprobs]
+
+
+@given(groups())
+def test_a_group_comes_back_as_it_was(made: tuple[GroupOrder, Group]) -> None:
+    order, group = made
+    back = decode_group(encode_group(group), order)
+    assert back == group
+    for t, other in zip(back.trajectories, group.trajectories, strict=True):
+        assert bits(t.logprobs) == bits(other.logprobs)  # == does not tell -0.0 from 0.0
+        assert all(type(token) is int for token in t.ids)
+
+
+@given(orders, st.floats(0.5, 1e6))
+def test_an_order_comes_back_as_it_was(order: GroupOrder, timeout_s: float) -> None:
+    assert can_travel(order.task)
+    back, left_s = decode_order(encode_order(order, timeout_s=timeout_s))
+    assert (back, left_s) == (order, timeout_s)
+    assert repr(back) == repr(order)  # a tuple in `meta` is no list, -0.0 no 0.0
+
+
+def test_a_task_that_cannot_travel_is_known_before(order_of: Any) -> None:
+    order = order_of("a", meta={"x": object()})
+    assert not can_travel(order.task)
+    with pytest.raises(WireError, match="object is no plain value"):
+        encode_order(order, timeout_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"v": 2}, "not of version 1"),
+        ({"size": 0}, "size 0"),
+        ({"size": True}, "True is no int"),
+        ({"seed": "1"}, "'1' is no int"),
+        ({"timeout_s": -1.0}, "-1.0 s"),
+        ({"timeout_s": math.nan}, "nan s"),
+        ({"temperature": -1.0}, "temperature -1"),
+        ({"task": ["a", "b", "c", 4, {}]}, "4 is no str"),
+        ({"task": ["a", "b", "c", "d", []]}, "is no dict"),
+        ({"task": ["a"]}, "no order"),
+        ({"limits": {}}, "max_response_tokens"),
+    ],
+)
+def test_what_is_no_order_is_refused(order_of: Any, change: dict[str, Any], reason: str) -> None:
+    body = json.loads(encode_order(order_of("a"), timeout_s=1.0)) | change
+    with pytest.raises(WireError, match=reason):
+        decode_order(json.dumps(body).encode())
+
+
+def test_what_is_no_json_is_refused() -> None:
+    for body in (b"", b"[]", b"\xff", b"[" * 100_000):
+        with pytest.raises(WireError):
+            decode_order(body)
+
+
+@given(groups())
+def test_a_group_of_other_siblings_is_refused(made: tuple[GroupOrder, Group]) -> None:
+    order, group = made
+    with pytest.raises(WireError, match="ordered were"):
+        decode_group(encode_group(group), dataclasses.replace(order, size=order.size + 1))
+
+
+@pytest.mark.parametrize("field", ["ids", "logprobs", "has_logprob", "turns", "outcome", "num_logprobs"])
+@pytest.mark.parametrize("value", [None, "AAAAAAAAAAAAAAAA", "?", [[1]], 10**6])
+def test_a_broken_group_is_refused(order_of: Any, field: str, value: Any) -> None:
+    order = order_of("a", size=1)
+    key = TrajectoryKey(seed=7, step=1, task_id="a", sibling=0)
+    trajectory = Trajectory(
+        key=key,
+        task=order.task,
+        ids=(1, 2),
+        logprobs=(None, -1.0),
+        segments=(),
+        version_spans=(),
+        turns=(),
+        finish_reason=FinishReason.answered,
+        outcome=Scored(reward=1.0, method="m"),
+    )
+    body = json.loads(encode_group(Group(task=order.task, trajectories=(trajectory,))))
+    body["trajectories"][0][field] = value
+    with pytest.raises(WireError):
+        decode_group(json.dumps(body).encode(), order)
