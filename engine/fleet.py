@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from rocstar.engine.busy import BusyClock
 from rocstar.engine.inference.base import Generation, Inference, InferenceError, KvLoad, Sampling, StopReason
 from rocstar.engine.pieces import Pieces
-from rocstar.engine.replicas import FleetCounts, FleetLimits, Replicas, Restart, Slot
+from rocstar.engine.replicas import FleetCounts, FleetLimits, Replicas, Restart, Slot, Spread
 from rocstar.engine.scheduler import Scheduler
 from rocstar.engine.scheduling.events import (
     Drop,
     Event,
     Grant,
     Left,
-    LoadSeen,
     Refuse,
     Submitted,
     TurnEnded,
@@ -35,7 +35,7 @@ from rocstar.engine.scheduling.events import (
 )
 from rocstar.engine.scheduling.observation import Policy
 
-__all__ = ["Fleet", "FleetCounts", "FleetLimits", "Restart"]
+__all__ = ["Fleet", "FleetCounts", "FleetLimits", "Restart", "Spread"]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -67,8 +67,11 @@ class Fleet:
         policy: Policy,
         limits: FleetLimits | None = None,
         restart: Restart | None = None,
+        spread: Spread | None = None,
+        version: int = 0,
         stage: str = "rl",
     ) -> None:
+        """`version`: what all replicas serve now. `spread`: publishes to several at once; None = to each."""
         if not replicas:
             raise ValueError("a fleet needs at least one replica")
         self.stage = stage
@@ -76,24 +79,28 @@ class Fleet:
         self.scheduler = Scheduler(policy)
         self._limits = limits or FleetLimits()
         self._replicas = Replicas(
-            replicas, limits=self._limits, restart=restart, tell=self._tell, lost=self._lost
+            replicas,
+            limits=self._limits,
+            restart=restart,
+            spread=spread,
+            version=version,
+            tell=self._tell,
+            lost=self._lost,
         )
+        self._busy = BusyClock()
         self._seats: dict[str, _Seat] = {}
         self._tasks: asyncio.TaskGroup | None = None
-        self._reports: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Fleet:
         self._tasks = await asyncio.TaskGroup().__aenter__()
         self._replicas.start(self._tasks)
-        self._reports = self._tasks.create_task(self._report_loads(), name="fleet-load")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._tasks is not None and self._reports is not None
+        assert self._tasks is not None
         tasks, self._tasks = self._tasks, None
-        self._reports.cancel()
         self._replicas.stop()
         if isinstance(
             error, asyncio.CancelledError
@@ -114,6 +121,32 @@ class Fleet:
     def num_up(self) -> int:
         return self._replicas.num_up
 
+    @property
+    def busy_s(self) -> float:
+        """Seconds so far in which a turn waited or ran."""
+        return self._busy.busy_s
+
+    @property
+    def starved_s(self) -> float:
+        """... and one of them waited for room on a replica, or for a replica."""
+        return self._busy.starved_s
+
+    def take_kv_peaks(self) -> list[float]:
+        """By replica: the largest share of its KV pool that was reported in use since the last call."""
+        return self._replicas.take_kv_peaks()
+
+    async def wait_up(self, timeout_s: float) -> bool:
+        """Wait until a replica is up; whether that came to be."""
+        return await self._replicas.wait_up(timeout_s)
+
+    async def suspend(self) -> None:
+        """Stop all replicas on purpose. Turns keep what was answered, and wait for `resume`."""
+        await self._replicas.suspend()
+
+    async def resume(self, version: int, source: Any) -> None:
+        """Start all replicas again from `source`. Errors as of `publish`."""
+        await self._replicas.resume(version, source)
+
     # ---- the protocol ----
 
     async def generate(
@@ -128,9 +161,26 @@ class Fleet:
         deadline: float | None,
     ) -> Generation:
         seat = self._take_seat(request_id, len(ids), max_new_tokens)
+        rest: dict[str, Any] = {"stop_ids": stop_ids, "sampling": sampling, "seed": seed}
+        with self._busy.asking():
+            return await self._turn(
+                seat, ids, max_new_tokens=max_new_tokens, request_id=request_id, deadline=deadline, **rest
+            )
+
+    async def _turn(
+        self,
+        seat: _Seat,
+        ids: list[int],
+        *,
+        max_new_tokens: int,
+        request_id: str,
+        deadline: float | None,
+        **rest: Any,
+    ) -> Generation:
         pieces = Pieces()
         try:
-            for _ in range(self._limits.max_attempts):
+            attempts = 0
+            while attempts < self._limits.max_attempts:
                 slot = await self._granted(seat, request_id, len(ids) + len(pieces.ids), deadline)
                 if slot is None:
                     return pieces.result(StopReason.aborted)
@@ -138,12 +188,11 @@ class Fleet:
                     slot,
                     ids + pieces.ids if pieces.ids else ids,
                     max_new_tokens=max_new_tokens - len(pieces.ids),
-                    stop_ids=stop_ids,
-                    sampling=sampling,
-                    seed=seed,
                     request_id=request_id,
                     deadline=deadline,
+                    **rest,
                 )
+                attempts += not slot.suspended  # a stop on purpose is no failure
                 if piece is not None:
                     pieces.add(piece)
                 self._end_turn(seat, request_id, 0 if piece is None else len(piece.ids))
@@ -171,13 +220,14 @@ class Fleet:
             waiting=sum(load.waiting for load in loads) + ungranted,
         )
 
-    async def publish(self, version: int, source: Any = None) -> None:
-        """All replicas at once. One that does not take the version leaves the fleet until it has it.
+    async def publish(self, version: int, source: Any = None, *, keep: Any = None) -> None:
+        """All replicas at once. One that does not take the version leaves the fleet until it has it, from
+        `keep` if the source does not outlive the call.
 
         ValueError unless `version` is above the one served now; InferenceError if no replica took it.
         """
         try:
-            await self._replicas.publish(version, source)
+            await self._replicas.publish(version, source, keep)
         finally:
             self._fail_if_hopeless()
 
@@ -239,8 +289,9 @@ class Fleet:
             if seat.waiting.done():
                 replica = seat.waiting.result()
             else:
-                async with asyncio.timeout_at(deadline):
-                    replica = await seat.waiting
+                with self._busy.starving():
+                    async with asyncio.timeout_at(deadline):
+                        replica = await seat.waiting
         finally:
             seat.waiting = None
         if replica is None or seat.aborted:
@@ -322,21 +373,6 @@ class Fleet:
         if self._replicas.hopeless:
             for seat in self._seats.values():
                 _fail(seat.waiting, _no_replica())
-
-    async def _report_loads(self) -> None:
-        while True:
-            await asyncio.sleep(self._limits.load_period_s)
-            for slot in self._replicas.slots:
-                if slot.up:
-                    load = slot.replica.load()
-                    self._tell(
-                        LoadSeen(
-                            replica=slot.index,
-                            used_tokens=load.used,
-                            running=load.running,
-                            waiting=load.waiting,
-                        )
-                    )
 
 
 def _finish(seat: _Seat, piece: Generation | None, *, full: bool) -> StopReason | None:

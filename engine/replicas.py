@@ -1,9 +1,10 @@
 """The replicas of a fleet: which are up, what takes one down, and how it comes back.
 
     up ──strikes in a row | a turn that hangs | a publish not taken──> down ──restart, publish──> up
+    up ──suspend──> suspended ──resume──> up
 
-Who waits: `publish` for all replicas at once; a revival for its restart, then for a publish under way. Nobody
-waits for a replica that is down.
+Who waits: `publish` and `resume` for all replicas at once; a revival for its restart, then for a publish
+under way. Turns alone wait for a replica that is down.
 """
 
 from __future__ import annotations
@@ -11,15 +12,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, cast
 
 from rocstar.engine.inference.base import Inference, InferenceError
-from rocstar.engine.scheduling.events import Event, ReplicaDown, ReplicaUp
+from rocstar.engine.scheduling.events import Event, LoadSeen, ReplicaDown, ReplicaUp
 
 Restart = Callable[[int], Awaitable[Inference]]
 """Brings replica i back and returns it, entered and empty; raises InferenceError if it could not."""
 
+Spread = Callable[[Sequence[Inference], int, Any], Awaitable[Sequence[InferenceError | None]]]
+"""Publishes to several replicas at once; for each, in order: None where it serves the version now."""
+
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 1.0, 60.0
+
+
+class Suspendable(Inference, Protocol):
+    """A replica that can be stopped on purpose."""
+
+    async def suspend(self) -> None:
+        """Stop. What it was working on comes back aborted, with the tokens that there are."""
+        ...
+
+    async def resume(self, version: int, source: Any) -> None:
+        """Start again, from `source`, which it then serves as `version`. InferenceError if it cannot; it then
+        may come back by a restart."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +73,9 @@ class Slot:
     up: bool = False
     strikes: int = 0
     version: int | None = None
+    suspended: bool = False
+    kv_peak: float = 0.0
+    """Largest share of its pool that was reported in use; see `take_kv_peaks`."""
     running: dict[str, asyncio.Timeout] = field(default_factory=dict)
 
 
@@ -68,25 +88,32 @@ class Replicas:
         *,
         limits: FleetLimits,
         restart: Restart | None,
+        spread: Spread | None = None,
+        version: int = 0,
         tell: Callable[[Event], None],
         lost: Callable[[int], None],
     ) -> None:
         self.slots = [Slot(index=index, replica=replica) for index, replica in enumerate(replicas)]
-        self.version = 0
+        self.version = version
         self.counts = FleetCounts()
-        self._limits, self._restart, self._tell, self._lost = limits, restart, tell, lost
+        self._limits, self._restart, self._spread = limits, restart, spread
+        self._tell, self._lost = tell, lost
         self._source: Any = None
         self._publishing = asyncio.Lock()
         self._tasks: asyncio.TaskGroup | None = None
         self._reviving: dict[int, asyncio.Task[None]] = {}
+        self._any_up = asyncio.Event()
+        self._reports: asyncio.Task[None] | None = None
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         self._tasks = tasks
         for slot in self.slots:
             self._up(slot)
+        self._reports = tasks.create_task(self._report_loads(), name="fleet-load")
 
     def stop(self) -> None:
-        for task in self._reviving.values():
+        assert self._reports is not None
+        for task in (self._reports, *self._reviving.values()):
             task.cancel()
         self._tasks = None
 
@@ -109,28 +136,73 @@ class Replicas:
         """Out of the fleet: cut its turns off, and have it brought back."""
         if not slot.up:
             return
-        slot.up = False
         self.counts.replicas_lost += 1
+        self._take_out(slot)
         now = asyncio.get_running_loop().time()
         for cut in slot.running.values():
             if not cut.expired():
                 cut.reschedule(now)
+        self._have_revived(slot)
+
+    def _take_out(self, slot: Slot) -> None:
+        slot.up = False
+        if not self.num_up:
+            self._any_up.clear()
         self._lost(slot.index)
         self._tell(ReplicaDown(replica=slot.index))
+
+    def _have_revived(self, slot: Slot) -> None:
         if self._restart is not None and self._tasks is not None:
             revival = self._tasks.create_task(self._revive(slot, self._restart), name=f"revive-{slot.index}")
             self._reviving[slot.index] = revival
 
-    async def publish(self, version: int, source: Any) -> None:
-        """See `Inference.publish`; one that does not take the version is out of the fleet until it has it."""
+    async def wait_up(self, timeout_s: float) -> bool:
+        """Wait until a replica is up; whether that came to be."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._any_up.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def publish(self, version: int, source: Any, keep: Any = None) -> None:
+        """See `Inference.publish`; one that does not take the version is out of the fleet until it has it.
+
+        `keep`: what one that comes back later takes, where `source` does not outlive the call.
+        """
         async with self._publishing:
             if version <= self.version:
                 raise ValueError(f"version {version} does not follow {self.version}")
             self.version, self._source = version, source
-            async with asyncio.TaskGroup() as tasks:
-                taken = [tasks.create_task(self._publish_to(slot)) for slot in self.slots if slot.up]
-            if not any(task.result() for task in taken):
+            up = [slot for slot in self.slots if slot.up]
+            try:
+                taken = await (self._publish_each(up) if self._spread is None else self._publish_all(up))
+            finally:
+                self._source = source if keep is None else keep
+            if not any(taken):
                 raise InferenceError("publish_failed", f"no replica took version {version}", retryable=True)
+
+    async def _publish_each(self, slots: Sequence[Slot]) -> list[bool]:
+        async with asyncio.TaskGroup() as tasks:
+            taken = [tasks.create_task(self._publish_to(slot)) for slot in slots]
+        return [task.result() for task in taken]
+
+    async def _publish_all(self, slots: Sequence[Slot]) -> list[bool]:
+        """By `spread`; those that do not take the version are down."""
+        assert self._spread is not None
+        failures: Sequence[Exception | None]
+        try:
+            async with asyncio.timeout(self._limits.publish_timeout_s):
+                failures = await self._spread([s.replica for s in slots], self.version, self._source)
+        except (InferenceError, TimeoutError, OSError) as error:
+            failures = [error] * len(slots)
+        for slot, failure in zip(slots, failures, strict=True):
+            if failure is None:
+                slot.version = self.version
+            else:
+                self.counts.publishes_failed += 1
+                self.down(slot)
+        return [failure is None for failure in failures]
 
     async def _publish_to(self, slot: Slot) -> bool:
         """True if the replica serves the present version now; else it is down."""
@@ -144,8 +216,54 @@ class Replicas:
         slot.version = self.version
         return True
 
+    async def suspend(self) -> None:
+        """All out of the fleet and stopped, those that were coming back, too."""
+        async with self._publishing:
+            reviving = list(self._reviving.values())
+            self._reviving.clear()
+            for revival in reviving:
+                revival.cancel()
+            if reviving:
+                await asyncio.wait(reviving)
+            for slot in self.slots:
+                slot.suspended = True
+                if slot.up:
+                    self._take_out(slot)
+            async with asyncio.TaskGroup() as tasks:
+                for slot in self.slots:
+                    tasks.create_task(cast("Suspendable", slot.replica).suspend())
+
+    async def resume(self, version: int, source: Any) -> None:
+        """Those that start from `source` are up; the others are brought back as after any failure.
+
+        ValueError unless `version` is above the one before; InferenceError if none started.
+        """
+        async with self._publishing:
+            if version <= self.version:
+                raise ValueError(f"version {version} does not follow {self.version}")
+            self.version, self._source = version, source
+            async with asyncio.TaskGroup() as tasks:
+                started = [tasks.create_task(self._resume(slot)) for slot in self.slots]
+            if not any(task.result() for task in started):
+                raise InferenceError(
+                    "publish_failed", f"no replica started from version {version}", retryable=True
+                )
+
+    async def _resume(self, slot: Slot) -> bool:
+        slot.suspended = False
+        try:
+            async with asyncio.timeout(self._limits.restart_timeout_s):
+                await cast("Suspendable", slot.replica).resume(self.version, self._source)
+        except (InferenceError, TimeoutError, OSError):
+            self.counts.publishes_failed += 1
+            self._have_revived(slot)
+            return False
+        self._up(slot)
+        return True
+
     def _up(self, slot: Slot) -> None:
         slot.up, slot.strikes, slot.version = True, 0, self.version
+        self._any_up.set()
         self._tell(ReplicaUp(replica=slot.index, kv_tokens=slot.replica.load().total))
 
     async def _revive(self, slot: Slot, restart: Restart) -> None:
@@ -154,7 +272,7 @@ class Replicas:
         while not await self._brought_back(slot, restart):
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, LAST_BACKOFF_S)
-        del self._reviving[slot.index]
+        self._reviving.pop(slot.index, None)
 
     async def _brought_back(self, slot: Slot, restart: Restart) -> bool:
         try:
@@ -170,3 +288,25 @@ class Replicas:
             self.counts.replicas_back += 1
             self._up(slot)
         return True
+
+    def take_kv_peaks(self) -> list[float]:
+        """By replica, the peak since the last call."""
+        peaks = [slot.kv_peak for slot in self.slots]
+        for slot in self.slots:
+            slot.kv_peak = 0.0
+        return peaks
+
+    async def _report_loads(self) -> None:
+        while True:
+            await asyncio.sleep(self._limits.load_period_s)
+            for slot in self.slots:
+                if slot.up:
+                    load = slot.replica.load()
+                    slot.kv_peak = max(slot.kv_peak, load.used / max(1, load.total))
+                    seen = LoadSeen(
+                        replica=slot.index,
+                        used_tokens=load.used,
+                        running=load.running,
+                        waiting=load.waiting,
+                    )
+                    self._tell(seen)

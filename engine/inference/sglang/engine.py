@@ -43,7 +43,8 @@ class SGLangEngine:
     was started with, the layout of all weights to come; without it a publish is only checked for having
     changed something. version: of the weights that the server holds now. broadcast: the backend by which
     `publish` sends LiveWeights ("gloo", "nccl"), None = by disk. hang_timeout_s: how long its scheduler may
-    stand still with requests in flight; a prefill or a compilation must fit in.
+    stand still with requests in flight; a prefill or a compilation must fit in. update_timeout_s: of a call
+    that carries weights.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class SGLangEngine:
         control_timeout_s: float = 60.0,
         watch_every_s: float = 0.5,
         hang_timeout_s: float = 60.0,
+        update_timeout_s: float = 300.0,
     ) -> None:
         self.api = Api(url, max_requests=max_requests, timeout_s=control_timeout_s)
         self.version = version
@@ -74,6 +76,7 @@ class SGLangEngine:
         self.publishing = asyncio.Lock()
         self._model, self._vocab_size, self._broadcast = model, vocab_size, broadcast
         self._watch_every_s, self._hang_timeout_s = watch_every_s, hang_timeout_s
+        self.update_timeout_s = update_timeout_s
         self._versions = {str(version): version}
         """By label, every version that was ever served from here."""
         self._live: dict[str, LiveRequest] = {}
@@ -291,7 +294,7 @@ class SGLangEngine:
 
         if source is None:
             raise ValueError("a server shares no weights with us: publish needs a source")
-        async with Publisher([self], backend=self._broadcast) as publisher:
+        async with Publisher([self], backend=self._broadcast, timeout_s=self.update_timeout_s) as publisher:
             (failure,) = await publisher.publish(version, source)
         if failure is not None:
             raise failure

@@ -14,7 +14,7 @@ import hashlib
 import itertools
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -173,6 +173,9 @@ class FakeScheduler:
         self._crowded = False
         """The pool overflowed: nothing is admitted until a request has ended, or all would take turns."""
         self._eos_ids, self._script = eos_ids, script
+
+    def take_weights(self, tensors: Mapping[str, Any]) -> None:
+        """A policy would compute with them; here their checksums alone matter."""
 
     @property
     def idle(self) -> bool:

@@ -26,7 +26,8 @@ from rocstar.engine.inference.sglang.fake_weights import FakeWeights, Faults
 
 
 class FakeServer:
-    """One server. `script` decides ids instead of the hash. step_s: from token to token, 0 = at once."""
+    """One server. `script` decides ids instead of the hash; with `policy` the model does. step_s: from token
+    to token, 0 = at once."""
 
     def __init__(
         self,
@@ -36,19 +37,25 @@ class FakeServer:
         capacity: int = 8192,
         script: Script | None = None,
         step_s: float = 0.0,
+        policy: bool = False,
         on_death: Callable[[], None] | None = None,
     ) -> None:
         config = json.loads((model / "config.json").read_text(encoding="utf-8"))
         eos = config.get("eos_token_id")
         self.faults = Faults()
         self.model, self.port, self._step_s = model, port, step_s
-        self.scheduler = FakeScheduler(
-            vocab_size=config["vocab_size"],
-            capacity=capacity,
-            context_length=config["max_position_embeddings"],
-            eos_ids=frozenset([] if eos is None else eos if isinstance(eos, list) else [eos]),
-            script=script,
-        )
+        options: dict[str, Any] = {
+            "vocab_size": config["vocab_size"],
+            "capacity": capacity,
+            "context_length": config["max_position_embeddings"],
+            "eos_ids": frozenset([] if eos is None else eos if isinstance(eos, list) else [eos]),
+        }
+        if policy:
+            from rocstar.engine.inference.sglang.fake_policy import PolicyScheduler
+
+            self.scheduler: FakeScheduler = PolicyScheduler(model, **options)
+        else:
+            self.scheduler = FakeScheduler(**options, script=script)
         self.requests = 0
         self._answering = 0
         self._in_front: set[str] = set()
@@ -331,9 +338,14 @@ def _answer(ended: FakeRequest, label: str, num_top: int, scale: float) -> dict[
     return {"text": "", "output_ids": ended.out, "meta_info": meta}
 
 
-async def _serve(model: Path, port: int, capacity: int, step_s: float) -> None:
+async def _serve(args: argparse.Namespace) -> None:
     async with FakeServer(
-        model, port=port, capacity=capacity, step_s=step_s, on_death=lambda: os._exit(131)
+        args.model_path,
+        port=args.port,
+        capacity=args.max_total_tokens,
+        step_s=args.step_s,
+        policy=args.policy,
+        on_death=lambda: os._exit(131),
     ) as server:
         print(f"fake server ready on {server.url}", flush=True)
         await asyncio.Event().wait()
@@ -345,5 +357,6 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--max-total-tokens", type=int, default=8192)
     parser.add_argument("--step-s", type=float, default=0.0)
-    args, _ = parser.parse_known_args()
-    asyncio.run(_serve(args.model_path, args.port, args.max_total_tokens, args.step_s))
+    parser.add_argument("--policy", action="store_true", help="tokens of the model, not of a hash")
+    known, _ = parser.parse_known_args()
+    asyncio.run(_serve(known))

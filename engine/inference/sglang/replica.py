@@ -1,22 +1,25 @@
 """A server that we start, watch and start again, as one `Inference`.
 
     start ─> wait ready ─> connect ─> serve ──(dies | hangs)──> stop the tree ─> start again
-                                       ^                                          │
-                                       └──── the weights it served last ──────────┘
+                             ^         ^  │                                       │
+                             │         │  └── suspend ─> stop the tree            │
+               resume ───────┘         └────── the present weights ───────────────┘
 
-Who waits: `__aenter__` until the server serves; nobody for a restart. While it is down `generate` raises
-InferenceError(retryable=True) at once, so that trajectories go on elsewhere; `wait_ready` waits for it.
-A restarted server serves nothing until it holds the weights of the present version: from their folder if they
-were published from one, else at the next publish (a broadcast leaves nothing behind to load again).
+Who waits: `__aenter__` and `resume` until the server serves; nobody for a restart. While it is down
+`generate` raises InferenceError(retryable=True) at once, so that trajectories go on elsewhere; `wait_ready`
+waits for it. A restarted server serves nothing until it holds the weights of the present version: from their
+folder, which `keep` may name after a broadcast; without one at the next publish. Where checksums cannot be
+foretold, answers wait after new weights until the canary has sung (canary.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,9 +27,10 @@ from typing import Any
 from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling
 from rocstar.engine.inference.server import ServerProcess, free_port
 from rocstar.engine.inference.sglang.api import Api
+from rocstar.engine.inference.sglang.canary import Canary
 from rocstar.engine.inference.sglang.engine import SGLangEngine
-from rocstar.engine.inference.sglang.publish import Publisher
-from rocstar.engine.inference.sglang.weights import DiskWeights, WeightSource
+from rocstar.engine.inference.sglang.publish import DRAIN_S, Publisher
+from rocstar.engine.inference.sglang.weights import DiskWeights, WeightSource, differences, expected_checksums
 
 LOG = logging.getLogger(__name__)
 RESTARTED_FOR = ("replica_hung", "replica_lost")
@@ -65,7 +69,7 @@ class Replica:
 
     command: of a port, the command line that starts a server there (`server_command`). model: the folder it
     starts from. log_path: RUN/logs/sglang-K.log. max_restarts: in all; past it the replica stays down.
-    engine_options: of SGLangEngine.
+    engine_options: of SGLangEngine. canary: asked where no checksum can be foretold.
     """
 
     def __init__(
@@ -81,12 +85,18 @@ class Replica:
         max_restarts: int = 100,
         progress: Callable[[str], None] = LOG.info,
         engine_options: Mapping[str, Any] | None = None,
+        canary: Canary | None = None,
     ) -> None:
-        self._command, self._model, self._log_path = command, model, log_path
+        self._command, self._model, self.log_path = command, model, log_path
         self._env = {**SERVER_ENV, **(env or {})}
         self._ready_timeout_s, self._max_restarts, self._progress = ready_timeout_s, max_restarts, progress
         self._present: DiskWeights | None = model
         """Where the weights of the present version lie; None after a broadcast."""
+        self._canary = canary
+        self._trusted = asyncio.Event()
+        self._trusted.set()
+        self._spoiled: set[int] = set()
+        """Versions whose canary failed: no token of theirs is given to anybody."""
         self.restarts = 0
         self.engine = SGLangEngine(
             "http://127.0.0.1:0",
@@ -111,9 +121,7 @@ class Replica:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._supervisor is not None
-        self._supervisor.cancel()
-        await asyncio.wait([self._supervisor])
+        await self._end_supervision()
         try:
             await self.engine.__aexit__(kind, error, trace)
         finally:
@@ -140,10 +148,58 @@ class Replica:
         await self.engine.wait_serving()
         return self
 
+    async def suspend(self) -> None:
+        """End the server on purpose. What it is working on comes back aborted, with its tokens."""
+        await self._end_supervision()
+        suspended = InferenceError("suspended", f"{self.log_path}: stopped on purpose", retryable=True)
+        if self.engine.broken is None:
+            self.engine.broken = suspended  # nothing new; what is in flight may still answer
+            try:
+                await self.engine.api.abort_all()
+                await self.engine.drained(DRAIN_S)
+            except InferenceError as error:
+                LOG.info("%s", error)
+        self.engine.break_off(suspended)
+        await self._stop_server()
+
+    async def resume(self, version: int, model: DiskWeights) -> None:
+        """Start the server again, from `model`, and serve it as `version`.
+
+        The caller's command starts it from there. InferenceError if it does not come up, or serves something
+        else; it is then tried again like a server that died.
+        """
+        self._model = model
+        self.keep(version, model)
+        try:
+            await self._start()
+            await self.engine.examine()
+            with self.on_trial():
+                await self.restore()
+                await self.try_out()
+        except InferenceError as error:
+            await self._stop_server()
+            self.engine.break_off(InferenceError("replica_lost", str(error), retryable=True))
+            raise
+        finally:
+            self._supervisor = asyncio.create_task(self._supervise(), name="sglang-supervisor")
+
+    def keep(self, version: int, source: DiskWeights) -> None:
+        """What a server that starts from now on must hold; one that is down will serve it as `version`."""
+        self._present = source
+        if self.engine.broken is not None and version > self.engine.version:
+            self.engine.allow(version)
+            self.engine.version = version
+
+    async def _end_supervision(self) -> None:
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            supervisor.cancel()
+            await asyncio.wait([supervisor])
+
     async def _start(self) -> None:
         port = free_port()
         self.engine.api.url = f"http://127.0.0.1:{port}"
-        self._server = ServerProcess(self._command(port), log_path=self._log_path, env=self._env)
+        self._server = ServerProcess(self._command(port), log_path=self.log_path, env=self._env)
         await self._server.start()
         try:
             async with Api(self.engine.api.url) as probe:
@@ -161,7 +217,9 @@ class Replica:
 
     async def _supervise(self) -> None:
         while self.restarts < self._max_restarts:
-            assert self._server is not None
+            if self._server is None:
+                await self._restart("it did not start")
+                continue
             ended = asyncio.ensure_future(self._server.wait())
             hung = asyncio.ensure_future(self.engine.wait_broken(*RESTARTED_FOR))
             try:
@@ -171,7 +229,7 @@ class Replica:
                 ended.cancel()
                 hung.cancel()
             why = f"exit status {self._server.returncode}" if ended.done() else str(self.engine.broken)
-            self.engine.break_off(InferenceError("replica_lost", f"{self._log_path}: {why}", retryable=True))
+            self.engine.break_off(InferenceError("replica_lost", f"{self.log_path}: {why}", retryable=True))
             await self._stop_server()
             await self._restart(why)
 
@@ -183,7 +241,9 @@ class Replica:
             try:
                 await self._start()
                 await self.engine.examine()
-                await self.restore()
+                with self.on_trial():
+                    await self.restore()
+                    await self.try_out()
             except InferenceError as error:
                 why = str(error)
                 LOG.error("%s", why)
@@ -199,10 +259,27 @@ class Replica:
             self.engine.broken = InferenceError(
                 "weights_behind", "started again, waiting for the next publish", retryable=True
             )
-        elif self._present is self._model:
+            return
+        version, source = self.engine.version, self._present
+        try:
+            await asyncio.to_thread(source.shapes)  # it may be on its way to the disk
+        except (OSError, ValueError) as error:
+            raise InferenceError("weights_behind", f"{source.path}: {error}", retryable=True) from error
+        if source is self._model:
+            await self._check_start(source)
             await self.engine.connect()
         else:
-            await Publisher([self.engine]).restore(self.engine.version, self._present, self.engine)
+            publisher = Publisher([self.engine], timeout_s=self.engine.update_timeout_s)
+            await publisher.restore(version, source, self.engine)
+
+    async def _check_start(self, source: DiskWeights) -> None:
+        """A server that was started from `source` holds it."""
+        if self.engine.dtype is not None:
+            names, dtype = list(self.engine.checksums), self.engine.dtype
+            expected = await asyncio.to_thread(expected_checksums, source, names, dtype)
+            if expected is not None and (wrong := differences(expected, self.engine.checksums)):
+                detail = f"started from {source.path}, {len(wrong)} tensors differ, {wrong[0]} first"
+                raise InferenceError("wrong_weights", detail, retryable=True)
 
     # ---- the protocol ----
 
@@ -217,7 +294,7 @@ class Replica:
         request_id: str,
         deadline: float | None,
     ) -> Generation:
-        return await self.engine.generate(
+        generation = await self.engine.generate(
             ids,
             max_new_tokens=max_new_tokens,
             stop_ids=stop_ids,
@@ -226,13 +303,44 @@ class Replica:
             request_id=request_id,
             deadline=deadline,
         )
+        async with asyncio.timeout_at(deadline):
+            await self._trusted.wait()
+        if any(version in self._spoiled for _, _, version in generation.version_spans):
+            raise InferenceError("wrong_weights", "the canary failed", retryable=True)
+        return generation
 
     def load(self) -> KvLoad:
         return self.engine.load()
 
     async def publish(self, version: int, source: WeightSource | None = None) -> None:
-        await self.engine.publish(version, source)
-        self.published(source)
+        if version == self.engine.version and self.ready:
+            return  # a restart has brought it there
+        with self.on_trial():
+            await self.engine.publish(version, source)
+            self.published(source)
+            await self.try_out()
+
+    @contextlib.contextmanager
+    def on_trial(self) -> Iterator[None]:
+        """Answers that come within the block are given when it ends."""
+        self._trusted.clear()
+        try:
+            yield
+        finally:
+            self._trusted.set()
+
+    async def try_out(self) -> None:
+        """Where no checksum vouches for the weights: InferenceError unless the canary does; nothing is served
+        then."""
+        if self._canary is None or self.engine.dtype is not None or self.engine.broken is not None:
+            return
+        try:
+            await self._canary.check(self.engine)
+        except InferenceError as error:
+            self._spoiled.add(self.engine.version)
+            self.engine.break_off(InferenceError("wrong_weights", str(error), retryable=True))
+            raise
+        self._spoiled.discard(self.engine.version)
 
     def published(self, source: WeightSource | None) -> None:
         """A Publisher brought `engine` to `source`: that is what a restarted server must hold."""

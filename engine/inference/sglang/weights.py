@@ -66,23 +66,29 @@ class DiskWeights:
 
 
 class LiveWeights:
-    """Tensors of this process, to be broadcast. They must not change while a publish is under way."""
+    """Tensors of this process, to be broadcast, in `dtype` if one is named ("bfloat16"). They must not change
+    while a publish is under way."""
 
-    def __init__(self, tensors: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> None:
-        self._tensors = dict(tensors)
+    def __init__(
+        self, tensors: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]], *, dtype: str | None = None
+    ) -> None:
+        self._tensors, self._dtype = dict(tensors), dtype
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
 
     def tensor(self, name: str) -> Tensor:
-        return self._tensors[name]
+        import torch
+
+        tensor = self._tensors[name].detach()
+        return tensor if self._dtype is None else tensor.to(getattr(torch, self._dtype))
 
     def save(self, folder: Path) -> DiskWeights:
         """The same tensors as a file: what is sent where a broadcast fails."""
         from safetensors.torch import save_file
 
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self._tensors.items()}
+        tensors = {name: self.tensor(name).cpu().contiguous().clone() for name in self._tensors}
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         return DiskWeights(folder)
 
