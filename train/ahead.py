@@ -15,13 +15,13 @@ from typing import Any
 
 from rocstar.engine.buffer import SlotBuffer
 from rocstar.engine.feed import GroupFeed, Ticket
-from rocstar.engine.group import run_group
+from rocstar.engine.nodes.nodes import Nodes
 from rocstar.engine.rollout import Agent
 from rocstar.engine.types import Group, Task
 from rocstar.train.config import RlConfig
 from rocstar.train.data import TaskCursor
 from rocstar.train.idle import Idle
-from rocstar.train.source import Batch, Engine, staleness
+from rocstar.train.source import Batch, Engine, roller, staleness
 from rocstar.train.time_budget import TimeBudget
 
 BATCH_TIMEOUT_FACTOR = 4.0
@@ -70,10 +70,11 @@ class AheadGroups:
         batch_timeout_s: float,
         budget: TimeBudget,
         idle: Idle,
+        nodes: Nodes | None = None,
     ) -> None:
         self._feed, self._tickets, self._engine = feed, tickets, engine
         self._max_staleness, self._batch_timeout_s = max_staleness, batch_timeout_s
-        self._budget, self._idle = budget, idle
+        self._budget, self._idle, self._nodes = budget, idle, nodes
         self._has_taken = False
 
     async def take(self, step: int) -> Batch:
@@ -87,7 +88,7 @@ class AheadGroups:
         groups = [one.group for one in aged]
         found = staleness(groups, self._engine.version)
         assert found <= self._max_staleness, f"a token is {found} versions old, {self._max_staleness} allowed"
-        return Batch(groups=groups, staleness=found)
+        return Batch(groups=groups, staleness=found, metrics=self._nodes.counts() if self._nodes else {})
 
     def state(self) -> dict[str, Any]:
         feed, tickets = self._feed, self._tickets
@@ -119,15 +120,11 @@ async def ahead_source(
     *,
     seed: int,
     budget: TimeBudget,
+    nodes: Nodes | None = None,
 ) -> AsyncIterator[AheadGroups]:
-    """Opens the source; leaving it cancels what is in flight."""
+    """Opens the source; leaving it cancels what is in flight, on every node."""
     idle = Idle(engine)
-    watched = idle.watching(agent)
-
-    async def roll_out(ticket: Ticket) -> Group:
-        size = rl.rollouts_per_task
-        return await run_group(watched, ticket.task, size=size, seed=seed, step=ticket.step)
-
+    roll_out = roller(idle.watching(agent), rl, seed=seed, nodes=nodes)
     buffer: SlotBuffer[Group] = SlotBuffer(batch=tickets.batch, max_staleness=rl.max_staleness)
     async with GroupFeed(roll_out, tickets, buffer) as feed:
         yield AheadGroups(
@@ -138,4 +135,5 @@ async def ahead_source(
             batch_timeout_s=BATCH_TIMEOUT_FACTOR * agent.limits.timeout_s,
             budget=budget,
             idle=idle,
+            nodes=nodes,
         )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
+from rocstar.engine.nodes.nodes import Nodes
 from rocstar.engine.rollout import Agent
 from rocstar.engine.types import Task
 from rocstar.train.ahead import Tickets, ahead_source, tickets_from
@@ -22,8 +23,11 @@ def live_source(
     stage: StageConfig,
     tasks: Sequence[Task],
     state: dict[str, Any] | None,
+    *,
+    nodes: Nodes | None = None,
 ) -> AbstractAsyncContextManager[Source]:
-    """Opens the source of a stage that rolls out; the last three arguments are those of `OpenSource`."""
+    """Opens the source of a stage that rolls out, on `nodes` where there are several; `stage`, `tasks` and
+    `state` are those of `OpenSource`."""
     recipe = run.recipe
     cursor = TaskCursor(tasks, seed=recipe.run.seed)
     agent, seed = agent_for(agent, stage), recipe.run.seed
@@ -40,9 +44,17 @@ def live_source(
             tickets = tickets_from(state, cursor, tasks, batch)
         else:
             tickets = Tickets(cursor, batch=batch, left=stage.steps * batch, next_step=run.step + 1)
-        return ahead_source(agent, engine, tickets, recipe.rl, seed=seed, budget=run.budget)
+        return ahead_source(agent, engine, tickets, recipe.rl, seed=seed, budget=run.budget, nodes=nodes)
     if state is not None:
         cursor.restore(state)
     return nullcontext(
-        LiveGroups(agent=agent, engine=engine, cursor=cursor, rl=recipe.rl, seed=seed, budget=run.budget)
+        LiveGroups(
+            agent=agent,
+            engine=engine,
+            cursor=cursor,
+            rl=recipe.rl,
+            seed=seed,
+            budget=run.budget,
+            nodes=nodes,
+        )
     )

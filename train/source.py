@@ -1,8 +1,10 @@
 """Where the groups of a step come from. What is done with them is loop.py's and the same for all.
 
-    LiveGroups      cursor -> run_groups, all groups of the step at once (staleness 0)
+    LiveGroups      cursor -> tickets -> roll_out, all groups of the step at once (staleness 0)
     AheadGroups     groups that were rolled out while the learner worked (ahead.py)
     RecordedGroups  trajectory records (from_rollouts.py)
+
+`roll_out` makes a ticket a group: in this process, or on whichever node has room (`roller`).
 
 Who waits: `take` waits for the step's last group. With LiveGroups nothing is rolled out while the learner
 works.
@@ -10,14 +12,18 @@ works.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rocstar.engine.group import run_groups
+from rocstar.engine.feed import Ticket
+from rocstar.engine.group import run_group
+from rocstar.engine.nodes.node import GroupOrder
+from rocstar.engine.nodes.nodes import Nodes
 from rocstar.engine.rollout import Agent
 from rocstar.engine.types import Group, Task
 from rocstar.train.config import RlConfig, StageConfig
@@ -33,6 +39,8 @@ class Batch:
     groups: list[Group]
     staleness: int | None
     """The learner's version less the oldest that wrote a token; None where another run counted them."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Of the nodes that rolled out, where there are several."""
 
 
 class Source(Protocol):
@@ -60,10 +68,54 @@ OpenSource = Callable[
 class Engine(Protocol):
     """What timing and staleness need to know of an engine."""
 
-    version: int
-    busy_s: float
-    starved_s: float
-    """See `idle.Decoder`."""
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def busy_s(self) -> float:
+        """See `idle.Decoder`."""
+        ...
+
+    @property
+    def starved_s(self) -> float: ...
+
+
+RollOut = Callable[[Ticket], Awaitable[Group]]
+
+
+def roller(agent: Agent, rl: RlConfig, *, seed: int, nodes: Nodes | None) -> RollOut:
+    """Rolls out a ticket's group with `agent`, or on another node under the agent's limits and sampling."""
+    size = rl.rollouts_per_task
+
+    async def at_home(ticket: Ticket) -> Group:
+        return await run_group(agent, ticket.task, size=size, seed=seed, step=ticket.step)
+
+    async def anywhere(ticket: Ticket) -> Group:
+        assert nodes is not None
+        order = GroupOrder(
+            task=ticket.task,
+            step=ticket.step,
+            seed=seed,
+            size=size,
+            limits=agent.limits,
+            temperature=agent.sampling.temperature,
+        )
+        return await nodes.roll_out(order, lambda: at_home(ticket))
+
+    return at_home if nodes is None else anywhere
+
+
+async def all_groups(roll_out: RollOut, tickets: Sequence[Ticket]) -> list[Group]:
+    """The groups of all tickets, in their order, rolled out at once. A bug in one cancels the others."""
+    running = [asyncio.ensure_future(roll_out(ticket)) for ticket in tickets]
+    try:
+        for done in asyncio.as_completed(running):
+            await done
+    finally:
+        for group in running:
+            group.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    return [group.result() for group in running]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,21 +128,22 @@ class LiveGroups:
     rl: RlConfig
     seed: int
     budget: TimeBudget
+    nodes: Nodes | None = None
     clock: Callable[[], float] = time.perf_counter
     _idle: Idle = field(init=False)
+    _roll_out: RollOut = field(init=False)
 
     def __post_init__(self) -> None:
         self._idle = Idle(self.engine, clock=self.clock)
-        self.agent = self._idle.watching(self.agent)
+        self._roll_out = roller(self._idle.watching(self.agent), self.rl, seed=self.seed, nodes=self.nodes)
 
     async def take(self, step: int) -> Batch:
         # An epoch may end inside a batch: a task then comes once, for two attempts would be the same attempt.
-        tasks = list({task.id: task for task in self.cursor.take(self.rl.tasks_per_step)}.values())
-        size, seed, num = self.rl.rollouts_per_task, self.seed, len(tasks)
+        tasks = {task.id: task for task in self.cursor.take(self.rl.tasks_per_step)}
         with self._idle.divided(self.budget):
-            running = run_groups(self.agent, tasks, size=size, seed=seed, step=step, max_groups=num)
-            groups = [group async for group in running]
-        return Batch(groups=groups, staleness=staleness(groups, self.engine.version))
+            groups = await all_groups(self._roll_out, [Ticket(step=step, task=t) for t in tasks.values()])
+        found = staleness(groups, self.engine.version)
+        return Batch(groups=groups, staleness=found, metrics=self.nodes.counts() if self.nodes else {})
 
     def state(self) -> dict[str, Any]:
         return self.cursor.state()

@@ -14,7 +14,7 @@ import pytest
 from rocstar.engine.rollout import Agent, RolloutLimits
 from rocstar.engine.testing import run_virtual
 from rocstar.engine.types import FinishReason, Group, Scored, Task, Trajectory, TrajectoryKey, VersionSpan
-from rocstar.train import ahead
+from rocstar.train import source
 from rocstar.train.ahead import AheadGroups, Tickets, ahead_source, tickets_from
 from rocstar.train.config import RlConfig
 from rocstar.train.data import TaskCursor
@@ -59,7 +59,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(seed=0)
-    monkeypatch.setattr(ahead, "run_group", made.run_group)
+    monkeypatch.setattr(source, "run_group", made.run_group)
     return made
 
 
@@ -119,7 +119,7 @@ def test_a_batch_that_never_comes_is_given_up(world: World, monkeypatch: pytest.
         await asyncio.get_running_loop().create_future()
         raise AssertionError
 
-    monkeypatch.setattr(ahead, "run_group", never)
+    monkeypatch.setattr(source, "run_group", never)
 
     async def main() -> None:
         async with opened(world, supply(2), 1) as source:

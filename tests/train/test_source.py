@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import dataclasses
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from rocstar.engine.feed import Ticket
+from rocstar.engine.inference.base import Sampling
+from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.rollout import Agent, RolloutLimits
 from rocstar.engine.types import FinishReason, Group, Scored, Task, Trajectory, TrajectoryKey, VersionSpan
 from rocstar.train import source
 from rocstar.train.config import Recipe, RlConfig, StageConfig
 from rocstar.train.data import TaskCursor
 from rocstar.train.live_source import live_source
-from rocstar.train.source import LiveGroups, agent_for, staleness
+from rocstar.train.source import LiveGroups, agent_for, all_groups, staleness
 from rocstar.train.time_budget import TimeBudget
 
 TASKS = [Task(id=f"task{k}", source="s", question=f"q{k}", answer="1") for k in range(5)]
@@ -43,14 +46,13 @@ def rolled_out(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What was asked to be rolled out; every group is of version 3 and decodes for a second of two."""
     asked: list[dict[str, Any]] = []
 
-    async def run_groups(agent: Any, tasks: Sequence[Task], **options: Any) -> AsyncIterator[Group]:
-        asked.append({"agent": agent, "tasks": [task.id for task in tasks], **options})
-        for task in tasks:
-            await asyncio.sleep(0)
-            ENGINE.busy_s, ENGINE.now = ENGINE.busy_s + 1.0, ENGINE.now + 2.0
-            yield group(task, 3)
+    async def run_group(agent: Any, task: Task, **options: Any) -> Group:
+        asked.append({"agent": agent, "task": task.id, **options})
+        await asyncio.sleep(0)
+        ENGINE.busy_s, ENGINE.now = ENGINE.busy_s + 1.0, ENGINE.now + 2.0
+        return group(task, 3)
 
-    monkeypatch.setattr(source, "run_groups", run_groups)
+    monkeypatch.setattr(source, "run_group", run_group)
     return asked
 
 
@@ -77,16 +79,16 @@ async def test_a_source_goes_on_where_another_stood(rolled_out: list[dict[str, A
     second = open_live(2, first.state())
     for step in (3, 4, 5):
         await second.take(step)
-    tasks = [asked["tasks"] for asked in rolled_out]
-    assert tasks[:5] == tasks[5:] and second.state() == whole.state()
-    assert [asked["step"] for asked in rolled_out] == [1, 2, 3, 4, 5] * 2
+    tasks = [asked["task"] for asked in rolled_out]
+    assert tasks[:10] == tasks[10:] and second.state() == whole.state()
+    assert [asked["step"] for asked in rolled_out] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5] * 2
     assert rolled_out[0]["agent"].limits.max_response_tokens == 77
 
 
 async def test_a_task_comes_once_in_a_batch(rolled_out: list[dict[str, Any]]) -> None:
     """Two attempts of a task under one key would be the same attempt."""
     batch = await open_live(8).take(1)
-    assert sorted(rolled_out[0]["tasks"]) == [task.id for task in TASKS]
+    assert sorted(asked["task"] for asked in rolled_out) == [task.id for task in TASKS]
     assert len(batch.groups) == 5 and batch.staleness == 0
 
 
@@ -116,3 +118,56 @@ def test_staleness_is_that_of_the_oldest_token() -> None:
 def test_a_stage_has_its_own_limits() -> None:
     limits = agent_for(AGENT, STAGE).limits
     assert (limits.max_response_tokens, limits.max_turns, limits.max_tool_tokens) == (77, 5, 1)
+
+
+async def test_groups_come_in_the_order_of_their_tickets_and_a_bug_ends_them() -> None:
+    turns = {task.id: asyncio.Event() for task in TASKS}
+
+    async def roll_out(ticket: Ticket) -> Group:
+        await turns[ticket.task.id].wait()
+        following = TASKS.index(ticket.task) - 1  # the last ends first
+        turns[TASKS[following].id].set()
+        if ticket.step == 2 and following == 2:
+            raise KeyError("a bug")
+        return group(ticket.task)
+
+    for step in (1, 2):
+        for event in turns.values():
+            event.clear()
+        turns[TASKS[-1].id].set()
+        running = all_groups(roll_out, [Ticket(step=step, task=task) for task in TASKS])
+        if step == 1:
+            assert [made.task for made in await running] == TASKS
+        else:
+            with pytest.raises(KeyError, match="a bug"):
+                await running
+
+
+async def test_a_ticket_is_ordered_as_the_agent_would_roll_it_out(rolled_out: list[dict[str, Any]]) -> None:
+    ordered: list[GroupOrder] = []
+
+    class Nodes:
+        async def roll_out(self, order: GroupOrder, home: Any) -> Group:
+            ordered.append(order)
+            made: Group = await home()
+            return made
+
+        def counts(self) -> dict[str, float]:
+            return {"nodes/up": 2.0}
+
+    agent = dataclasses.replace(AGENT, sampling=Sampling(temperature=0.7))
+    made = LiveGroups(
+        agent=agent,
+        engine=ENGINE,
+        cursor=TaskCursor(TASKS, seed=0),
+        rl=RlConfig(tasks_per_step=2, rollouts_per_task=6, group_size=4),
+        seed=9,
+        budget=TimeBudget(),
+        nodes=cast(Any, Nodes()),
+    )
+    batch = await made.take(4)
+    assert batch.metrics == {"nodes/up": 2.0}
+    for order, asked in zip(ordered, rolled_out, strict=True):
+        assert (order.task.id, order.step, order.seed, order.size) == (asked["task"], 4, 9, 6)
+        assert (asked["step"], asked["seed"], asked["size"]) == (4, 9, 6)
+        assert (order.limits, order.temperature) == (LIMITS, 0.7)

@@ -1,0 +1,259 @@
+"""Rollouts on several nodes: what the first rank of every node does beside learning.
+
+    rank 0 ── Start(path, token) ──> every rank: its part of the learner
+      │                              first rank of another node: sandbox, engine, agent -> NodeService
+      │<── NodeAddress, by rank ─────┘      learner thread: LearnerTeam.follow
+      └── Nodes: groups over HTTP, at home in this process
+
+Who waits: rank 0 once, for every node to serve; later as engine/nodes/nodes.py says. A leader's event loop
+waits for requests and for its learner thread, which waits for rank 0's verbs. New weights reach a leader's
+engine through the `full_weights` verb, in which every rank takes part anyway; it returns when they serve.
+Whatever ends the learner thread or the service ends the process, with a code that is not 0 unless rank 0 said
+stop: torchrun then ends the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import secrets
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import uvloop
+from torch import Tensor
+
+from rocstar.engine.inference.base import KvLoad
+from rocstar.engine.nodes.client import HttpNode, node_session
+from rocstar.engine.nodes.nodes import Nodes
+from rocstar.engine.nodes.service import NodeService, serving
+from rocstar.engine.waits import waiting
+from rocstar.train import checkpoint
+from rocstar.train.agent import make_agent, open_sandbox
+from rocstar.train.config import Recipe, TrainingStopped
+from rocstar.train.engines import open_embedded
+from rocstar.train.model_io import load_model, load_tokenizer
+from rocstar.train.preflight import chat_format
+from rocstar.train.team import LearnerTeam, Serve, World, placed, shard
+
+T = TypeVar("T")
+Weights = list[tuple[str, Tensor]]
+Publish = Callable[[int, Weights], Coroutine[Any, Any, None]]
+
+PUBLISH_TIMEOUT_S = 900.0
+START_TIMEOUT_S = 3600.0
+"""For every node to have loaded its model and opened its sandbox."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What rank 0 tells the others. token: of the nodes' services; None where no other node rolls out."""
+
+    path: str
+    token: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAddress:
+    """Where a node serves, or why it cannot."""
+
+    name: str
+    url: str = ""
+    problem: str = ""
+
+
+def new_token(recipe: Recipe, world: World) -> str | None:
+    """A secret of this run, where other nodes roll out. Servers (SGLang) are rank 0's alone."""
+    return secrets.token_hex(32) if world.has_nodes and recipe.engine.kind == "embedded" else None
+
+
+# ---- rank 0 ----
+
+
+async def gather_nodes(world: World, thread: ThreadPoolExecutor, token: str | None) -> list[NodeAddress]:
+    """Where the other nodes serve, once they do; a collective that `follow` answers. None without a token.
+
+    TrainingStopped: a node could not start.
+    """
+    if token is None:
+        return []
+    loop = asyncio.get_running_loop()
+    async with waiting(
+        "the run", "every node to start", kind="start", deadline=loop.time() + START_TIMEOUT_S
+    ):
+        told = await loop.run_in_executor(thread, world.gather, None)
+    addresses = [address for address in told if address is not None]
+    if problems := [f"node {a.name} cannot roll out: {a.problem}" for a in addresses if a.problem]:
+        raise TrainingStopped("; ".join(problems))
+    return addresses
+
+
+@contextlib.asynccontextmanager
+async def open_nodes(
+    recipe: Recipe,
+    addresses: Sequence[NodeAddress],
+    token: str | None,
+    home_load: Callable[[], KvLoad],
+    note: Callable[[str], None],
+) -> AsyncIterator[Nodes | None]:
+    """This node and the others; None where there are none.
+
+    With `engine.deterministic` a node has one group at a time: what shares a forward is then no matter of
+    timing, nor of how many nodes there are.
+    """
+    if token is None:
+        yield None
+        return
+    async with node_session(token) as session:
+        others = [HttpNode(address.name, address.url, session) for address in addresses]
+        max_groups = 1 if recipe.engine.deterministic else None
+        async with Nodes(others, home_load=home_load, max_groups=max_groups, note=note) as nodes:
+            note(f"{nodes.num_up} nodes roll out: this one and {', '.join(a.url for a in addresses)}")
+            yield nodes
+
+
+# ---- the other ranks ----
+
+
+def follow(recipe: Recipe, world: World) -> None:
+    """The whole life of a rank that is not 0."""
+    start: Start | None = world.broadcast(None)
+    if start is None:  # rank 0 could not begin; its message says why
+        return
+    model = load_model(start.path, "float32")
+    shard(model, world, recipe.model)
+    with ThreadPoolExecutor(1) as thread:
+        team = LearnerTeam(model, world, thread)
+        if start.token is not None and world.local_rank == 0:
+            _lead(recipe, world, team, start, start.token)
+            return
+        if start.token is not None:
+            world.gather(None)
+        team.follow()
+
+
+def _lead(recipe: Recipe, world: World, team: LearnerTeam, start: Start, token: str) -> None:
+    """Roll out and learn, until rank 0 says stop. Anything else leaves at once: a learner thread that is
+    stuck in a collective would keep an orderly exit waiting; children die with us."""
+    code = 1
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(recipe, world, team, start, token))
+        return
+    except KeyboardInterrupt:
+        code = 130
+    except BaseException:
+        traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+async def _serve(recipe: Recipe, world: World, team: LearnerTeam, start: Start, token: str) -> None:
+    name, threads = str(world.rank // world.local_size), world.threads(recipe.run.threads)
+
+    def in_learner(work: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        def run() -> T:
+            checkpoint.set_threads(threads)
+            return work(*arguments)
+
+        return in_daemon(run, name="learner")
+
+    told = False
+    try:
+        async with _service(recipe, start, token, threads) as (publish, url):
+            told = True
+            await in_learner(world.gather, NodeAddress(name=name, url=url))
+            team.serve = serve_in(publish, asyncio.get_running_loop())
+            await in_learner(team.follow)
+    except Exception as error:
+        if not told:
+            problem = f"{type(error).__name__}: {error}"
+            await in_learner(world.gather, NodeAddress(name=name, problem=problem))
+        raise
+
+
+@contextlib.asynccontextmanager
+async def _service(
+    recipe: Recipe, start: Start, token: str, threads: int
+) -> AsyncIterator[tuple[Publish, str]]:
+    """This node's agent behind its service; yields how to give it weights, and the service's address."""
+    host = own_address()
+    with ThreadPoolExecutor(1, thread_name_prefix="engine") as thread:
+        thread.submit(checkpoint.set_threads, threads).result()
+        async with open_sandbox(recipe) as sandbox:
+            model = placed(load_model(start.path, recipe.model.dtype), recipe.model)
+            chat = chat_format(recipe, load_tokenizer(start.path))
+            async with open_embedded(recipe, model, thread) as (engine, engines):
+
+                async def publish(version: int, weights: Weights) -> None:
+                    with contextlib.ExitStack() as held:
+                        for one in engines:
+                            held.enter_context(one.hold())
+                        await engine.publish(version, weights)
+
+                agent = make_agent(recipe, engine, chat, sandbox)
+                service = NodeService(agent, token, version=lambda: engine.version)
+                async with serving(service, host) as port:
+                    yield publish, f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def serve_in(publish: Publish, loop: asyncio.AbstractEventLoop) -> Serve:
+    """For the learner thread: publishes on the loop, and waits until the weights serve."""
+
+    def serve(version: int, weights: Weights) -> str | None:
+        publishing = asyncio.run_coroutine_threadsafe(publish(version, weights), loop)
+        try:
+            publishing.result(PUBLISH_TIMEOUT_S)
+        except Exception as error:  # every rank is told, and all of them stop
+            publishing.cancel()
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    return serve
+
+
+def in_daemon(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
+    """Run `work` in a thread of its own that no exit of the process waits for."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        try:
+            result, error = work(), None
+        except BaseException as caught:
+            result, error = None, caught
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
+
+
+def own_address(master: str | None = None, port: int = 9) -> str:
+    """The address of this machine at which the others reach it: of the interface that leads to rank 0.
+
+    On rank 0's own machine MASTER_ADDR may be its name, and stand for loopback. Nothing is sent.
+    """
+    host = master or os.environ.get("MASTER_ADDR", "127.0.0.1")
+    family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(target)
+        found: str = probe.getsockname()[0]
+    ipaddress.ip_address(found)
+    return found
