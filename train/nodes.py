@@ -63,9 +63,9 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAddress:
-    """Where a node serves, or why it cannot."""
+    """Where the node of a rank serves, or why it cannot."""
 
-    name: str
+    rank: int
     url: str = ""
     problem: str = ""
 
@@ -91,7 +91,7 @@ async def gather_nodes(world: World, thread: ThreadPoolExecutor, token: str | No
     ):
         told = await loop.run_in_executor(thread, world.gather, None)
     addresses = [address for address in told if address is not None]
-    if problems := [f"node {a.name} cannot roll out: {a.problem}" for a in addresses if a.problem]:
+    if problems := [f"rank {a.rank}: its node cannot roll out: {a.problem}" for a in addresses if a.problem]:
         raise TrainingStopped("; ".join(problems))
     return addresses
 
@@ -113,7 +113,7 @@ async def open_nodes(
         yield None
         return
     async with node_session(token) as session:
-        others = [HttpNode(address.name, address.url, session) for address in addresses]
+        others = [HttpNode(str(k), address.url, session) for k, address in enumerate(addresses, 1)]
         max_groups = 1 if recipe.engine.deterministic else None
         async with Nodes(others, home_load=home_load, max_groups=max_groups, note=note) as nodes:
             note(f"{nodes.num_up} nodes roll out: this one and {', '.join(a.url for a in addresses)}")
@@ -157,7 +157,7 @@ def _lead(recipe: Recipe, world: World, team: LearnerTeam, start: Start, token: 
 
 
 async def _serve(recipe: Recipe, world: World, team: LearnerTeam, start: Start, token: str) -> None:
-    name, threads = str(world.rank // world.local_size), world.threads(recipe.run.threads)
+    threads = world.threads(recipe.run.threads)
 
     def in_learner(work: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         def run() -> T:
@@ -170,13 +170,13 @@ async def _serve(recipe: Recipe, world: World, team: LearnerTeam, start: Start, 
     try:
         async with _service(recipe, start, token, threads) as (publish, url):
             told = True
-            await in_learner(world.gather, NodeAddress(name=name, url=url))
+            await in_learner(world.gather, NodeAddress(rank=world.rank, url=url))
             team.serve = serve_in(publish, asyncio.get_running_loop())
             await in_learner(team.follow)
     except Exception as error:
         if not told:
             problem = f"{type(error).__name__}: {error}"
-            await in_learner(world.gather, NodeAddress(name=name, problem=problem))
+            await in_learner(world.gather, NodeAddress(rank=world.rank, problem=problem))
         raise
 
 

@@ -104,15 +104,15 @@ SAID: list[Any] = []
 
 async def test_a_node_that_could_not_start_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     world = Gathered(rank=0, size=4, local_size=2)
-    good = NodeAddress(name="1", url="http://10.0.0.2:9")
+    good = NodeAddress(rank=2, url="http://10.0.0.2:9")
     SAID[:] = [None, None, good, None]
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as thread:
         assert await gather_nodes(world, thread, "t") == [good]
         assert await gather_nodes(world, thread, None) == []
-        SAID[2] = NodeAddress(name="1", problem="OSError: no zygote")
-        with pytest.raises(TrainingStopped, match="node 1 cannot roll out: OSError: no zygote"):
+        SAID[2] = NodeAddress(rank=2, problem="OSError: no zygote")
+        with pytest.raises(TrainingStopped, match="rank 2: its node cannot roll out: OSError: no zygote"):
             await gather_nodes(world, thread, "t")
 
 
@@ -126,7 +126,7 @@ async def test_a_node_nobody_answers_at_gets_nothing() -> None:
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        address = NodeAddress(name="1", url=f"http://127.0.0.1:{free.getsockname()[1]}")
+        address = NodeAddress(rank=2, url=f"http://127.0.0.1:{free.getsockname()[1]}")
     load = KvLoad(total=100, used=0, running=0, waiting=0)
     async with open_nodes(Recipe(), [address], "t", lambda: load, lambda _: None) as found:
         assert found is not None and found.num_up == 1

@@ -295,3 +295,24 @@ def test_random_faults_change_no_group(cluster_of: Callable[..., Cluster], order
         return groups
 
     assert run_virtual(main()) == expected(cluster_of, orders)
+
+
+def test_a_group_that_is_granted_when_nobody_wants_it_any_more(order_of: Any) -> None:
+    async def main() -> None:
+        go_on = asyncio.Event()
+
+        async def home() -> Group:
+            await go_on.wait()
+            return Group(task=order_of("t0").task, trajectories=())
+
+        async with Nodes([], home_load=lambda: LOAD, max_groups=1) as nodes:
+            first, second, third = (
+                asyncio.create_task(nodes.roll_out(order_of(f"t{k}"), home)) for k in range(3)
+            )
+            await asyncio.sleep(1.0)
+            go_on.set()
+            second.cancel()  # `first` ends before it is told
+            assert (await first).task == (await third).task
+            assert second.cancelled()
+
+    run_virtual(main())

@@ -1,0 +1,56 @@
+"""One group at a time, decoded in lockstep: the same bits from one node and from two, whichever had which."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+from rocstar.engine.group import run_group
+from rocstar.engine.inference.base import Sampling
+from rocstar.engine.nodes.node import GroupOrder
+from rocstar.engine.nodes.nodes import Nodes
+from rocstar.engine.nodes.testing import FakeNode
+from rocstar.engine.rollout import Agent
+from rocstar.engine.types import Group
+
+
+async def rolled_out(agents: list[Agent], orders: list[GroupOrder]) -> tuple[list[Group], dict[str, float]]:
+    """By as many nodes as there are agents; the first is home."""
+    home = agents[0]
+
+    async def at_home(order: GroupOrder) -> Group:
+        sampling = Sampling(temperature=order.temperature)
+        agent = dataclasses.replace(home, limits=order.limits, sampling=sampling)
+        return await run_group(agent, order.task, size=order.size, seed=order.seed, step=order.step)
+
+    others = [FakeNode(str(k), agent) for k, agent in enumerate(agents[1:], 1)]
+    async with Nodes(others, home_load=home.inference.load, max_groups=1) as nodes:
+        async with asyncio.TaskGroup() as tasks:
+            running = [
+                tasks.create_task(nodes.roll_out(order, lambda order=order: at_home(order)))
+                for order in orders
+            ]
+        return [task.result() for task in running], nodes.counts()
+
+
+async def test_groups_have_the_same_bits_on_any_number_of_nodes(
+    models: Any, embedded: Any, agent_of: Any, order_of: Any
+) -> None:
+    orders = [order_of(f"task {k}" * k, size=3 + k % 2) for k in range(1, 6)]
+    orders = [
+        dataclasses.replace(order, limits=dataclasses.replace(order.limits, max_response_tokens=24 + 8 * k))
+        for k, order in enumerate(orders)
+    ]
+    options = {"max_running": 4, "lockstep": True}
+    async with (
+        embedded(models("qwen3"), **options) as first,
+        embedded(models("qwen3"), **options) as second,
+    ):
+        agents = [dataclasses.replace(agent_of(), inference=engine) for engine in (first, second)]
+        alone, _ = await rolled_out(agents[:1], orders)
+        together, counts = await rolled_out(agents, orders)
+        swapped, _ = await rolled_out(agents[::-1], orders[::-1])
+    assert together == alone and swapped[::-1] == alone
+    assert counts["nodes/groups/0"] > 0 and counts["nodes/groups/1"] > 0
+    assert sum(t.num_policy_tokens for group in alone for t in group.trajectories) > 200
