@@ -32,7 +32,11 @@ CONCRETE = {
 }
 """Implementations of a protocol. Outside their own folder only a composition root may name them."""
 
-COMPOSITION_ROOTS = {"train/agent.py": "chooses sandbox and engine for every verb that rolls out"}
+COMPOSITION_ROOTS = {
+    "train/agent.py": "chooses the sandbox for every verb that rolls out",
+    "train/engines.py": "chooses the engine",
+    "train/servers.py": "starts the servers of an engine that is not of this process",
+}
 
 
 def imports(path: Path, root: Path) -> Iterator[str]:

@@ -15,12 +15,13 @@ import uvloop
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.rollout import Agent
 from rocstar.train import checkpoint
-from rocstar.train.agent import make_agent, open_engine, open_sandbox
+from rocstar.train.agent import make_agent, open_sandbox
 from rocstar.train.between_steps import EVAL_SEED
 from rocstar.train.config import ConfigError, Recipe, StageConfig
+from rocstar.train.engines import open_engine_at
 from rocstar.train.evaluate import Evaluation, evaluate
-from rocstar.train.model_io import check_model_path, check_vocabulary, load_model, load_tokenizer
-from rocstar.train.preflight import chat_format, load_all_tasks
+from rocstar.train.model_io import check_model_path, check_vocabulary, load_tokenizer
+from rocstar.train.preflight import chat_format, check_engine, load_all_tasks
 from rocstar.train.source import Engine
 
 T = TypeVar("T")
@@ -91,10 +92,10 @@ async def open_engine_and_agent(
     tokenizer = load_tokenizer(path)
     chat = chat_format(recipe, tokenizer)
     check_vocabulary(path, tokenizer)
-    policy = load_model(path, recipe.model.dtype)
+    check_engine(recipe)
     with ThreadPoolExecutor(1, thread_name_prefix="device") as thread:
         thread.submit(checkpoint.set_threads, recipe.run.threads or torch.get_num_threads()).result()
-        async with open_sandbox(recipe) as sandbox, open_engine(recipe, policy, thread) as engine:
+        async with open_sandbox(recipe) as sandbox, open_engine_at(recipe, path, thread) as engine:
             yield (
                 engine,
                 make_agent(

@@ -104,6 +104,19 @@ def split_updates(num_examples: int, num_updates: int, rng: random.Random) -> li
     return [order[a:b] for a, b in itertools.pairwise(bounds)]
 
 
+def last_token(ids: Sequence[int]) -> MicroBatch:
+    """One row, of which only what comes behind it is asked: its one target stands for any."""
+    example = Example(
+        ids=[*ids, 0],
+        mask=[0] * len(ids) + [1],
+        weights=[0.0] * len(ids) + [1.0],
+        rollout_logprobs=[None] * len(ids) + [0.0],
+        advantage=0.0,
+    )
+    (micro,) = pack([example], tokens_per_microbatch=len(ids) + 1)
+    return micro
+
+
 MIN_SHARED = 1 / 8
 """Of a row's tokens: what is shared costs attention a mask, which a small saving does not pay."""
 MAX_SCORES = 1 << 24

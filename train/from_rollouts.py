@@ -15,7 +15,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ class VersionCounter:
 
     version: int = 0
 
-    def updating(self) -> AbstractContextManager[None]:
+    def updating(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
     async def publish(self, version: int) -> None:

@@ -24,10 +24,15 @@ from rocstar.train.time_budget import TimeBudget
 class Decoder(Protocol):
     """What is known of an engine."""
 
-    busy_s: float
-    """Seconds of decoding so far."""
-    starved_s: float
-    """... while a request found no room in its KV cache."""
+    @property
+    def busy_s(self) -> float:
+        """Seconds of decoding so far."""
+        ...
+
+    @property
+    def starved_s(self) -> float:
+        """... while a request found no room in its KV cache."""
+        ...
 
 
 class Idle:

@@ -23,7 +23,7 @@ from rocstar.kernels.cpu_products import fast_products
 from rocstar.kernels.grpo import fused_linear_grpo, fused_linear_nll, linear_logprobs
 from rocstar.kernels.tokens import CLIP_HIGH, CLIP_LOW, LossSpec, TisOf, Tokens, TokenStats
 from rocstar.train.algorithm.off_policy import Corrected, Correction, Gate, correct, measure, token_factors
-from rocstar.train.batch import MicroBatch
+from rocstar.train.batch import MicroBatch, last_token
 from rocstar.train.loss_stats import LossStats, worst_tokens
 from rocstar.train.optim import Optimizers, OptimSpec, build
 from rocstar.train.policy_model import Head, PolicyModel
@@ -119,6 +119,21 @@ class Learner:
             return lambda hidden, weight: linear_logprobs(hidden, weight, ids_T, temperature=temperature)
 
         return [self.policy(micro, head_for(micro)) for micro in microbatches]
+
+    @torch.no_grad()
+    def greedy(self, ids: Sequence[int], num_tokens: int) -> tuple[list[int], list[float]]:
+        """The likeliest ids behind `ids`, one after the other, and their fp32 log-probs."""
+        row, logprobs = list(ids), []
+
+        def head(hidden_TD: Tensor, weight_VD: Tensor) -> tuple[Tensor, Tensor]:
+            best = torch.log_softmax((hidden_TD @ weight_VD.T).float(), -1).max(-1)
+            return best.indices, best.values
+
+        for _ in range(num_tokens):
+            found_T, logprobs_T = self.policy(last_token(row), head)
+            row.append(int(found_T))
+            logprobs.append(float(logprobs_T))
+        return row[len(ids) :], logprobs
 
     def policy_backward(
         self, micro: MicroBatch, old_logprobs_T: Tensor | None, settings: LossSettings

@@ -9,6 +9,7 @@ weights serve every later token.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +42,8 @@ async def run_stages(
     if progress:
         run.step, run.dropped_tasks = progress["step"], progress["dropped_tasks"]
         run.bad_steps = progress.get("bad_steps", 0)
-        await run.publisher.publish(progress["version"]) if progress["version"] else None
+        if progress["version"] > run.publisher.version:
+            await run.publisher.publish(progress["version"])
     else:
         await run_evaluation(run)
         await run.team.use(stage_optimizer(run.recipe))
@@ -95,7 +97,7 @@ async def train_step(run: Run, stage: StageConfig, source: Source) -> dict[str, 
     recipe, rl, step = run.recipe, run.recipe.rl, run.step + 1
     batch = await source.take(step)
     selection = select(batch.groups, rl, seed=recipe.run.seed, step=step)
-    metrics = rollout_metrics(selection)
+    metrics = rollout_metrics(selection) | batch.metrics
     if batch.staleness is not None:
         metrics["policy/staleness_max"] = float(batch.staleness)
     updates = pack_updates(selection, recipe, step=step)
@@ -104,8 +106,11 @@ async def train_step(run: Run, stage: StageConfig, source: Source) -> dict[str, 
         wanted = min(rl.num_updates_per_batch, len(selection.kept))
         metrics["batch/empty_updates"] = float(wanted - len(updates))
     if updates:
-        with run.publisher.updating():
+        async with contextlib.AsyncExitStack() as stack:
+            with run.budget.phase("publish"):
+                await stack.enter_async_context(run.publisher.updating())
             metrics |= await _learn(run, step, updates)
+    metrics |= run.live.measure() if run.live else {}
     metrics["policy/version"] = float(run.publisher.version)
     run.step = step
     record_step(run, stage, selection)

@@ -2,7 +2,7 @@
 
     train ─┬─ rank 0: _lead -> _run ─┬─ _live:     sandbox, model, cold start, engine, agent ─┬─> run_stages
            │                         └─ _recorded: model, records                            ─┘
-           └─ other ranks: _follow, driven by rank 0's LearnerTeam
+           └─ other ranks: follow (nodes.py), driven by rank 0's LearnerTeam
 
 From here to the loss: `run_stages` and `train_step` (loop.py), `Learner.policy_step` (learner.py).
 A model from nothing is cold-started on rank 0 alone and handed to the others as a checkpoint.
@@ -25,25 +25,28 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rocstar.engine.chat import ChatFormat
 from rocstar.engine.types import Task
-from rocstar.sandbox.types import SessionSandbox
+from rocstar.sandbox.types import Sandbox
 from rocstar.train import checkpoint
-from rocstar.train.agent import EnginePublisher, make_agent, open_engine, open_sandbox
+from rocstar.train.agent import make_agent, open_sandbox
 from rocstar.train.between_steps import check_same_kind
 from rocstar.train.cold_start import build_from_nothing, conversations_for, run_cold_start
 from rocstar.train.config import ConfigError, ModelConfig, Recipe, TrainingStopped, to_toml
 from rocstar.train.console import Console
+from rocstar.train.engines import Origin, open_learning_engine
 from rocstar.train.from_rollouts import Records, VersionCounter, recorded_source
 from rocstar.train.live_source import live_source
 from rocstar.train.loop import run_stages
 from rocstar.train.metrics import MetricsWriter
-from rocstar.train.model_io import load_model, load_tokenizer
+from rocstar.train.model_io import has_safetensors, load_model, load_tokenizer
+from rocstar.train.nodes import Start, follow, gather_nodes, new_token, open_nodes
+from rocstar.train.placement import hide_servers
 from rocstar.train.preflight import Tasks, chat_format, check, load_all_tasks
 from rocstar.train.report import write_report
 from rocstar.train.run import Live, Publisher, Run
 from rocstar.train.run_directory import CONFIG, METRICS, claim, discard_if_unused
 from rocstar.train.source import OpenSource
 from rocstar.train.stall import guarded, stall_s
-from rocstar.train.team import LearnerTeam, World, is_apart, placed, shard
+from rocstar.train.team import LearnerTeam, World, is_apart, shard
 from rocstar.train.time_budget import TimeBudget
 from rocstar.train.trackers import Tracker, TrackerError, make_tracker
 
@@ -51,6 +54,7 @@ from rocstar.train.trackers import Tracker, TrackerError, make_tracker
 def train(recipe: Recipe, run_dir: Path, *, resume: bool, rollouts: Path | None = None) -> None:
     """Run a whole recipe, or learn its stages from the records at `rollouts`; called on every rank."""
     if rollouts is None:
+        hide_servers(recipe.engine)
         check(recipe)
     world = World.join()
     checkpoint.set_threads(world.threads(recipe.run.threads))
@@ -58,28 +62,18 @@ def train(recipe: Recipe, run_dir: Path, *, resume: bool, rollouts: Path | None 
         if world.rank == 0:
             _lead(recipe, run_dir, world, resume=resume, rollouts=rollouts)
         else:
-            _follow(recipe, world)
+            follow(recipe, world)
     finally:
         world.leave()
-
-
-def _follow(recipe: Recipe, world: World) -> None:
-    path = world.broadcast(None)
-    if path is None:  # rank 0 could not begin; its message says why
-        return
-    model = load_model(path, "float32")
-    shard(model, world, recipe.model)
-    with ThreadPoolExecutor(1) as thread:
-        LearnerTeam(model, world, thread).follow()
 
 
 def _lead(recipe: Recipe, run_dir: Path, world: World, *, resume: bool, rollouts: Path | None) -> None:
     told = False
 
-    def tell(path: str) -> None:
+    def tell(start: Start) -> None:
         nonlocal told
         told = True
-        world.broadcast(path)
+        world.broadcast(start)
 
     try:
         supply: Tasks | Records
@@ -109,7 +103,7 @@ async def _run(
     run_dir: Path,
     world: World,
     supply: Tasks | Records,
-    tell: Callable[[str], None],
+    tell: Callable[[Start], None],
     saved: Path | None,
     *,
     resume: bool,
@@ -163,7 +157,7 @@ class _Builder:
     metrics: MetricsWriter
     trackers: list[Tracker]
     console: Console
-    tell: Callable[[str], None]
+    tell: Callable[[Start], None]
     """Tells the other ranks where the model is."""
     saved: Path | None
     """The checkpoint to go on from."""
@@ -172,30 +166,68 @@ class _Builder:
 
     async def live(self, tasks: Tasks) -> None:
         """Cold start, evaluation, every stage, evaluation."""
-        recipe, saved = self.recipe, self.saved
+        recipe, saved, token = self.recipe, self.saved, new_token(self.recipe, self.world)
         async with open_sandbox(recipe) as sandbox:
             model, tokenizer = await self._first_model(tasks, sandbox)
             chat = chat_format(recipe, tokenizer)
             learned = model
             if is_apart(self.world, recipe.model):
                 start = str(saved) if saved else self._hand_over(model, tokenizer)
-                learned = self._load_sharded(start)
+                learned = self._load_sharded(start, token)
             else:
                 shard(model, self.world, recipe.model)
             team = LearnerTeam(learned, self.world, self.thread)
-            async with open_engine(recipe, placed(model, recipe.model), self.thread) as engine:
-                publisher = EnginePublisher(engine, team)
-                if saved is None and recipe.model.path != "scratch" and recipe.sft.steps:
-                    rows = await self._conversations(tasks, sandbox)
-                    await run_cold_start(team, recipe, chat, rows, tokenizer, self.console, self.metrics)
-                    await publisher.publish(engine.version + 1)
-                agent = make_agent(recipe, engine, chat, sandbox)
-                run = self._assemble(team, publisher, chat, Live(agent=agent, heldout=tasks.heldout))
-                opened = partial(live_source, run, agent, engine)
-                await self._finish(run, tokenizer, tasks.stages, opened)
+            others = await gather_nodes(self.world, self.thread, token)
+            serves = recipe.engine.kind == "sglang"
+            tunes = saved is None and recipe.model.path != "scratch" and recipe.sft.steps > 0
+            if tunes and serves:  # servers start from what was learned
+                await self._tune(team, tasks, sandbox, chat, tokenizer)
+            origin = self._origin(model, tokenizer, is_tuned=tunes and serves)
+            async with (
+                open_learning_engine(
+                    recipe, team, origin, self.thread, self.run_dir, self.console.note
+                ) as opened,
+                open_nodes(recipe, others, token, opened.engine.load, self.console.note) as nodes,
+            ):
+                publisher = opened.publisher
+                if tunes and not serves:
+                    await self._tune(team, tasks, sandbox, chat, tokenizer)
+                    await publisher.publish(publisher.version + 1)
+                agent = make_agent(recipe, opened.engine, chat, sandbox)
+                live = Live(agent=agent, heldout=tasks.heldout, measure=opened.measure)
+                run = self._assemble(team, publisher, chat, live)
+                source = partial(live_source, run, agent, opened.engine, nodes=nodes)
+                await self._finish(run, tokenizer, tasks.stages, source)
+
+    def _origin(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, is_tuned: bool
+    ) -> Origin:
+        """What the engine begins with."""
+        path = self.recipe.model.path
+        stays = self.saved is None and not is_tuned and has_safetensors(path)
+        version = checkpoint.load_progress(self.saved)["version"] if self.saved else int(is_tuned)
+        return Origin(
+            model=model,
+            tokenizer=tokenizer,
+            folder=Path(path).absolute() if stays else None,
+            saved=self.saved,
+            version=version,
+        )
+
+    async def _tune(
+        self,
+        team: LearnerTeam,
+        tasks: Tasks,
+        sandbox: Sandbox,
+        chat: ChatFormat,
+        tokenizer: PreTrainedTokenizerBase,
+    ) -> None:
+        """The cold start of a model that was given."""
+        rows = await self._conversations(tasks, sandbox)
+        await run_cold_start(team, self.recipe, chat, rows, tokenizer, self.console, self.metrics)
 
     async def _first_model(
-        self, tasks: Tasks, sandbox: SessionSandbox
+        self, tasks: Tasks, sandbox: Sandbox
     ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """A loaded model, or one from nothing after its cold start, with the run's threads set."""
         recipe, world = self.recipe, self.world
@@ -219,7 +251,7 @@ class _Builder:
     def _set_threads(self, threads: int) -> None:
         self.thread.submit(checkpoint.set_threads, threads).result()
 
-    async def _conversations(self, tasks: Tasks, sandbox: SessionSandbox) -> list[dict[str, Any]]:
+    async def _conversations(self, tasks: Tasks, sandbox: Sandbox) -> list[dict[str, Any]]:
         """What the cold start learns; demonstrations show no task that another set has."""
         known = [*tasks.heldout, *(task for stage in tasks.stages for task in stage)]
         return await conversations_for(self.recipe, tasks.demonstrations, known, sandbox, self.console)
@@ -248,10 +280,10 @@ class _Builder:
 
     # ---- both ----
 
-    def _load_sharded(self, path: str) -> PreTrainedModel:
+    def _load_sharded(self, path: str, token: str | None = None) -> PreTrainedModel:
         """This rank's part of the model at `path`, which the other ranks load too."""
         if self.world.size > 1:
-            self.tell(path)
+            self.tell(Start(path=path, token=token))
         model = load_model(path, "float32")
         shard(model, self.world, self.recipe.model)
         return model

@@ -43,6 +43,34 @@ def check_model_path(path: str) -> None:
         )
 
 
+def has_safetensors(folder: str | Path) -> bool:
+    """Whether another process can load the weights that lie there."""
+    return Path(folder).is_dir() and any(Path(folder).glob("*.safetensors"))
+
+
+def local_folder(path: str) -> Path:
+    """The folder with safetensors that `path` names: a directory, or what the hub's cache has of a name.
+
+    Raises:
+        ConfigError: there is none; another process than ours cannot load such a model.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    folder = Path(path)
+    if not folder.is_dir():
+        try:
+            folder = Path(snapshot_download(path, local_files_only=True))
+        except (LocalEntryNotFoundError, ValueError) as error:
+            raise ConfigError(f"model.path = {path!r} is not on this machine: {_first_line(error)}") from None
+    if not has_safetensors(folder):
+        raise ConfigError(
+            f"model.path = {path!r} has no *.safetensors, which a server needs; load it once and save it "
+            "with save_pretrained"
+        )
+    return folder.absolute()
+
+
 def load_max_positions(path: str) -> int | None:
     """The longest sequence the model can take; None if its configuration does not say."""
     try:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import math
 import os
 import secrets
 import socket
@@ -104,20 +105,28 @@ async def open_nodes(
     home_load: Callable[[], KvLoad],
     note: Callable[[str], None],
 ) -> AsyncIterator[Nodes | None]:
-    """This node and the others; None where there are none.
-
-    With `engine.deterministic` a node has one group at a time: what shares a forward is then no matter of
-    timing, nor of how many nodes there are.
-    """
+    """This node and the others; None where there are none."""
     if token is None:
         yield None
         return
     async with node_session(token) as session:
         others = [HttpNode(str(k), address.url, session) for k, address in enumerate(addresses, 1)]
-        max_groups = 1 if recipe.engine.deterministic else None
-        async with Nodes(others, home_load=home_load, max_groups=max_groups, note=note) as nodes:
+        async with Nodes(others, home_load=home_load, max_groups=max_groups(recipe), note=note) as nodes:
             note(f"{nodes.num_up} nodes roll out: this one and {', '.join(a.url for a in addresses)}")
             yield nodes
+
+
+def max_groups(recipe: Recipe) -> int:
+    """Of one node at a time: what fills its slots twice, so that the last of a group leave none empty, and
+    the rest can still go to whichever node is done first.
+
+    With `engine.deterministic` one: what shares a forward is then no matter of timing, nor of how many nodes
+    there are.
+    """
+    if recipe.engine.deterministic:
+        return 1
+    slots = recipe.engine.max_running * recipe.engine.num_replicas
+    return max(1, math.ceil(2 * slots / recipe.rl.rollouts_per_task))
 
 
 # ---- the other ranks ----

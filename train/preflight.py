@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from rocstar.engine.boundaries import ChatError, find_boundaries
@@ -14,11 +16,14 @@ from rocstar.engine.chat import ChatFormat, Tokenizer, load_template
 from rocstar.engine.tools import TOOLS
 from rocstar.engine.types import Task
 from rocstar.sandbox.flavours import FLAVOURS
+from rocstar.train.agent import redis_url
 from rocstar.train.cold_start import scratch_template
 from rocstar.train.config import ConfigError, DataConfig, Recipe, StageConfig
 from rocstar.train.data import interleave_by_source, load_tasks, without_overlap
 from rocstar.train.model_io import check_model_path, check_vocabulary, load_max_positions, load_tokenizer
+from rocstar.train.placement import check_gpus
 from rocstar.train.scratch import MAX_POSITIONS
+from rocstar.train.servers import check_sglang
 from rocstar.train.sft import read_conversations
 
 
@@ -78,6 +83,7 @@ def check(recipe: Recipe) -> None:
         max_positions = MAX_POSITIONS
     if sft.steps and sft.data != "demonstrations":
         read_conversations(Path(sft.data))
+    check_engine(recipe)
     if recipe.tool.flavour not in (*FLAVOURS, "auto"):
         raise ConfigError(f"tool.flavour = {recipe.tool.flavour!r} is not one of {', '.join(FLAVOURS)}, auto")
     for k, stage in enumerate(recipe.stages):
@@ -86,6 +92,16 @@ def check(recipe: Recipe) -> None:
                 f"stages.{k}.max_response_tokens = {stage.max_response_tokens} leaves no room for a prompt "
                 f"in the model's {max_positions} positions; lower it"
             )
+
+
+def check_engine(recipe: Recipe) -> None:
+    """What the engine and the tools need of this node. ConfigError; nothing was started."""
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    check_gpus(recipe.engine, torch.cuda.device_count(), ranks)
+    if recipe.engine.kind == "sglang":
+        check_sglang()
+    if recipe.tool.sandbox == "redis":
+        redis_url()
 
 
 def check_scratch(recipe: Recipe) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,7 +26,7 @@ class Publisher(Protocol):
         """Of the weights that are served now; 0 before the first update."""
         ...
 
-    def updating(self) -> AbstractContextManager[None]:
+    def updating(self) -> AbstractAsyncContextManager[None]:
         """Entered before the weights change, left after they are published: nobody sees them in between."""
         ...
 
@@ -35,12 +35,21 @@ class Publisher(Protocol):
         ...
 
 
+Measure = Callable[[], dict[str, float]]
+"""Metrics of an engine for the step that ends now."""
+
+
+def nothing_measured() -> dict[str, float]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
     """What a run needs to roll out. A run that learns from records has none."""
 
     agent: Agent
     heldout: list[Task]
+    measure: Measure = nothing_measured
 
 
 @dataclass(slots=True, kw_only=True)

@@ -38,6 +38,14 @@ COLLECTIVE_TIMEOUT = timedelta(hours=2)
 """Followers wait this long for rank 0's next verb: a step's rollouts lie in between."""
 
 
+Serve = Callable[[int, list[tuple[str, Tensor]]], str | None]
+"""Has an engine serve weights as a version; returns what went wrong, None if nothing did."""
+
+
+class PublishError(Exception):
+    """Some node does not serve the new weights: the run cannot go on."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """This process's place among those torchrun started; size 1 without torchrun."""
@@ -46,6 +54,7 @@ class World:
     size: int
     local_size: int = 1
     """Ranks on this machine."""
+    local_rank: int = 0
 
     @staticmethod
     def join() -> World:
@@ -56,7 +65,17 @@ class World:
         if (device := local_device()).type == "cuda":
             torch.cuda.set_device(device)
         dist.init_process_group(_backend(), timeout=COLLECTIVE_TIMEOUT)
-        return World(rank=dist.get_rank(), size=size, local_size=int(os.environ["LOCAL_WORLD_SIZE"]))
+        return World(
+            rank=dist.get_rank(),
+            size=size,
+            local_size=int(os.environ["LOCAL_WORLD_SIZE"]),
+            local_rank=int(os.environ["LOCAL_RANK"]),
+        )
+
+    @property
+    def has_nodes(self) -> bool:
+        """There are several, and the first rank of each rolls out (nodes.py)."""
+        return self.local_size < self.size
 
     def threads(self, wanted: int, *, alone: bool = False) -> int:
         """torch threads of this process: `wanted`, or for 0 its share of the machine; all of it when `alone`.
@@ -79,6 +98,12 @@ class World:
         box = [value]
         dist.broadcast_object_list(box, src=0)
         return box[0]
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value by rank, on rank 0; empty on the others."""
+        found: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        dist.gather_object(value, found, dst=0)
+        return found or []
 
 
 def num_cores() -> int:
@@ -155,6 +180,8 @@ class LearnerTeam:
         self.learner = Learner(model, world_size=world.size)
         group = dist.new_group(backend="gloo") if world.size > 1 else None
         self.writer = CheckpointWriter(rank=world.rank, group=group)
+        self.serve: Serve | None = None
+        """On the first rank of another node: has its engine serve weights; it returns when it does."""
 
     # ---- rank 0, on the event loop ----
 
@@ -175,12 +202,22 @@ class LearnerTeam:
         stats: LossStats = await self._everywhere("imitation_step", [(share,) for share in shares])
         return stats
 
-    async def full_weights(self) -> list[tuple[str, Tensor]] | None:
-        """Unsharded weights for the engine's copy; None where engine and learner share them."""
+    async def full_weights(self, version: int | None = None) -> list[tuple[str, Tensor]] | None:
+        """Unsharded weights for the engine's copy; None where engine and learner share them.
+
+        With a `version`, the engines of other nodes serve them as that by then. PublishError: one could not.
+        """
         if not self.learner.policy.is_sharded:
             return None
-        weights: list[tuple[str, Tensor]] = await self._everywhere("full_weights", [()] * self.world.size)
+        payloads = [(version,)] * self.world.size
+        weights: list[tuple[str, Tensor]] = await self._everywhere("full_weights", payloads)
         return weights
+
+    async def greedy(self, ids: Sequence[int], num_tokens: int) -> tuple[list[int], list[float]]:
+        """What the learner would say behind `ids`; see `Learner.greedy`."""
+        payload = (list(ids), num_tokens)
+        said: tuple[list[int], list[float]] = await self._everywhere("greedy", [payload] * self.world.size)
+        return said
 
     async def save(self, order: Order) -> None:
         """Begin a checkpoint: returns when the state is copied, while it is being written."""
@@ -250,7 +287,9 @@ class LearnerTeam:
         if verb == "imitation_step":
             return self._reduce(lambda: self.learner.imitation_step(*payload))
         if verb == "full_weights":
-            return checkpoint.full_weights(self.learner.model)
+            return self._full_weights(*payload)
+        if verb == "greedy":
+            return self.learner.greedy(*payload)
         if verb == "save":
             return self.writer.begin(payload[0], self.learner)
         if verb == "finish_saving":
@@ -258,6 +297,17 @@ class LearnerTeam:
         if verb == "load_optimizer":
             return checkpoint.load_optimizer(Path(payload[0]), self.learner)
         raise AssertionError(f"unknown verb {verb!r}")
+
+    def _full_weights(self, version: int | None) -> list[tuple[str, Tensor]]:
+        weights = checkpoint.full_weights(self.learner.model)
+        if self.world.has_nodes and version is not None:
+            problem = self.serve(version, weights) if self.serve else None
+            problems: list[str | None] = [None] * self.world.size
+            dist.all_gather_object(problems, problem)
+            if any(problems):
+                told = "; ".join(f"rank {rank}: {told}" for rank, told in enumerate(problems) if told)
+                raise PublishError(f"version {version} is not served on every node: {told}")
+        return weights
 
     def _reduce(self, step: Callable[[], LossStats]) -> LossStats:
         """Sums over ranks; gradient norms, mismatch and the gate's verdict are already global."""

@@ -76,6 +76,10 @@ class ServerProcess:
             )
 
     @property
+    def is_started(self) -> bool:
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         """Of the guard, the root of the server's tree."""
         assert self._process is not None

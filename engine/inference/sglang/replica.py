@@ -134,7 +134,7 @@ class Replica:
     @property
     def server_pid(self) -> int | None:
         """Of the guard above the server; None while it is down."""
-        return None if self._server is None else self._server.pid
+        return None if self._server is None or not self._server.is_started else self._server.pid
 
     async def wait_ready(self, deadline: float | None) -> None:
         """Until the server serves. TimeoutError past `deadline` on the loop's clock."""

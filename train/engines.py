@@ -1,0 +1,204 @@
+"""The engine of a recipe, running: one embedded engine, several behind a fleet, or SGLang servers.
+
+opened for learning: engine <── publisher <── the learner's weights
+opened alone:        engine on a model that stays
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rocstar.engine.fleet import Fleet, FleetLimits
+from rocstar.engine.inference.base import Inference
+from rocstar.engine.inference.embedded import EmbeddedEngine
+from rocstar.engine.inference.sglang.canary import Canary
+from rocstar.engine.scheduling.policies import make_policy
+from rocstar.train import checkpoint
+from rocstar.train.config import Recipe
+from rocstar.train.fleet_metrics import FleetMeter
+from rocstar.train.model_io import DTYPES, load_model, local_folder
+from rocstar.train.run import Measure, Publisher, nothing_measured
+from rocstar.train.servers import ServerPublisher, open_servers
+from rocstar.train.source import Engine
+from rocstar.train.spool import Spool, link
+from rocstar.train.team import LearnerTeam, placed
+
+CANARY_TEXT = "1 + 1 = 2, 2 + 2 = 4, 3 + 3 ="
+CANARY_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.2}
+"""Nats by which engines of one precision differ on the likeliest token, with room to spare."""
+
+
+class RolloutEngine(Inference, Engine, Protocol):
+    """What a run wants of an engine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A running engine that learns: what generates, what brings it new weights, what it tells of a step."""
+
+    engine: RolloutEngine
+    publisher: Publisher
+    measure: Measure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The policy at the begin of a run, or where it goes on."""
+
+    model: PreTrainedModel
+    """As it was loaded or made; under FSDP a copy beside the learner's."""
+    tokenizer: PreTrainedTokenizerBase
+    folder: Path | None
+    """Where the same weights lie as a Hugging Face folder that stays while the run lasts; None = nowhere."""
+    saved: Path | None
+    """The checkpoint to go on from, which may be deleted later."""
+    version: int
+    """Of its weights."""
+
+
+@contextlib.asynccontextmanager
+async def open_learning_engine(
+    recipe: Recipe,
+    team: LearnerTeam,
+    origin: Origin,
+    thread: ThreadPoolExecutor,
+    run_dir: Path,
+    note: Callable[[str], None],
+) -> AsyncIterator[Opened]:
+    """The recipe's engine on the learner's present weights: servers serve them as `origin.version`, an
+    embedded engine as version 0 until they are published."""
+    if recipe.engine.kind == "embedded":
+        async with open_embedded(recipe, placed(origin.model, recipe.model), thread) as (engine, engines):
+            measure = FleetMeter(engine) if isinstance(engine, Fleet) else nothing_measured
+            yield Opened(engine=engine, publisher=EnginePublisher(engine, engines, team), measure=measure)
+        return
+    root = run_dir / "weights"
+    folder = origin.folder or await _start_folder(root / "start", origin, team)
+    canary = Canary(
+        team.greedy,
+        prompt=_prompt(origin.tokenizer),
+        tolerance=CANARY_TOLERANCE[recipe.model.dtype],
+    )
+    spool = Spool(root, folder, DTYPES[recipe.model.dtype])
+    opened = open_servers(
+        recipe, folder, logs=run_dir / "logs", version=origin.version, note=note, canary=canary
+    )
+    async with opened as servers:
+        yield Opened(
+            engine=servers.fleet,
+            publisher=ServerPublisher(
+                servers=servers, team=team, thread=thread, spool=spool, recipe=recipe, canary=canary
+            ),
+            measure=FleetMeter(servers.fleet),
+        )
+
+
+def _prompt(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    ids: list[int] = tokenizer.encode(CANARY_TEXT, add_special_tokens=False)
+    return ids
+
+
+async def _start_folder(folder: Path, origin: Origin, team: LearnerTeam) -> Path:
+    """A folder of this run's own with the learner's present weights."""
+    if origin.saved is not None:
+        _link_all(origin.saved, folder)
+        return folder
+    weights: list[tuple[str, Tensor]] | None = await team.full_weights()
+    model = team.learner.model
+    _emptied(folder)
+    checkpoint.save_model(folder, model, weights or checkpoint.full_weights(model), origin.tokenizer)
+    return folder
+
+
+def _emptied(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+
+
+def _link_all(source: Path, folder: Path) -> None:
+    """The files of a checkpoint under names of their own, without what only resuming needs."""
+    _emptied(folder)
+    for path in source.iterdir():
+        if path.is_file() and path.name != checkpoint.COMPLETE:
+            link(path, folder / path.name)
+
+
+@contextlib.asynccontextmanager
+async def open_engine(
+    recipe: Recipe, model: PreTrainedModel, thread: ThreadPoolExecutor
+) -> AsyncIterator[RolloutEngine]:
+    """The recipe's embedded engine around `model`."""
+    async with open_embedded(recipe, model, thread) as (engine, _):
+        yield engine
+
+
+@contextlib.asynccontextmanager
+async def open_engine_at(
+    recipe: Recipe, path: str, thread: ThreadPoolExecutor, *, logs: Path | None = None
+) -> AsyncIterator[RolloutEngine]:
+    """The recipe's engine on the model at `path`, which stays. logs: of servers; None = kept nowhere."""
+    if recipe.engine.kind == "embedded":
+        async with open_engine(recipe, load_model(path, recipe.model.dtype), thread) as engine:
+            yield engine
+        return
+    folder = logs or Path(tempfile.mkdtemp(prefix="rocstar-logs-"))
+    async with open_servers(recipe, local_folder(path), logs=folder) as servers:
+        yield servers.fleet
+    if logs is None:  # after a failure they stay, for its message names them
+        shutil.rmtree(folder)
+
+
+@contextlib.asynccontextmanager
+async def open_embedded(
+    recipe: Recipe, model: PreTrainedModel, thread: ThreadPoolExecutor
+) -> AsyncIterator[tuple[EmbeddedEngine | Fleet, list[EmbeddedEngine]]]:
+    """Engines that decode with `model` itself, in turns in `thread`. One alone costs nothing more."""
+    config = recipe.engine
+    engines = [
+        EmbeddedEngine(model, max_running=config.max_running, thread=thread, lockstep=config.deterministic)
+        for _ in range(config.num_replicas)
+    ]
+    async with contextlib.AsyncExitStack() as stack:
+        for engine in engines:
+            await stack.enter_async_context(engine)
+        if len(engines) == 1:
+            yield engines[0], engines
+            return
+        limits = FleetLimits(turn_timeout_s=config.trajectory_timeout_s)
+        fleet = Fleet(engines, policy=make_policy(config.policy), limits=limits)
+        await stack.enter_async_context(fleet)
+        yield fleet, engines
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePublisher:
+    """Serves the learner's weights in this process; under FSDP the engines have an unsharded copy."""
+
+    engine: RolloutEngine
+    """What takes the version: the only one of `engines`, or the fleet of them."""
+    engines: list[EmbeddedEngine]
+    team: LearnerTeam
+
+    @property
+    def version(self) -> int:
+        return self.engine.version
+
+    @contextlib.asynccontextmanager
+    async def updating(self) -> AsyncIterator[None]:
+        with contextlib.ExitStack() as stack:
+            for engine in self.engines:
+                stack.enter_context(engine.hold())
+            yield
+
+    async def publish(self, version: int) -> None:
+        await self.engine.publish(version, await self.team.full_weights(version))
