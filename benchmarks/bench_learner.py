@@ -6,8 +6,8 @@ How to make the peer's environment and the runs: docs/learner_benchmarks.md. A r
 checkpoint), the recorded rows (its first step, all of them) and the token budget of a microbatch; rows of
 equal length are made up. Forward, backward, clipping and AdamW in float32; no KL; ratio 1; one step.
 
-Each side is a process of its own on one core with one thread. First both write the gradients of the same
-update, which must agree. Then rounds in turn: rocstar, every setting of TRL. A ratio is that of one round
+Each side is a process of its own on one core with one thread (or --cores 0,1). First both write the gradients
+of the same update, which must agree. Then rounds in turn: rocstar, every setting of TRL. A ratio is that of one round
 against the setting of TRL with the smallest median; the median over rounds is quoted, in wall and in CPU
 time, and a bar takes the smaller one. The last setting of TRL, compared apart, is its own second one with
 the switch of kernels/cpu_products.py, which rocstar's learner throws by itself.
@@ -31,7 +31,7 @@ from sandbox_bench.report import ROOT, bar, finish
 from sandbox_bench.stats import median
 from transformers import AutoConfig, AutoModelForCausalLM
 from trl_bench import rows
-from trl_bench.children import Child, own
+from trl_bench.children import Child, num_threads, own
 from trl_bench.rows import Batch
 
 from rocstar.sandbox.bench import table
@@ -126,7 +126,7 @@ def measure(case: Case, options: argparse.Namespace, folder: Path) -> dict[str, 
                 "rocstar",
                 "our_update.py",
                 [str(case.model), str(records), str(case.tokens_per_microbatch), str(LR)],
-                core=options.core,
+                cores=options.cores,
             )
         )
         peers = [
@@ -139,7 +139,7 @@ def measure(case: Case, options: argparse.Namespace, folder: Path) -> dict[str, 
                         *(str(case.model), str(for_peer), str(setting.size), str(setting.count)),
                         *(str(setting.together), str(LR), str(int(setting.is_switched))),
                     ],
-                    core=options.core,
+                    cores=options.cores,
                 )
             )
             for setting in settings_for(len(case.batch.trajectories))[: options.settings]
@@ -247,7 +247,7 @@ def main() -> int:
     parser.add_argument("--settings", type=int, default=5, help="only the first so many settings of TRL")
     parser.add_argument("--batches", default="equal,equal prompts apart,recorded")
     parser.add_argument("--tokens", type=int, default=0, help="tokens per microbatch; 0 = as in the recipe")
-    parser.add_argument("--core", type=int, default=1)
+    parser.add_argument("--cores", default="1", help="of each side, with a thread for each core: 1, or 0,1")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "learner.json")
     options = parser.parse_args()
     results = []
@@ -268,7 +268,7 @@ def main() -> int:
     versions = own_versions(options.trl_python)
     return finish(
         "learner",
-        {"versions": versions, "threads": 1, "dtype": "float32", "cases": results},
+        {"versions": versions, "threads": num_threads(options.cores), "dtype": "float32", "cases": results},
         bars,
         options.out,
     )

@@ -4,8 +4,9 @@
 
 The run gives the recipe, the model (its first checkpoint) and the tasks; how to make it and the peer's
 environment: docs/learner_benchmarks.md. Both sides get the same weights, prompts (token by token), tasks,
-turn and token limits, 12 groups of 32, one optimizer step per 384 trajectories, no KL, float32, one core, one
-thread. RoC is off, and the learning rate so small that the policy, and with it the work, stays what it is.
+turn and token limits, 12 groups of 32, one optimizer step per 384 trajectories, no KL, float32, one core with
+one thread (or --cores 0,1 with two). RoC is off, and the learning rate so small that the policy, and with it
+the work, stays what it is.
 
 rocstar is `rocstar train` with its sandbox, its records and its metrics; step times are the `time/step` that
 it logs. TRL's steps are timed without its logging, with a tool that is a bare forked worker. Rounds in turn:
@@ -29,7 +30,7 @@ from typing import Any
 from bench_learner import Setting, own_versions
 from sandbox_bench.report import ROOT, bar, finish
 from sandbox_bench.stats import median
-from trl_bench.children import Child
+from trl_bench.children import Child, num_threads
 
 from rocstar.engine.record import from_record, read_records
 from rocstar.engine.types import Task, Trajectory
@@ -55,7 +56,7 @@ def overrides(options: argparse.Namespace) -> list[str]:
     return [
         f"--model.path={options.run / 'checkpoints' / 'step_0'}",
         "--sft.steps=0",
-        "--run.threads=1",
+        f"--run.threads={num_threads(options.cores)}",
         *("--rl.roc_mode=none", f"--rl.group_size={siblings}", f"--rl.rollouts_per_task={siblings}"),
         *(f"--rl.tasks_per_step={options.tasks}", f"--rl.lr={LR}", "--rl.num_updates_per_batch=1"),
         f"--stages.0.steps={options.steps + 1}",
@@ -66,9 +67,13 @@ def overrides(options: argparse.Namespace) -> list[str]:
 
 def our_steps(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """One run of `rocstar train` on the core; its steps but the first."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    threads = str(num_threads(options.cores))
+    environment = {
+        **os.environ,
+        **{"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"},
+    }
     command = [
-        *("taskset", "-c", str(options.core), sys.executable, "-m", "rocstar.train"),
+        *("taskset", "-c", options.cores, sys.executable, "-m", "rocstar.train"),
         *(str(options.run / "config.toml"), *overrides(options), f"--output-dir={folder}"),
     ]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -163,7 +168,7 @@ def measure(options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
             size = setting.size * options.tasks * options.siblings // 384
             numbers = (size, setting.count, setting.together)
             arguments = [recipe.model.path, str(tasks), *map(str, numbers), str(limits)]
-            child = Child(setting.name, options.trl_python, "trl_step.py", arguments, core=options.core)
+            child = Child(setting.name, options.trl_python, "trl_step.py", arguments, cores=options.cores)
             peers.append(stack.enter_context(child))
         for peer in peers:
             peer.hear()
@@ -212,7 +217,7 @@ def main() -> int:
     parser.add_argument("--siblings", type=int, default=32)
     parser.add_argument("--settings", type=int, default=len(SETTINGS), help="only TRL's first so many")
     parser.add_argument("--override", action="append", default=[], help="another option of rocstar train")
-    parser.add_argument("--core", type=int, default=1)
+    parser.add_argument("--cores", default="1", help="of each side, with a thread for each core: 1, or 0,1")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "step_vs_trl.json")
     options = parser.parse_args()
     steps = measure(options)
@@ -233,7 +238,7 @@ def main() -> int:
     ]
     about = {
         "versions": own_versions(options.trl_python),
-        "threads": 1,
+        "threads": num_threads(options.cores),
         "dtype": "float32",
         "tasks_per_step": options.tasks,
         "siblings": options.siblings,

@@ -1,4 +1,4 @@
-"""The parent's end of `wire`: children on one core, one thread each, asked in turn.
+"""The parent's end of `wire`: children on the cores they are given, a thread for each, asked in turn.
 
 Who waits: the parent for the child it asked; the others sleep in a read of their input meanwhile.
 """
@@ -25,21 +25,22 @@ class ChildError(RuntimeError):
 
 
 class Child:
-    """A script of this folder under some interpreter, pinned to one core.
+    """A script of this folder under some interpreter, pinned to `cores` (`1`, or `0,1`).
 
     Invariant: between two questions it uses no CPU.
     """
 
-    def __init__(self, name: str, python: Path, script: str, arguments: Sequence[str], *, core: int) -> None:
+    def __init__(self, name: str, python: Path, script: str, arguments: Sequence[str], *, cores: str) -> None:
         self.name = name
+        threads = str(num_threads(cores))
         environment = {
             **os.environ,
-            **{"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+            **{"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"},
             **{"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", "TRANSFORMERS_VERBOSITY": "error"},
         }
         self._log: list[str] = []
         self._process = subprocess.Popen(
-            ["taskset", "-c", str(core), str(python), str(HERE / script), *arguments],
+            ["taskset", "-c", cores, str(python), str(HERE / script), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -94,6 +95,11 @@ class Child:
         return ChildError(f"{self.name} {what}:\n" + "".join(self._log))
 
 
-def own(name: str, script: str, arguments: Sequence[str], *, core: int) -> Child:
+def own(name: str, script: str, arguments: Sequence[str], *, cores: str) -> Child:
     """A child under this interpreter."""
-    return Child(name, Path(sys.executable), script, arguments, core=core)
+    return Child(name, Path(sys.executable), script, arguments, cores=cores)
+
+
+def num_threads(cores: str) -> int:
+    """A thread for each core of a list such as `0,1`."""
+    return len(cores.split(","))

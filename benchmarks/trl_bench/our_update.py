@@ -7,6 +7,7 @@ An update is timed from the trajectories to the end of the optimizer step: packi
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ SETTINGS = LossSettings(temperature=1.0, clip_low=0.2, clip_high=0.28, correctio
 
 def main() -> None:
     model_dir, records, budget, lr = sys.argv[1:]
-    torch.set_num_threads(1)
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
     torch.set_num_interop_threads(1)
     batch = rows.read(Path(records))
     model = load_model(model_dir, "float32")

@@ -15,6 +15,7 @@ import contextlib
 import io
 import json
 import multiprocessing
+import os
 import re
 import resource
 import signal
@@ -237,7 +238,7 @@ def _time_parts(parts: Parts) -> None:
 
 def main() -> None:
     assert trl.__version__.startswith("1."), trl.__version__
-    torch.set_num_threads(1)
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
     torch.set_num_interop_threads(1)
     context = multiprocessing.get_context("fork")
     mine, its = context.Pipe()

@@ -11,6 +11,7 @@ are padded to one length (`steps_per_generation`). SWITCHED = 1: float32 product
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from typing import Any
@@ -150,7 +151,7 @@ def _note_gradients(made: GRPOTrainer, driver: Driver) -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
     torch.set_num_interop_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         trainer(sys.argv[1:], folder).train()

@@ -147,7 +147,7 @@ def test_the_parts_of_our_step_are_the_whole(tmp_path: Path) -> None:
 
 def test_a_child_is_asked_in_turn_and_its_end_is_an_error_with_its_last_words(tmp_path: Path) -> None:
     (tmp_path / "echo.py").write_text(ECHO)
-    with Child("echo", Path(sys.executable), str(tmp_path / "echo.py"), [], core=0) as child:
+    with Child("echo", Path(sys.executable), str(tmp_path / "echo.py"), [], cores="0") as child:
         assert child.hear() == {"ready": True}
         assert child.ask(do="a") == {"did": "a"} and child.ask(do="b") == {"did": "b"}
         with pytest.raises(ChildError, match="out of everything"):
