@@ -39,7 +39,7 @@ from rocstar.engine.nodes.service import NodeService, serving
 from rocstar.engine.waits import waiting
 from rocstar.train import checkpoint
 from rocstar.train.agent import make_agent, open_sandbox
-from rocstar.train.config import Recipe, TrainingStopped
+from rocstar.train.config import ConfigError, Recipe, TrainingStopped
 from rocstar.train.engines import open_embedded
 from rocstar.train.model_io import load_model, load_tokenizer
 from rocstar.train.preflight import chat_format
@@ -159,6 +159,9 @@ def _lead(recipe: Recipe, world: World, team: LearnerTeam, start: Start, token: 
         return
     except KeyboardInterrupt:
         code = 130
+    except ConfigError as error:
+        print(f"rocstar: {error}", file=sys.stderr)
+        code = 2
     except BaseException:
         traceback.print_exc()
     sys.stderr.flush()

@@ -1,0 +1,189 @@
+"""Two nodes under torchrun that share one Redis fabric roll out the groups of one process; both end together.
+
+redis-server <── rocstar sandbox worker
+     ^  ^──────────────────────────┐
+torchrun, node 0: rank 0 ──HTTP──> torchrun, node 1: rank 1
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.engine.record import read_records
+from rocstar.train.run_directory import records_file
+
+Rows = Callable[..., list[dict[str, Any]]]
+STEPS = 3
+DEADLINE_S = 240.0
+
+
+@contextlib.contextmanager
+def fabric() -> Iterator[str]:
+    """A Redis on a unix socket and one worker for it; the URL."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("needs redis-server: apt-get install redis-server")
+    with tempfile.TemporaryDirectory(
+        prefix="rocstar-nodes-"
+    ) as folder:  # a socket's path is at most 107 bytes
+        path = Path(folder) / "redis.sock"
+        server = ["redis-server", "--port", "0", "--unixsocket", str(path), "--dir", folder, "--save", ""]
+        start = "import sys; from rocstar.train.cli import main; sys.exit(main())"
+        worker = [sys.executable, "-c", start, "sandbox", "worker", "--redis", f"unix://{path}"]
+        worker += ["--flavours", "stdlib,verifier", "--drain-s", "0"]
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        with subprocess.Popen(server, **quiet) as redis, subprocess.Popen(worker, **quiet) as working:
+            try:
+                yield f"unix://{path}"
+            finally:
+                working.terminate()
+                working.wait(30)
+                redis.kill()
+
+
+def start_nodes(
+    workshop: Any, *arguments: str, torchrun: bool = True, **environment: str
+) -> list[subprocess.Popen[str]]:
+    """One torchrun per node, each with one rank; or the two ranks, as torchrun would start them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    started = []
+    for node in range(2):
+        env = workshop.environment() | environment
+        launcher = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", f"--node-rank={node}"]
+        launcher += ["--master-addr=127.0.0.1", f"--master-port={port}"]
+        if not torchrun:
+            launcher = []
+            env |= {"RANK": str(node), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        started.append(
+            subprocess.Popen(
+                [sys.executable, *launcher, "-m", "rocstar.train", *arguments],
+                cwd=workshop.directory,
+                env=env,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                # A shell starts background jobs with SIGINT ignored, and children inherit that.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )
+        )
+    return started
+
+
+def ended(launchers: list[subprocess.Popen[str]], *, patient: bool = True) -> list[tuple[int, str]]:
+    """Exit codes and messages, when all have ended; without patience they are killed."""
+    try:
+        told = [launcher.communicate(timeout=DEADLINE_S if patient else 0)[1] for launcher in launchers]
+        return [(launcher.returncode, text) for launcher, text in zip(launchers, told, strict=True)]
+    finally:
+        for launcher in launchers:
+            launcher.kill()
+            launcher.communicate()
+
+
+def descendants(pids: list[int]) -> list[int]:
+    """These processes and all that they started, as far as it is there."""
+    found, children = list(pids), parents()
+    for pid in found:  # grows meanwhile
+        found += [child for child, parent in children.items() if parent == pid]
+    return found
+
+
+def parents() -> dict[int, int]:
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            found[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+def options(finished: Path, directory: Path) -> list[str]:
+    """The run of `finished` from the end of its cold start, three steps of it."""
+    start = finished / "checkpoints" / "step_0"
+    more = [f"--model.path={start}", "--sft.steps=0", "--stages.1.steps=1", "--eval.samples_per_task=1"]
+    return ["coin.toml", f"--output-dir={directory}", *more]
+
+
+def by_id(directory: Path, step: int) -> dict[str, dict[str, Any]]:
+    return {record["id"]: record for record in read_records(records_file(directory, step))}
+
+
+@pytest.fixture(scope="module")
+def two_nodes(workshop: Any, finished: Path) -> Path:
+    directory: Path = workshop.directory / "two_nodes"
+    with fabric() as url:
+        launchers = start_nodes(
+            workshop, *options(finished, directory), "--tool.sandbox=redis", ROCSTAR_REDIS_URL=url
+        )
+        for code, errors in ended(launchers):
+            assert code == 0, errors
+    return directory
+
+
+def test_two_nodes_make_the_groups_of_one(finished: Path, two_nodes: Path) -> None:
+    called = 0
+    for step in range(1, STEPS + 1):
+        found, expected = by_id(two_nodes, step), by_id(finished, step)
+        assert found.keys() == expected.keys() and len(found) == 16
+        for name, record in found.items():
+            other = expected[name]
+            for logprob, wanted in zip(record.pop("logprobs"), other.pop("logprobs"), strict=True):
+                assert logprob == (None if wanted is None else pytest.approx(wanted, abs=1e-5)), name
+            for each in (record, other):
+                advantage = each.pop("advantage")
+                assert (advantage is None) == (each["decision"]["reason"] != "kept")
+            assert record == other
+            called += sum(len(turn["calls"]) for turn in record["turns"])
+    assert called, "tools ran"
+
+
+def test_both_nodes_rolled_out_and_learned(finished: Path, two_nodes: Path, read_rows: Rows) -> None:
+    rows, expected = read_rows(two_nodes, "rl"), read_rows(finished, "rl")
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    for row, other in zip(rows, expected[:STEPS], strict=True):
+        assert (row["nodes/up"], row["nodes/groups/0"], row["nodes/groups/1"]) == (2, 1, 1)
+        assert row["nodes/regranted"] == 0 and "nodes/up" not in other
+        assert row["loss/policy"] == pytest.approx(other["loss/policy"], abs=1e-4)
+        assert row["policy/version"] == other["policy/version"] > 0
+
+
+@pytest.mark.parametrize("what", ["interrupted", "a node killed"])
+def test_the_end_of_one_is_the_end_of_all(workshop: Any, finished: Path, what: str) -> None:
+    """Ctrl-C on rank 0, or the process of another node gone: no exit code is 0, and no process is left, also
+    without torchrun, which would end the others itself."""
+    directory: Path = workshop.directory / what.replace(" ", "_")
+    more = ["--stages.0.steps=1000", "--engine.deterministic=true"]
+    ranks = start_nodes(workshop, *options(finished, directory), *more, torchrun=False)
+    there: list[tuple[int, int]] = []
+    try:
+        assert ranks[0].stderr is not None
+        told = []
+        while "2 nodes roll out" not in (line := ranks[0].stderr.readline()):
+            told.append(line)
+            assert line, told
+        there = [(pid, os.pidfd_open(pid)) for pid in descendants([one.pid for one in ranks])]
+        assert len(there) > 2, "ranks and what runs their programs"
+        if what == "interrupted":
+            ranks[0].send_signal(signal.SIGINT)
+        else:
+            ranks[1].kill()
+    finally:
+        codes = [code for code, _ in ended(ranks, patient=bool(there))]
+    assert all(codes), codes
+    for pid, descriptor in there:
+        assert select.select([descriptor], [], [], DEADLINE_S)[0], f"process {pid} is left"
+        os.close(descriptor)
