@@ -89,6 +89,7 @@ class LengthPredictor:
     _steady: dict[int, Floats] = field(default_factory=dict)
     _shares: dict[int, list[float]] = field(default_factory=dict)
     """By stage: the share that ends before bin b."""
+    _work: dict[tuple[int, int], float] = field(default_factory=dict)
 
     @property
     def num_curves(self) -> int:
@@ -153,6 +154,25 @@ class LengthPredictor:
         mean = self._lengths[self._stages[stage]][0]
         return (found.weighted_length + GROUP_PRIOR_WEIGHT * mean) / (found.weight + GROUP_PRIOR_WEIGHT)
 
+    def level(self, expected: float, stage: str) -> int:
+        """Which of the stage's levels an expected length belongs to: 0 is the shortest."""
+        self._tables()
+        return bisect.bisect(self._edges[self._stages[stage]], expected)
+
+    def work(self, curve: int, at: int) -> float:
+        """Token-steps to come of one in bin `at` of the curve: its own tokens, summed over its steps."""
+        self._tables()
+        found = self._work.get((curve, at))
+        if found is None:
+            going_on_K = self.going_on_NK(np.array([curve]), np.array([at]))[0]
+            found = float((going_on_K * (at + np.arange(NUM_BINS))).sum()) * self.bin_tokens**2
+            self._work[curve, at] = found
+        return found
+
+    def mean_work(self, stage: str) -> float:
+        """The same of one of the stage that has not started, of whatever group."""
+        return self.work(self._stages[stage], 0)
+
     def steady_K(self, stage: str) -> Floats:
         """The share of a pool in steady state that those now in it still hold k bins of steps later.
 
@@ -199,6 +219,7 @@ class LengthPredictor:
         if self._windows is not None and self._news - self._known < max(4, self._known // 10):
             return
         self._known = self._news
+        self._work = {}
         for traj, length in self.positions():
             self.advance(traj, length)
         survival_CB = self._survival_CB()

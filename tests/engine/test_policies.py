@@ -23,9 +23,11 @@ from rocstar.engine.scheduling.events import (
     TurnEnded,
     TurnReady,
 )
+from rocstar.engine.scheduling.ledger import Ledger, TrajectoryEntry
 from rocstar.engine.scheduling.occupancy import Occupancy
-from rocstar.engine.scheduling.policies import POLICIES, make_policy
+from rocstar.engine.scheduling.policies import POLICIES, make_policy, predictive
 from rocstar.engine.scheduling.predictor import NUM_BINS, Floats, LengthPredictor
+from rocstar.engine.scheduling.waiting import WaitingQueue
 
 LIMIT, PROMPT, TOOL_STEPS = 400, 20, 3
 
@@ -108,8 +110,10 @@ def lengths(seed: int, groups: int = 8, siblings: int = 4) -> dict[str, list[int
     return out
 
 
-def clockwork(name: str, turns_of: dict[str, list[int]], pools: tuple[int, ...] = (900, 900)) -> Clockwork:
-    host = Clockwork(Scheduler(make_policy(name)), turns_of)
+def clockwork(
+    name: str, turns_of: dict[str, list[int]], pools: tuple[int, ...] = (900, 900), **tunables: object
+) -> Clockwork:
+    host = Clockwork(Scheduler(make_policy(name, **tunables)), turns_of)
     for replica, kv_tokens in enumerate(pools):
         host.tell(ReplicaUp(replica=replica, kv_tokens=kv_tokens))
     return host
@@ -120,10 +124,24 @@ def clockwork(name: str, turns_of: dict[str, list[int]], pools: tuple[int, ...] 
 @settings(max_examples=12, deadline=None, derandomize=True)
 def test_decisions_do_not_depend_on_the_future(name: str, seed: int, share: float) -> None:
     """Two futures that agree on all that has happened by a step give the same commands up to that step."""
+    swap_futures(name, seed, share)
+
+
+@given(seed=st.integers(0, 10**6), share=st.floats(0.1, 0.9))
+@settings(max_examples=12, deadline=None, derandomize=True)
+def test_moves_do_not_depend_on_the_future(seed: int, share: float) -> None:
+    """The same where moves cost nothing, so that there are many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(predictive, "PREFILL_STEPS", 0.0)
+        patch.setattr(predictive, "MOVE_TOP", 1.0)
+        swap_futures("predictive", seed, share, move_share=100.0, block=4)
+
+
+def swap_futures(name: str, seed: int, share: float, **tunables: object) -> None:
     turns_of = lengths(seed)
-    end = clockwork(name, turns_of).run()
+    end = clockwork(name, turns_of, **tunables).run()
     step = int(share * end)
-    now = clockwork(name, turns_of)
+    now = clockwork(name, turns_of, **tunables)
     now.run(until=step)
     rng = random.Random(seed + 1)
     other = {}
@@ -140,7 +158,7 @@ def test_decisions_do_not_depend_on_the_future(name: str, seed: int, share: floa
             ]
             other[traj] = turns[:done] + rest
     assert other != turns_of
-    swapped = clockwork(name, other)
+    swapped = clockwork(name, other, **tunables)
     swapped.run(until=step)
     assert swapped.log == now.log and (step < 3 or now.log)
 
@@ -307,10 +325,130 @@ def test_thunder_marks_a_running_turn_and_pauses_it_when_it_ends() -> None:
 
 
 def test_predictive_balances_and_stays_home() -> None:
-    made = begin("predictive", (10**5, 10**5))
+    made = begin("predictive", (10**5, 10**5), block=1)
     homes = submit(made, *TEN)
     assert sorted(map(str, homes)) == ["0"] * 5 + ["1"] * 5
     assert all(again(made, traj) == home for traj, home in zip(TEN, homes, strict=True))
+
+
+def test_predictive_gathers_siblings_in_blocks() -> None:
+    names = [f"g{k // 8}/{k % 8}" for k in range(16)]
+    homes = submit(begin("predictive", (10**5, 10**5), block=4), *names)
+    assert all(len(set(homes[k : k + 4])) == 1 for k in range(0, 16, 4))
+    assert homes.count(0) == homes.count(1) == 8, "and every block goes where the least work is"
+
+
+def finished(made: Scheduler, group: str, lengths_: list[int]) -> None:
+    """Siblings come, write so much each and leave: the group's length is known."""
+    for k, length in enumerate(lengths_):
+        traj = f"{group}/done{k}"
+        submit(made, traj)
+        made.handle(TurnEnded(traj=traj, new_tokens=length))
+        made.handle(Left(traj=traj))
+
+
+def backfilled(backfill: float) -> tuple[int, int]:
+    """How many of a long and of a short group are admitted where the pool is half full; both wait."""
+    made = begin("predictive", (10**5,), backfill=backfill, longest_first=True)
+    for name, length in (("long", 390), ("short", 10)):
+        made.handle(Submitted(traj=f"{name}/stays", group=name, stage="s", prompt_tokens=20, max_tokens=400))
+        finished(made, name, [length] * 30)
+    made.handle(ReplicaUp(replica=1, kv_tokens=2000))
+    made.handle(ReplicaDown(replica=0))
+    submit(made, *[f"{name}/{k}" for k in range(40) for name in ("long", "short")])
+    started = [t.traj for t in made.observation.trajectories.values() if t.home is not None]
+    return sum(t.startswith("long") for t in started), sum(t.startswith("short") for t in started)
+
+
+def test_shorter_ones_go_ahead_of_a_head_that_fits_nowhere_up_to_their_share() -> None:
+    long, short = backfilled(0.0)
+    assert 0 < long < 40
+    more_long, more_short = backfilled(1e9)
+    assert more_short > short and more_long <= long
+    some = [backfilled(share)[1] for share in (0.0, 0.02, 1e9)]
+    assert some == sorted(some) and some[0] < some[2]
+
+
+def moved(move_share: float) -> int | None:
+    """Twelve long ones on one replica, none on the other, which was down: where the next turn goes."""
+    made = begin("predictive", (10**6,), move_share=move_share)
+    names = [f"g{k}/0" for k in range(12)]
+    assert set(submit(made, *names, prompt=20, limit=12_000)) == {0}
+    made.handle(ReplicaUp(replica=1, kv_tokens=10**6))
+    return again(made, names[0], new=500)
+
+
+def test_moves_go_where_less_work_is_left_within_their_share() -> None:
+    assert moved(2.0) == 1
+    assert moved(0.5) == 0, "520 tokens computed anew are more than half of 500 generated ones"
+    assert moved(0.0) == 0
+
+
+def test_nothing_moves_for_less_than_it_costs() -> None:
+    made = begin("predictive", (10**6,), move_share=2.0)
+    names = [f"g{k}/0" for k in range(12)]
+    submit(made, *names, prompt=6000, limit=4_000)
+    made.handle(ReplicaUp(replica=1, kv_tokens=10**6))
+    assert again(made, names[0], new=3500) == 0
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.integers(0, 11), st.sampled_from(["wait", "lose", "start", "leave", "rank"])),
+        max_size=60,
+    ),
+    by_group=st.booleans(),
+)
+@settings(max_examples=80, deadline=None, derandomize=True)
+def test_the_queue_forgets_nobody(steps: list[tuple[int, str]], by_group: bool) -> None:
+    """Whoever waits can be drawn from the heads, in some order, until none is left; and nobody else."""
+
+    class Lengths(LengthPredictor):
+        drawn = 0
+
+        def group_length(self, group: str, stage: str) -> float:
+            self.drawn += 1
+            return float(self.drawn * 7919 % 1000)
+
+        def level(self, expected: float, stage: str) -> int:
+            return int(expected) // 100
+
+    turns = {
+        k: TrajectoryEntry(
+            traj=f"t{k}",
+            group=f"g{k % 3}",
+            stage="s",
+            order=k,
+            prompt_tokens=1,
+            max_tokens=9,
+            context_tokens=1,
+            turn_context_tokens=1,
+        )
+        for k in range(12)
+    }
+    queue, now = WaitingQueue(Lengths(), by_group=by_group), Ledger()
+    for who, what in steps:
+        turn = turns[who]
+        if what in ("wait", "lose") and turn.traj not in now.ready:
+            now.ready[turn.traj] = turn
+            queue.add_new(turn) if what == "wait" else queue.add_lost(turn.traj)
+        elif what == "start" and turn.traj in now.ready:
+            del now.ready[turn.traj]
+            queue.start(turn)
+        elif what == "leave":
+            now.ready.pop(turn.traj, None)
+            queue.discard(turn)
+        elif what == "rank":
+            queue.rank(turn.group)
+        waiting = sum(len(g.trajs) for g in queue._groups.values())
+        assert queue.num_new == waiting
+        assert bool(now.ready) == (next(queue.heads(now), None) is not None)
+    drawn = set()
+    while (turn := next(queue.heads(now), None)) is not None:
+        drawn.add(turn.traj)
+        queue.start(turn)
+        assert now.ready.pop(turn.traj, None) is not None
+    assert not now.ready and len(drawn) <= 12
 
 
 def test_predictive_admits_more_than_the_worst_case_and_less_than_everything() -> None:

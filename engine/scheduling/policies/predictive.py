@@ -1,19 +1,20 @@
 """Ours: admit and place by the predicted KV of each replica over the coming steps.
 
-    TurnReady ─ KV at home ──> granted there: its growth was counted when it was admitted (or `_pause`)
-              └ no KV ───────> queue: those that lost their KV, then one sibling of each group, then the group
-                               that is expected to be the longest (longest first cuts the tail)
+    TurnReady ─ KV at home ──> granted there: its growth was counted when it was admitted (or see below)
+              └ no KV ───────> queue (waiting.py): those that lost their KV, then one sibling of each group,
+                               then the group that is expected to be the longest (this cuts the tail)
     anything that changes a replica ──> head of the queue ──> of the replicas where the predicted peak stays
-                               below the pool, the one with the least work left
+                               below the pool: one that gathers its siblings, else the one with the least work
+              head fits nowhere ──> shorter ones go ahead of it, `backfill` token-steps per one of heads
 
 Prediction: lengths by stage, turn and group (predictor.py), summed to the distribution of the resident tokens
-of a replica at each step ahead (occupancy.py). Between turns only, and only the young, whose KV is cheap to
-compute anew, are taken from a replica that is predicted to overflow: to another one, or back to the queue.
+of a replica at each step ahead (occupancy.py). Between turns only, a trajectory is taken from its replica: to
+the queue, where its KV is little and the replica is predicted to overflow; to the replica with the least work
+left, where its own has much more than it should, and what is recomputed is little against what is moved.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -31,26 +32,24 @@ from rocstar.engine.scheduling.events import (
     TurnEnded,
     TurnReady,
 )
-from rocstar.engine.scheduling.observation import Observation, Phase, TrajectoryView
+from rocstar.engine.scheduling.observation import Observation, Phase, ReplicaView, TrajectoryView
 from rocstar.engine.scheduling.occupancy import Forecast, Occupancy, forecast_of_one
 from rocstar.engine.scheduling.predictor import NUM_BINS, LengthPredictor
+from rocstar.engine.scheduling.waiting import WaitingQueue
 
 ENGINE_CLIP_TOKENS = 4096
 FORECAST_AGE = 0.25
 """Length bins that a replica may advance before its forecast is made anew."""
 LOOK_ABOVE = 0.5
 """Share of the pool that known contexts must hold before it is worth to look whether it overflows."""
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """Siblings of one group that have not started, in order of submission."""
-
-    order: int
-    stage: str
-    trajs: dict[str, None] = field(default_factory=dict)
-    started: bool = False
-    expected: float = 0.0
+PREFILL_STEPS = 1000.0
+"""Token-steps that a token computed anew is worth: the time in which so many tokens of KV are read (50 us
+over 44 ns for 14B on one MI300X)."""
+MOVE_GAIN = 1.5
+"""A move must bring this many times what it computes anew."""
+MOVE_TOP = 0.1
+"""Share of the replicas, those with the most work left, that moves may start from: the last one to end
+decides when the step ends, and the tokens that may be computed anew are few."""
 
 
 @dataclass(slots=True)
@@ -63,16 +62,23 @@ class Predictive:
     longest_first  admit the longest group first; else groups in order of submission
     pause_share    the most tokens given up by pauses, per generated token
     pause_below    only trajectories shorter than this share of their replica's mean are paused
+    hold_above     share of the pool beyond which whoever comes back from a tool is paused
+    block          siblings that one replica is given in a row, so that they share their prompt's KV (1: no
+                   affinity; siblings' lengths are alike, so that large blocks make replicas unequal)
+    backfill       work that may go ahead of a head of the queue that fits nowhere, per work of such heads
+    move_share     the most tokens computed anew by moves, per generated token (0: no moves)
     """
 
-    safety: float = 1.0
+    safety: float = 0.5
     buffer: float = 0.1
-    stagger: float = 0.3
+    stagger: float = 0.0
     longest_first: bool = True
     pause_share: float = 0.005
     pause_below: float = 0.5
     hold_above: float = 1.05
-    keep_kv: bool = True
+    block: int = 8
+    backfill: float = 0.25
+    move_share: float = 0.007
     name: str = field(default="predictive", init=False)
     _lengths: LengthPredictor = field(default_factory=LengthPredictor, init=False, repr=False)
     _occupancy: dict[int, Occupancy] = field(default_factory=dict, init=False, repr=False)
@@ -80,20 +86,21 @@ class Predictive:
     """The last one of each replica, those admitted since added to it."""
     _freed: set[int] = field(default_factory=set, init=False, repr=False)
     """Replicas that somebody left since their forecast was made: it is no good for an admission."""
-    _full: set[int] = field(default_factory=set, init=False, repr=False)
-    """Replicas that had no room for the head of the queue, and where nothing much has changed since."""
-    _lost: dict[str, None] = field(default_factory=dict, init=False, repr=False)
-    _new: dict[str, _Waiting] = field(default_factory=dict, init=False, repr=False)
-    """By group."""
-    _heap: list[tuple[float, int, str]] = field(default_factory=list, init=False, repr=False)
-    """(rank, order, group); an entry whose rank is not its group's any more is stale."""
+    _full: dict[int, float] = field(default_factory=dict, init=False, repr=False)
+    """By replica: the least work that it had no room for, since when nothing much has changed there."""
+    _queue: WaitingQueue = field(init=False, repr=False)
     _members: dict[str, int] = field(default_factory=dict, init=False, repr=False)
     """By group: siblings that have not left."""
     _buffer_tokens: int = field(default=0, init=False, repr=False)
     _generated: int = field(default=0, init=False, repr=False)
     _given_up: int = field(default=0, init=False, repr=False)
+    _moved: int = field(default=0, init=False, repr=False)
+    _headed: float = field(default=0.0, init=False, repr=False)
+    _filled: float = field(default=0.0, init=False, repr=False)
+    """Work admitted from the head of the queue, and ahead of it."""
 
     def __post_init__(self) -> None:
+        self._queue = WaitingQueue(self._lengths, self.longest_first)
         self._lengths.positions = lambda: [
             position for occupancy in self._occupancy.values() for position in occupancy.lengths()
         ]
@@ -120,7 +127,7 @@ class Predictive:
                 del self._occupancy[event.replica]
                 self._forecasts.pop(event.replica, None)
                 self._freed.discard(event.replica)
-                self._full.discard(event.replica)
+                self._full.pop(event.replica, None)
                 yield from self._admit(now)
             case _:
                 pass
@@ -128,49 +135,47 @@ class Predictive:
     # ---- what happened ----
 
     def _ready(self, turn: TrajectoryView, now: Observation) -> Iterator[Command]:
-        if turn.home is not None:
+        if (home := turn.home) is not None:
             self._settle(turn, running=True)
             if self._pause(turn, now):
-                home = turn.home
                 self._given_up += turn.context_tokens
-                if not self.keep_kv:
-                    yield Drop(traj=turn.traj, replica=home)
+                yield Drop(traj=turn.traj, replica=home)
                 self._take_away(turn, home)
-                self._lost[turn.traj] = None
+                self._queue.add_lost(turn.traj)
+            elif (better := self._better(turn, now)) is not None:
+                self._moved += turn.context_tokens
+                yield Grant(traj=turn.traj, replica=better[0])
+                self._take_away(turn, home)
+                self._granted(turn, *better)
             else:
-                yield Grant(traj=turn.traj, replica=turn.home)
-            yield from self._admit(now)
-            return
-        if turn.turns or turn.context_tokens > turn.prompt_tokens:
-            self._lost[turn.traj] = None
+                yield Grant(traj=turn.traj, replica=home)
+        elif turn.turns or turn.context_tokens > turn.prompt_tokens:
+            self._queue.add_lost(turn.traj)
         else:
-            waiting = self._new.get(turn.group)
-            if waiting is None:
-                waiting = self._new[turn.group] = _Waiting(order=turn.order, stage=turn.stage)
-            waiting.trajs[turn.traj] = None
-            if len(waiting.trajs) == 1:
-                self._rank(turn.group)
+            self._queue.add_new(turn)
         yield from self._admit(now)
+
+    def _granted(self, turn: TrajectoryView, replica: int, own: Forecast) -> None:
+        self._forecasts[replica].add(own)
+        self._settle(turn, running=True)
 
     def _turn_ended(self, subject: TrajectoryView, new_tokens: int) -> None:
         self._lengths.advance(subject.traj, _length(subject))
         if subject.home is not None:
             self._occupancy[subject.home].turn_ended(subject.traj, new_tokens)
             self._settle(subject, running=False)
-        self._rank(subject.group)
+        self._queue.rank(subject.group)
 
     def _leave(self, subject: TrajectoryView, *, finished: bool) -> None:
-        self._lost.pop(subject.traj, None)
-        if (waiting := self._new.get(subject.group)) is not None:
-            waiting.trajs.pop(subject.traj, None)
+        self._queue.discard(subject)
         self._lengths.leave(subject.traj, _length(subject), finished=finished)
         self._take_away(subject, subject.home)
         self._members[subject.group] -= 1
         if self._members[subject.group]:
-            self._rank(subject.group)
+            self._queue.rank(subject.group)
         else:
             del self._members[subject.group]
-            self._new.pop(subject.group, None)
+            self._queue.forget_group(subject.group)
             self._lengths.forget_group(subject.group)
 
     def _take_away(self, subject: TrajectoryView, home: int | None) -> None:
@@ -196,9 +201,9 @@ class Predictive:
         """Look at the replica again: at once where somebody left, else when its forecast has aged."""
         if freed:
             self._freed.add(replica)
-            self._full.discard(replica)
+            self._full.pop(replica, None)
         elif self._aged(replica):
-            self._full.discard(replica)
+            self._full.pop(replica, None)
 
     def _aged(self, replica: int) -> bool:
         found = self._forecasts.get(replica)
@@ -206,69 +211,82 @@ class Predictive:
             return True
         return self._occupancy[replica].clock - found.clock > self._lengths.bin_tokens * FORECAST_AGE
 
-    # ---- the queue ----
-
-    def _rank(self, group: str) -> None:
-        """Put the group where it belongs now: one sibling of each first, then the longest."""
-        waiting = self._new.get(group)
-        if waiting is None or not waiting.trajs:
-            return
-        rank = float("-inf")
-        if waiting.started and self.longest_first:
-            rank = -self._lengths.group_length(group, waiting.stage)
-        elif waiting.started:
-            rank = float(waiting.order)
-        waiting.expected = rank
-        heapq.heappush(self._heap, (rank, waiting.order, group))
-
-    def _head(self, now: Observation) -> TrajectoryView | None:
-        """The next to be admitted. Drops from the queues what has left or runs."""
-        while self._lost:
-            traj = next(iter(self._lost))
-            if traj in now.ready:
-                return now.ready[traj]
-            del self._lost[traj]
-        while self._heap:
-            rank, _, group = self._heap[0]
-            waiting = self._new.get(group)
-            if waiting is not None and waiting.expected == rank:
-                for traj in list(waiting.trajs):
-                    if traj in now.ready:
-                        return now.ready[traj]
-                    del waiting.trajs[traj]
-            heapq.heappop(self._heap)
-        return None
-
     # ---- admission and placement ----
 
     def _admit(self, now: Observation) -> Iterator[Command]:
-        while (turn := self._head(now)) is not None:
-            if len(self._full) >= len(now.replicas):
-                return
-            placed = self._best(turn, now)
-            if placed is None:
-                return
-            replica, own = placed
-            if self._lost.pop(turn.traj, 0) == 0:
-                waiting = self._new[turn.group]
-                del waiting.trajs[turn.traj]
-                if not waiting.started:
-                    waiting.started = True
-                    self._rank(turn.group)
+        while (found := self._next(now)) is not None:
+            turn, replica, own = found
+            self._queue.start(turn)
             yield Grant(traj=turn.traj, replica=replica)
-            self._forecasts[replica].add(own)
-            self._settle(turn, running=True)
+            self._granted(turn, replica, own)
 
-    def _best(self, turn: TrajectoryView, now: Observation) -> tuple[int, Forecast] | None:
-        """Of the replicas with room for this turn, the one with the least work left."""
-        room_K = 1.0 - self.stagger * (1.0 - self._lengths.steady_K(turn.stage))
-        open_ = [r for r in now.replicas.values() if r.replica not in self._full]
-        for replica in sorted(open_, key=lambda r: (r.replica != turn.home, self._forecast(r.replica).area)):
-            own = self._own_forecast(turn, replica.replica)
-            if self._forecast(replica.replica).peak(self.safety, own, room_K) <= replica.kv_tokens:
-                return replica.replica, own
-            self._full.add(replica.replica)
+    def _next(self, now: Observation) -> tuple[TrajectoryView, int, Forecast] | None:
+        """The head of the queue, or the longest of those that fit, as long as heads get their share."""
+        for place, turn in enumerate(self._queue.heads(now)):
+            work = self._work(turn)
+            if place and self._filled + work > self.backfill * self._headed:
+                return None
+            if (best := self._best(turn, work, now)) is not None:
+                if place:
+                    self._filled += work
+                else:
+                    self._headed += work
+                return turn, *best
         return None
+
+    def _best(self, turn: TrajectoryView, work: float, now: Observation) -> tuple[int, Forecast] | None:
+        """Of the replicas with room for this turn, one that gathers its siblings, or has the least work left.
+
+        Who has more work than one that found no room there finds none, either.
+        """
+        open_ = [
+            replica
+            for replica, view in now.replicas.items()
+            if work < self._full.get(replica, float("inf")) and _can_hold(view, turn)
+        ]
+        if not open_:
+            return None
+        room_K = 1.0 - self.stagger * (1.0 - self._lengths.steady_K(turn.stage))
+        for replica in sorted(open_, key=lambda replica: self._preference(turn, replica)):
+            own = self._own_forecast(turn, replica)
+            if self._forecast(replica).peak(self.safety, own, room_K) <= now.replicas[replica].kv_tokens:
+                return replica, own
+            self._full[replica] = work
+        return None
+
+    def _preference(self, turn: TrajectoryView, replica: int) -> tuple[bool, bool, float]:
+        siblings = self._occupancy[replica].groups.get(turn.group, 0)
+        return replica != turn.home, siblings % self.block == 0, self._forecast(replica).area
+
+    def _work(self, turn: TrajectoryView) -> float:
+        """Token-steps to come of its own tokens."""
+        at = min(_length(turn) // self._lengths.bin_tokens, NUM_BINS - 1)
+        return self._lengths.work(self._lengths.curve(turn.traj, turn.turns), at)
+
+    def _better(self, turn: TrajectoryView, now: Observation) -> tuple[int, Forecast] | None:
+        """Where the turn had better go: its home is among those with the most work left, more than its share
+        of all work, and even with what is computed anew the other one has less."""
+        assert turn.home is not None
+        if self._moved + turn.context_tokens > self.move_share * self._generated or len(now.replicas) < 2:
+            return None
+        work, cost = self._work(turn), PREFILL_STEPS * turn.context_tokens
+        if work < MOVE_GAIN * cost:
+            return None
+        known = self._forecasts
+        areas = {replica: known[replica].area if replica in known else 0.0 for replica in now.replicas}
+        home = areas[turn.home] = self._forecast(turn.home).area
+        waiting = self._queue.num_new * self._lengths.mean_work(turn.stage)
+        if home * len(areas) <= sum(areas.values()) + waiting:
+            return None
+        if sum(area > home for area in areas.values()) > MOVE_TOP * len(areas):
+            return None
+        to = min(areas, key=areas.__getitem__)
+        if home - work <= self._forecast(to).area + cost or not _can_hold(now.replicas[to], turn):
+            return None
+        own = self._own_forecast(turn, to)
+        if self._forecast(to).peak(self.safety, own) > now.replicas[to].kv_tokens:
+            return None
+        return to, own
 
     def _own_forecast(self, turn: TrajectoryView, replica: int) -> Forecast:
         length, width = _length(turn), self._lengths.bin_tokens
@@ -307,6 +325,11 @@ class Predictive:
         if turn.context_tokens > self.pause_below * mean:
             return False
         return self._forecast(turn.home).peak(0.0) > home.kv_tokens
+
+
+def _can_hold(replica: ReplicaView, turn: TrajectoryView) -> bool:
+    """At its limit, alone: what is predicted is a mean, and this one could never end there."""
+    return turn.prompt_tokens + turn.max_tokens <= replica.kv_tokens
 
 
 def _length(subject: TrajectoryView) -> int:

@@ -1,0 +1,133 @@
+"""The queue of our policy: those that lost their KV, then siblings that have not started, group by group.
+
+    lost their KV ──> a group's first sibling ──> the groups of the highest level (expected length), longest
+                                                  first ──> ... ──> the groups of the lowest level
+
+`heads` yields the head of the queue, then the first of each lower level: what may go ahead of a head that
+fits nowhere. An expected length changes with every sibling's turn, so a group is entered anew under its new
+rank, and an entry whose rank is not its group's any more is stale.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rocstar.engine.scheduling.observation import Observation, TrajectoryView
+from rocstar.engine.scheduling.predictor import NUM_LEVELS, LengthPredictor
+
+_FIRST = -1
+"""The bucket of groups of which nobody has started; bucket k holds level NUM_LEVELS - k."""
+_NOWHERE = (_FIRST - 1, 0.0)
+
+
+@dataclass(slots=True)
+class _Group:
+    """Siblings that wait for their first turn, in order of submission; `rank` = (bucket, rank in it)."""
+
+    order: int
+    stage: str
+    trajs: dict[str, None] = field(default_factory=dict)
+    started: bool = False
+    rank: tuple[int, float] = _NOWHERE
+
+
+@dataclass(slots=True, eq=False)
+class WaitingQueue:
+    """Invariant: a group with a waiting sibling has an entry under its rank, so `heads` forgets nobody."""
+
+    lengths: LengthPredictor
+    longest_first: bool = True
+    by_group: bool = True
+    """False: every trajectory is ranked by itself, by what `lengths` says of its own name."""
+    num_new: int = 0
+    """Trajectories that wait for their first turn."""
+    _lost: dict[str, None] = field(default_factory=dict)
+    _groups: dict[str, _Group] = field(default_factory=dict)
+    _heaps: dict[int, list[tuple[float, int, str]]] = field(default_factory=dict)
+    """By bucket, the lowest number first: (rank, order of submission, group)."""
+
+    def add_lost(self, traj: str) -> None:
+        self._lost[traj] = None
+
+    def add_new(self, turn: TrajectoryView) -> None:
+        key = self._key(turn)
+        found = self._groups.get(key)
+        if found is None:
+            found = _Group(order=turn.order, stage=turn.stage, started=not self.by_group)
+            self._groups[key] = found
+        self.num_new += turn.traj not in found.trajs
+        found.trajs[turn.traj] = None
+        self.rank(key)
+
+    def _key(self, turn: TrajectoryView) -> str:
+        return turn.group if self.by_group else turn.traj
+
+    def start(self, turn: TrajectoryView) -> None:
+        """It was granted."""
+        self.discard(turn)
+        key = self._key(turn)
+        if (found := self._groups.get(key)) is not None and not found.started:
+            found.started = True
+            self.rank(key)
+
+    def discard(self, turn: TrajectoryView) -> None:
+        """It does not wait any more."""
+        self._lost.pop(turn.traj, None)
+        found = self._groups.get(self._key(turn))
+        if found is not None and turn.traj in found.trajs:
+            del found.trajs[turn.traj]
+            self.num_new -= 1
+
+    def forget_group(self, group: str) -> None:
+        if (found := self._groups.pop(group, None)) is not None:
+            self.num_new -= len(found.trajs)
+
+    def rank(self, group: str) -> None:
+        """Enter the group where it belongs by now."""
+        found = self._groups.get(group)
+        if found is None or not found.trajs:
+            return
+        rank = (_FIRST, float(found.order))
+        if found.started and self.longest_first:
+            expected = self.lengths.group_length(group, found.stage)
+            rank = (NUM_LEVELS - self.lengths.level(expected, found.stage), -expected)
+        elif found.started:
+            rank = (0, float(found.order))
+        if rank == found.rank:
+            return
+        found.rank = rank
+        bucket, within = rank
+        if bucket not in self._heaps:
+            self._heaps = dict(sorted({**self._heaps, bucket: []}.items()))
+        heapq.heappush(self._heaps[bucket], (within, found.order, group))
+
+    def heads(self, now: Observation) -> Iterator[TrajectoryView]:
+        """The head of the queue, then those that may go ahead of it; the queue may change only after the
+        last one that is asked for."""
+        while self._lost:
+            traj = next(iter(self._lost))
+            if traj in now.ready:
+                yield now.ready[traj]
+                break
+            del self._lost[traj]
+        for bucket, heap in self._heaps.items():
+            if (found := self._first(bucket, heap, now)) is not None:
+                yield found
+
+    def _first(
+        self, bucket: int, heap: list[tuple[float, int, str]], now: Observation
+    ) -> TrajectoryView | None:
+        while heap:
+            within, _, group = heap[0]
+            found = self._groups.get(group)
+            if found is not None and found.rank == (bucket, within):
+                for traj in list(found.trajs):
+                    if traj in now.ready:
+                        return now.ready[traj]
+                    del found.trajs[traj]
+                    self.num_new -= 1
+                found.rank = _NOWHERE
+            heapq.heappop(heap)
+        return None
