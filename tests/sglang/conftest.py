@@ -33,6 +33,12 @@ def rocstar(*arguments: str) -> None:
 
 
 @pytest.fixture(scope="session")
+def command() -> Callable[..., None]:
+    """`rocstar ARGUMENTS` in the repository's root; an error if it fails."""
+    return rocstar
+
+
+@pytest.fixture(scope="session")
 def python() -> Path:
     assert PYTHON is not None
     return Path(PYTHON).absolute()
