@@ -37,12 +37,17 @@ class GpuMap:
 
     @property
     def needed(self) -> int:
-        """GPUs that a node must have."""
-        return 1 + max(self.learner + [gpu for server in self.servers for gpu in server])
+        """GPUs that a node must have for the servers."""
+        return 1 + max((gpu for server in self.servers for gpu in server), default=-1)
 
 
-def check_gpus(engine: EngineConfig, found: int, ranks_per_node: int) -> None:
-    """ConfigError unless a node with `found` GPUs has what the recipe names."""
+def check_gpus(
+    engine: EngineConfig, found: int, ranks_per_node: int, environment: Mapping[str, str] = os.environ
+) -> None:
+    """ConfigError unless a node of which this process sees `found` GPUs has what the recipe names.
+
+    A learner that has hidden the servers' sees its own; whether the servers' exist, their start will tell.
+    """
     if engine.kind != "sglang":
         return
     if isinstance(engine.replicas, int):
@@ -53,11 +58,15 @@ def check_gpus(engine: EngineConfig, found: int, ranks_per_node: int) -> None:
             )
         return
     gpus = GpuMap.of(engine, ranks_per_node)
-    if gpus.needed > found:
+    if BEFORE in environment and found < ranks_per_node:
         raise ConfigError(
-            f"engine.replicas = {engine.replicas} and {ranks_per_node} learner ranks need GPUs 0 to "
-            f"{gpus.needed - 1} ({engine.placement}); this node has {found}: name others, start fewer ranks, "
-            "or without GPUs give the number of servers"
+            f"engine.replicas = {engine.replicas} leaves the learner GPUs {gpus.learner} of each node, and "
+            f"{found} of them are there; name others for the servers, or start fewer ranks"
+        )
+    if BEFORE not in environment and gpus.needed > found:
+        raise ConfigError(
+            f"engine.replicas = {engine.replicas} names GPUs that this node does not have: it has {found}; "
+            "name others, or without GPUs give the number of servers"
         )
 
 

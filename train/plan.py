@@ -1,8 +1,6 @@
 """`--dry-run`: what a recipe will do, in numbers, without building anything.
 
-    stages | the world: ranks and nodes | memory per rank, by arithmetic | one launch command per node
-
-Where inference has GPUs of its own, `_engine` is the place that says which.
+stages | the world: ranks and nodes | memory per rank, by arithmetic | GPUs of a node | launch commands
 """
 
 from __future__ import annotations
@@ -10,12 +8,14 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocstar.train.config import ConfigError, Recipe
 
 if TYPE_CHECKING:
     from rocstar.train.model_size import ModelSize
+    from rocstar.train.placement import GpuMap
 
 GB = 1e9
 PORT = 29500
@@ -55,7 +55,9 @@ def describe(recipe: Recipe, path: str, machines: Machines) -> str:
         if isinstance(size, str)
         else [*_learner(recipe, size, machines), *_engine(recipe, size, machines)]
     )
-    lines = [*_stages(recipe), "", *memory, "", *_launch(path, machines)]
+    serves = recipe.engine.kind == "sglang"
+    servers = ["", *_servers(recipe, size, machines)] if serves else []
+    lines = [*_stages(recipe), "", *memory, *servers, "", *_launch(path, machines)]
     return "\n".join(f"# {line}".rstrip() for line in lines)
 
 
@@ -107,17 +109,68 @@ def _learner(recipe: Recipe, size: ModelSize, machines: Machines) -> list[str]:
 
 
 def _engine(recipe: Recipe, size: ModelSize, machines: Machines) -> list[str]:
-    """What the engine takes: embedded, it lives in rank 0's process."""
-    rl = recipe.rl
-    slots = min(recipe.engine.max_running, rl.tasks_per_step * rl.rollouts_per_task)
+    """What the engine takes in rank 0's process: servers are their own."""
+    rl, num = recipe.rl, recipe.engine.num_replicas
+    if recipe.engine.kind == "sglang":
+        return []
+    slots = min(recipe.engine.max_running * num, rl.tasks_per_step * rl.rollouts_per_task)
     tokens = max((stage.max_response_tokens for stage in recipe.stages), default=0)
     per_token = size.kv_values_per_token * size.dtype_bytes
-    lines = ["engine: embedded, on rank 0, which holds besides:"]
+    several = f", {num} of them behind the {recipe.engine.policy} scheduler" if num > 1 else ""
+    lines = [f"engine: embedded{several}, on rank 0, which holds besides:"]
     if machines.ranks > 1 or size.dtype_bytes < 4:
         lines.append(_row("its weights", size.dtype_bytes * size.parameters, "a copy that is not sharded"))
     text = f"at most {slots} trajectories x {tokens:,} response tokens x {per_token:,} bytes; prompts on top"
     lines.append(_row("KV", slots * tokens * per_token, text))
     return lines
+
+
+def _servers(recipe: Recipe, size: ModelSize | str, machines: Machines) -> list[str]:
+    """The servers of rank 0's node: where they run, what they hold, how they are started."""
+    from rocstar.train.placement import GpuMap, server_env
+    from rocstar.train.servers import Launch
+
+    engine = recipe.engine
+    gpus = GpuMap.of(engine, machines.ranks_per_node)
+    lines = [
+        f"engine: {engine.num_replicas} SGLang servers on the node of rank 0 behind the {engine.policy} "
+        f"scheduler, weights by {engine.publish}, placement {engine.placement}",
+        *_gpu_map(recipe, gpus, size, machines),
+    ]
+    folder = Path(f"runs/{recipe.run.name}/weights/start")
+    for k in range(engine.num_replicas):
+        visible = server_env(engine.gpus_of(k), {}).get("CUDA_VISIBLE_DEVICES")
+        start = f"CUDA_VISIBLE_DEVICES={visible} " if visible else ""
+        lines.append(
+            f"server {k}:  {start}{' '.join(Launch(recipe=recipe, folder=folder, replica=k)(PORT + 1 + k))}"
+        )
+    return [*lines, "rocstar starts and ends the servers; their ports are free ones"]
+
+
+def _gpu_map(recipe: Recipe, gpus: GpuMap, size: ModelSize | str, machines: Machines) -> list[str]:
+    if not gpus.servers:
+        return ["GPUs: none is named; the servers run where engine.args.device says"]
+    learner = server = ""
+    if not isinstance(size, str):
+        learner = f"  {_gb(_held_by_rank(size, machines))} and activations"
+        share = size.dtype_bytes * size.parameters / len(gpus.servers[0])
+        server = f"  {_gb(share)} of weights; KV fills engine.args.mem-fraction-static"
+    other = " while no server runs" if recipe.engine.placement == "restart" else ""
+    used = {
+        gpu: [f"learner rank {rank} of the node{other}{learner}"] for rank, gpu in enumerate(gpus.learner)
+    }
+    for k, of_server in enumerate(gpus.servers):
+        for gpu in of_server:
+            used.setdefault(gpu, []).append(f"server {k} (node of rank 0){server}")
+    return ["GPUs of a node:"] + [f"  GPU {gpu}:  {' | '.join(used[gpu])}" for gpu in sorted(used)]
+
+
+def _held_by_rank(size: ModelSize, machines: Machines) -> float:
+    """Weights, gradients, moments, and what FSDP gathers."""
+    held = 16 * size.parameters / machines.ranks
+    if machines.ranks > 1 or size.dtype_bytes < 4:
+        held += 2 * size.dtype_bytes * (size.root_parameters + size.layer_parameters)
+    return held
 
 
 def _launch(path: str, machines: Machines) -> list[str]:

@@ -19,19 +19,27 @@ ROOT = Path(__file__).parents[2]
 STEPS = 2
 
 
-@pytest.mark.parametrize("publish", ["disk", "broadcast"])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("disk", ["--engine.publish=disk"]),
+        ("broadcast", ["--engine.publish=broadcast"]),
+        ("restart", ["--engine.placement=restart"]),
+    ],
+)
 def test_two_steps(
     command: Callable[..., None],
     python: Path,
     policy: Path,
-    publish: str,
+    name: str,
+    options: list[str],
     figures: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ROCSTAR_SGLANG_PYTHON", str(python))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "0")
-    directory = ROOT / "runs" / "test-sglang" / f"train_{publish}"
+    directory = ROOT / "runs" / "test-sglang" / f"train_{name}"
     shutil.rmtree(directory, ignore_errors=True)
     args = {**CPU_ARGS, "max-total-tokens": 8192}
     started = time.monotonic()
@@ -40,7 +48,8 @@ def test_two_steps(
         *(f"--model.path={policy}", "--sft.steps=0", "--eval.data.limit=2", "--eval.samples_per_task=2"),
         *("--rl.tasks_per_step=4", "--rl.rollouts_per_task=8", "--rl.group_size=4", "--rl.max_staleness=1"),
         *(f"--stages.0.steps={STEPS}", "--engine.deterministic=false", "--engine.kind=sglang"),
-        *(f"--engine.publish={publish}", *(f"--engine.args.{k}={json.dumps(v)}" for k, v in args.items())),
+        *(f"--engine.args.{k}={json.dumps(v)}" for k, v in args.items()),
+        *options,
     )
     lines = (directory / "metrics.jsonl").read_text().splitlines()
     rows: list[dict[str, Any]] = [row for row in map(json.loads, lines) if row["phase"] == "rl"]
@@ -48,7 +57,7 @@ def test_two_steps(
         from_record(r) for path in sorted((directory / "trajectories").iterdir()) for r in read_records(path)
     ]
     figures(
-        f"train_{publish}",
+        f"train_{name}",
         wall_s=round(time.monotonic() - started, 1),
         steps_s=[round(row["time/step"], 2) for row in rows],
         publish_s=[round(row["time/publish"], 3) for row in rows],

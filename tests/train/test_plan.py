@@ -11,6 +11,7 @@ import pytest
 
 from rocstar.train.cli import main
 from rocstar.train.config import ConfigError, ModelConfig, Recipe, ScratchConfig, StageConfig
+from rocstar.train.engine_config import EngineConfig
 from rocstar.train.model_size import measure
 from rocstar.train.plan import Machines, describe
 from rocstar.train.scratch import build_model
@@ -105,3 +106,38 @@ def test_the_command_prints_a_recipe_and_its_plan(capsys: pytest.CaptureFixture[
     assert tomllib.loads(printed)["run"]["name"] == "quickstart" and "--node-rank=1" in printed
     assert main(["train", "recipes/quickstart.toml", "--world=2x2"]) == 2
     assert "needs --dry-run" in capsys.readouterr().err
+
+
+def servers_of(**engine: object) -> Recipe:
+    config = EngineConfig.model_validate({"kind": "sglang", **engine})
+    return recipe_of(ModelConfig(scratch=SCRATCH), engine=config)
+
+
+def test_every_gpu_has_its_line_and_every_server_its_command() -> None:
+    recipe = servers_of(replicas=[[2, 3], [4, 5]], args={"mem-fraction-static": 0.8}, policy="thunder")
+    plan = describe(recipe, "r.toml", Machines(ranks_per_node=2))
+    params = sum(p.numel() for p in build_model(SCRATCH, 1000, seed=0).parameters())
+    owners = re.findall(r"GPU (\d):  (learner rank \d|server \d)", plan)
+    assert owners == [
+        *(("0", "learner rank 0"), ("1", "learner rank 1"), ("2", "server 0"), ("3", "server 0")),
+        *(("4", "server 1"), ("5", "server 1")),
+    ]
+    assert f"{4 * params / 2 / 1e6:.2f} MB of weights" in plan, "tensor parallelism over two GPUs"
+    (first, second) = re.findall(r"server \d:  CUDA_VISIBLE_DEVICES=(\S+) .* (--dtype .*)", plan)
+    assert first == ("2,3", "--dtype float32 --tp-size 2 --mem-fraction-static 0.8")
+    assert second[0] == "4,5" and "behind the thunder scheduler" in plan
+    assert "engine: embedded" not in plan
+
+
+def test_servers_that_make_room_share_the_learners_gpus() -> None:
+    plan = describe(
+        servers_of(replicas=[[0], [1]], placement="restart"), "r.toml", Machines(ranks_per_node=2)
+    )
+    for gpu in (0, 1):
+        (line,) = re.findall(rf"GPU {gpu}:  (.*)", plan)
+        assert "while no server runs" in line and f"server {gpu}" in line
+
+
+def test_servers_without_gpus() -> None:
+    plan = describe(servers_of(replicas=2, args={"device": "cpu"}), "r.toml", Machines())
+    assert "GPUs: none is named" in plan and plan.count("sglang.launch_server") == 2

@@ -35,7 +35,8 @@ class Faults:
 
     hang: the scheduler stands still; mute: no answer to anything; error_500: so many /generate fail;
     garbage: an update spoils a tensor and says 200; forget: an update changes nothing and says 200;
-    raw_logprobs: as SGLANG_RETURN_ORIGINAL_LOGPROB; refuse_broadcast: its group cannot be joined.
+    raw_logprobs: as SGLANG_RETURN_ORIGINAL_LOGPROB; refuse_broadcast: its group cannot be joined;
+    other_hash: checksums that nobody can foretell, as a GPU's.
     """
 
     hang: bool = False
@@ -45,6 +46,7 @@ class Faults:
     forget: bool = False
     raw_logprobs: bool = False
     refuse_broadcast: bool = False
+    other_hash: bool = False
 
 
 class FakeWeights:
@@ -137,7 +139,8 @@ class FakeWeights:
         return web.json_response(reply)
 
     async def _checker(self, request: web.Request) -> web.Response:
-        rank = {"checksums": self._checksums}
+        told = {name: f"gpu-{v}" for name, v in self._checksums.items()}
+        rank = {"checksums": told if self._faults.other_hash else self._checksums}
         return web.json_response({"success": True, "message": "Success.", "ranks": [rank]})
 
     async def _init_group(self, request: web.Request) -> web.Response:
