@@ -2,6 +2,7 @@
 
     python benchmarks/bench_sim.py --tune     # choose each policy's setting per cell; writes sim_tuned.json
     python benchmarks/bench_sim.py            # evaluate; writes sim.json
+    python benchmarks/bench_sim.py --clairvoyant   # adds the schedules that know all lengths to sim.json
     python benchmarks/bench_sim.py --smoke    # a minute at most; writes nothing
 
 A cell is a workload (paper, short-tail, tool-heavy) and a KV pool (normal = 14B on one MI300X, tight = a
@@ -11,6 +12,9 @@ size and other tasks, as in the middle of training. Settings come from one grid 
 that the evaluation does not use; in loose pools every policy runs at its defaults. Ours is compared with the
 best peer of the cell (by mean makespan): the mean over seeds of ours / peer - 1, with a 95% t-interval.
 With --policies, --workloads or --pools it runs some of them and merges what it finds into the file.
+
+`best_known` of a seed is the shortest schedule that anything here has found: a policy's, or one that knows
+all lengths (engine/sim/clairvoyant.py). What lies between it and the bound, nobody is known to reach.
 """
 
 from __future__ import annotations
@@ -30,8 +34,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-from sim_grid import TUNABLES, settings
+from sim_grid import CONSERVATIVENESS, TUNABLES, settings
 
+from rocstar.engine.sim.clairvoyant import best_known_s
 from rocstar.engine.sim.cost import MI300X_14B, MI300X_14B_KV_TOKENS, Cluster, ReplicaModel
 from rocstar.engine.sim.runs import simulate
 from rocstar.engine.sim.workloads import KV_SCALES, RECIPES, earlier_step, generate
@@ -142,6 +147,24 @@ def evaluate(
     }
 
 
+def clairvoyant(options: argparse.Namespace, earlier: dict[str, Any]) -> dict[str, Any]:
+    """The evaluation's file with the schedules that know all lengths in its cells."""
+    jobs = [(name, seed) for name in earlier["cells"] for seed in options.seeds]
+    jobs = [job for job in jobs if set(job[0].split("/")) <= {*options.workloads, *options.pools}]
+    for done, (name, seed) in enumerate(jobs):
+        print(f"\rclairvoyant: {done} of {len(jobs)}", end="", file=sys.stderr, flush=True)
+        cell = earlier["cells"][name]
+        workload, pool = name.split("/")
+        work = generate(workload, tasks=TASKS_PER_REPLICA * cell["replicas"], seed=seed)
+        kv_tokens = int(MI300X_14B_KV_TOKENS * KV_SCALES[pool])
+        model = ReplicaModel(kv_tokens=kv_tokens, cost=MI300X_14B, conservativeness=CONSERVATIVENESS[-1])
+        found = best_known_s(work, Cluster(model=model, replicas=cell["replicas"]))
+        cell.setdefault("clairvoyant_s", {})[str(seed)] = found
+        summarise(cell)
+    print(file=sys.stderr)
+    return earlier
+
+
 def merge(cells: dict[str, Any], rows: list[dict[str, Any]], commit: str) -> dict[str, Any]:
     """The rows take the place of what their cells held of their policies."""
     fresh: set[tuple[str, str]] = set()
@@ -171,6 +194,17 @@ def summarise(cell: dict[str, Any]) -> None:
     if OURS in cell["policies"] and peers:
         for entry in peers.values():
             entry["ours_over_it"] = paired(cell["policies"][OURS]["runs"], entry["runs"])
+    ours = {run["seed"]: run for run in cell["policies"].get(OURS, {"runs": []})["runs"]}
+    if known := {int(seed): s for seed, s in cell.get("clairvoyant_s", {}).items() if int(seed) in ours}:
+        runs = [(r["seed"], r["makespan_s"]) for e in cell["policies"].values() for r in e["runs"]]
+        best = {seed: min([s, *(m for at, m in runs if at == seed)]) for seed, s in known.items()}
+        bounds = {seed: ours[seed]["makespan_s"] / ours[seed]["ratio"] for seed in best}
+        cell["best_known"] = {
+            "seeds": sorted(best),
+            "ratio": fmean(best[seed] / bounds[seed] for seed in best),
+            "clairvoyant_ratio": fmean(known[seed] / bounds[seed] for seed in best),
+            "ours_over_it": fmean(ours[seed]["makespan_s"] / best[seed] for seed in best),
+        }
     cell["best_peer"] = min(peers, key=lambda name: peers[name]["makespan_s"], default=None)
 
 
@@ -219,6 +253,9 @@ def show(result: dict[str, Any]) -> None:
     """The table that the documentation shows."""
     for name, cell in result["cells"].items():
         print(f"\n{name}, {cell['replicas']} replicas; best peer: {cell['best_peer']}")
+        if known := cell.get("best_known"):
+            text = "best known schedule: {ratio:.3f} x bound; ours is {ours_over_it:.3f} x it"
+            print(text.format(**known))
         print("policy          makespan  x bound  busy  KV  recomputed  preempted  ours against it")
         ranked = sorted(cell["policies"].items(), key=lambda item: item[1]["makespan_s"])
         for policy, e in ranked:
@@ -243,6 +280,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tune", action="store_true", help="choose settings instead of evaluating")
+    parser.add_argument("--clairvoyant", action="store_true", help="schedules that know all lengths")
     parser.add_argument("--smoke", action="store_true", help="two replicas, one seed, no files")
     parser.add_argument("--replicas", type=int, default=64)
     parser.add_argument("--side-replicas", type=int, default=16)
@@ -283,6 +321,9 @@ def main(argv: list[str]) -> int:
     if options.tune:
         result = tune(options, earlier)
         print(json.dumps(result["chosen"], indent=1))
+    elif options.clairvoyant:
+        result = clairvoyant(options, read(target) or {"cells": {}, "bars": {}})
+        show(result)
     else:
         result = evaluate(options, read(tuned_path), earlier)
         show(result)

@@ -173,6 +173,11 @@ class LengthPredictor:
         """The same of one of the stage that has not started, of whatever group."""
         return self.work(self._stages[stage], 0)
 
+    def peak_tokens(self, stage: str, prompt_tokens: int) -> float:
+        """The most that one of the stage holds on average, over all steps since its start."""
+        going_on_K = self.going_on_NK(np.array([self._stages[stage]]), np.array([0]))[0]
+        return float(np.max(going_on_K * (prompt_tokens + np.arange(NUM_BINS) * self.bin_tokens)))
+
     def steady_K(self, stage: str) -> Floats:
         """The share of a pool in steady state that those now in it still hold k bins of steps later.
 

@@ -186,12 +186,15 @@ def begin(name: str, pools: tuple[int, ...] = (1000, 1000), **tunables: object) 
     return made
 
 
-def submit(made: Scheduler, *trajs: str, prompt: int = 20, limit: int = 400) -> list[int | None]:
-    """Submit and ask for the first turn; the replica of each, or None."""
+def submit(
+    made: Scheduler, *trajs: str, prompt: int = 20, limit: int = 400, together: bool = False
+) -> list[int | None]:
+    """Submit and ask for the first turn; the replica of each, or None. `together`: as it is in the end."""
     for traj in trajs:
         group = traj.rpartition("/")[0]
         made.handle(Submitted(traj=traj, group=group, stage="s", prompt_tokens=prompt, max_tokens=limit))
-    return [where(made.handle(TurnReady(traj=traj, context_tokens=prompt)), traj) for traj in trajs]
+    homes = [where(made.handle(TurnReady(traj=traj, context_tokens=prompt)), traj) for traj in trajs]
+    return [made.observation.trajectories[traj].home for traj in trajs] if together else homes
 
 
 def where(commands: list[Command], traj: str) -> int | None:
@@ -333,9 +336,12 @@ def test_predictive_balances_and_stays_home() -> None:
 
 def test_predictive_gathers_siblings_in_blocks() -> None:
     names = [f"g{k // 8}/{k % 8}" for k in range(16)]
-    homes = submit(begin("predictive", (10**5, 10**5), block=4), *names)
-    assert all(len(set(homes[k : k + 4])) == 1 for k in range(0, 16, 4))
-    assert homes.count(0) == homes.count(1) == 8, "and every block goes where the least work is"
+    homes = submit(begin("predictive", (900, 900), block=4), *names, together=True)
+    blocks = [homes[k : k + 4] for k in range(0, 8, 4)]
+    assert all(len(set(block)) == 1 and None not in block for block in blocks)
+    assert blocks[0] != blocks[1], "the next block goes where the least work is"
+    loose = submit(begin("predictive", (10**5, 10**5), block=4), *names, together=True)
+    assert loose == [0, 1] * 8, "where all fit at once, siblings are spread"
 
 
 def finished(made: Scheduler, group: str, lengths_: list[int]) -> None:

@@ -42,6 +42,9 @@ FORECAST_AGE = 0.25
 """Length bins that a replica may advance before its forecast is made anew."""
 LOOK_ABOVE = 0.5
 """Share of the pool that known contexts must hold before it is worth to look whether it overflows."""
+GATHER_ABOVE = 0.9
+"""Share of all pools that all trajectories at once must need at their peak before siblings are gathered: a
+shared prompt is room gained, but siblings' lengths are alike, so that the replicas become unequal."""
 PREFILL_STEPS = 1000.0
 """Token-steps that a token computed anew is worth: the time in which so many tokens of KV are read (50 us
 over 44 ns for 14B on one MI300X)."""
@@ -64,7 +67,7 @@ class Predictive:
     pause_below    only trajectories shorter than this share of their replica's mean are paused
     hold_above     share of the pool beyond which whoever comes back from a tool is paused
     block          siblings that one replica is given in a row, so that they share their prompt's KV (1: no
-                   affinity; siblings' lengths are alike, so that large blocks make replicas unequal)
+                   affinity), where KV is predicted to bind
     backfill       work that may go ahead of a head of the queue that fits nowhere, per work of such heads
     move_share     the most tokens computed anew by moves, per generated token (0: no moves)
     """
@@ -247,16 +250,23 @@ class Predictive:
         if not open_:
             return None
         room_K = 1.0 - self.stagger * (1.0 - self._lengths.steady_K(turn.stage))
-        for replica in sorted(open_, key=lambda replica: self._preference(turn, replica)):
+        block = self.block if self._binds(turn, now) else 1
+        for replica in sorted(open_, key=lambda replica: self._preference(turn, replica, block)):
             own = self._own_forecast(turn, replica)
             if self._forecast(replica).peak(self.safety, own, room_K) <= now.replicas[replica].kv_tokens:
                 return replica, own
             self._full[replica] = work
         return None
 
-    def _preference(self, turn: TrajectoryView, replica: int) -> tuple[bool, bool, float]:
+    def _binds(self, turn: TrajectoryView, now: Observation) -> bool:
+        """Would KV be short if all trajectories ran at once, each with a prompt of its own?"""
+        each = self._lengths.peak_tokens(turn.stage, turn.prompt_tokens)
+        pools = sum(replica.kv_tokens for replica in now.replicas.values())
+        return len(now.trajectories) * each > GATHER_ABOVE * pools
+
+    def _preference(self, turn: TrajectoryView, replica: int, block: int) -> tuple[bool, bool, float]:
         siblings = self._occupancy[replica].groups.get(turn.group, 0)
-        return replica != turn.home, siblings % self.block == 0, self._forecast(replica).area
+        return replica != turn.home, siblings % block == 0, self._forecast(replica).area
 
     def _work(self, turn: TrajectoryView) -> float:
         """Token-steps to come of its own tokens."""

@@ -55,6 +55,19 @@ def test_verdicts_are_about_the_best_peer_and_the_worst_seed() -> None:
     assert verdict["10%_better_where_kv_binds"] is False, "3.7% better than the best peer is not 10%"
 
 
+def test_the_best_known_schedule_is_the_shortest_of_all() -> None:
+    policies = {"predictive": runs(110, 120), "thunder": runs(105, 130)}
+    cell: dict[str, Any] = {
+        "policies": {name: {"runs": found} for name, found in policies.items()},
+        "clairvoyant_s": {"0": 108.0, "1": 114.0},
+    }
+    bench_sim.summarise(cell)
+    known = cell["best_known"]
+    assert known["ratio"] == pytest.approx((105 + 114) / 200)
+    assert known["clairvoyant_ratio"] == pytest.approx((108 + 114) / 200)
+    assert known["ours_over_it"] == pytest.approx((110 / 105 + 120 / 114) / 2)
+
+
 def test_every_policy_has_a_grid_of_settings_that_exist() -> None:
     assert set(sim_grid.TUNABLES) == set(POLICIES)
     most = max(len(sim_grid.settings(name)) for name in POLICIES if name != "predictive")

@@ -12,6 +12,7 @@ import pytest
 
 from rocstar.engine.scheduling.policies import POLICIES
 from rocstar.engine.sim.bound import _sum_of_roots, lower_bound
+from rocstar.engine.sim.clairvoyant import ByLength, KnownLengths, best_known_s
 from rocstar.engine.sim.cost import MI300X_14B, Cluster, CostModel, ReplicaModel
 from rocstar.engine.sim.flight import Flight
 from rocstar.engine.sim.runs import simulate
@@ -131,5 +132,18 @@ def test_a_schedule_that_knows_the_future_comes_near(name: str, above: float) ->
     from it is mostly the policy's (and the price of not knowing)."""
     workload = generate(name, tasks=64, seed=1)
     cluster = Cluster(model=ReplicaModel(kv_tokens=4_000_000, cost=MI300X_14B), replicas=8)
-    flight = Flight(workload=workload, cluster=cluster, scheduler=cases.Oracle(workload, cluster)).run()
+    flight = Flight(workload=workload, cluster=cluster, scheduler=ByLength(workload, cluster)).run()
     assert 1 <= flight.makespan_s / lower_bound(workload, cluster).seconds < above
+
+
+def test_known_lengths_are_the_truth_and_the_best_of_both_is_kept() -> None:
+    workload = generate("paper", tasks=4, siblings=8, seed=5)
+    cluster = Cluster(model=ReplicaModel(kv_tokens=60_000, cost=MI300X_14B), replicas=2)
+    lengths = KnownLengths({t.traj: t.response_tokens for t in workload.trajectories})
+    for t in workload.trajectories:
+        curve = lengths.turn_starts(t.traj, 0, 0)
+        stays = lengths.going_on_NK(np.array([curve]), np.array([0]))[0]
+        last = int(np.flatnonzero(stays)[-1])
+        assert last * lengths.bin_tokens <= t.response_tokens < (last + 1) * lengths.bin_tokens
+    plan = Flight(workload=workload, cluster=cluster, scheduler=ByLength(workload, cluster)).run().makespan_s
+    assert lower_bound(workload, cluster).seconds <= best_known_s(workload, cluster) <= plan
