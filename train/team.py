@@ -69,7 +69,7 @@ class World:
             rank=dist.get_rank(),
             size=size,
             local_size=int(os.environ["LOCAL_WORLD_SIZE"]),
-            local_rank=int(os.environ["LOCAL_RANK"]),
+            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
         )
 
     @property
