@@ -7,10 +7,10 @@ checkpoint), the recorded rows (its first step, all of them) and the token budge
 equal length are made up. Forward, backward, clipping and AdamW in float32; no KL; ratio 1; one step.
 
 Each side is a process of its own on one core with one thread (or --cores 0,1). First both write the gradients
-of the same update, which must agree. Then rounds in turn: rocstar, every setting of TRL. A ratio is that of one round
-against the setting of TRL with the smallest median; the median over rounds is quoted, in wall and in CPU
-time, and a bar takes the smaller one. The last setting of TRL, compared apart, is its own second one with
-the switch of kernels/cpu_products.py, which rocstar's learner throws by itself.
+of the same update, which must agree. Then rounds in turn: rocstar, every setting of TRL. A ratio is that of
+one round against the setting of TRL with the smallest median; the median over rounds is quoted, in wall and
+in CPU time, and a bar takes the smaller one. The last setting of TRL, compared apart, is its own second one
+with the switch of kernels/cpu_products.py, which rocstar's learner throws by itself.
 """
 
 from __future__ import annotations
