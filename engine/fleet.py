@@ -23,16 +23,7 @@ from rocstar.engine.inference.base import Generation, Inference, InferenceError,
 from rocstar.engine.pieces import Pieces
 from rocstar.engine.replicas import FleetCounts, FleetLimits, Replicas, Restart, Slot, Spread
 from rocstar.engine.scheduler import Scheduler
-from rocstar.engine.scheduling.events import (
-    Drop,
-    Event,
-    Grant,
-    Left,
-    Refuse,
-    Submitted,
-    TurnEnded,
-    TurnReady,
-)
+from rocstar.engine.scheduling.events import Drop, Event, Grant, Left, Refuse, Submitted, TurnEnded, TurnReady
 from rocstar.engine.scheduling.observation import Policy
 
 __all__ = ["Fleet", "FleetCounts", "FleetLimits", "Restart", "Spread"]
@@ -145,7 +136,10 @@ class Fleet:
 
     async def resume(self, version: int, source: Any) -> None:
         """Start all replicas again from `source`. Errors as of `publish`."""
-        await self._replicas.resume(version, source)
+        try:
+            await self._replicas.resume(version, source)
+        finally:
+            self._fail_if_hopeless()
 
     # ---- the protocol ----
 

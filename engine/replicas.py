@@ -124,7 +124,7 @@ class Replicas:
     @property
     def hopeless(self) -> bool:
         """All are down, and none will come back."""
-        return self._restart is None and not self.num_up
+        return self._restart is None and not any(slot.up or slot.suspended for slot in self.slots)
 
     def strike(self, slot: Slot) -> None:
         """A turn failed there."""

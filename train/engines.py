@@ -49,6 +49,8 @@ class Opened:
     engine: RolloutEngine
     publisher: Publisher
     measure: Measure
+    begin: Callable[[str], None]
+    """Told the stage whose trajectories come next: a scheduler learns lengths by stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +81,13 @@ async def open_learning_engine(
     embedded engine as version 0 until they are published."""
     if recipe.engine.kind == "embedded":
         async with open_embedded(recipe, placed(origin.model, recipe.model), thread) as (engine, engines):
-            measure = FleetMeter(engine) if isinstance(engine, Fleet) else nothing_measured
-            yield Opened(engine=engine, publisher=EnginePublisher(engine, engines, team), measure=measure)
+            publisher = EnginePublisher(engine, engines, team)
+            if isinstance(engine, Fleet):
+                yield _opened(engine, publisher)
+            else:
+                yield Opened(
+                    engine=engine, publisher=publisher, measure=nothing_measured, begin=lambda stage: None
+                )
         return
     root = run_dir / "weights"
     folder = origin.folder or await _start_folder(root / "start", origin, team)
@@ -94,13 +101,17 @@ async def open_learning_engine(
         recipe, folder, logs=run_dir / "logs", version=origin.version, note=note, canary=canary
     )
     async with opened as servers:
-        yield Opened(
-            engine=servers.fleet,
-            publisher=ServerPublisher(
-                servers=servers, team=team, thread=thread, spool=spool, recipe=recipe, canary=canary
-            ),
-            measure=FleetMeter(servers.fleet),
+        servers_publisher = ServerPublisher(
+            servers=servers, team=team, thread=thread, spool=spool, recipe=recipe, canary=canary
         )
+        yield _opened(servers.fleet, servers_publisher)
+
+
+def _opened(fleet: Fleet, publisher: Publisher) -> Opened:
+    def begin(stage: str) -> None:
+        fleet.stage = stage
+
+    return Opened(engine=fleet, publisher=publisher, measure=FleetMeter(fleet), begin=begin)
 
 
 def _prompt(tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -15,6 +15,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from rocstar.train import checkpoint
 from rocstar.train.agent import make_agent, open_sandbox
 from rocstar.train.between_steps import check_same_kind
 from rocstar.train.cold_start import build_from_nothing, conversations_for, run_cold_start
-from rocstar.train.config import ConfigError, ModelConfig, Recipe, TrainingStopped, to_toml
+from rocstar.train.config import ConfigError, ModelConfig, Recipe, StageConfig, TrainingStopped, to_toml
 from rocstar.train.console import Console
 from rocstar.train.engines import Origin, open_learning_engine
 from rocstar.train.from_rollouts import Records, VersionCounter, recorded_source
@@ -44,7 +45,7 @@ from rocstar.train.preflight import Tasks, chat_format, check, load_all_tasks
 from rocstar.train.report import write_report
 from rocstar.train.run import Live, Publisher, Run
 from rocstar.train.run_directory import CONFIG, METRICS, claim, discard_if_unused
-from rocstar.train.source import OpenSource
+from rocstar.train.source import OpenSource, Source
 from rocstar.train.stall import guarded, stall_s
 from rocstar.train.team import LearnerTeam, World, is_apart, shard
 from rocstar.train.time_budget import TimeBudget
@@ -196,7 +197,13 @@ class _Builder:
                 agent = make_agent(recipe, opened.engine, chat, sandbox)
                 live = Live(agent=agent, heldout=tasks.heldout, measure=opened.measure)
                 run = self._assemble(team, publisher, chat, live)
-                source = partial(live_source, run, agent, opened.engine, nodes=nodes)
+
+                def source(
+                    stage: StageConfig, tasks: Sequence[Task], state: dict[str, Any] | None
+                ) -> AbstractAsyncContextManager[Source]:
+                    opened.begin(stage.name)
+                    return live_source(run, agent, opened.engine, stage, tasks, state, nodes=nodes)
+
                 await self._finish(run, tokenizer, tasks.stages, source)
 
     def _origin(

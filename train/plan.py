@@ -137,7 +137,8 @@ def _servers(recipe: Recipe, size: ModelSize | str, machines: Machines) -> list[
         f"scheduler, weights by {engine.publish}, placement {engine.placement}",
         *_gpu_map(recipe, gpus, size, machines),
     ]
-    folder = Path(f"runs/{recipe.run.name}/weights/start")
+    given = recipe.model.path != "scratch" and not recipe.sft.steps
+    folder = Path(recipe.model.path if given else f"runs/{recipe.run.name}/weights/start")
     for k in range(engine.num_replicas):
         visible = server_env(engine.gpus_of(k), {}).get("CUDA_VISIBLE_DEVICES")
         start = f"CUDA_VISIBLE_DEVICES={visible} " if visible else ""

@@ -40,6 +40,8 @@ UPDATE_TIMEOUT_S = 900.0
 """Of one call that carries weights; a publish is a few of them."""
 HANG_TIMEOUT_S = 300.0
 """A scheduler stands still so long for a prefill or a compilation, and no longer."""
+NOT_THEIRS = ("ROCSTAR_REDIS_URL",)
+"""Of our environment: it may hold a password, and no server needs it."""
 PARALLEL_ARGS = {"tp", "tp-size", "tensor-parallel-size", "dp", "dp-size", "data-parallel-size", "pp-size"}
 
 
@@ -190,7 +192,7 @@ def _replica(
         vocab_size=rows,
         version=version,
         log_path=logs / f"sglang-{launch.replica}.log",
-        env=server_env(launch.recipe.engine.gpus_of(launch.replica)),
+        env={**server_env(launch.recipe.engine.gpus_of(launch.replica)), **dict.fromkeys(NOT_THEIRS)},
         progress=lambda text: note(f"server {launch.replica}: {text}"),
         engine_options={"hang_timeout_s": HANG_TIMEOUT_S, "update_timeout_s": UPDATE_TIMEOUT_S},
         canary=canary,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rocstar.engine.busy import BusyClock
 from rocstar.engine.chat import ChatFormat, load_template
 from rocstar.engine.fleet import Fleet, FleetLimits
 from rocstar.engine.group import run_groups
@@ -403,3 +404,122 @@ def test_trajectories_are_those_of_a_single_engine(undisturbed: dict[str, Any]) 
     alone = run_virtual(rollout(replicas(1)[0]))
     found: list[Trajectory] = [t for g in alone for t in g.trajectories]
     assert len(found) == GROUPS * SIZE and essence(alone) == undisturbed
+
+
+class Suspendable(FakeReplica):
+    """One that can be stopped on purpose."""
+
+    async def suspend(self) -> None:
+        self.cut_all()
+        self._fault = "dead"
+        self._kv.clear()
+        self._used = 0
+
+    async def resume(self, version: int, source: Any) -> None:
+        if self.publish_error is not None:
+            raise self.publish_error
+        self._fault, self.version = None, version
+        self.published.append(version)
+
+
+def suspendables(count: int) -> list[FakeReplica]:
+    scripts = Scripts(turns_of)
+    return [Suspendable(scripts, token_s=0.05) for _ in range(count)]
+
+
+def test_a_fleet_that_is_stopped_on_purpose_goes_on_where_it_was(undisturbed: dict[str, Any]) -> None:
+    """Not one token is written twice, nothing counts as a failure, and nothing runs meanwhile."""
+    made = suspendables(NUM_REPLICAS)
+
+    async def meanwhile(fleet: Fleet) -> None:
+        for version in (1, 2, 3):
+            await asyncio.sleep(1.0)
+            await fleet.suspend()
+            asked = [len(replica.requests) for replica in made]
+            await asyncio.sleep(50.0)
+            assert [len(replica.requests) for replica in made] == asked and fleet.num_up == 0
+            await fleet.resume(version, None)
+
+    groups, fleet = fly(made, meanwhile=meanwhile, limits=FleetLimits(max_attempts=2))
+    assert essence(groups) == undisturbed
+    versions = {s.version for g in groups for t in g.trajectories for s in t.version_spans}
+    assert versions == {0, 1, 2, 3}
+    assert fleet.counts.replicas_lost == 0 and fleet.num_up == NUM_REPLICAS
+
+
+def test_one_that_does_not_start_again_comes_back_later(undisturbed: dict[str, Any]) -> None:
+    made = suspendables(2)
+    made[1].publish_error = InferenceError("server_died", "no room", retryable=True)
+
+    async def restart(index: int) -> FakeReplica:
+        assert index == 1
+        made[1].publish_error = made[1]._fault = None
+        return made[1]
+
+    async def meanwhile(fleet: Fleet) -> None:
+        await asyncio.sleep(1.0)
+        await fleet.suspend()
+        await fleet.resume(5, None)
+        assert fleet.counts.publishes_failed == 1
+
+    groups, fleet = fly(made, meanwhile=meanwhile, restart=restart)
+    assert essence(groups) == undisturbed
+    assert fleet.num_up == 2 and made[1].published == [5] and fleet.counts.replicas_back == 1
+
+
+def test_what_comes_back_late_takes_what_was_kept() -> None:
+    """`source` may be gone by then: the learner has learned on."""
+    taken: list[tuple[str, Any]] = []
+
+    class Noting(FakeReplica):
+        async def publish(self, version: int, source: Any = None) -> None:
+            await super().publish(version, source)
+            taken.append(("one", source))
+
+    async def spread(some: Any, version: int, source: Any) -> list[InferenceError | None]:
+        taken.append((f"{len(some)} at once", source))
+        return [None, InferenceError("http_500", "no", retryable=True)]
+
+    made = [Noting(Scripts(turns_of)) for _ in range(2)]
+
+    async def restart(index: int) -> FakeReplica:
+        return made[index]
+
+    async def main() -> None:
+        async with Fleet(made, policy=make_policy("static"), spread=spread, restart=restart) as fleet:
+            await fleet.publish(1, "live", keep="kept")
+            assert await fleet.wait_up(1.0)
+            await asyncio.sleep(1.0)
+            assert fleet.num_up == 2
+
+    run_virtual(main())
+    assert taken == [("2 at once", "live"), ("one", "kept")]
+
+
+def test_busy_and_starved_are_of_the_turns() -> None:
+    """One replica with room for one turn: while two ask, one waits; then nobody does."""
+    made = [FakeReplica(Scripts(lambda name: [[7] * 20]), kv_tokens=40, token_s=0.1)]
+
+    async def turn(fleet: Fleet, name: str) -> None:
+        await fleet.generate(
+            [1] * 10,
+            max_new_tokens=20,
+            stop_ids=frozenset(),
+            sampling=Sampling(),
+            seed=0,
+            request_id=name,
+            deadline=None,
+        )
+        fleet.release(name)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        fleet = Fleet(made, policy=make_policy("reserve"))
+        fleet._busy = BusyClock(loop.time)
+        async with fleet:
+            await asyncio.sleep(5.0)
+            await asyncio.gather(turn(fleet, "g/0"), turn(fleet, "g/1"))
+            await asyncio.sleep(5.0)
+            assert fleet.busy_s == pytest.approx(4.0) and fleet.starved_s == pytest.approx(2.0)
+
+    run_virtual(main())

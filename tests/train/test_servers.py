@@ -1,0 +1,104 @@
+"""Arguments of servers, and a publish that reaches none. Whole runs: tests/integration/test_server_run.py."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from rocstar.engine.inference.base import InferenceError
+from rocstar.train.config import Recipe, TrainingStopped, parse_recipe
+from rocstar.train.servers import Launch, ServerPublisher, Servers, server_args
+from rocstar.train.spool import Spool
+
+
+def recipe_of(**engine: Any) -> Recipe:
+    sections = {"engine": {"kind": "sglang", **engine}, "model": {"dtype": "bfloat16"}}
+    return parse_recipe(sections, where="test")
+
+
+@pytest.mark.parametrize(
+    ("engine", "expected"),
+    [
+        ({}, {"dtype": "bfloat16"}),
+        ({"args": {"dtype": "float16"}}, {"dtype": "float16"}),
+        ({"replicas": [[0, 1], [2, 3]]}, {"dtype": "bfloat16", "tp-size": 2}),
+        ({"replicas": [[0, 1]], "args": {"dp_size": 2}}, {"dtype": "bfloat16", "dp_size": 2}),
+        ({"replicas": [[0]]}, {"dtype": "bfloat16"}),
+    ],
+)
+def test_what_the_recipe_says_elsewhere_is_said_to_the_server(
+    engine: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    assert server_args(recipe_of(**engine), 0) == expected
+
+
+def test_servers_are_started_from_where_the_weights_are_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROCSTAR_SGLANG_PYTHON", "py")
+    launch = Launch(recipe=recipe_of(), folder=Path("a"), replica=0)
+    before = launch(7)
+    launch.folder = Path("b")
+    assert [command[4] for command in (before, launch(7))] == ["a", "b"]
+
+
+class Team:
+    """A learner of one weight."""
+
+    async def full_weights(self, version: int) -> list[tuple[str, torch.Tensor]]:
+        return [("a", torch.full((2,), float(version)))]
+
+
+class LostFleet:
+    """No replica takes a version; one comes back, or none."""
+
+    def __init__(self, *, comes_back: bool) -> None:
+        self.version, self.comes_back, self.asked_s = 0, comes_back, 0.0
+
+    async def publish(self, version: int, source: Any, *, keep: Any) -> None:
+        self.version = version
+        raise InferenceError("publish_failed", "no replica took it", retryable=True)
+
+    async def wait_up(self, timeout_s: float) -> bool:
+        self.asked_s = timeout_s
+        return self.comes_back
+
+
+@pytest.fixture
+def thread() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as made:
+        yield made
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+async def test_a_version_that_no_server_takes(
+    tmp_path: Path, thread: ThreadPoolExecutor, comes_back: bool
+) -> None:
+    """One that comes back finds it on the disk; if none does, the run ends and says where the logs are."""
+    fleet, kept = LostFleet(comes_back=comes_back), []
+    replica = SimpleNamespace(
+        log_path=tmp_path / "sglang-0.log",
+        engine=SimpleNamespace(dtype="float32"),
+        keep=lambda version, source: kept.append((version, source.path)),
+    )
+    (tmp_path / "start").mkdir()
+    publisher = ServerPublisher(
+        servers=Servers(fleet=cast(Any, fleet), replicas=[cast(Any, replica)], launches=[]),
+        team=cast(Any, Team()),
+        thread=thread,
+        spool=Spool(tmp_path / "weights", tmp_path / "start", torch.float32),
+        recipe=recipe_of(),
+        patience_s=9.0,
+    )
+    expected: Any = contextlib.nullcontext()
+    if not comes_back:
+        expected = pytest.raises(TrainingStopped, match=r"version 3 .*sglang-0\.log, then go on")
+    with expected:
+        await publisher.publish(3)
+    assert kept == [(3, tmp_path / "weights" / "v3")] and fleet.asked_s == 9.0
+    assert (tmp_path / "weights" / "v3" / "model.safetensors").exists()
