@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 from rocstar.engine.record import read_records
-from rocstar.train import agent, checkpoint
+from rocstar.train import agent, checkpoint, engines
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -39,8 +39,8 @@ def no_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("a run that learns from records opened an engine or a sandbox")
 
-    for name in ("SandboxPool", "EmbeddedEngine"):
-        monkeypatch.setattr(agent, name, refuse)
+    monkeypatch.setattr(agent, "SandboxPool", refuse)
+    monkeypatch.setattr(engines, "EmbeddedEngine", refuse)
 
 
 @pytest.fixture
