@@ -30,7 +30,7 @@ def parse_tool_calls(text: str) -> tuple[ToolCall, ...]:
 
 def _parse_call(body: str) -> ToolCall:
     try:
-        value = json.loads(body, object_pairs_hook=_object, parse_float=_number, parse_constant=_not_a_number)
+        value = _JSON.decode(body)
     except ValueError as error:  # not JSON, or an integer of more digits than Python converts
         return _malformed(str(error))
     except RecursionError:
@@ -71,8 +71,13 @@ def _is_deep(arguments: dict[str, Any]) -> bool:
     for _ in range(MAX_DEPTH):
         inner = [v for x in level for v in (x.values() if isinstance(x, dict) else x)]
         level = [v for v in inner if isinstance(v, dict | list)]
-    return bool(level)
+        if not level:
+            return False
+    return True
 
 
 def _malformed(reason: str) -> ToolCall:
     return ToolCall(name=None, arguments=None, malformed=reason)
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_object, parse_float=_number, parse_constant=_not_a_number)

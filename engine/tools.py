@@ -177,6 +177,8 @@ class _Programs:
         self, calls: Sequence[ToolCall], *, turn: int, deadline: float | None
     ) -> tuple[ToolResult, ...]:
         seed = self.seed + 64 * turn
+        if len(calls) == 1:  # nearly always: no task of its own
+            return (await self._execute_one(calls[0], 0, seed, deadline),)
         try:
             async with asyncio.TaskGroup() as group:
                 running = [

@@ -14,23 +14,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import TracebackType
 
 _BOARD: ContextVar[WaitBoard | None] = ContextVar("rocstar_waits", default=None)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Wait:
-    """One await that has begun and not ended."""
+    """One await: on the board from its beginning to its end, and over by its deadline."""
 
     who: str
     whom: str
     kind: str
-    since: float
-    task: asyncio.Task[object] | None
     timeout: asyncio.Timeout
+    board: WaitBoard | None
+    since: float = 0.0
+    task: asyncio.Task[object] | None = None
+
+    async def __aenter__(self) -> None:
+        await self.timeout.__aenter__()
+        if self.board is not None:
+            self.board.add(self)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.board is not None:
+            self.board.remove(self)
+        await self.timeout.__aexit__(kind, error, trace)
 
     def expire(self) -> bool:
         """Let the deadline pass now: the await raises TimeoutError. False if it has passed already."""
@@ -53,12 +67,12 @@ class WaitBoard:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.changes = 0
-        self._entries: dict[int, Wait] = {}
+        self._entries: dict[Wait, None] = {}
 
     @property
     def entries(self) -> list[Wait]:
         """Oldest first."""
-        return list(self._entries.values())
+        return list(self._entries)
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[WaitBoard]:
@@ -69,23 +83,15 @@ class WaitBoard:
         finally:
             _BOARD.reset(token)
 
-    @contextlib.contextmanager
-    def entry(self, who: str, whom: str, kind: str, timeout: asyncio.Timeout) -> Iterator[None]:
+    def add(self, wait: Wait) -> None:
+        """The running task begins to wait."""
+        wait.since, wait.task = self.clock(), asyncio.current_task()
         self.changes += 1
-        number = self.changes
-        self._entries[number] = Wait(
-            who=who,
-            whom=whom,
-            kind=kind,
-            since=self.clock(),
-            task=asyncio.current_task(),
-            timeout=timeout,
-        )
-        try:
-            yield
-        finally:
-            self.changes += 1
-            del self._entries[number]
+        self._entries[wait] = None
+
+    def remove(self, wait: Wait) -> None:
+        self.changes += 1
+        del self._entries[wait]
 
     def table(self, limit: int = 30) -> str:
         """The oldest waits, a line each, and how many there are of each kind."""
@@ -100,17 +106,11 @@ class WaitBoard:
         return "\n".join(lines)
 
 
-@contextlib.asynccontextmanager
-async def waiting(who: str, whom: str, *, kind: str, deadline: float | None) -> AsyncIterator[None]:
+def waiting(who: str, whom: str, *, kind: str, deadline: float | None) -> Wait:
     """Write the block down on the board of this context, if there is one.
 
     Raises:
         TimeoutError: `deadline`, on the running loop's clock, has passed, or the watchdog let it pass.
     """
-    board = _BOARD.get()
-    async with asyncio.timeout_at(deadline) as timeout:
-        if board is None:
-            yield
-            return
-        with board.entry(who, whom, kind, timeout):
-            yield
+    timeout = asyncio.timeout_at(deadline)
+    return Wait(who=who, whom=whom, kind=kind, timeout=timeout, board=_BOARD.get())
