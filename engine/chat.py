@@ -11,12 +11,13 @@ Content is data: a special token written inside it (by a program, a dataset) is 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from rocstar.engine.boundaries import ChatError, Message, Thinking, Tool, find_boundaries, render, rewritten
+from rocstar.engine.token_text import SAMPLE, TokenText
 
 __all__ = ["ChatError", "ChatFormat", "load_template"]
 
@@ -57,6 +58,7 @@ class ChatFormat:
         }
         self.boundaries = find_boundaries(template, tools, thinking=thinking, **self._names)
         special = special_tokens(tokenizer)
+        self._text = TokenText(self._decode, tokenizer.encode(SAMPLE, add_special_tokens=False))
         # Before the second character of every special token that begins here.
         self._inside_special = re.compile(
             f"(?={'|'.join(map(re.escape, sorted(special))) or '(?!)'})(.)", re.DOTALL
@@ -70,6 +72,7 @@ class ChatFormat:
         self.stop_id: int = end_ids[0]
         self.stop_text = self.decode(end_ids[:1])
         self.stop_ids = frozenset({self.stop_id})
+        self._before_ids, self._before, self._after, self._after_ids = self._find_fixed_ids(special)
         # Siblings begin with the same prompt; rendering it is the dearest thing their engine does.
         self._prompt_ids = lru_cache(maxsize=512)(self._make_prompt_ids)
 
@@ -83,9 +86,26 @@ class ChatFormat:
 
     def tool_suffix_ids(self, texts: Sequence[str]) -> list[int]:
         """Ids from behind the policy's stop token to the opening of its next turn."""
+        results = self.boundaries.between_tools.join([self._plain(text) for text in texts])
+        return [*self._before_ids, *self._encode(self._before + results + self._after), *self._after_ids]
+
+    def _find_fixed_ids(self, special: Collection[str]) -> tuple[list[int], str, str, list[int]]:
+        """What surrounds tool results: ids and text before them, text and ids behind them.
+
+        Nothing merges across a special token, so that the template's text up to its last one before results,
+        and from its first one behind them, always gives the same ids. Where samples do not bear that out
+        (a tokenizer that puts a space in front of what it is given, say), there are no ids and all is text.
+        """
         b = self.boundaries
-        results = b.between_tools.join(self._plain(text) for text in texts)
-        return self._encode(b.end[len(self.stop_text) :] + b.before_tools + results + b.after_tools)
+        before, after = b.end[len(self.stop_text) :] + b.before_tools, b.after_tools
+        begin = max((before.rfind(token) + len(token) for token in special if token in before), default=0)
+        end = min((after.find(token) for token in special if token in after), default=len(after))
+        before_ids, after_ids = self._encode(before[:begin]), self._encode(after[end:])
+        for sample in ("", "a", " a ", "\n", "1"):
+            middle = self._encode(before[begin:] + sample + after[:end])
+            if [*before_ids, *middle, *after_ids] != self._encode(before + sample + after):
+                return [], before, after, []
+        return before_ids, before[begin:], after[:end], after_ids
 
     def turn_text(self, ids: Sequence[int]) -> str:
         """What the policy wrote, without its stop token."""
@@ -94,7 +114,10 @@ class ChatFormat:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of any ids, special tokens shown."""
-        return self.tokenizer.decode(list(ids), skip_special_tokens=False)
+        return self._text.text(ids)
+
+    def _decode(self, ids: list[int]) -> str:
+        return self.tokenizer.decode(ids, skip_special_tokens=False)
 
     def encode_conversation(
         self, messages: Sequence[Message], tools: Sequence[Tool] | None = None
@@ -150,8 +173,11 @@ class ChatFormat:
 
     def _encode(self, text: str) -> list[int]:
         """Ids of `text`, the parts between cuts encoded apart; cuts vanish."""
-        parts = [part for part in text.split(_CUT) if part]
-        return [token for part in parts for token in self.tokenizer.encode(part, add_special_tokens=False)]
+        ids: list[int] = []
+        for part in text.split(_CUT):
+            if part:
+                ids += self.tokenizer.encode(part, add_special_tokens=False)
+        return ids
 
 
 def special_tokens(tokenizer: Tokenizer) -> frozenset[str]:

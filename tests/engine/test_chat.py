@@ -429,3 +429,33 @@ def test_a_prompt_is_the_callers_own_list() -> None:
     first = chat.prompt_ids("Q")
     first.append(7)
     assert chat.prompt_ids("Q") == first[:-1]
+
+
+@formats
+def test_the_constant_ends_of_a_suffix_are_ids(name: str, merges: bool) -> None:
+    chat = FORMATS[name, merges]
+    asked: list[str] = []
+    encode = chat.tokenizer.encode
+
+    def noted(text: str, **options: Any) -> list[int]:
+        asked.append(text)
+        return encode(text, **options)
+
+    b = chat.boundaries
+    whole = encode(b.end[len(chat.stop_text) :] + b.before_tools + "So 42" + b.after_tools)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chat.tokenizer, "encode", noted)
+        assert chat.tool_suffix_ids(["So 42"]) == whole
+    assert len(asked) == 1 and not any(token in asked[0] for token in special_tokens(chat.tokenizer))
+
+
+def test_a_tokenizer_that_marks_where_a_text_begins_encodes_the_whole_suffix() -> None:
+    class Marking(ByteTokenizer):
+        def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+            is_word = text[:1].isalpha()
+            return [*super().encode(" " if is_word else ""), *super().encode(text)]
+
+    chat = ChatFormat(Marking(special=CHATML_TOKENS), load_template("compact", None), [PYTHON_SCHEMA])
+    b = chat.boundaries
+    text = b.end[len(chat.stop_text) :] + b.before_tools + "1" + b.after_tools
+    assert chat.tool_suffix_ids(["1"]) == chat.tokenizer.encode(text, add_special_tokens=False)
