@@ -34,10 +34,10 @@ class Scripts:
         """What is still to be written behind `ids`: of the present turn, or the whole next one."""
         turns = self.turns_of(request_id)
         number, start = self._turn.get(request_id, (-1, 0))
-        if number >= 0:
-            so_far, turn = ids[start:], list(turns[number])
-            if len(so_far) < len(turn) and so_far == turn[: len(so_far)]:
-                return turn[len(so_far) :]
+        if number >= 0 and (written := len(ids) - start) < len(turns[number]):
+            turn = list(turns[number])
+            if ids[start:] == turn[:written]:
+                return turn[written:]
         self._turn[request_id] = (number + 1, len(ids))
         return list(turns[number + 1])
 
