@@ -171,10 +171,12 @@ async def test_requests_carry_limits_flavour_seed_and_deadline() -> None:
     tools = box({"a": fake.ok(), "b": fake.ok()})
     async with tools.open(seed=40) as opened:
         await opened.execute([call("a", input="in"), call("b")], turn=1, deadline=None)
+        await opened.execute([call("a")], turn=2, deadline=None)
     assert isinstance(tools.sandbox, FakeSandbox)
     assert tools.sandbox.requests == [
         ExecRequest(code="a", stdin="in", limits=LIMITS, flavour="stdlib", seed=40 + 64),
         ExecRequest(code="b", stdin="", limits=LIMITS, flavour="stdlib", seed=41 + 64),
+        ExecRequest(code="a", stdin="", limits=LIMITS, flavour="stdlib", seed=40 + 128),
     ]
     with pytest.raises(SandboxError) as caught:
         async with tools.open(seed=0) as opened:
