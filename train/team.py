@@ -27,13 +27,15 @@ from transformers import PreTrainedModel
 from rocstar.train import checkpoint
 from rocstar.train.batch import MicroBatch, share_out
 from rocstar.train.checkpoint_writer import CheckpointWriter, Order
-from rocstar.train.config import ModelConfig
+from rocstar.train.config import ModelConfig, TrainingStopped
 from rocstar.train.learner import BadMicroBatch, Learner, LossSettings, NonFiniteGradientError
 from rocstar.train.loss_stats import LossStats
 from rocstar.train.model_io import DTYPES
 from rocstar.train.optim import OptimSpec
 from rocstar.train.policy_model import check_head, checkpoint_activations
 
+JOIN_TIMEOUT = timedelta(minutes=15)
+"""For every rank to be there."""
 COLLECTIVE_TIMEOUT = timedelta(hours=2)
 """Followers wait this long for rank 0's next verb: a step's rollouts lie in between."""
 
@@ -58,15 +60,23 @@ class World:
 
     @staticmethod
     def join() -> World:
-        """Read torchrun's environment and connect: gloo on the CPU, NCCL or RCCL on GPUs."""
+        """Read torchrun's environment and connect: gloo on the CPU, NCCL or RCCL on GPUs.
+
+        TrainingStopped: after JOIN_TIMEOUT a rank has not come, for it could not begin.
+        """
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1:
             return World(rank=0, size=1)
         if (device := local_device()).type == "cuda":
             torch.cuda.set_device(device)
-        dist.init_process_group(_backend(), timeout=COLLECTIVE_TIMEOUT)
+        rank = int(os.environ["RANK"])
+        any_dist: Any = dist  # torch has no types for its stores
+        store = any_dist.PrefixStore("group", _all_here(rank, size))
+        dist.init_process_group(
+            _backend(), store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT
+        )
         return World(
-            rank=dist.get_rank(),
+            rank=rank,
             size=size,
             local_size=int(os.environ["LOCAL_WORLD_SIZE"]),
             local_rank=int(os.environ.get("LOCAL_RANK", "0")),
@@ -104,6 +114,22 @@ class World:
         found: list[Any] | None = [None] * self.size if self.rank == 0 else None
         dist.gather_object(value, found, dst=0)
         return found or []
+
+
+def _all_here(rank: int, size: int) -> Any:
+    """torchrun's store, when every rank has come to it."""
+    any_dist: Any = dist
+    try:
+        store, _, _ = next(any_dist.rendezvous("env://", rank, size, timeout=JOIN_TIMEOUT))
+        store.set(f"here/{rank}", "")
+        store.wait([f"here/{other}" for other in range(size)], JOIN_TIMEOUT)
+    except any_dist.DistError as error:
+        raise TrainingStopped(
+            f"not all of the {size} ranks came within {JOIN_TIMEOUT.total_seconds():.0f} s; the output of "
+            f"those that did not says why, or torchrun was not started on every node ({error})"
+        ) from None
+    store.set_timeout(COLLECTIVE_TIMEOUT)
+    return store
 
 
 def num_cores() -> int:

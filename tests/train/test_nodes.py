@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from rocstar.train import nodes
-from rocstar.train.config import Recipe, TrainingStopped
+from rocstar.train.config import Recipe, RlConfig, TrainingStopped
+from rocstar.train.engine_config import EngineConfig
 from rocstar.train.nodes import (
     NodeAddress,
     gather_nodes,
     in_daemon,
+    max_groups,
     new_token,
     open_nodes,
     own_address,
@@ -39,6 +41,18 @@ def test_several_nodes_share_a_secret_and_one_has_none() -> None:
     assert new_token(recipe, ALONE) is None and not ALONE.has_nodes
     first, second = new_token(recipe, TWO), new_token(recipe, TWO)
     assert first != second and first is not None and len(first) == 64
+
+
+@pytest.mark.parametrize(
+    ("deterministic", "replicas", "siblings", "expected"),
+    [(False, 1, 16, 13), (False, 2, 16, 25), (False, 1, 300, 1), (True, 1, 16, 1)],
+)
+def test_a_node_has_groups_for_its_slots(
+    deterministic: bool, replicas: int, siblings: int, expected: int
+) -> None:
+    engine = EngineConfig(max_running=100, replicas=replicas, deterministic=deterministic)
+    rl = RlConfig(rollouts_per_task=siblings, group_size=8, max_staleness=0)
+    assert max_groups(Recipe(engine=engine, rl=rl)) == expected
 
 
 async def test_a_daemon_gives_its_result_or_what_it_raised() -> None:

@@ -1,16 +1,19 @@
 """One process needs no collectives; a rank's place and threads come from torchrun's environment."""
 
 import asyncio
+import socket
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch
 
 from rocstar.train import team as module
-from rocstar.train.config import ModelConfig, ScratchConfig
+from rocstar.train.config import ModelConfig, ScratchConfig, TrainingStopped
 from rocstar.train.optim import OptimSpec
 from rocstar.train.scratch import build_model
-from rocstar.train.team import LearnerTeam, World, is_apart, local_device, num_cores, placed
+from rocstar.train.team import LearnerTeam, PublishError, World, is_apart, local_device, num_cores, placed
 
 ALONE = World(rank=0, size=1)
 SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
@@ -21,6 +24,17 @@ def test_without_torchrun_the_world_is_one_process(monkeypatch: pytest.MonkeyPat
     assert World.join() == ALONE
     assert ALONE.broadcast("x") == "x"
     ALONE.leave()
+
+
+def test_ranks_that_never_come_are_not_waited_for_all_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for name, value in {"WORLD_SIZE": 2, "RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(module, "JOIN_TIMEOUT", timedelta(seconds=0.2))
+    with pytest.raises(TrainingStopped, match="not all of the 2 ranks came"):
+        World.join()
 
 
 @pytest.mark.parametrize(
@@ -60,7 +74,7 @@ async def test_one_process_shares_its_weights_with_the_engine() -> None:
     with ThreadPoolExecutor(1) as thread:
         team = LearnerTeam(build_model(SCRATCH, 40, seed=0), ALONE, thread)
         await team.use(OptimSpec(kind="adamw", lr=1.0, weight_decay=0.0, grad_clip=1.0, warmup_steps=0))
-        assert await team.full_weights() is None
+        assert await team.full_weights(1) is None
         await team.stop()
 
 
@@ -80,3 +94,27 @@ async def test_learner_work_leaves_the_event_loop_free() -> None:
         await begun.wait()  # the learner works, and the loop got here
         go_on.set()
         await work
+
+
+def test_every_rank_learns_that_a_node_does_not_serve_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two nodes, in one process: what it tells the other comes back to both."""
+    served: list[int] = []
+
+    def all_gather_object(found: list[str | None], problem: str | None) -> None:
+        found[1] = problem
+
+    def serve(version: int, weights: Any) -> str | None:
+        served.append(version)
+        assert dict(weights).keys() == dict(team.learner.model.named_parameters()).keys()
+        return "ValueError: too late" if version == 4 else None
+
+    with ThreadPoolExecutor(1) as thread:
+        team = LearnerTeam(build_model(SCRATCH, 40, seed=0), ALONE, thread)
+    team.world = World(rank=1, size=2, local_size=1)
+    team.serve = serve
+    monkeypatch.setattr(module.dist, "all_gather_object", all_gather_object)
+    team._run("full_weights", (3,))
+    team._run("full_weights", (None,))  # of no version: nobody serves them
+    with pytest.raises(PublishError, match="version 4 is not served on every node: rank 1: ValueError"):
+        team._run("full_weights", (4,))
+    assert served == [3, 4]

@@ -115,7 +115,7 @@ async def lead(team: LearnerTeam, settings: LossSettings) -> dict[str, Any]:
     found: list[LossStats] = [await team.imitation_step(updates(9)[0])]
     for batch in range(2):
         found.append(await team.policy_step(updates(batch), settings))
-    weights = await team.full_weights() or checkpoint.full_weights(team.learner.model)
+    weights = await team.full_weights(1) or checkpoint.full_weights(team.learner.model)
     result = {
         "stats": [{name: getattr(s, name) for name in LossStats.SUMS} for s in found],
         "kl": [s.mismatch.kl() for s in found[1:]],
