@@ -106,6 +106,10 @@ class KnownLengths(LengthPredictor):
     def mean_work(self, stage: str) -> float:
         return self.work(int(np.mean(list(self.known.values()))) // self.bin_tokens, 0)
 
+    def peak_tokens(self, stage: str, prompt_tokens: int) -> float:
+        """Nothing to gather: each trajectory is ranked by itself."""
+        return 0.0
+
     def steady_K(self, stage: str) -> Floats:
         return np.ones(NUM_BINS)
 

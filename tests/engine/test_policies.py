@@ -393,9 +393,15 @@ def test_moves_go_where_less_work_is_left_within_their_share() -> None:
 def test_nothing_moves_for_less_than_it_costs() -> None:
     made = begin("predictive", (10**6,), move_share=2.0)
     names = [f"g{k}/0" for k in range(12)]
-    submit(made, *names, prompt=6000, limit=4_000)
+    submit(made, *names, prompt=20_000, limit=12_000)
     made.handle(ReplicaUp(replica=1, kv_tokens=10**6))
-    assert again(made, names[0], new=3500) == 0
+    made.policy._generated = 10**6  # type: ignore[attr-defined]
+    assert again(made, names[0], new=500) == 0, "it brings hardly more than it costs"
+    even = begin("predictive", (10**6, 10**6), move_share=2.0)
+    assert submit(even, *names[:5], prompt=10_000, limit=12_000) == [0, 1, 0, 1, 0]
+    even.policy._generated = 10**6  # type: ignore[attr-defined]
+    even.policy._forecasts.clear()  # type: ignore[attr-defined]
+    assert again(even, names[0], new=500) == 0, "then the other one would be the last to end"
 
 
 @given(
@@ -414,7 +420,7 @@ def test_the_queue_forgets_nobody(steps: list[tuple[int, str]], by_group: bool) 
 
         def group_length(self, group: str, stage: str) -> float:
             self.drawn += 1
-            return float(self.drawn * 7919 % 1000)
+            return float(self.drawn // 5 % 3 * 300)
 
         def level(self, expected: float, stage: str) -> int:
             return int(expected) // 100
