@@ -9,8 +9,8 @@ equal length are made up. Forward, backward, clipping and AdamW in float32; no K
 Each side is a process of its own on one core with one thread (or --cores 0,1). First both write the gradients
 of the same update, which must agree. Then rounds in turn: rocstar, every setting of TRL. A ratio is that of
 one round against the setting of TRL with the smallest median; the median over rounds is quoted, in wall and
-in CPU time, and a bar takes the smaller one. The last setting of TRL, compared apart, is its own second one
-with the switch of kernels/cpu_products.py, which rocstar's learner throws by itself.
+in CPU time, and a bar takes the smaller one. One setting of TRL, compared apart, is its own second one with
+the switch of kernels/cpu_products.py, which rocstar's learner throws by itself.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Setting:
 
 
 def settings_for(num_rows: int) -> list[Setting]:
-    """A quarter and a twelfth (or eighth) of the rows at a time, padded apart and together; all at once."""
+    """A twelfth (or eighth) of the rows at a time, padded apart and together, a quarter, all at once."""
     few = 4
     many = 12 if num_rows % 12 == 0 else 8
     quarter, part = num_rows // few, num_rows // many
@@ -79,8 +79,8 @@ def settings_for(num_rows: int) -> list[Setting]:
         Setting(size=part, count=many, together=1),
         Setting(size=part, count=many, together=many),
         Setting(size=quarter, count=few, together=1),
-        Setting(size=num_rows, count=1, together=1),
         Setting(size=part, count=many, together=many, is_switched=True),
+        Setting(size=num_rows, count=1, together=1),
     ]
 
 
@@ -91,7 +91,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
         model = run / "checkpoints" / "step_0"
         config = AutoConfig.from_pretrained(model)
         big = num_parameters(config) > BIG
-        groups, siblings = (2, 16) if big else (12, 32)
+        groups, siblings = (1, 16) if big else (12, 32)
         name = f"{config.model_type} {num_parameters(config) / 1e6:.1f}M"
         equal = rows.equal(config.vocab_size, groups=groups, siblings=siblings)
         apart = rows.equal(config.vocab_size, groups=groups, siblings=siblings, shared_prompts=False)
