@@ -29,13 +29,17 @@ BATCH_TIMEOUT_FACTOR = 4.0
 
 
 class Tickets:
-    """The stage's supply: `batch` tasks per step number, each task once per number, `left` tickets in all.
+    """The stage's supply: `batch` tasks per step number, each task once per number, `planned` tickets in all,
+    `left` of them still to come.
 
     Invariant: what `drawn` holds was taken from the cursor and not handed out yet.
     """
 
-    def __init__(self, cursor: TaskCursor, *, batch: int, left: int, next_step: int) -> None:
-        self.cursor, self.batch, self.left, self.next_step = cursor, batch, left, next_step
+    def __init__(
+        self, cursor: TaskCursor, *, batch: int, planned: int, next_step: int, left: int | None = None
+    ) -> None:
+        self.cursor, self.batch, self.planned, self.next_step = cursor, batch, planned, next_step
+        self.left = planned if left is None else left
         self.drawn: list[Ticket] = []
 
     def __iter__(self) -> Iterator[Ticket]:
@@ -98,14 +102,18 @@ class AheadGroups:
             "cursor": tickets.cursor.state(),
             "again": [[ticket.step, ticket.task.id] for ticket in again],
             "left": tickets.left + len(begun),
+            "planned": tickets.planned,
             "next_step": tickets.next_step,
         }
 
 
-def tickets_from(state: Mapping[str, Any], cursor: TaskCursor, tasks: Sequence[Task], batch: int) -> Tickets:
-    """The supply where `state` left it: what had been begun comes first."""
+def tickets_from(
+    state: Mapping[str, Any], cursor: TaskCursor, tasks: Sequence[Task], batch: int, *, planned: int
+) -> Tickets:
+    """The supply where `state` left it: what had been begun comes first. The stage may be longer by now."""
     cursor.restore(state["cursor"])
-    tickets = Tickets(cursor, batch=batch, left=state["left"], next_step=state["next_step"])
+    left = state["left"] + planned - state.get("planned", planned)
+    tickets = Tickets(cursor, batch=batch, planned=planned, left=left, next_step=state["next_step"])
     by_id = {task.id: task for task in tasks}
     tickets.drawn = [Ticket(step=step, task=by_id[task_id]) for step, task_id in state["again"]]
     return tickets

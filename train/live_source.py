@@ -40,10 +40,11 @@ def live_source(
         )
     if is_ahead:
         batch = min(recipe.rl.tasks_per_step, len(tasks))
+        planned = stage.steps * batch
         if state is not None:
-            tickets = tickets_from(state, cursor, tasks, batch)
+            tickets = tickets_from(state, cursor, tasks, batch, planned=planned)
         else:
-            tickets = Tickets(cursor, batch=batch, left=stage.steps * batch, next_step=run.step + 1)
+            tickets = Tickets(cursor, batch=batch, planned=planned, next_step=run.step + 1)
         return ahead_source(agent, engine, tickets, recipe.rl, seed=seed, budget=run.budget, nodes=nodes)
     if state is not None:
         cursor.restore(state)

@@ -72,7 +72,7 @@ async def opened(world: World, tickets: Tickets, bound: int) -> AsyncIterator[Ah
 
 
 def supply(steps: int, batch: int = 3) -> Tickets:
-    return Tickets(TaskCursor(TASKS, seed=0), batch=batch, left=steps * batch, next_step=1)
+    return Tickets(TaskCursor(TASKS, seed=0), batch=batch, planned=steps * batch, next_step=1)
 
 
 @pytest.mark.parametrize("bound", [0, 1, 2])
@@ -105,11 +105,28 @@ def test_after_a_resume_what_was_in_flight_comes_again_and_nothing_is_lost(world
                 seen += [str(group.trajectories[0].key) for group in (await source.take(step)).groups]
             state = source.state()
         assert state["again"] and state["left"] == 15
-        tickets = tickets_from(state, TaskCursor(TASKS, seed=0), TASKS, 3)
+        tickets = tickets_from(state, TaskCursor(TASKS, seed=0), TASKS, 3, planned=24)
         async with opened(world, tickets, 1) as source:
             for step in (4, 5, 6, 7, 8):
                 seen += [str(group.trajectories[0].key) for group in (await source.take(step)).groups]
         assert sorted(seen) == sorted(f"{ticket.key}/0" for ticket in supply(8))
+
+    run_virtual(main())
+
+
+def test_a_stage_that_had_ended_goes_on_when_it_is_made_longer(world: World) -> None:
+    async def main() -> None:
+        async with opened(world, supply(2), 1) as source:
+            for step in (1, 2):
+                await source.take(step)
+            state = source.state()
+        assert (state["left"], state["planned"]) == (0, 6)
+        tickets = tickets_from(state, TaskCursor(TASKS, seed=0), TASKS, 3, planned=9)
+        async with opened(world, tickets, 1) as source:
+            groups = (await source.take(3)).groups
+        assert {str(group.trajectories[0].key) for group in groups} == {
+            f"{ticket.key}/0" for ticket in list(supply(3))[6:]
+        }
 
     run_virtual(main())
 
