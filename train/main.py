@@ -25,6 +25,7 @@ import uvloop
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rocstar.engine.chat import ChatFormat
+from rocstar.engine.garbage import settle_garbage
 from rocstar.engine.types import Task
 from rocstar.sandbox.types import Sandbox
 from rocstar.train import checkpoint
@@ -121,6 +122,7 @@ async def _run(
         if saved is not None:
             console.note(f"resuming from {saved}")
         builder = _Builder(recipe, run_dir, world, thread, metrics, trackers, console, tell, saved)
+        settle_garbage()
         async with guarded(run_dir, stall_s=stall_s(recipe.engine.trajectory_timeout_s), note=console.note):
             if isinstance(supply, Records):
                 await builder.recorded(supply)
