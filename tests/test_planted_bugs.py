@@ -140,14 +140,14 @@ BUGS: list[tuple[str, str, str, str]] = [
     ),
     (
         "engine/chat.py",
-        "return self._encode(b.end[len(self.stop_text) :] + ",
-        "return self._encode(",
+        "before, after = b.end[len(self.stop_text) :] + b.before_tools, b.after_tools",
+        "before, after = b.before_tools, b.after_tools",
         "tests/engine/test_chat.py::test_rstar2_results_share_one_user_turn",
     ),
     (
         "engine/chat.py",
-        "b.between_tools.join(self._plain(text) for text in texts)",
-        "b.between_tools.join(texts)",
+        "self.boundaries.between_tools.join([self._plain(text) for text in texts])",
+        "self.boundaries.between_tools.join(texts)",
         "tests/engine/test_chat.py::test_content_never_becomes_a_special_token[rstar2-False]",
     ),
     (

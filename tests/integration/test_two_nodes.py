@@ -165,7 +165,7 @@ def test_both_nodes_rolled_out_and_learned(finished: Path, two_nodes: Path, read
 def test_the_end_of_one_is_the_end_of_all(workshop: Any, finished: Path, what: str) -> None:
     """Ctrl-C on rank 0, or the process of another node gone: no exit code is 0, and no process is left, also
     without torchrun, which would end the others itself."""
-    directory: Path = workshop.directory / what.replace(" ", "_")
+    directory: Path = workshop.directory / f"two nodes, {what}"
     more = ["--stages.0.steps=1000", "--engine.deterministic=true"]
     ranks = start_nodes(workshop, *options(finished, directory), *more, torchrun=False)
     there: list[tuple[int, int]] = []
