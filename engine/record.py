@@ -70,9 +70,9 @@ def to_record(
         ],
         "logprobs": list(t.logprobs),
         "version_spans": [[s.start, s.end, s.version] for s in t.version_spans],
-        "turns": [_turn(turn) for turn in t.turns],
+        "turns": [encode_turn(turn) for turn in t.turns],
         "finish_reason": t.finish_reason.value,
-        "outcome": _outcome(t.outcome),
+        "outcome": encode_outcome(t.outcome),
         "penalty": penalty,
         "decision": {"kept": verdict.bucket == "kept", "reason": verdict.bucket},
         "advantage": verdict.advantage,
@@ -89,7 +89,8 @@ def _task(task: Task) -> dict[str, Any]:
         return told
 
 
-def _turn(turn: Turn) -> dict[str, Any]:
+def encode_turn(turn: Turn) -> dict[str, Any]:
+    """As JSON; each call with its result. A turn whose calls were not executed has no results at all."""
     calls = []
     for k, call in enumerate(turn.calls):
         result = turn.results[k] if turn.results else None
@@ -114,11 +115,17 @@ def _turn(turn: Turn) -> dict[str, Any]:
     }
 
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
+def encode_outcome(outcome: Outcome) -> dict[str, Any]:
+    """As JSON."""
     if isinstance(outcome, Scored):
         return {"reward": outcome.reward, "method": outcome.method}
     failed = {"kind": outcome.kind, "retryable": outcome.retryable, "detail": outcome.detail}
     return {"failed": failed}
+
+
+def decode_outcome(told: Mapping[str, Any]) -> Outcome:
+    """What `encode_outcome` was given."""
+    return Failed(**told["failed"]) if "failed" in told else Scored(**told)
 
 
 def from_record(record: Mapping[str, Any]) -> Trajectory:
@@ -130,11 +137,6 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
         raise ValueError(f"record version {record.get('v')!r}; this reads version {VERSION}")
     seed, step, sibling = record["seed"]
     task = Task(**record["task"] | {"meta": from_plain(record["task"].get("meta", {}))})
-    outcome: Outcome
-    if "failed" in record["outcome"]:
-        outcome = Failed(**record["outcome"]["failed"])
-    else:
-        outcome = Scored(**record["outcome"])
     return Trajectory(
         key=TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=sibling),
         task=task,
@@ -144,13 +146,14 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
             Segment(start=s["start"], end=s["end"], origin=Origin(s["origin"])) for s in record["segments"]
         ),
         version_spans=tuple(VersionSpan(start=a, end=b, version=v) for a, b, v in record["version_spans"]),
-        turns=tuple(_turn_from(turn) for turn in record["turns"]),
+        turns=tuple(decode_turn(turn) for turn in record["turns"]),
         finish_reason=FinishReason(record["finish_reason"]),
-        outcome=outcome,
+        outcome=decode_outcome(record["outcome"]),
     )
 
 
-def _turn_from(turn: Mapping[str, Any]) -> Turn:
+def decode_turn(turn: Mapping[str, Any]) -> Turn:
+    """What `encode_turn` was given."""
     calls = tuple(
         ToolCall(name=c["name"], arguments=c["arguments"], malformed=c["malformed"]) for c in turn["calls"]
     )

@@ -6,6 +6,7 @@
 Numbers that come by the thousand travel as base64 of little-endian arrays (int32 ids, float64 log-probs,
 one bit per token that has one): every bit is kept. A group says nothing of its task, step and seed, which are
 the order's; only its siblings' numbers come back, and they must be those that were ordered.
+Turns and outcomes are those of the trajectory record (record.py).
 ASCII only: a policy may write half of a surrogate pair, which UTF-8 cannot carry.
 """
 
@@ -21,21 +22,16 @@ import numpy as np
 
 from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.plain_json import from_plain, to_plain
+from rocstar.engine.record import decode_outcome, decode_turn, encode_outcome, encode_turn
 from rocstar.engine.rollout import RolloutLimits
 from rocstar.engine.types import (
-    Failed,
     FinishReason,
     Group,
     Origin,
-    Outcome,
-    Scored,
     Segment,
     Task,
-    ToolCall,
-    ToolResult,
     Trajectory,
     TrajectoryKey,
-    Turn,
     VersionSpan,
 )
 
@@ -130,9 +126,9 @@ def _trajectory(t: Trajectory) -> dict[str, Any]:
         "num_logprobs": len(t.logprobs),
         "segments": [[s.start, s.end, s.origin.value] for s in t.segments],
         "spans": [[s.start, s.end, s.version] for s in t.version_spans],
-        "turns": [_turn(turn) for turn in t.turns],
+        "turns": [encode_turn(turn) for turn in t.turns],
         "finish_reason": t.finish_reason.value,
-        "outcome": _outcome(t.outcome),
+        "outcome": encode_outcome(t.outcome),
     }
 
 
@@ -153,52 +149,10 @@ def _trajectory_from(told: Mapping[str, Any], order: GroupOrder) -> Trajectory:
         logprobs=logprobs,
         segments=tuple(Segment(start=a, end=b, origin=Origin(origin)) for a, b, origin in told["segments"]),
         version_spans=tuple(VersionSpan(start=a, end=b, version=v) for a, b, v in told["spans"]),
-        turns=tuple(_turn_from(turn) for turn in told["turns"]),
+        turns=tuple(decode_turn(turn) for turn in told["turns"]),
         finish_reason=FinishReason(told["finish_reason"]),
-        outcome=_outcome_from(told["outcome"]),
+        outcome=decode_outcome(told["outcome"]),
     )
-
-
-def _turn(turn: Turn) -> list[Any]:
-    return [
-        turn.start,
-        turn.end,
-        turn.text,
-        turn.stopped,
-        [
-            [c.name, None if c.arguments is None else to_plain(dict(c.arguments)), c.malformed]
-            for c in turn.calls
-        ],
-        [[r.status, r.is_error, r.text, r.restarted, r.replayed] for r in turn.results],
-    ]
-
-
-def _turn_from(told: list[Any]) -> Turn:
-    start, end, text, stopped, calls, results = told
-    return Turn(
-        start=_of(start, int),
-        end=_of(end, int),
-        text=_of(text, str),
-        stopped=_of(stopped, bool),
-        calls=tuple(
-            ToolCall(
-                name=name, arguments=None if arguments is None else from_plain(arguments), malformed=malformed
-            )
-            for name, arguments, malformed in calls
-        ),
-        results=tuple(
-            ToolResult(status=status, is_error=is_error, text=text, restarted=restarted, replayed=replayed)
-            for status, is_error, text, restarted, replayed in results
-        ),
-    )
-
-
-def _outcome(outcome: Outcome) -> dict[str, Any]:
-    return {"scored" if isinstance(outcome, Scored) else "failed": dataclasses.asdict(outcome)}
-
-
-def _outcome_from(told: Mapping[str, Any]) -> Outcome:
-    return Scored(**told["scored"]) if "scored" in told else Failed(**told["failed"])
 
 
 def _pack(array: Any) -> str:

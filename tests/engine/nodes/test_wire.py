@@ -68,14 +68,19 @@ results = st.builds(
     restarted=st.booleans(),
     replayed=st.booleans(),
 )
+executed = st.lists(st.tuples(calls, results), max_size=3)
 turns = st.builds(
-    Turn,
+    lambda pairs, is_executed, **rest: Turn(
+        calls=tuple(call for call, _ in pairs),
+        results=tuple(result for _, result in pairs) if is_executed else (),
+        **rest,
+    ),
+    executed,
+    st.booleans(),
     start=positions,
     end=positions,
     text=any_text,
     stopped=st.booleans(),
-    calls=st.lists(calls, max_size=3).map(tuple),
-    results=st.lists(results, max_size=3).map(tuple),
 )
 outcomes = st.builds(Scored, reward=st.sampled_from([0.0, 1.0]), method=any_text) | st.builds(
     Failed, kind=any_text, retryable=st.booleans(), detail=any_text
