@@ -1,7 +1,7 @@
 """One attention seam for every Hugging Face causal LM: the caller of the forward brings the attention.
 
 `install(model)` routes each layer's attention to the object passed as the forward's keyword
-`attention=...`. The learner brings `PackedAttention`, the embedded engine its KV cache; both run the same
+`attention=...`. The learner brings one for packed rows, the embedded engine its KV cache; both run the same
 modules on flat rows of tokens [1, T], so their log-probs differ by rounding only.
 
 Shapes: T flat tokens, H query heads, K key-value heads, D head size, S sequences, L longest of a bucket.
@@ -9,12 +9,10 @@ Shapes: T flat tokens, H query heads, K key-value heads, D head size, S sequence
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
@@ -57,41 +55,6 @@ def install(model: PreTrainedModel) -> None:
         )
     AttentionInterface.register(NAME, _forward)
     model.set_attn_implementation(NAME)
-
-
-class PackedAttention:
-    """Causal attention within each of several sequences laid end to end.
-
-    Cost is the sum of squared lengths: sequences are padded only inside buckets of similar length.
-    Invariant: a token attends to the earlier tokens of its own sequence and to nothing else.
-    """
-
-    def __init__(self, lengths_S: Sequence[int], device: torch.device) -> None:
-        """`lengths_S` in the order of the flat tokens; ValueError unless each is at least 1."""
-        if min(lengths_S, default=0) < 1:
-            raise ValueError(f"every sequence needs a token, got lengths {list(lengths_S)}")
-        starts = [0, *itertools.accumulate(lengths_S)]
-        self._buckets: list[tuple[Tensor, Tensor]] = []
-        for members in buckets(lengths_S):
-            longest = max(lengths_S[s] for s in members)
-            start = torch.tensor([starts[s] for s in members])[:, None]
-            length = torch.tensor([lengths_S[s] for s in members])[:, None]
-            column = torch.arange(longest)[None, :]
-            # A padded place repeats its sequence's last token; causality hides it from every real one.
-            gather = start + torch.minimum(column, length - 1)
-            real = (column < length).flatten().nonzero()[:, 0]
-            self._buckets.append((gather.to(device), real.to(device)))
-        order = torch.cat([gather.flatten()[real] for gather, real in self._buckets])
-        self._restore = torch.argsort(order)
-
-    def attend(self, layer: int, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
-        q_THD, k_TKD, v_TKD = q_HTD.transpose(0, 1), k_KTD.transpose(0, 1), v_KTD.transpose(0, 1)
-        outs = []
-        for gather_SL, real in self._buckets:
-            q, k, v = (x[gather_SL].transpose(1, 2) for x in (q_THD, k_TKD, v_TKD))
-            out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
-            outs.append(out.transpose(1, 2).flatten(0, 1)[real])
-        return torch.cat(outs)[self._restore]
 
 
 def buckets(lengths_S: Sequence[int], *, growth: float = 1.3) -> list[list[int]]:

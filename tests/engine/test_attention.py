@@ -1,4 +1,4 @@
-"""Packed attention is attention within each sequence, in values and gradients, at the cost of squares."""
+"""The seam of attention, and the cache that the embedded engine brings to it."""
 
 import math
 from types import SimpleNamespace
@@ -6,19 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rocstar.engine.inference.attention import PackedAttention, buckets, install
+from rocstar.engine.inference.attention import buckets, install
 from rocstar.engine.inference.kv import Extra, SlotKv
 
 pytestmark = pytest.mark.usefixtures("_one_torch_thread")
 
 CPU = torch.device("cpu")
 H, K, D = 4, 2, 8
-lengths = st.lists(st.integers(1, 70), min_size=1, max_size=9)
 
 
 def by_definition(q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
@@ -35,21 +34,6 @@ def leaves(num_tokens: int, seed: int) -> list[Tensor]:
     return [torch.randn(s, generator=generator, dtype=torch.float64).requires_grad_() for s in shapes]
 
 
-@settings(max_examples=25)
-@given(lengths_S=lengths, seed=st.integers(0, 99))
-def test_packed_equals_one_sequence_at_a_time(lengths_S: list[int], seed: int) -> None:
-    packed, single = leaves(sum(lengths_S), seed), leaves(sum(lengths_S), seed)
-    out = PackedAttention(lengths_S, CPU).attend(0, *packed, 0.3)
-    parts = zip(*(x.split(lengths_S, dim=1) for x in single), strict=True)
-    expected = torch.cat([by_definition(q, k, v, 0.3) for q, k, v in parts])
-    torch.testing.assert_close(out, expected)
-    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    (out * weight).sum().backward()
-    (expected * weight).sum().backward()
-    for mine, theirs in zip(packed, single, strict=True):
-        torch.testing.assert_close(mine.grad, theirs.grad)
-
-
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=40))
 def test_cost_is_the_sum_of_squares_not_the_square_of_the_sum(lengths_S: list[int]) -> None:
     groups = buckets(lengths_S)
@@ -63,38 +47,7 @@ def test_buckets_are_few() -> None:
     assert len(buckets(list(range(1, 12_001, 7)))) < 30
 
 
-@pytest.mark.parametrize("lengths_S", [[], [3, 0, 2], [-1]])
-def test_empty_sequences_are_refused(lengths_S: list[int]) -> None:
-    with pytest.raises(ValueError, match="every sequence needs a token"):
-        PackedAttention(lengths_S, CPU)
-
-
-@pytest.mark.parametrize("architecture", ["qwen3", "llama"])
-def test_installed_model_learns_as_the_plain_one(architecture: str, models: Any) -> None:
-    """Log-probs and parameter gradients of packed sequences, against Hugging Face one sequence at a time."""
-    mine, plain = models(architecture), models(architecture)
-    install(mine)
-    lengths_S = [5, 1, 33, 12]
-    ids = torch.randint(0, 300, (sum(lengths_S),), generator=torch.Generator().manual_seed(1))
-    positions = torch.cat([torch.arange(n) for n in lengths_S])
-    logits = mine(
-        input_ids=ids[None],
-        position_ids=positions[None],
-        use_cache=False,
-        attention=PackedAttention(lengths_S, CPU),
-    ).logits[0]
-    expected = torch.cat(
-        [plain(input_ids=part[None], use_cache=False).logits[0] for part in ids.split(lengths_S)]
-    )
-    told, true = logits.log_softmax(-1), expected.log_softmax(-1)
-    torch.testing.assert_close(told, true, atol=1e-5, rtol=0)
-    told.gather(1, ids[:, None]).sum().backward()
-    true.gather(1, ids[:, None]).sum().backward()
-    for (name, a), b in zip(mine.named_parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(a.grad, b.grad, atol=2e-4, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
-
-
-def test_model_with_sliding_windows_is_refused(models: Any) -> None:
+def test_model_with_sliding_windows_is_refused() -> None:
     config = Qwen2Config(
         vocab_size=300,
         hidden_size=32,
@@ -110,14 +63,21 @@ def test_model_with_sliding_windows_is_refused(models: Any) -> None:
         install(Qwen2ForCausalLM(config))
 
 
-def test_scale_defaults_to_the_head_size(models: Any) -> None:
+def test_scale_defaults_to_the_head_size() -> None:
     from rocstar.engine.inference.attention import _forward
 
+    asked: list[tuple[int, float]] = []
+
+    class Asked:
+        def attend(self, layer: int, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
+            asked.append((layer, scale))
+            return q_HTD.transpose(0, 1)
+
     q, k, v = (x[None].detach() for x in leaves(6, 0))
-    module: Any = SimpleNamespace(layer_idx=0)
-    packed = PackedAttention([6], CPU)
-    told, _ = _forward(module, q, k, v, None, attention=packed)
-    torch.testing.assert_close(told, packed.attend(0, q[0], k[0], v[0], D**-0.5)[None])
+    module: Any = SimpleNamespace(layer_idx=3)
+    _forward(module, q, k, v, None, attention=Asked())
+    _forward(module, q, k, v, None, 0.3, attention=Asked())
+    assert asked == [(3, D**-0.5), (3, 0.3)]
 
 
 # ---- the cache ----
