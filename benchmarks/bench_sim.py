@@ -44,7 +44,8 @@ from rocstar.engine.sim.workloads import KV_SCALES, RECIPES, earlier_step, gener
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 OURS = "predictive"
-SEEDS = (1, 2, 3, 4, 5)
+SEEDS = (11, 12, 13, 14, 15)
+"""No policy or setting was ever chosen on these; 1 to 5 were looked at while ours was being made."""
 TUNING_SEEDS = (101, 102)
 TASKS_PER_REPLICA = 8
 T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}

@@ -17,9 +17,9 @@ TUNABLES: dict[str, dict[str, tuple[Any, ...]]] = {
     "round_robin": {"sticky": (True, False), "max_running": (0, 128)},
     "least_inflight": {"sticky": (True, False), "max_running": (0, 128)},
     "sticky": {"by_group": (False, True), "max_running": (0, 128)},
-    "reserve": {"budget_coef": (1.0, 0.5, 0.35, 0.25)},
+    "reserve": {"budget_coef": (1.0, 0.5, 0.35, 0.25, 0.18, 0.12)},
     "aimd": {"initial": (0, 128), "soft_cap": (0.8, 0.95)},
-    "thunder": {"buffer_tokens": (100, 1000, 3000)},
+    "thunder": {"buffer_tokens": (100, 0, 1000, 3000)},
 }
 
 Setting = dict[str, Any]
