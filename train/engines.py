@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -80,7 +81,10 @@ async def open_learning_engine(
     """The recipe's engine on the learner's present weights: servers serve them as `origin.version`, an
     embedded engine as version 0 until they are published."""
     if recipe.engine.kind == "embedded":
-        async with open_embedded(recipe, placed(origin.model, recipe.model), thread) as (engine, engines):
+        async with (
+            _engine_thread(recipe, thread) as own,
+            open_embedded(recipe, placed(origin.model, recipe.model), own) as (engine, engines),
+        ):
             publisher = EnginePublisher(engine, engines, team)
             if isinstance(engine, Fleet):
                 yield _opened(engine, publisher)
@@ -105,6 +109,18 @@ async def open_learning_engine(
             servers=servers, team=team, thread=thread, spool=spool, recipe=recipe, canary=canary
         )
         yield _opened(servers.fleet, servers_publisher)
+
+
+@contextlib.asynccontextmanager
+async def _engine_thread(recipe: Recipe, learner: ThreadPoolExecutor) -> AsyncIterator[ThreadPoolExecutor]:
+    """Where embedded engines decode: in the learner's thread if the two take turns anyway, else beside it."""
+    if recipe.rl.max_staleness == 0:
+        yield learner
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="engine") as own:
+        threads = learner.submit(torch.get_num_threads).result()
+        own.submit(checkpoint.set_threads, threads).result()
+        yield own
 
 
 def _opened(fleet: Fleet, publisher: Publisher) -> Opened:
@@ -191,25 +207,41 @@ async def open_embedded(
         yield fleet, engines
 
 
-@dataclass(frozen=True, slots=True)
 class EnginePublisher:
-    """Serves the learner's weights in this process; under FSDP the engines have an unsharded copy."""
+    """Serves the learner's weights in this process; under FSDP the engines have an unsharded copy.
 
-    engine: RolloutEngine
-    """What takes the version: the only one of `engines`, or the fleet of them."""
-    engines: list[EmbeddedEngine]
-    team: LearnerTeam
+    Invariant: from the first change of a weight until its version serves, no engine is in a forward.
+    """
+
+    def __init__(self, engine: RolloutEngine, engines: list[EmbeddedEngine], team: LearnerTeam) -> None:
+        """`engine` takes the version: the only one of `engines`, or the fleet of them."""
+        self._engine, self._engines, self._team = engine, engines, team
+        self._held = contextlib.ExitStack()
+        self._is_holding = False
+        team.learner.before_change = self._hold
 
     @property
     def version(self) -> int:
-        return self.engine.version
+        return self._engine.version
 
     @contextlib.asynccontextmanager
     async def updating(self) -> AsyncIterator[None]:
-        with contextlib.ExitStack() as stack:
-            for engine in self.engines:
-                stack.enter_context(engine.hold())
-            yield
+        """The engines decode on while the gradient is made, until the learner is about to change weights."""
+        try:
+            with self._held:
+                yield
+        finally:
+            self._is_holding = False
+
+    def _hold(self) -> None:
+        """In the learner's thread, inside `updating`: returns when no engine is in a forward."""
+        if self._is_holding:
+            return
+        self._is_holding = True
+        for engine in self._engines:
+            self._held.enter_context(engine.hold())
+        for engine in self._engines:
+            engine.quiesce()
 
     async def publish(self, version: int) -> None:
-        await self.engine.publish(version, await self.team.full_weights(version))
+        await self._engine.publish(version, await self._team.full_weights(version))

@@ -11,7 +11,7 @@ Legend: T tokens with loss, D hidden size, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -95,6 +95,8 @@ class Learner:
     def __init__(self, model: PreTrainedModel, *, world_size: int = 1) -> None:
         self.model, self.policy, self.world_size = model, PolicyModel(model), world_size
         self.device = self.policy.device
+        self.before_change: Callable[[], None] = _nobody_reads
+        """Called whenever the weights are about to change; returns when nobody else reads them."""
         self._optimizers: Optimizers | None = None
         self._grad_clip = math.inf
 
@@ -292,8 +294,13 @@ class Learner:
 
     def _step(self, grad_norm: float, total: LossStats) -> None:
         """The only place where weights change; the gradient was found finite."""
+        self.before_change()
         self.optimizers.step()
         total.grad_norms.append(grad_norm)
+
+
+def _nobody_reads() -> None:
+    """The weights are the learner's alone, or whoever else reads them does so in its thread."""
 
 
 def _sums(loss: Tensor, tokens: TokenStats) -> LossStats:

@@ -194,8 +194,9 @@ class _Builder:
             ):
                 publisher = opened.publisher
                 if tunes and not serves:
-                    await self._tune(team, tasks, sandbox, chat, tokenizer)
-                    await publisher.publish(publisher.version + 1)
+                    async with publisher.updating():
+                        await self._tune(team, tasks, sandbox, chat, tokenizer)
+                        await publisher.publish(publisher.version + 1)
                 agent = make_agent(recipe, opened.engine, chat, sandbox)
                 live = Live(agent=agent, heldout=tasks.heldout, measure=opened.measure)
                 run = self._assemble(team, publisher, chat, live)

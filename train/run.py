@@ -27,7 +27,7 @@ class Publisher(Protocol):
         ...
 
     def updating(self) -> AbstractAsyncContextManager[None]:
-        """Entered before the weights change, left after they are published: nobody sees them in between."""
+        """Entered before a batch is learned, left after it is published: nobody sees weights in between."""
         ...
 
     async def publish(self, version: int) -> None:

@@ -2,8 +2,8 @@
 
     generate -> inbox -> [device thread: admit, one mixed prefill-and-decode forward, sample] -> future
 
-Who waits: `generate` waits for its tokens; a request waits for a free slot. The device thread is shared
-with the learner, so decoding pauses while the learner steps and neither sees half-written weights.
+Who waits: `generate` waits for its tokens; a request waits for a free slot. A learner in the same thread
+decodes and learns in turns. One in another thread calls `hold` and `quiesce` before it changes the weights.
 A slot belongs to a trajectory from its first request until `release`: between turns its KV stays, and the
 next turn only pays for the tool's tokens. Siblings copy the KV of the first one's prompt.
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -86,6 +87,8 @@ class EmbeddedEngine:
         self.starved_s = 0.0
         """... while a request waited for a slot."""
         self._holds = 0
+        self._reading = threading.Lock()
+        """Held by the device thread for as long as a burst reads the weights."""
         self._slots = Slots(self._kv)
         self._waiting: deque[Request] = deque()
         self._inbox: deque[Request | tuple[str, str]] = deque()
@@ -186,9 +189,10 @@ class EmbeddedEngine:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """No token is decoded inside the block: for an update of shared weights until they are published.
+        """No burst begins inside the block: for an update of shared weights until they are published.
 
-        Without it a forward between the two would mix new weights with the KV and the version of the old.
+        Without it a forward between the two would mix new weights with the KV and the version of the old. May
+        be entered in the learner's thread, which then calls `quiesce`; left on the event loop.
         """
         self._holds += 1
         try:
@@ -196,6 +200,11 @@ class EmbeddedEngine:
         finally:
             self._holds -= 1
             self._wake.set()
+
+    def quiesce(self) -> None:
+        """Inside `hold`, off the event loop: returns when no forward reads the weights."""
+        with self._reading:
+            pass
 
     async def abort(self, request_id: str) -> None:
         self._inbox.append(("abort", request_id))
@@ -247,13 +256,21 @@ class EmbeddedEngine:
         self.version = version
         self._slots.forget_kv()
 
-    @torch.inference_mode()
     def _burst(self) -> Done:
         started = time.perf_counter()
+        with self._reading:
+            done = self._forwards()
+        elapsed_s = time.perf_counter() - started
+        self.busy_s += elapsed_s
+        self.starved_s += elapsed_s if self._waiting else 0.0
+        return done
+
+    @torch.inference_mode()
+    def _forwards(self) -> Done:
         done: Done = []
-        if self._holds:  # begun before the block was entered, and run after it
-            return done
         for _ in range(BURST):
+            if self._holds:
+                break
             done += self._read_inbox()
             if self._absent:
                 break
@@ -264,9 +281,6 @@ class EmbeddedEngine:
                 done += self._step()
             if done:
                 break
-        elapsed_s = time.perf_counter() - started
-        self.busy_s += elapsed_s
-        self.starved_s += elapsed_s if self._waiting else 0.0
         return done
 
     def _read_inbox(self) -> Done:

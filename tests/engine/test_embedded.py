@@ -1,6 +1,7 @@
 """The embedded engine against plain forwards of a separate copy of the model with sdpa attention."""
 
 import asyncio
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -267,6 +268,64 @@ async def test_kept_kv_would_be_seen(
     model = models("qwen3", seed=0)
     async with embedded(model, cls=KeepsKv, max_running=4) as engine:
         made = await publish_mid_flight(engine, model, models("qwen3", seed=1), gate)
+    with pytest.raises(AssertionError, match="not close"):
+        check_spans(made, models("qwen3", seed=0), models("qwen3", seed=1))
+
+
+class WaitsForNobody(EmbeddedEngine):
+    """The planted bug: the learner writes while a forward reads."""
+
+    def quiesce(self) -> None:
+        pass
+
+
+async def learn_mid_flight(
+    engine: Any, model: Any, newer: Any, make_gate: Any, *, waits: bool
+) -> list[Attempt]:
+    """A learner in a thread of its own changes the shared weights while rows decode."""
+    attempts = [
+        Attempt(name=f"s0/t/{k}", prompt=list(range(30, 33 + 5 * k)), seed=k, temperature=1.0, tools=[])
+        for k in range(3)
+    ]
+    gate, begun, loop = make_gate(model, stop_at=5), asyncio.Event(), asyncio.get_running_loop()
+    held = ExitStack()
+
+    def learn() -> None:
+        held.enter_context(engine.hold())
+        loop.call_soon_threadsafe(begun.set)
+        engine.quiesce()
+        with torch.no_grad():
+            for mine, its in zip(model.parameters(), newer.parameters(), strict=True):
+                mine.copy_(its)
+
+    async with asyncio.TaskGroup() as group:
+        for attempt in attempts:
+            group.create_task(attempt.run(engine, max_new_tokens=40))
+        await gate.reached.wait()
+        learning = loop.run_in_executor(None, learn)
+        await (begun.wait() if waits else learning)
+        gate.open.set()  # the forward that it held reads the weights now
+        await learning
+        await engine.publish(1)
+        held.close()
+    late = Attempt(name="s0/late/0", prompt=list(range(40, 52)), seed=9, temperature=1.0, tools=[])
+    await late.run(engine)
+    return [*attempts, late]
+
+
+async def test_a_learner_beside_the_engine_changes_no_weight_that_is_read(
+    embedded: Any, models: Any, gate: Any
+) -> None:
+    model = models("qwen3", seed=0)
+    async with embedded(model, max_running=4) as engine:
+        made = await learn_mid_flight(engine, model, models("qwen3", seed=1), gate, waits=True)
+    check_spans(made, models("qwen3", seed=0), models("qwen3", seed=1))
+
+
+async def test_a_weight_changed_in_a_forward_would_be_seen(embedded: Any, models: Any, gate: Any) -> None:
+    model = models("qwen3", seed=0)
+    async with embedded(model, cls=WaitsForNobody, max_running=4) as engine:
+        made = await learn_mid_flight(engine, model, models("qwen3", seed=1), gate, waits=False)
     with pytest.raises(AssertionError, match="not close"):
         check_spans(made, models("qwen3", seed=0), models("qwen3", seed=1))
 
