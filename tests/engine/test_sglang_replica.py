@@ -185,7 +185,9 @@ async def test_a_killed_server_comes_back_with_the_present_weights(
         await replica.publish(2, LiveWeights(load_file(models["a"] / "model.safetensors")))
         third = await ask(replica, "s0/t/3", 8)
         assert (third.ids, third.version_spans) == (first.ids, ((0, 8, 2),))
-        await replica.restore()  # as after a restart: a broadcast left nothing behind to load
+        # As after a restart: a broadcast left nothing behind to load.
+        replica.engine.break_off(InferenceError("suspended", "for the test", retryable=True))
+        await replica.restore()
         with pytest.raises(InferenceError, match="waiting for the next publish"):
             await ask(replica, "s0/t/4", 8)
         await replica.publish(3, DiskWeights(models["b"]))

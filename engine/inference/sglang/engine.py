@@ -118,9 +118,13 @@ class SGLangEngine:
         InferenceError(unfit) names what to change.
         """
         await self.examine()
-        label = {"new_version": str(self.version), "abort_all_requests": False}
+        await self.serve_as(self.version)
+
+    async def serve_as(self, version: int) -> None:
+        """What the server holds now is `version`, which was allowed: label it and serve it."""
+        label = {"new_version": str(version), "abort_all_requests": False}
         await self.api.post("/update_weight_version", label)
-        self.broken = None
+        self.version, self.broken = version, None
 
     async def examine(self) -> None:
         """The checks of `connect` alone: what a server that was started again must pass before weights."""
@@ -165,8 +169,12 @@ class SGLangEngine:
         gaps = []
         for temperature in (1.0, 0.5):
             body = generate_body([1], 1, frozenset(), temperature, "rocstar-check" + RID_END)
-            async with asyncio.timeout(self.api.timeout_s):
-                reply = await self.api.generate(body | {"top_logprobs_num": 2})
+            try:
+                async with asyncio.timeout(self.api.timeout_s):
+                    reply = await self.api.generate(body | {"top_logprobs_num": 2})
+            except TimeoutError:
+                detail = f"{self.api.url}: no token within {self.api.timeout_s} s"
+                raise InferenceError("replica_hung", detail, retryable=True) from None
             (first, second) = reply["meta_info"]["output_top_logprobs"][0]
             gaps.append(first[0] - second[0])
         if abs(gaps[1] - 2 * gaps[0]) > GAP_TOLERANCE * max(1.0, gaps[1]):

@@ -84,18 +84,23 @@ class Publisher:
         return [failures.get(engine) for engine in self.engines]
 
     async def restore(self, version: int, source: WeightSource, engine: SGLangEngine) -> None:
-        """Bring a server that was started again to the weights that the others serve as `version`."""
-        failure = (await self._publish(version, source, [engine])).get(engine)
+        """Bring a server that was started again to the weights that the others serve as `version`. One that a
+        publish has reached meanwhile has newer ones already."""
+        failure = (await self._publish(version, source, [engine], restoring=True)).get(engine)
         if failure is not None:
             raise failure
 
-    async def _publish(self, version: int, source: WeightSource, engines: Sequence[SGLangEngine]) -> Failures:
+    async def _publish(
+        self, version: int, source: WeightSource, engines: Sequence[SGLangEngine], *, restoring: bool = False
+    ) -> Failures:
         expected = {e: await self._expected(e, source) for e in engines}
         failures: Failures = {}
         unsure = list(engines)
         async with AsyncExitStack() as stack:
             for engine in engines:
                 await stack.enter_async_context(engine.publishing)
+                if restoring and engine.broken is None:
+                    return failures
                 engine.paused = True
             try:
                 await self._each(engines, failures, _pause)

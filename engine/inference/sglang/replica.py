@@ -34,8 +34,8 @@ from rocstar.engine.inference.sglang.weights import DiskWeights, WeightSource, d
 
 LOG = logging.getLogger(__name__)
 RESTARTED_FOR = ("replica_hung", "replica_lost")
-MAX_PAUSE_S = 60.0
-"""Between restarts that fail, doubling from one second."""
+FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
+"""Between restarts that fail, doubling from the first."""
 SERVER_ENV: dict[str, str | None] = {
     "SGLANG_RETURN_ORIGINAL_LOGPROB": None,  # log-probs must be of log_softmax(logits / T)
     "HF_HUB_OFFLINE": "1",
@@ -90,8 +90,9 @@ class Replica:
         self._command, self._model, self.log_path = command, model, log_path
         self._env = {**SERVER_ENV, **(env or {})}
         self._ready_timeout_s, self._max_restarts, self._progress = ready_timeout_s, max_restarts, progress
-        self._present: DiskWeights | None = model
-        """Where the weights of the present version lie; None after a broadcast."""
+        self._present: tuple[int, DiskWeights | None] = (version, model)
+        """The present version and where its weights lie; None after a broadcast. Always set together: a
+        server that starts meanwhile must not serve one version's weights as another's."""
         self._canary = canary
         self._trusted = asyncio.Event()
         self._trusted.set()
@@ -185,7 +186,7 @@ class Replica:
 
     def keep(self, version: int, source: DiskWeights) -> None:
         """What a server that starts from now on must hold; one that is down will serve it as `version`."""
-        self._present = source
+        self._present = (version, source)
         if self.engine.broken is not None and version > self.engine.version:
             self.engine.allow(version)
             self.engine.version = version
@@ -234,7 +235,7 @@ class Replica:
             await self._restart(why)
 
     async def _restart(self, why: str) -> None:
-        pause_s = 1.0
+        pause_s = FIRST_PAUSE_S
         while self.restarts < self._max_restarts:
             self.restarts += 1
             LOG.warning("inference server lost (%s), start number %d", why, self.restarts + 1)
@@ -244,7 +245,7 @@ class Replica:
                 with self.on_trial():
                     await self.restore()
                     await self.try_out()
-            except InferenceError as error:
+            except (InferenceError, OSError) as error:  # no process, no room on the disk: tried again, too
                 why = str(error)
                 LOG.error("%s", why)
                 await self._stop_server()
@@ -254,23 +255,30 @@ class Replica:
             return
 
     async def restore(self) -> None:
-        """The weights of the present version into a server that has those of the model's folder."""
-        if self._present is None:
-            self.engine.broken = InferenceError(
-                "weights_behind", "started again, waiting for the next publish", retryable=True
-            )
-            return
-        version, source = self.engine.version, self._present
-        try:
-            await asyncio.to_thread(source.shapes)  # it may be on its way to the disk
-        except (OSError, ValueError) as error:
-            raise InferenceError("weights_behind", f"{source.path}: {error}", retryable=True) from error
-        if source is self._model:
-            await self._check_start(source)
-            await self.engine.connect()
-        else:
-            publisher = Publisher([self.engine], timeout_s=self.engine.update_timeout_s)
-            await publisher.restore(version, source, self.engine)
+        """The weights of the present version into a server that has those of the model's folder.
+
+        Nothing to do if a publish that was under way has reached it.
+        """
+        async with self.engine.publishing:
+            if self.engine.broken is None:
+                return
+            version, source = self._present
+            if source is None or version < self.engine.version:
+                detail = "started again, waiting for the next publish"
+                self.engine.broken = InferenceError("weights_behind", detail, retryable=True)
+                return
+            try:
+                await asyncio.to_thread(source.shapes)  # it may be on its way to the disk
+            except (OSError, ValueError) as error:
+                raise InferenceError("weights_behind", f"{source.path}: {error}", retryable=True) from error
+            if version > self.engine.version:
+                self.engine.allow(version)
+            if source is self._model:
+                await self._check_start(source)
+                await self.engine.serve_as(version)
+                return
+        publisher = Publisher([self.engine], timeout_s=self.engine.update_timeout_s)
+        await publisher.restore(version, source, self.engine)
 
     async def _check_start(self, source: DiskWeights) -> None:
         """A server that was started from `source` holds it."""
@@ -344,7 +352,7 @@ class Replica:
 
     def published(self, source: WeightSource | None) -> None:
         """A Publisher brought `engine` to `source`: that is what a restarted server must hold."""
-        self._present = source if isinstance(source, DiskWeights) else None
+        self._present = (self.engine.version, source if isinstance(source, DiskWeights) else None)
 
     async def abort(self, request_id: str) -> None:
         await self.engine.abort(request_id)
