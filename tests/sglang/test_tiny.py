@@ -6,11 +6,10 @@ One server for the whole file, in order: the last test kills it.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
+import json
 import os
 import shutil
 import signal
-import statistics
 import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,25 +22,29 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from rocstar.engine.group import run_group
 from rocstar.engine.inference.base import Generation, Inference, InferenceError, KvLoad, Sampling, StopReason
 from rocstar.engine.inference.embedded import EmbeddedEngine
-from rocstar.engine.inference.sglang.exchanges import CPU_ARGS
 from rocstar.engine.inference.sglang.publish import Publisher
-from rocstar.engine.inference.sglang.replica import Replica, server_command
+from rocstar.engine.inference.sglang.replica import Replica
 from rocstar.engine.inference.sglang.weights import DiskWeights, LiveWeights
-from rocstar.engine.testing import check_trajectory
-from rocstar.engine.types import Failed, Group
-from rocstar.train.agent import make_agent, open_sandbox
-from rocstar.train.config import load_recipe
-from rocstar.train.model_io import load_tokenizer
-from rocstar.train.preflight import chat_format, load_all_tasks
+
+from .serving import (
+    MEAN_BOUND,
+    ask,
+    distance,
+    off_reference,
+    prompt,
+    roll_out,
+    running,
+    server,
+    summary,
+    teacher_forced,
+    used,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-ROOT = Path(__file__).parents[2]
-T = 0.7
-MEAN_BOUND = 1e-4
-KV_TOKENS = 8192
+KV_TOKENS = 32768
+NUM_IN_FLIGHT = 200
 
 
 @pytest.fixture(scope="session")
@@ -58,50 +61,30 @@ def other(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def replica(python: Path, policy: Path, figures: Any) -> AsyncIterator[Replica]:
-    args = {**CPU_ARGS, "max-total-tokens": KV_TOKENS}
+@pytest.fixture(scope="session")
+def served(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The policy, its end of turn a token like others to the server; rollouts name it as their stop.
+
+    Behind prompts of random ids it would end again and again, each time after one token.
+    """
+    folder = tmp_path_factory.mktemp("served") / "a"
+    shutil.copytree(policy, folder, ignore=shutil.ignore_patterns("state"))
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        settings = json.loads((folder / name).read_text())
+        named = {"eos_token_id": 0, "eos_token": "<|endoftext|>"}
+        settings |= {key: value for key, value in named.items() if key in settings}
+        (folder / name).write_text(json.dumps(settings))
+    return folder
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def replica(python: Path, served: Path, figures: Any) -> AsyncIterator[Replica]:
     started = time.monotonic()
-    async with Replica(
-        lambda port: server_command(python, policy, port, args),
-        model=DiskWeights(policy),
-        vocab_size=AutoModelForCausalLM.from_pretrained(policy).config.vocab_size,
-        log_path=ROOT / "runs/test-sglang/logs/tiny.log",
-        env={"OMP_NUM_THREADS": "1", "SGLANG_CPU_OMP_THREADS_BIND": os.environ.get("SGLANG_CORE", "0")},
-        progress=print,
-        engine_options={"broadcast": "gloo", "hang_timeout_s": 120.0},
+    async with server(
+        python, served, "tiny", kv_tokens=KV_TOKENS, broadcast="gloo", hang_timeout_s=120.0
     ) as made:
         figures("tiny", start_s=round(time.monotonic() - started, 1))
         yield made
-
-
-async def ask(engine: Inference, ids: Sequence[int], name: str, n: int, **changes: Any) -> Generation:
-    arguments: dict[str, Any] = {"stop_ids": frozenset(), "sampling": Sampling(temperature=T), "seed": 1}
-    return await engine.generate(
-        list(ids),
-        max_new_tokens=n,
-        request_id=name,
-        deadline=asyncio.get_running_loop().time() + 300,
-        **(arguments | changes),
-    )
-
-
-def prompt(k: int, vocab_size: int = 800) -> list[int]:
-    return [20 + (37 * k + j * j * 11) % (vocab_size - 20) for j in range(24)]
-
-
-def teacher_forced(folder: Path, ids: Sequence[int], new: Sequence[int], temperature: float) -> torch.Tensor:
-    """log_softmax(logits / T) of `new` behind `ids`, by transformers in fp32."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    with torch.no_grad():
-        logits = model(torch.tensor([[*ids, *new]])).logits[0, len(ids) - 1 : -1].float()
-    return torch.log_softmax(logits / temperature, -1).gather(1, torch.tensor(new)[:, None])[:, 0]
-
-
-def distance(folder: Path, ids: Sequence[int], got: Generation, start: int, end: int) -> torch.Tensor:
-    """|log-prob - transformers'| of tokens [start, end) of an answer, under the weights in `folder`."""
-    expected = teacher_forced(folder, [*ids, *got.ids[:start]], got.ids[start:end], T)
-    return (torch.tensor(got.logprobs[start:end]) - expected).abs()
 
 
 async def test_logprobs_are_those_of_transformers(replica: Replica, policy: Path, figures: Any) -> None:
@@ -120,18 +103,10 @@ async def test_next_turn_reuses_the_prefix(replica: Replica) -> None:
     assert (first.cached_tokens, second.cached_tokens) == (0, 24 + 40 - 1)
 
 
-async def running(replica: Replica, number: int) -> None:
-    async with asyncio.timeout(120):
-        while replica.load().running < number:  # noqa: ASYNC110 - another process
-            await asyncio.sleep(0.005)
-
-
 async def in_flight(replica: Replica, name: str, first: int) -> list[asyncio.Task[Generation]]:
     """Eight requests of 300 tokens, running."""
     tasks = [asyncio.create_task(ask(replica, prompt(first + k), f"{name}/{k}", 300)) for k in range(8)]
-    async with asyncio.timeout(120):
-        while (await replica.engine.api.loads()).used_tokens < 8 * 60:  # noqa: ASYNC110 - another process
-            await asyncio.sleep(0.02)
+    await used(replica, 8 * 24, tasks)
     return tasks
 
 
@@ -164,6 +139,36 @@ async def test_a_disk_update_in_flight_loses_no_token(
     assert wrong.mean() > 100 * MEAN_BOUND, "the two weights cannot be told apart: the test proves nothing"
 
 
+async def test_a_publish_with_200_requests_in_flight_discards_no_token(
+    replica: Replica, policy: Path, other: Path, figures: Any
+) -> None:
+    """Every request has all its tokens, some of each version; none was aborted, or written twice."""
+    n = 60
+    tasks = [
+        asyncio.create_task(ask(replica, prompt(1000 + k), f"many/{k}", n)) for k in range(NUM_IN_FLIGHT)
+    ]
+    await used(replica, NUM_IN_FLIGHT * 24, tasks)
+    started = time.monotonic()
+    await replica.publish(2, DiskWeights(policy))
+    took = time.monotonic() - started
+    answers = await asyncio.gather(*tasks)
+    mixed = [got for got in answers if [v for _, _, v in got.version_spans] == [1, 2]]
+    figures(
+        "tiny_200_in_flight",
+        publish_s=round(took, 2),
+        tokens=sum(len(got.ids) for got in answers),
+        before=sum(got.version_spans[0][1] for got in mixed),
+        of_both_versions=len(mixed),
+    )
+    assert [(len(got.ids), got.finish) for got in answers] == [(n, StopReason.length)] * NUM_IN_FLIGHT
+    assert len(mixed) == NUM_IN_FLIGHT
+    for k in range(0, NUM_IN_FLIGHT, 40):
+        cut = answers[k].version_spans[0][1]
+        assert distance(other, prompt(1000 + k), answers[k], 0, cut).mean() < MEAN_BOUND
+        assert distance(policy, prompt(1000 + k), answers[k], cut, n).mean() < MEAN_BOUND
+    await replica.publish(3, DiskWeights(other))
+
+
 async def test_a_broadcast_in_flight_loses_no_token(
     replica: Replica, policy: Path, other: Path, figures: Any
 ) -> None:
@@ -171,19 +176,19 @@ async def test_a_broadcast_in_flight_loses_no_token(
     started = time.monotonic()
     live = LiveWeights(load_file(policy / "model.safetensors"))
     async with Publisher([replica.engine], backend="gloo", bucket_bytes=200_000, timeout_s=60) as publisher:
-        assert await publisher.publish(2, live) == [None]
+        assert await publisher.publish(4, live) == [None]
         joined = time.monotonic() - started
         answers = await asyncio.gather(*tasks)
         again = time.monotonic()
-        assert await publisher.publish(3, LiveWeights(load_file(other / "model.safetensors"))) == [None]
+        assert await publisher.publish(5, LiveWeights(load_file(other / "model.safetensors"))) == [None]
         figures(
             "tiny", broadcast_first_s=round(joined, 3), broadcast_next_s=round(time.monotonic() - again, 3)
         )
-    check_flight(answers, 1, 2)
+    check_flight(answers, 3, 4)
     cut = answers[0].version_spans[0][1]
     assert distance(other, prompt(200), answers[0], 0, cut).mean() < MEAN_BOUND
     assert distance(policy, prompt(200), answers[0], cut, 300).mean() < MEAN_BOUND
-    await replica.publish(4, DiskWeights(policy))
+    await replica.publish(6, DiskWeights(policy))
 
 
 async def test_a_source_that_is_not_the_models_is_refused_and_the_server_lives(
@@ -201,7 +206,7 @@ async def test_a_source_that_is_not_the_models_is_refused_and_the_server_lives(
     assert len((await ask(replica, prompt(1), "alive", 4)).ids) == 4
 
 
-async def test_abort_pause_and_continue(replica: Replica, figures: Any) -> None:
+async def test_abort_pause_and_continue(replica: Replica, policy: Path, figures: Any) -> None:
     """Aborted tokens are kept and continued from; a pause loses nothing; an abort in it is not lost."""
     engine = replica.engine
     tasks = await in_flight(replica, "ab", 300)
@@ -215,14 +220,19 @@ async def test_abort_pause_and_continue(replica: Replica, figures: Any) -> None:
     retracted = await tasks[2]
     assert retracted.finish is StopReason.aborted
     waiting = asyncio.create_task(ask(replica, prompt(340), "ab/wait", 5))
-    await asyncio.sleep(0.3)
-    assert not waiting.done() and replica.load().running == 0
+    still = await engine.api.loads()
+    await asyncio.sleep(0.5)
+    assert (await engine.api.loads()).taken_at == still.taken_at, "the scheduler goes on in the pause"
+    assert not waiting.done() and not any(tasks[k].done() for k in (0, 3, 4, 5, 6, 7))
     await engine.api.post("/continue_generation", {})
     engine.paused = False
     rest = await ask(replica, [*prompt(301), *got.ids], "ab/1", 300 - len(got.ids))
     assert len(got.ids) + len(rest.ids) == 300
     for k in (0, 3, 4, 5, 6, 7):
         assert (len((await tasks[k]).ids), (await tasks[k]).finish) == (300, StopReason.length)
+    assert distance(policy, prompt(300), await tasks[0], 0, 300).mean() < MEAN_BOUND
+    behind = [*prompt(301), *got.ids]
+    assert distance(policy, behind, rest, 0, len(rest.ids)).mean() < MEAN_BOUND
     assert len((await waiting).ids) == 5
     figures("tiny", aborted_running_tokens=len(got.ids), aborted_retracted_tokens=len(retracted.ids))
 
@@ -232,10 +242,13 @@ class Elsewhere:
 
     def __init__(self, first: Inference, second: Inference) -> None:
         self.engines, self.lost = (first, second), []
+        self.answered = 0
 
     async def generate(self, ids: list[int], *, max_new_tokens: int, **request: Any) -> Generation:
         try:
-            return await self.engines[0].generate(ids, max_new_tokens=max_new_tokens, **request)
+            found = await self.engines[0].generate(ids, max_new_tokens=max_new_tokens, **request)
+            self.answered += 1
+            return found
         except InferenceError as error:
             if not error.retryable:
                 raise
@@ -259,41 +272,6 @@ class Elsewhere:
             engine.release(request_id)
 
 
-async def roll_out(inference: Inference, policy: Path, seed: int) -> list[Group]:
-    """Sixteen trajectories, four siblings of four tasks, with the real sandbox."""
-    recipe = load_recipe(ROOT / "recipes" / "quickstart.toml")
-    stage = recipe.stages[0]
-    async with open_sandbox(recipe) as sandbox:
-        chat = chat_format(recipe, load_tokenizer(str(policy)))
-        agent = make_agent(
-            recipe,
-            inference,
-            chat,
-            sandbox,
-            max_response_tokens=stage.max_response_tokens,
-            max_turns=stage.max_turns,
-        )
-        agent = dataclasses.replace(agent, sampling=Sampling(temperature=1.0))
-        tasks = load_all_tasks(recipe).stages[0][:4]
-        runs = [run_group(agent, task, size=4, seed=seed, step=seed) for task in tasks]
-        return list(await asyncio.gather(*runs))
-
-
-def summary(groups: Sequence[Group]) -> dict[str, Any]:
-    trajectories = [t for group in groups for t in group.trajectories]
-    for trajectory in trajectories:
-        check_trajectory(trajectory)
-    return {
-        "trajectories": len(trajectories),
-        "failed": sum(isinstance(t.outcome, Failed) for t in trajectories),
-        "turns": statistics.mean(len(t.turns) for t in trajectories),
-        "tool_calls": sum(len(t.results) for t in trajectories),
-        "tool_errors": sum(result.is_error for t in trajectories for result in t.results),
-        "policy_tokens": sum(t.num_policy_tokens for t in trajectories),
-        "solved": sum(getattr(t.outcome, "reward", 0.0) == 1.0 for t in trajectories),
-    }
-
-
 async def test_sixteen_trajectories_with_the_real_tool(
     replica: Replica, policy: Path, other: Path, figures: Any
 ) -> None:
@@ -301,18 +279,29 @@ async def test_sixteen_trajectories_with_the_real_tool(
     started = time.monotonic()
     groups = await roll_out(replica, policy, seed=1)
     found = summary(groups)
-    figures("tiny_rollout", **found, seconds=round(time.monotonic() - started, 2))
+    took = round(time.monotonic() - started, 2)
+    off = off_reference({6: policy}, [t for g in groups for t in g.trajectories], 1.0)
+    figures(
+        "tiny_rollout", **found, seconds=took, logprob_mean=off.mean().item(), logprob_max=off.max().item()
+    )
     assert found["trajectories"] == 16 and found["failed"] == 0
-    assert found["tool_calls"] >= 16 and found["turns"] > 1.5
+    assert found["tool_calls"] >= 16 and found["multi_turn"] >= 8
+    assert off.mean() < MEAN_BOUND, "log-probs over turns, tool results and reused KV"
 
-    rolling = asyncio.create_task(roll_out(replica, policy, seed=2))
-    await running(replica, 12)
-    await replica.publish(5, DiskWeights(other))
+    watched = Elsewhere(replica, replica)
+    rolling = asyncio.create_task(roll_out(watched, policy, seed=2))
+    async with asyncio.timeout(120):
+        while watched.answered < 8:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.002)
+    await replica.publish(7, DiskWeights(other))
     groups = await rolling
     versions = [{s.version for s in t.version_spans} for g in groups for t in g.trajectories]
-    figures("tiny_rollout_publish", **summary(groups), mixed=sum(v == {4, 5} for v in versions))
-    assert summary(groups)["failed"] == 0 and sum(v == {4, 5} for v in versions) > 4
-    await replica.publish(6, DiskWeights(policy))
+    off = off_reference({6: policy, 7: other}, [t for g in groups for t in g.trajectories], 1.0)
+    mixed = sum(v == {6, 7} for v in versions)
+    figures("tiny_rollout_publish", **summary(groups), mixed=mixed, logprob_mean=off.mean().item())
+    assert summary(groups)["failed"] == 0 and mixed > 4
+    assert off.mean() < MEAN_BOUND, "each token under the weights of its own version"
+    await replica.publish(8, DiskWeights(policy))
 
 
 async def test_a_killed_replicas_trajectories_continue_elsewhere(
@@ -329,9 +318,8 @@ async def test_a_killed_replicas_trajectories_continue_elsewhere(
             os.kill(int(children.read_text().split()[0]), signal.SIGKILL)  # noqa: ASYNC240
             groups = await rolling
     found = summary(groups)
-    keys = {t.key for group in groups for t in group.trajectories}
     figures("tiny_rollout_killed", **found, continued_turns=len(both.lost))
-    assert (len(keys), found["trajectories"], found["failed"]) == (16, 16, 0)
+    assert (found["trajectories"], found["failed"]) == (16, 0)
     assert len(both.lost) >= 8 and {kind for _, _, kind in both.lost} <= {"replica_lost"}
     assert found["tool_calls"] >= 16
 
@@ -339,5 +327,5 @@ async def test_a_killed_replicas_trajectories_continue_elsewhere(
     await replica.wait_ready(asyncio.get_running_loop().time() + 600)
     figures("tiny_rollout_killed", restart_s=round(time.monotonic() - started, 1))
     again = await ask(replica, prompt(400), "back", 50)
-    assert again.version_spans == ((0, 50, 6),)
+    assert again.version_spans == ((0, 50, 8),)
     assert distance(policy, prompt(400), again, 0, 50).mean() < MEAN_BOUND

@@ -1,0 +1,342 @@
+"""Two real servers behind the fleet; one of them fails in the middle of a rollout.
+
+It is killed, stopped (its whole tree, or its scheduler alone, whose HTTP side still answers), or answers 500.
+Every test asserts the same: each trajectory is there once, was scored, and consists of the tokens that the
+servers answered it with, each once; every request behind a failure began with the ids that there were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from rocstar.engine.fleet import Fleet, FleetLimits
+from rocstar.engine.inference.base import Generation, Inference, InferenceError, KvLoad
+from rocstar.engine.inference.guard import descendants
+from rocstar.engine.inference.sglang.replica import Replica
+from rocstar.engine.scheduling.policies import make_policy
+from rocstar.engine.types import Failed, Group, Origin, Scored
+from rocstar.train.config import load_recipe
+from rocstar.train.selection import select
+
+from .serving import (
+    MEAN_BOUND,
+    ROOT,
+    ask,
+    distance,
+    off_reference,
+    prompt,
+    roll_out,
+    running,
+    server,
+    summary,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+NUM_TASKS = 12
+"""Of four siblings each: long enough for a fault to strike in the middle."""
+BACK_S = 600.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """One request of a turn to one server, and what became of it."""
+
+    replica: int
+    ids: tuple[int, ...]
+    answer: Generation | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Book:
+    """All calls of each trajectory, in order. At most one of them is under way at a time."""
+
+    calls: dict[str, list[Call]] = field(default_factory=dict)
+    live: set[str] = field(default_factory=set)
+
+    def check(self, groups: Sequence[Group]) -> None:
+        """Each policy token was answered exactly once; no request lost a token that there was."""
+        assert not self.live
+        for t in (t for group in groups for t in group.trajectories):
+            answered: list[int] = []
+            for call in self.calls[str(t.key)]:
+                assert call.ids == t.ids[: len(call.ids)], "it did not go on from the trajectory's tokens"
+                if call.answer is not None:
+                    end = len(call.ids) + len(call.answer.ids)
+                    assert call.answer.ids == t.ids[len(call.ids) : end]
+                    answered += range(len(call.ids), end)
+            written = [k for s in t.segments if s.origin is Origin.policy for k in range(s.start, s.end)]
+            assert answered == written, "a token was lost, or written twice"
+
+    def moved(self) -> int:
+        """Turns that failed on one server and were answered by the other."""
+        pairs = [p for calls in self.calls.values() for p in itertools.pairwise(calls)]
+        return sum(
+            a.error is not None and b.answer is not None and a.replica != b.replica and a.ids == b.ids
+            for a, b in pairs
+        )
+
+    def errors(self) -> set[str]:
+        return {call.error for calls in self.calls.values() for call in calls if call.error is not None}
+
+
+class Witness:
+    """A replica whose calls are written into the book."""
+
+    def __init__(self, index: int, replica: Replica, book: Book) -> None:
+        self.index, self.replica, self.book = index, replica, book
+
+    async def generate(self, ids: list[int], *, request_id: str, **request: Any) -> Generation:
+        assert request_id not in self.book.live, "two requests of one trajectory at once"
+        self.book.live.add(request_id)
+        call = Call(replica=self.index, ids=tuple(ids))
+        self.book.calls.setdefault(request_id, []).append(call)
+        try:
+            call.answer = await self.replica.generate(ids, request_id=request_id, **request)
+            return call.answer
+        except InferenceError as error:
+            call.error = error.kind
+            raise
+        except asyncio.CancelledError:  # by the fleet, when the replica goes down
+            call.error = "cut"
+            raise
+        finally:
+            self.book.live.discard(request_id)
+
+    def load(self) -> KvLoad:
+        return self.replica.load()
+
+    async def publish(self, version: int, source: Any = None) -> None:
+        await self.replica.publish(version, source)
+
+    async def abort(self, request_id: str) -> None:
+        await self.replica.abort(request_id)
+
+    def join(self, request_ids: Sequence[str]) -> None:
+        self.replica.join(request_ids)
+
+    def release(self, request_id: str) -> None:
+        self.replica.release(request_id)
+
+
+class Proxy:
+    """In front of a server: 500 where `fails(path, body)`, or `fails(path, b"")` behind the answer."""
+
+    def __init__(self, target: str, fails: Callable[[str, bytes], bool]) -> None:
+        self.target, self.fails, self.num_500 = target, fails, 0
+
+    async def __aenter__(self) -> Proxy:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
+        )
+        app = web.Application(client_max_size=1 << 28)
+        app.router.add_route("*", "/{path:.*}", self._pass_on)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+        await self._session.close()
+
+    async def _pass_on(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        if self.fails(request.path, body):
+            return self._error()
+        url = self.target + request.path_qs
+        kind = {"Content-Type": "application/json"}
+        async with self._session.request(request.method, url, data=body, headers=kind) as reply:
+            content = await reply.read()
+        if self.fails(request.path, b""):
+            return self._error()
+        return web.Response(body=content, status=reply.status, content_type=reply.content_type)
+
+    def _error(self) -> web.Response:
+        self.num_500 += 1
+        return web.Response(status=500, text="Internal Server Error")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def pair(python: Path, policy: Path) -> AsyncIterator[list[Replica]]:
+    """Two servers of the policy. A scheduler that stands still for 8 s has hung."""
+    options: dict[str, Any] = {"kv_tokens": 16384, "hang_timeout_s": 8.0, "control_timeout_s": 8.0}
+    cores = os.cpu_count() or 1
+    made = [server(python, policy, f"pair-{k}", core=str(k % cores), **options) for k in (0, 1)]
+    async with AsyncExitStack() as stack:
+        await asyncio.gather(*(stack.enter_async_context(replica) for replica in made))
+        yield made
+
+
+async def fly(
+    pair: list[Replica],
+    policy: Path,
+    *,
+    seed: int,
+    fault: Callable[[], Any] | None = None,
+    num_tasks: int = NUM_TASKS,
+    strikes: int = 3,
+) -> tuple[list[Group], Fleet, Book]:
+    """The groups rolled out behind the fleet, `fault` striking replica 0 with requests in flight on it."""
+    book = Book()
+    seats = [Witness(k, replica, book) for k, replica in enumerate(pair)]
+
+    async def restart(index: int) -> Inference:
+        await pair[index].restart()
+        return seats[index]
+
+    limits = FleetLimits(strikes=strikes, turn_timeout_s=300.0)
+    async with Fleet(seats, policy=make_policy("predictive"), limits=limits, restart=restart) as fleet:
+        rolling = asyncio.create_task(roll_out(fleet, policy, seed=seed, num_tasks=num_tasks))
+        if fault is not None:
+            await running(pair[0], 8)
+            fault()
+        groups = await rolling
+        fleet.scheduler.check()
+        assert not fleet.scheduler.observation.trajectories
+        return groups, fleet, book
+
+
+def server_tree(replica: Replica) -> list[int]:
+    """The server's processes, without the guard above them."""
+    assert replica.server_pid is not None
+    return descendants(replica.server_pid)
+
+
+def scheduler_of(replica: Replica) -> int:
+    for pid in server_tree(replica):
+        if b"scheduler" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
+    raise AssertionError("no process is called scheduler")
+
+
+def is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def strike(name: str, replica: Replica) -> None:
+    match name:
+        case "killed":
+            os.kill(server_tree(replica)[0], signal.SIGKILL)
+        case "stopped":
+            for pid in server_tree(replica):
+                os.kill(pid, signal.SIGSTOP)
+        case "scheduler stopped":
+            os.kill(scheduler_of(replica), signal.SIGSTOP)
+
+
+@pytest.mark.parametrize("name", ["killed", "stopped", "scheduler stopped"])
+async def test_a_lost_servers_trajectories_go_on_on_the_other(
+    pair: list[Replica], policy: Path, figures: Any, name: str
+) -> None:
+    """And the server comes back by itself, with the weights of its version and nothing of the old tree."""
+    before = server_tree(pair[0])
+    started = time.monotonic()
+    groups, fleet, book = await fly(pair, policy, seed=11, fault=lambda: strike(name, pair[0]))
+    took = time.monotonic() - started
+    found = summary(groups)
+    figures(f"pair_{name.replace(' ', '_')}", **found, seconds=round(took, 1), moved=book.moved())
+    figures(f"pair_{name.replace(' ', '_')}", errors=sorted(book.errors()))
+    book.check(groups)
+    assert (found["trajectories"], found["failed"]) == (4 * NUM_TASKS, 0)
+    assert fleet.counts.replicas_lost == 1 and book.moved() >= 8
+    assert off_reference({0: policy}, [t for t in groups[0].trajectories], 1.0).mean() < MEAN_BOUND
+
+    await pair[0].wait_ready(asyncio.get_running_loop().time() + BACK_S)
+    assert not set(before) & set(server_tree(pair[0])) and not [pid for pid in before if is_alive(pid)]
+    again = await ask(pair[0], prompt(400), "back", 50)
+    assert again.version_spans == ((0, 50, 0),)
+    assert distance(policy, prompt(400), again, 0, 50).mean() < MEAN_BOUND
+
+
+async def test_a_server_that_answers_500_is_left(pair: list[Replica], policy: Path, figures: Any) -> None:
+    """To every call from a moment on, the answers of what it was working on too. Its restart mends it."""
+    broken = False
+    url = pair[0].engine.api.url
+
+    def strike() -> None:
+        nonlocal broken
+        broken = True
+
+    async with Proxy(url, lambda path, body: broken) as proxy:
+        pair[0].engine.api.url = proxy.url
+        groups, fleet, book = await fly(pair, policy, seed=12, fault=strike)
+        assert pair[0].engine.api.url != url or not pair[0].ready, "the fleet has it started again"
+        await pair[0].wait_ready(asyncio.get_running_loop().time() + BACK_S)
+    found = summary(groups)
+    figures("pair_500", **found, moved=book.moved(), num_500=proxy.num_500)
+    book.check(groups)
+    assert (found["trajectories"], found["failed"]) == (4 * NUM_TASKS, 0)
+    assert fleet.counts.replicas_lost == 1 and book.moved() >= 8 and book.errors() <= {"server_error", "cut"}
+    assert len((await ask(pair[0], prompt(401), "back", 8)).ids) == 8
+
+
+async def test_single_500s_are_tried_again(pair: list[Replica], policy: Path, figures: Any) -> None:
+    """Instead of every fourth answer of one server; it stays in the fleet."""
+    answers = 0
+    url = pair[0].engine.api.url
+
+    def fails(path: str, body: bytes) -> bool:
+        nonlocal answers
+        answered = path == "/generate" and not body
+        answers += answered
+        return answered and answers % 4 == 0
+
+    async with Proxy(url, fails) as proxy:
+        pair[0].engine.api.url = proxy.url
+        groups, fleet, book = await fly(pair, policy, seed=13)
+        pair[0].engine.api.url = url
+    found = summary(groups)
+    figures("pair_single_500s", **found, continued=fleet.counts.turns_continued, num_500=proxy.num_500)
+    book.check(groups)
+    assert (found["trajectories"], found["failed"]) == (4 * NUM_TASKS, 0)
+    assert fleet.counts.replicas_lost == 0 and fleet.counts.turns_continued == proxy.num_500 >= 5
+
+
+async def test_what_fails_everywhere_is_failed_and_in_no_baseline(pair: list[Replica], policy: Path) -> None:
+    """One sibling of each group is answered 500 by both servers, always: it is Failed, and the advantages of
+    the others are those of a group without it."""
+
+    def fails(path: str, body: bytes) -> bool:
+        return path == "/generate" and bool(body) and "/1#" in json.loads(body)["rid"]
+
+    urls = [replica.engine.api.url for replica in pair]
+    async with AsyncExitStack() as stack:
+        for replica, url in zip(pair, urls, strict=True):
+            proxy = await stack.enter_async_context(Proxy(url, fails))
+            replica.engine.api.url = proxy.url
+        groups, fleet, book = await fly(pair, policy, seed=14, strikes=1000)
+        for replica, url in zip(pair, urls, strict=True):
+            replica.engine.api.url = url
+    book.check(groups)
+    assert fleet.counts.replicas_lost == 0
+    failed = [t for group in groups for t in group.trajectories if isinstance(t.outcome, Failed)]
+    assert [t.key.sibling for t in failed] == [1] * NUM_TASKS
+    assert {t.outcome.kind for t in failed if isinstance(t.outcome, Failed)} == {"replicas_failed"}
+    rl = load_recipe(ROOT / "recipes" / "quickstart.toml").rl.model_copy(update={"group_size": 4})
+    chosen = select(groups, rl, seed=1, step=1)
+    assert chosen.ledger()["failed"] == NUM_TASKS and chosen.ledger().total() == 4 * NUM_TASKS
+    assert chosen.groups_used > 0 and len(chosen.kept) == 3 * chosen.groups_used
+    assert all(isinstance(t.outcome, Scored) and t.key.sibling != 1 for t in chosen.kept)
+    for _, of_group in itertools.groupby(
+        zip(chosen.kept, chosen.advantages, strict=True), key=lambda pair: pair[0].task.id
+    ):
+        assert abs(sum(advantage for _, advantage in of_group)) < 1e-9, (
+            "the baseline is the mean of the three"
+        )
