@@ -4,14 +4,15 @@
 
 The run gives the recipe, the model (its first checkpoint) and the tasks; how to make it and the peer's
 environment: docs/learner_benchmarks.md. Both sides get the same weights, prompts (token by token), tasks,
-turn and token limits, 12 groups of 32, one optimizer step per 384 trajectories, no KL, float32, one core with
-one thread (or --cores 0,1 with two). RoC is off, and the learning rate so small that the policy, and with it
-the work, stays what it is.
+turn and token limits, 12 groups of 32, one optimizer step per 384 trajectories, no KL, float32, the same
+cores. RoC is off, and the learning rate so small that the policy, and with it the work, stays what it is.
 
 rocstar is `rocstar train` with its sandbox, its records and its metrics; step times are the `time/step` that
-it logs. TRL's steps are timed without its logging, with a tool that is a bare forked worker. Rounds in turn:
-a run of rocstar, whose first step is not counted, then as many steps of each setting of TRL, on the same
-tasks.
+it logs. On one core it rolls out and learns in turns, as the recipe says; on two also with rollouts one step
+ahead (`rl.max_staleness` 1), which decode while it learns. TRL's steps are timed without its logging, with a
+tool that is a bare forked worker; its fastest setting is run once more with rocstar's sandbox as its tool.
+Rounds in turn: a run of rocstar, then as many steps of each setting of TRL, on the same tasks. The first
+`--warm` steps of every process are not counted, nor the last one of our runs, which rolls nothing out ahead.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench_learner import Setting, own_versions
 from sandbox_bench.report import ROOT, bar, finish
-from sandbox_bench.stats import median
+from sandbox_bench.rocstar_service import service
 from trl_bench.children import Child, num_threads
 
 from rocstar.engine.record import from_record, read_records
@@ -42,12 +44,20 @@ from rocstar.train.preflight import chat_format, load_all_tasks
 
 BAR, TOKENS_AGREE = 3.0, 0.05
 LR = 1e-7
-SETTINGS = (
-    Setting(size=32, count=12, together=1),
-    Setting(size=96, count=4, together=1),
-    Setting(size=32, count=12, together=12),
-)
+BEST = Setting(size=32, count=12, together=1)
+SETTINGS = (BEST, Setting(size=96, count=4, together=1), Setting(size=32, count=12, together=12))
 PARTS = ("generate_s", "tool_s", "learn_s", "rest_s")
+CONFINED = " confined"
+"""Ends the name of a side of TRL that has rocstar's sandbox for its tool: shown, and never the bar's peer."""
+FREE = ("--engine.deterministic=false", "--run.threads=1")
+"""With a core for the tools: decoding waits for none of them."""
+
+
+def our_ways(cores: str) -> dict[str, tuple[str, ...]]:
+    """How rocstar runs on these cores: names and what is changed in the recipe."""
+    if num_threads(cores) == 1:
+        return {"rocstar": ()}
+    return {"rocstar": FREE, "rocstar ahead": (*FREE, "--rl.max_staleness=1")}
 
 
 def overrides(options: argparse.Namespace) -> list[str]:
@@ -59,14 +69,14 @@ def overrides(options: argparse.Namespace) -> list[str]:
         f"--run.threads={num_threads(options.cores)}",
         *("--rl.roc_mode=none", f"--rl.group_size={siblings}", f"--rl.rollouts_per_task={siblings}"),
         *(f"--rl.tasks_per_step={options.tasks}", f"--rl.lr={LR}", "--rl.num_updates_per_batch=1"),
-        f"--stages.0.steps={options.steps + 1}",
+        f"--stages.0.steps={options.warm + options.steps + 1}",
         *("--eval.data.limit=1", "--eval.samples_per_task=1"),
         *options.override,
     ]
 
 
-def our_steps(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """One run of `rocstar train` on the core; its steps but the first."""
+def our_steps(options: argparse.Namespace, folder: Path, way: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """One run of `rocstar train` on the cores; the steps of it that count."""
     threads = str(num_threads(options.cores))
     environment = {
         **os.environ,
@@ -74,13 +84,13 @@ def our_steps(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]
     }
     command = [
         *("taskset", "-c", options.cores, sys.executable, "-m", "rocstar.train"),
-        *(str(options.run / "config.toml"), *overrides(options), f"--output-dir={folder}"),
+        *(str(options.run / "config.toml"), *overrides(options), *way, f"--output-dir={folder}"),
     ]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise RuntimeError(f"rocstar train ended with {ended.returncode}:\n{ended.stderr[-4000:]}")
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    steps = [row for row in rows if row.get("phase") == "rl"][1:]
+    steps = [row for row in rows if row.get("phase") == "rl"][options.warm : -1]
     return [our_step(row, folder / "trajectories" / f"step_{row['step']:06d}.jsonl") for row in steps]
 
 
@@ -122,15 +132,15 @@ def their_step(peer: Child) -> dict[str, Any]:
 
 
 def tasks_in_order(recipe: Recipe, options: argparse.Namespace) -> list[Task]:
-    """TRL's tasks: those of our warm-up step, then in every round those of our other steps."""
+    """TRL's tasks: those of our warm-up steps, then in every round those of our other steps."""
     cursor = TaskCursor(load_all_tasks(recipe).stages[0], seed=recipe.run.seed)
-    steps = [cursor.take(options.tasks) for _ in range(options.steps + 1)]
-    rounds = steps[1:] * options.rounds
-    return [task for step in [steps[0], *rounds] for task in step]
+    steps = [cursor.take(options.tasks) for _ in range(options.warm + options.steps)]
+    rounds = steps[options.warm :] * options.rounds
+    return [task for step in [*steps[: options.warm], *rounds] for task in step]
 
 
 def write_inputs(recipe: Recipe, options: argparse.Namespace, folder: Path) -> tuple[Path, Path]:
-    """What TRL's child reads: tasks with their prompts in tokens, and the limits."""
+    """What TRL's children read: tasks with their prompts in tokens, and the limits."""
     tokenizer = load_tokenizer(recipe.model.path)
     chat = chat_format(recipe, tokenizer)
     stage = recipe.stages[0]
@@ -151,10 +161,45 @@ def write_inputs(recipe: Recipe, options: argparse.Namespace, folder: Path) -> t
                 "max_response_tokens": stage.max_response_tokens,
                 "max_turns": stage.max_turns,
                 "lr": LR,
+                "tool_port": None,
             }
         )
     )
     return tasks, settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """One way of running TRL."""
+
+    setting: Setting
+    threads: int
+    is_confined: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.setting.name} threads {self.threads}" + CONFINED * self.is_confined
+
+
+def peers_of(options: argparse.Namespace) -> list[Peer]:
+    """TRL's settings with a thread for each core, its best known one also with one, and confined."""
+    all_threads = num_threads(options.cores)
+    found = [Peer(setting=setting, threads=all_threads) for setting in SETTINGS[: options.settings]]
+    if all_threads > 1:
+        found.insert(1, Peer(setting=BEST, threads=1))
+    return [*found, Peer(setting=BEST, threads=1, is_confined=True)]
+
+
+@contextmanager
+def tool_service(cores: str) -> Iterator[int]:
+    """rocstar's tool service on the same cores; yields its port."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {int(core) for core in cores.split(",")})  # a child inherits it
+    try:
+        with service("--flavours", "stdlib") as running:
+            yield running.port
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def measure(options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
@@ -163,20 +208,31 @@ def measure(options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         tasks, limits = write_inputs(recipe, options, folder)
-        peers = []
-        for setting in SETTINGS[: options.settings]:
+        port = stack.enter_context(tool_service(options.cores))
+        confined = folder / "confined.json"
+        confined.write_text(json.dumps(json.loads(limits.read_text()) | {"tool_port": port}))
+        children = []
+        for peer in peers_of(options):
+            setting, settings = peer.setting, confined if peer.is_confined else limits
             size = setting.size * options.tasks * options.siblings // 384
             numbers = (size, setting.count, setting.together)
-            arguments = [recipe.model.path, str(tasks), *map(str, numbers), str(limits)]
-            child = Child(setting.name, options.trl_python, "trl_step.py", arguments, cores=options.cores)
-            peers.append(stack.enter_context(child))
-        for peer in peers:
-            peer.hear()
-            their_step(peer)  # not counted, as our first
+            arguments = [recipe.model.path, str(tasks), *map(str, numbers), str(settings)]
+            child = Child(
+                *(peer.name, options.trl_python, "trl_step.py", arguments),
+                cores=options.cores,
+                threads=peer.threads,
+            )
+            children.append(stack.enter_context(child))
+        for child in children:
+            child.hear()
+            for _ in range(options.warm):
+                their_step(child)
         for number in range(options.rounds):
-            steps.setdefault("rocstar", []).extend(our_steps(options, folder / f"run{number}"))
-            for peer in peers:
-                steps.setdefault(peer.name, []).extend(their_step(peer) for _ in range(options.steps))
+            for side, way in our_ways(options.cores).items():
+                found = our_steps(options, folder / f"{side.replace(' ', '_')}{number}", way)
+                steps.setdefault(side, []).extend(found)
+            for child in children:
+                steps.setdefault(child.name, []).extend(their_step(child) for _ in range(options.steps))
             for side in steps:
                 print(f"round {number}: {side} {[round(s['wall_s'], 2) for s in steps[side]]}", flush=True)
     return steps
@@ -187,13 +243,14 @@ def summary(side: str, steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return float(sum(step.get(name, 0.0) for step in steps))
 
     wall = [step["wall_s"] for step in steps]
+    mean = sum(wall) / len(wall)  # steps ahead are short and long in turn: their median would be luck
     count = total("trajectories")
     return {
         "side": side,
         "steps": len(steps),
-        "wall_s": round(median(wall), 3),
+        "wall_s": round(mean, 3),
         "wall_range_s": [round(min(wall), 3), round(max(wall), 3)],
-        "trajectories_per_s": round(count / len(steps) / median(wall), 1),
+        "trajectories_per_s": round(count / len(steps) / mean, 1),
         **{name: round(total(name) / len(steps), 3) for name in PARTS},
         "policy_tokens_per_trajectory": round(total("policy_tokens") / count, 2),
         "response_tokens_per_trajectory": round(total("response_tokens") / count, 2),
@@ -205,6 +262,16 @@ def summary(side: str, steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def is_our(row: dict[str, Any]) -> bool:
+    return str(row["side"]).startswith("rocstar")
+
+
+def fastest(rows: Sequence[dict[str, Any]], *, is_ours: bool) -> dict[str, Any]:
+    """Of rocstar's ways, or of TRL's with the bare tool."""
+    some = [row for row in rows if is_our(row) == is_ours and not row["side"].endswith(CONFINED)]
+    return max(some, key=lambda row: row["trajectories_per_s"])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -212,38 +279,46 @@ def main() -> int:
     parser.add_argument("--trl-python", type=Path, required=True, help="Python of the peer's environment")
     parser.add_argument("--run", type=Path, required=True, help="a run of recipes/quickstart.toml")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=3, help="steps of a round")
+    parser.add_argument("--warm", type=int, default=3, help="first steps of each process that do not count")
+    parser.add_argument("--steps", type=int, default=4, help="steps of a round that count")
     parser.add_argument("--tasks", type=int, default=12)
     parser.add_argument("--siblings", type=int, default=32)
     parser.add_argument("--settings", type=int, default=len(SETTINGS), help="only TRL's first so many")
     parser.add_argument("--override", action="append", default=[], help="another option of rocstar train")
-    parser.add_argument("--cores", default="1", help="of each side, with a thread for each core: 1, or 0,1")
+    parser.add_argument("--cores", default="1", help="of each side: 1, or 0,1")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "step_vs_trl.json")
     options = parser.parse_args()
     steps = measure(options)
     rows = [summary(side, some) for side, some in steps.items()]
-    ours, peers = rows[0], rows[1:]
-    best = max(peers, key=lambda row: row["trajectories_per_s"])
+    ours, best = fastest(rows, is_ours=True), fastest(rows, is_ours=False)
     names = ("side", "wall_s", "trajectories_per_s", *PARTS, "policy_tokens_per_trajectory", "rows_trained")
     print(table(names, [[row[name] for name in names] for row in rows]), end="\n\n")
     tokens = ours["policy_tokens_per_trajectory"] / best["policy_tokens_per_trajectory"]
+    speed = "trajectories_per_s"
     bars = [
         bar(
-            f"trajectories/s of rocstar over TRL ({best['side']})",
-            round(ours["trajectories_per_s"] / best["trajectories_per_s"], 2),
+            f"trajectories/s of {ours['side']} over TRL ({best['side']})",
+            round(ours[speed] / best[speed], 2),
             BAR,
             at_most=False,
         ),
         bar("generated tokens, difference", round(abs(tokens - 1), 4), TOKENS_AGREE, at_most=True),
     ]
+    ratios = {
+        row["side"]: {peer["side"]: round(row[speed] / peer[speed], 2) for peer in rows if not is_our(peer)}
+        for row in rows
+        if is_our(row)
+    }
+    print(json.dumps(ratios, indent=1))
     about = {
         "versions": own_versions(options.trl_python),
-        "threads": num_threads(options.cores),
+        "cores": num_threads(options.cores),
+        "ratios": ratios,
         "dtype": "float32",
         "tasks_per_step": options.tasks,
         "siblings": options.siblings,
         "best_of_trl": best["side"],
-        "our_rest": [step["rest"] for step in steps["rocstar"]],
+        "our_rest": [step["rest"] for step in steps[ours["side"]]],
     }
     return finish("step_vs_trl", {**about, "sides": rows}, bars, options.out)
 

@@ -30,12 +30,23 @@ class Child:
     Invariant: between two questions it uses no CPU.
     """
 
-    def __init__(self, name: str, python: Path, script: str, arguments: Sequence[str], *, cores: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        python: Path,
+        script: str,
+        arguments: Sequence[str],
+        *,
+        cores: str,
+        threads: int | None = None,
+    ) -> None:
+        """`threads` of torch; None: one for each core."""
         self.name = name
-        threads = str(num_threads(cores))
+        torch_threads = str(threads or num_threads(cores))
         environment = {
             **os.environ,
-            **{"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"},
+            **{"OMP_NUM_THREADS": torch_threads, "MKL_NUM_THREADS": torch_threads},
+            "TOKENIZERS_PARALLELISM": "false",
             **{"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", "TRANSFORMERS_VERBOSITY": "error"},
         }
         self._log: list[str] = []

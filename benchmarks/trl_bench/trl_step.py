@@ -6,19 +6,15 @@ TASKS has the tasks of every step in order, each with the token ids of its promp
 must reproduce. A step is timed from its first batch to the end of its optimizer step, logging left out. Times
 of its parts are taken around the trainer's own functions; `rest` is what they leave.
 
-The tool is a worker forked once, without a sandbox: the cheapest that can be had.
+The tool is tool.py's: `bare`, or `confined` where the settings have a `tool_port`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import multiprocessing
 import os
 import re
-import resource
-import signal
 import sys
 import tempfile
 import time
@@ -26,44 +22,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import accelerate
+import tool
 import torch
 import trl
 from datasets import Dataset
+from tool import Run
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_template
 from wire import Stopwatch, answer, question
 
-WALL_S, MEMORY_BYTES, OUTPUT_CHARS = 2.0, 16 << 30, 160
-
-
-def _work(pipe: Any) -> None:
-    """Runs programs until the other end hangs up."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    while True:
-        try:
-            code = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(_run(code))
-
-
-def _run(code: str) -> tuple[bool, str]:
-    def stop(*_: Any) -> None:
-        raise TimeoutError("timed out")
-
-    out = io.StringIO()
-    signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, WALL_S)
-    try:
-        with contextlib.redirect_stdout(out):
-            exec(compile(code, "<tool>", "exec"), {"__name__": "__main__"})
-    except BaseException as error:  # whatever a program does is its answer
-        said = error.msg if isinstance(error, SyntaxError) else error  # without the line, as in a traceback
-        return False, f"{type(error).__name__}: {said}"
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    return True, out.getvalue().strip("\n") or "(no output)"
+OUTPUT_CHARS = 160
 
 
 class Parts:
@@ -97,7 +66,7 @@ class Parts:
         return taken
 
 
-def tool_of(pipe: Any, parts: Parts) -> Callable[..., str]:
+def tool_of(run: Run, parts: Parts) -> Callable[..., str]:
     def python_code_with_standard_io(code: str, input: str = "") -> str:
         """Execute Python code.
 
@@ -106,8 +75,7 @@ def tool_of(pipe: Any, parts: Parts) -> Callable[..., str]:
             input: What it reads from standard input.
         """
         with parts.timed("tool_s"):
-            pipe.send(code)
-            fine, text = pipe.recv()
+            fine, text = run(code)
         parts.add("calls", 1)
         parts.add("errors", not fine)
         return text[:OUTPUT_CHARS]
@@ -154,12 +122,10 @@ class Driver(TrainerCallback):
         self.wait()
 
 
-def trainer(options: list[str], scratch: str, pipe: Any) -> GRPOTrainer:
-    model_dir, tasks_file, batch, accumulation, generation_batches, settings_file = options
+def trainer(options: list[str], settings: dict[str, Any], scratch: str, run: Run) -> GRPOTrainer:
+    model_dir, tasks_file, batch, accumulation, generation_batches = options
     with open(tasks_file) as file:
         tasks = json.load(file)
-    with open(settings_file) as file:
-        settings = json.load(file)
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
     tokenizer.chat_template = settings["template"]
     tokenizer.response_template = qwen3_template  # a template that TRL does not know has no parser
@@ -195,18 +161,18 @@ def trainer(options: list[str], scratch: str, pipe: Any) -> GRPOTrainer:
         seed=0,
     )
     rows = [{"prompt": [{"role": "user", "content": t["question"]}], "truth": t["answer"]} for t in tasks]
-    tool = tool_of(pipe, parts)
+    python = tool_of(run, parts)
     made = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32),
         reward_funcs=reward_of(parts),
         args=config,
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,
-        tools=[tool],
+        tools=[python],
     )
     for row, task in zip(rows, tasks, strict=True):
         ids = tokenizer.apply_chat_template(
-            row["prompt"], tools=[tool], add_generation_prompt=True, tokenize=True, return_dict=False
+            row["prompt"], tools=[python], add_generation_prompt=True, tokenize=True, return_dict=False
         )
         if list(ids) != task["prompt_ids"]:
             raise RuntimeError(f"TRL renders {task['question']!r} to other tokens")
@@ -238,15 +204,15 @@ def _time_parts(parts: Parts) -> None:
 
 def main() -> None:
     assert trl.__version__.startswith("1."), trl.__version__
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.set_num_interop_threads(1)
-    context = multiprocessing.get_context("fork")
-    mine, its = context.Pipe()
-    worker = context.Process(target=_work, args=(its,), daemon=True)
-    worker.start()
-    its.close()
+    *options, settings_file = sys.argv[1:]
+    with open(settings_file) as file:
+        settings = json.load(file)
+    port = settings["tool_port"]
+    run = tool.bare() if port is None else tool.confined(port)  # the worker before any thread
     with tempfile.TemporaryDirectory() as folder:
-        trainer(sys.argv[1:], folder, mine).train()
+        trainer(options, settings, folder, run).train()
 
 
 if __name__ == "__main__":
