@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,12 +20,13 @@ from pathlib import Path
 from types import TracebackType
 
 from rocstar.engine.inference.base import InferenceError
+from rocstar.engine.inference.guard import descendants, signal_all
 
 PROBE_EVERY_S = 0.25
 PROGRESS_EVERY_S = 15.0
 TAIL_BYTES = 4096
 STOP_S = 15.0
-"""For the guard to end the tree; past it the guard is killed, and the kernel kills the server."""
+"""For the guard to end the tree; past it the guard and the tree are killed."""
 
 
 def free_port() -> int:
@@ -135,6 +137,8 @@ class ServerProcess:
         try:
             async with asyncio.timeout(STOP_S):
                 await self._process.wait()
-        except TimeoutError:
+        except TimeoutError:  # the guard itself hangs
+            below = descendants(self._process.pid)
             self._process.kill()
+            signal_all(below, signal.SIGKILL)
             await self._process.wait()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rocstar.engine.inference import server as server_module
 from rocstar.engine.inference.base import InferenceError, Sampling
 from rocstar.engine.inference.server import ServerProcess, free_port
 from rocstar.engine.inference.sglang.fake_model import VOCAB, write_tiny_model
@@ -60,6 +61,18 @@ async def test_stop_ends_the_whole_tree(tmp_path: Path, until: Any) -> None:
         (below,) = told(log)
         assert is_alive(below) and is_alive(server.pid)
     assert not is_alive(below) and not is_alive(server.pid)
+
+
+async def test_a_stopped_guard_leaves_nothing_behind(
+    tmp_path: Path, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "STOP_S", 0.05)
+    log = tmp_path / "server.log"
+    async with ServerProcess([sys.executable, "-c", TREE], log_path=log) as server:
+        await until(lambda: told(log))
+        (below,) = told(log)
+        os.kill(server.pid, signal.SIGSTOP)
+    await until(lambda: not is_alive(below) and not is_alive(server.pid))
 
 
 async def test_the_death_of_the_server_ends_its_children_and_is_reported(tmp_path: Path) -> None:
