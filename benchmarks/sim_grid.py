@@ -12,7 +12,7 @@ from typing import Any
 CONSERVATIVENESS = (1.0, 0.3)
 
 TUNABLES: dict[str, dict[str, tuple[Any, ...]]] = {
-    "predictive": {"block": (8, 2), "stagger": (0.0, 0.3)},
+    "predictive": {"safety": (0.5, 1.0), "buffer": (0.1, 0.0)},
     "static": {"max_running": (0, 64, 128)},
     "round_robin": {"sticky": (True, False), "max_running": (0, 128)},
     "least_inflight": {"sticky": (True, False), "max_running": (0, 128)},

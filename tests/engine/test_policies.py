@@ -1,6 +1,7 @@
 """What each policy decides, that none can see the future, and what ours predicts."""
 
 import dataclasses
+import itertools
 import random
 
 import numpy as np
@@ -24,6 +25,7 @@ from rocstar.engine.scheduling.events import (
     TurnReady,
 )
 from rocstar.engine.scheduling.ledger import Ledger, TrajectoryEntry
+from rocstar.engine.scheduling.observation import TrajectoryView
 from rocstar.engine.scheduling.occupancy import Occupancy
 from rocstar.engine.scheduling.policies import POLICIES, make_policy, predictive
 from rocstar.engine.scheduling.predictor import NUM_BINS, Floats, LengthPredictor
@@ -133,7 +135,7 @@ def test_moves_do_not_depend_on_the_future(seed: int, share: float) -> None:
     """The same where moves cost nothing, so that there are many."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(predictive, "PREFILL_STEPS", 0.0)
-        patch.setattr(predictive, "MOVE_TOP", 1.0)
+        patch.setattr(predictive, "MOVE_ABOVE", 0.0)
         swap_futures("predictive", seed, share, move_share=100.0, block=4)
 
 
@@ -334,14 +336,37 @@ def test_predictive_balances_and_stays_home() -> None:
     assert all(again(made, traj) == home for traj, home in zip(TEN, homes, strict=True))
 
 
-def test_predictive_gathers_siblings_in_blocks() -> None:
+@pytest.mark.parametrize(("pool", "most", "block"), [(950, 8, 4), (1100, 8, 2), (1100, 1, 1), (10**5, 8, 1)])
+def test_siblings_are_gathered_as_far_as_all_then_fit_at_once(pool: int, most: int, block: int) -> None:
     names = [f"g{k // 8}/{k % 8}" for k in range(16)]
-    homes = submit(begin("predictive", (900, 900), block=4), *names, together=True)
-    blocks = [homes[k : k + 4] for k in range(0, 8, 4)]
-    assert all(len(set(block)) == 1 and None not in block for block in blocks)
-    assert blocks[0] != blocks[1], "the next block goes where the least work is"
-    loose = submit(begin("predictive", (10**5, 10**5), block=4), *names, together=True)
-    assert loose == [0, 1] * 8, "where all fit at once, siblings are spread"
+    made = begin("predictive", (pool, pool), block=most, safety=0.0, buffer=0.0)
+    homes = submit(made, *names, prompt=100, together=True)
+    runs = [len(list(run)) for _, run in itertools.groupby(homes[:8])]
+    assert None not in homes[:8] and set(runs) == {block}, homes
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=12, deadline=None, derandomize=True)
+def test_candidates_are_those_of_a_plain_sort(seed: int) -> None:
+    """The order in which replicas are tried: home, begun blocks, the rest, each by load, then by age."""
+    asked: list[int] = []
+
+    def plain(self: predictive.Predictive, turn: TrajectoryView, block: int) -> list[int]:
+        def key(replica: int) -> tuple[bool, bool, float]:
+            siblings = self._occupancy[replica].groups.get(turn.group, 0)
+            return replica != turn.home, siblings % block == 0, self._loads[replica]
+
+        asked.append(block)
+        return sorted(self._occupancy, key=key)
+
+    turns_of = lengths(seed)
+    ours = clockwork("predictive", turns_of, (700, 600, 900), safety=0.0)
+    ours.run()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(predictive.Predictive, "_candidates", plain)
+        sorted_ = clockwork("predictive", turns_of, (700, 600, 900), safety=0.0)
+        sorted_.run()
+    assert sorted_.log == ours.log and asked
 
 
 def finished(made: Scheduler, group: str, lengths_: list[int]) -> None:
@@ -390,18 +415,31 @@ def test_moves_go_where_less_work_is_left_within_their_share() -> None:
     assert moved(0.0) == 0
 
 
-def test_nothing_moves_for_less_than_it_costs() -> None:
+@pytest.mark.parametrize(("limit", "home"), [(12_000, 1), (1000, 0)])
+def test_nothing_moves_for_less_than_it_costs(limit: int, home: int) -> None:
+    """A prompt of 20,000 tokens is computed anew for 11,500 tokens that may come, not for 500."""
     made = begin("predictive", (10**6,), move_share=2.0)
     names = [f"g{k}/0" for k in range(12)]
-    submit(made, *names, prompt=20_000, limit=12_000)
+    submit(made, *names, prompt=20_000, limit=limit)
     made.handle(ReplicaUp(replica=1, kv_tokens=10**6))
     made.policy._generated = 10**6  # type: ignore[attr-defined]
-    assert again(made, names[0], new=500) == 0, "it brings hardly more than it costs"
-    even = begin("predictive", (10**6, 10**6), move_share=2.0)
-    assert submit(even, *names[:5], prompt=10_000, limit=12_000) == [0, 1, 0, 1, 0]
-    even.policy._generated = 10**6  # type: ignore[attr-defined]
-    even.policy._forecasts.clear()  # type: ignore[attr-defined]
-    assert again(even, names[0], new=500) == 0, "then the other one would be the last to end"
+    assert again(made, names[0], new=500) == home
+
+
+@pytest.mark.parametrize(("others", "above", "home"), [(59, 0.0, 0), (50, 0.0, 1), (50, 1.5, 0)])
+def test_a_move_is_for_more_than_chance_and_never_makes_another_the_last(
+    others: int, above: float, home: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty live on replica 0; where fifty live on replica 1, chance may make up for the difference."""
+    monkeypatch.setattr(predictive, "MOVE_ABOVE", above)
+    made = begin("predictive", (10**6, 10**6), move_share=2.0)
+    trajs = [f"g{k}/0" for k in range(120)]
+    assert submit(made, *trajs, limit=12_000) == [0, 1] * 60
+    for traj in trajs[2 * others + 1 :: 2]:
+        made.handle(Left(traj=traj, finished=False))
+    made.policy._refresh()  # type: ignore[attr-defined]
+    made.policy._generated = 10**6  # type: ignore[attr-defined]
+    assert again(made, trajs[0], new=500) == home
 
 
 @given(

@@ -15,6 +15,7 @@ left, where its own has much more than it should, and what is recomputed is litt
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -38,21 +39,21 @@ from rocstar.engine.scheduling.predictor import NUM_BINS, LengthPredictor
 from rocstar.engine.scheduling.waiting import WaitingQueue
 
 ENGINE_CLIP_TOKENS = 4096
-FORECAST_AGE = 0.25
+FORECAST_AGE = 0.5
 """Length bins that a replica may advance before its forecast is made anew."""
 LOOK_ABOVE = 0.5
 """Share of the pool that known contexts must hold before it is worth to look whether it overflows."""
-GATHER_ABOVE = 0.9
-"""Share of all pools that all trajectories at once must need at their peak before siblings are gathered: a
-shared prompt is room gained, but siblings' lengths are alike, so that the replicas become unequal."""
+GATHER_ABOVE = 1.0
+"""Share of all pools that all trajectories at once may need at their peak. Blocks of siblings grow until they
+need no more: a shared prompt is room gained, but siblings' lengths are alike and make replicas unequal."""
 PREFILL_STEPS = 1000.0
 """Token-steps that a token computed anew is worth: the time in which so many tokens of KV are read (50 us
 over 44 ns for 14B on one MI300X)."""
-MOVE_GAIN = 1.5
+MOVE_GAIN = 2.0
 """A move must bring this many times what it computes anew."""
-MOVE_TOP = 0.1
-"""Share of the replicas, those with the most work left, that moves may start from: the last one to end
-decides when the step ends, and the tokens that may be computed anew are few."""
+MOVE_ABOVE = 1.5
+"""How far above the mean a replica's load must be before it gives one away, in shares of what chance may
+still do to it: its work over the root of its trajectories. Before that, moves would follow noise."""
 
 
 @dataclass(slots=True)
@@ -66,8 +67,8 @@ class Predictive:
     pause_share    the most tokens given up by pauses, per generated token
     pause_below    only trajectories shorter than this share of their replica's mean are paused
     hold_above     share of the pool beyond which whoever comes back from a tool is paused
-    block          siblings that one replica is given in a row, so that they share their prompt's KV (1: no
-                   affinity), where KV is predicted to bind
+    block          the most siblings that one replica is given in a row, so that they share their prompt's KV
+                   where it would be short
     backfill       work that may go ahead of a head of the queue that fits nowhere, per work of such heads
     move_share     the most tokens computed anew by moves, per generated token (0: no moves)
     """
@@ -87,13 +88,17 @@ class Predictive:
     _occupancy: dict[int, Occupancy] = field(default_factory=dict, init=False, repr=False)
     _forecasts: dict[int, Forecast] = field(default_factory=dict, init=False, repr=False)
     """The last one of each replica, those admitted since added to it."""
-    _freed: set[int] = field(default_factory=set, init=False, repr=False)
-    """Replicas that somebody left since their forecast was made: it is no good for an admission."""
+    _loads: dict[int, float] = field(default_factory=dict, init=False, repr=False)
+    """By replica that is up: the load of its last forecast."""
+    _stale: set[int] = field(default_factory=set, init=False, repr=False)
+    """Replicas whose forecast has aged, or that somebody left since it was made."""
     _full: dict[int, float] = field(default_factory=dict, init=False, repr=False)
     """By replica: the least work that it had no room for, since when nothing much has changed there."""
     _queue: WaitingQueue = field(init=False, repr=False)
     _members: dict[str, int] = field(default_factory=dict, init=False, repr=False)
     """By group: siblings that have not left."""
+    _living: dict[str, dict[int, int]] = field(default_factory=dict, init=False, repr=False)
+    """By group and replica: siblings that live there."""
     _buffer_tokens: int = field(default=0, init=False, repr=False)
     _generated: int = field(default=0, init=False, repr=False)
     _given_up: int = field(default=0, init=False, repr=False)
@@ -125,12 +130,16 @@ class Predictive:
                 self._buffer_tokens = max(self._buffer_tokens, int(self.buffer * clip))
             case ReplicaUp():
                 self._occupancy[event.replica] = Occupancy()
+                self._loads[event.replica] = 0.0
+                self._stale.add(event.replica)
                 yield from self._admit(now)
             case ReplicaDown():
-                del self._occupancy[event.replica]
+                del self._occupancy[event.replica], self._loads[event.replica]
                 self._forecasts.pop(event.replica, None)
-                self._freed.discard(event.replica)
+                self._stale.discard(event.replica)
                 self._full.pop(event.replica, None)
+                for living in self._living.values():
+                    living.pop(event.replica, None)
                 yield from self._admit(now)
             case _:
                 pass
@@ -159,7 +168,9 @@ class Predictive:
         yield from self._admit(now)
 
     def _granted(self, turn: TrajectoryView, replica: int, own: Forecast) -> None:
-        self._forecasts[replica].add(own)
+        found = self._forecast(replica)
+        found.add(own)
+        self._loads[replica] = found.load()
         self._settle(turn, running=True)
 
     def _turn_ended(self, subject: TrajectoryView, new_tokens: int) -> None:
@@ -178,19 +189,22 @@ class Predictive:
             self._queue.rank(subject.group)
         else:
             del self._members[subject.group]
+            self._living.pop(subject.group, None)
             self._queue.forget_group(subject.group)
             self._lengths.forget_group(subject.group)
 
     def _take_away(self, subject: TrajectoryView, home: int | None) -> None:
         if home is not None and home in self._occupancy:
-            self._occupancy[home].discard(subject.traj, subject.group, prompt_tokens=subject.prompt_tokens)
+            occupancy = self._occupancy[home]
+            occupancy.discard(subject.traj, subject.group, prompt_tokens=subject.prompt_tokens)
+            self._count(occupancy, subject.group, home)
             self._changed(home, freed=True)
 
     def _settle(self, subject: TrajectoryView, *, running: bool) -> None:
         """Write down where it stands, at its home."""
         assert subject.home is not None
-        length = _length(subject)
-        self._occupancy[subject.home].put(
+        length, occupancy = _length(subject), self._occupancy[subject.home]
+        occupancy.put(
             subject.traj,
             subject.group,
             prompt_tokens=subject.prompt_tokens,
@@ -198,14 +212,21 @@ class Predictive:
             length=length,
             running=running,
         )
+        self._count(occupancy, subject.group, subject.home)
         self._changed(subject.home)
+
+    def _count(self, occupancy: Occupancy, group: str, replica: int) -> None:
+        """Write down how many siblings live there."""
+        living = self._living.setdefault(group, {})
+        if siblings := occupancy.groups.get(group):
+            living[replica] = siblings
+        else:
+            living.pop(replica, None)
 
     def _changed(self, replica: int, *, freed: bool = False) -> None:
         """Look at the replica again: at once where somebody left, else when its forecast has aged."""
-        if freed:
-            self._freed.add(replica)
-            self._full.pop(replica, None)
-        elif self._aged(replica):
+        if freed or self._aged(replica):
+            self._stale.add(replica)
             self._full.pop(replica, None)
 
     def _aged(self, replica: int) -> bool:
@@ -242,31 +263,47 @@ class Predictive:
 
         Who has more work than one that found no room there finds none, either.
         """
-        open_ = [
-            replica
-            for replica, view in now.replicas.items()
-            if work < self._full.get(replica, float("inf")) and _can_hold(view, turn)
-        ]
-        if not open_:
+        full = self._full
+        if len(full) == len(self._loads) and work >= max(full.values(), default=0.0):
             return None
-        room_K = 1.0 - self.stagger * (1.0 - self._lengths.steady_K(turn.stage))
-        block = self.block if self._binds(turn, now) else 1
-        for replica in sorted(open_, key=lambda replica: self._preference(turn, replica, block)):
+        self._refresh()
+        room_K = None
+        if self.stagger:
+            room_K = 1.0 - self.stagger * (1.0 - self._lengths.steady_K(turn.stage))
+        for replica in self._candidates(turn, self._block(turn, now)):
+            view = now.replicas[replica]
+            if work >= full.get(replica, math.inf) or not _can_hold(view, turn):
+                continue
             own = self._own_forecast(turn, replica)
-            if self._forecast(replica).peak(self.safety, own, room_K) <= now.replicas[replica].kv_tokens:
+            if self._forecasts[replica].peak(self.safety, own, room_K) <= view.kv_tokens:
                 return replica, own
-            self._full[replica] = work
+            full[replica] = work
         return None
 
-    def _binds(self, turn: TrajectoryView, now: Observation) -> bool:
-        """Would KV be short if all trajectories ran at once, each with a prompt of its own?"""
-        each = self._lengths.peak_tokens(turn.stage, turn.prompt_tokens)
-        pools = sum(replica.kv_tokens for replica in now.replicas.values())
-        return len(now.trajectories) * each > GATHER_ABOVE * pools
+    def _candidates(self, turn: TrajectoryView, block: int) -> Iterator[int]:
+        """Replicas in the order in which the turn had better go there: home, blocks not yet full, the rest,
+        each by load."""
+        loads, home = self._loads, turn.home
+        if home is not None:
+            yield home
+        living = self._living.get(turn.group, {})
+        begun = [replica for replica, siblings in living.items() if siblings % block and replica != home]
+        if begun:
+            order = {replica: place for place, replica in enumerate(loads)}
+            yield from sorted(begun, key=lambda replica: (loads[replica], order[replica]))
+        for replica in sorted(loads, key=loads.__getitem__):
+            if replica != home and replica not in begun:
+                yield replica
 
-    def _preference(self, turn: TrajectoryView, replica: int, block: int) -> tuple[bool, bool, float]:
-        siblings = self._occupancy[replica].groups.get(turn.group, 0)
-        return replica != turn.home, siblings % block == 0, self._forecast(replica).area
+    def _block(self, turn: TrajectoryView, now: Observation) -> int:
+        """The smallest block with which all trajectories could run at once, as far as that helps."""
+        pools, block = sum(replica.kv_tokens for replica in now.replicas.values()), 1
+        while block < self.block:
+            each = self._lengths.peak_tokens(turn.stage, turn.prompt_tokens // block)
+            if len(now.trajectories) * each <= GATHER_ABOVE * pools:
+                break
+            block *= 2
+        return block
 
     def _work(self, turn: TrajectoryView) -> float:
         """Token-steps to come of its own tokens."""
@@ -274,43 +311,60 @@ class Predictive:
         return self._lengths.work(self._lengths.curve(turn.traj, turn.turns), at)
 
     def _better(self, turn: TrajectoryView, now: Observation) -> tuple[int, Forecast] | None:
-        """Where the turn had better go: its home is among those with the most work left, more than its share
-        of all work, and even with what is computed anew the other one has less."""
-        assert turn.home is not None
-        if self._moved + turn.context_tokens > self.move_share * self._generated or len(now.replicas) < 2:
+        """Where the turn had better go: its home's load is above the mean by more than chance, nobody's load
+        is so much higher that the tokens that may be computed anew are for them, and with them the least
+        loaded replica still ends before its home does without the turn.
+
+        Loads are those of the last forecasts; home and destination are looked at anew.
+        """
+        home, spare = turn.home, self.move_share * self._generated - self._moved
+        if len(self._loads) < 2 or turn.context_tokens > spare:
             return None
-        work, cost = self._work(turn), PREFILL_STEPS * turn.context_tokens
-        if work < MOVE_GAIN * cost:
+        assert home is not None
+        found = self._forecast(home)
+        if self._above(home, turn) <= 0.0:
             return None
-        known = self._forecasts
-        areas = {replica: known[replica].area if replica in known else 0.0 for replica in now.replicas}
-        home = areas[turn.home] = self._forecast(turn.home).area
-        waiting = self._queue.num_new * self._lengths.mean_work(turn.stage)
-        if home * len(areas) <= sum(areas.values()) + waiting:
+        loads, load = self._loads, self._loads[home]
+        relief = load - found.load(less=self._own_forecast(turn, home))
+        cost = PREFILL_STEPS * turn.context_tokens
+        if relief < MOVE_GAIN * cost:
             return None
-        if sum(area > home for area in areas.values()) > MOVE_TOP * len(areas):
+        if (
+            sum(other - load for other in loads.values() if other > load)
+            > spare * relief / turn.context_tokens
+        ):
             return None
-        to = min(areas, key=areas.__getitem__)
-        if home - work <= self._forecast(to).area + cost or not _can_hold(now.replicas[to], turn):
+        to = min(loads, key=loads.__getitem__)
+        own, there = self._own_forecast(turn, to), self._forecast(to)
+        if to == home or there.load(extra=own) + cost > load - relief / 2:
             return None
-        own = self._own_forecast(turn, to)
-        if self._forecast(to).peak(self.safety, own) > now.replicas[to].kv_tokens:
+        if not _can_hold(now.replicas[to], turn) or there.peak(self.safety, own) > now.replicas[to].kv_tokens:
             return None
         return to, own
+
+    def _above(self, replica: int, turn: TrajectoryView) -> float:
+        """By how much its load is above the mean, what waits included, beyond what chance may do to it."""
+        found = self._forecasts[replica]
+        waiting = self._queue.num_new * self._lengths.mean_work(turn.stage)
+        mean = (sum(self._loads.values()) + waiting) / len(self._loads)
+        chance = found.area / math.sqrt(max(1.0, float(found.count_K[0])))
+        return self._loads[replica] - mean - MOVE_ABOVE * chance
 
     def _own_forecast(self, turn: TrajectoryView, replica: int) -> Forecast:
         length, width = _length(turn), self._lengths.bin_tokens
         curve = self._lengths.curve(turn.traj, turn.turns)
         at = min(length // width, NUM_BINS - 1)
         going_on_K = self._lengths.going_on_NK(np.array([curve]), np.array([at]))[0]
-        shared = turn.group in self._occupancy[replica].groups
+        shared = replica in self._living.get(turn.group, {})
         extra = self._buffer_tokens + (0 if shared else turn.prompt_tokens)
-        return forecast_of_one(going_on_K, width, length, extra)
+        return forecast_of_one(
+            going_on_K, width, length, prompt_tokens=turn.prompt_tokens, extra_tokens=extra
+        )
 
     def _forecast(self, replica: int) -> Forecast:
         found = self._forecasts.get(replica)
-        if found is None or replica in self._freed or self._aged(replica):
-            self._freed.discard(replica)
+        if found is None or replica in self._stale:
+            self._stale.discard(replica)
             found = self._occupancy[replica].forecast(
                 self._lengths.going_on_NK,
                 self._lengths.num_curves,
@@ -318,7 +372,13 @@ class Predictive:
                 self._buffer_tokens,
             )
             self._forecasts[replica] = found
+            self._loads[replica] = found.load()
         return found
+
+    def _refresh(self) -> None:
+        """Forecast anew where the last one is stale."""
+        for replica in sorted(self._stale):
+            self._forecast(replica)
 
     def _pause(self, turn: TrajectoryView, now: Observation) -> bool:
         """Its home is predicted to overflow, and its KV is little: it had better wait for room anywhere."""
