@@ -36,6 +36,7 @@ from rocstar.train.config import ConfigError, ModelConfig, Recipe, StageConfig, 
 from rocstar.train.console import Console
 from rocstar.train.engines import Origin, open_learning_engine
 from rocstar.train.from_rollouts import Records, VersionCounter, recorded_source
+from rocstar.train.host_memory import keep_freed_memory
 from rocstar.train.live_source import live_source
 from rocstar.train.loop import run_stages
 from rocstar.train.metrics import MetricsWriter
@@ -48,7 +49,7 @@ from rocstar.train.run import Live, Publisher, Run
 from rocstar.train.run_directory import CONFIG, METRICS, claim, discard_if_unused
 from rocstar.train.source import OpenSource, Source
 from rocstar.train.stall import guarded, stall_s
-from rocstar.train.team import LearnerTeam, World, is_apart, shard
+from rocstar.train.team import LearnerTeam, World, is_apart, local_device, shard
 from rocstar.train.time_budget import TimeBudget
 from rocstar.train.trackers import Tracker, TrackerError, make_tracker
 
@@ -59,6 +60,8 @@ def train(recipe: Recipe, run_dir: Path, *, resume: bool, rollouts: Path | None 
         hide_servers(recipe.engine)
         check(recipe)
     world = World.join()
+    if local_device().type == "cpu":
+        keep_freed_memory()
     checkpoint.set_threads(world.threads(recipe.run.threads))
     try:
         if world.rank == 0:
