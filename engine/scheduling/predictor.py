@@ -90,6 +90,7 @@ class LengthPredictor:
     _shares: dict[int, list[float]] = field(default_factory=dict)
     """By stage: the share that ends before bin b."""
     _work: dict[tuple[int, int], float] = field(default_factory=dict)
+    _peaks: dict[tuple[str, int], float] = field(default_factory=dict)
 
     @property
     def num_curves(self) -> int:
@@ -175,8 +176,13 @@ class LengthPredictor:
 
     def peak_tokens(self, stage: str, prompt_tokens: int) -> float:
         """The most that one of the stage holds on average, over all steps since its start."""
-        going_on_K = self.going_on_NK(np.array([self._stages[stage]]), np.array([0]))[0]
-        return float(np.max(going_on_K * (prompt_tokens + np.arange(NUM_BINS) * self.bin_tokens)))
+        self._tables()
+        found = self._peaks.get((stage, prompt_tokens))
+        if found is None:
+            going_on_K = self.going_on_NK(np.array([self._stages[stage]]), np.array([0]))[0]
+            found = float(np.max(going_on_K * (prompt_tokens + np.arange(NUM_BINS) * self.bin_tokens)))
+            self._peaks[stage, prompt_tokens] = found
+        return found
 
     def steady_K(self, stage: str) -> Floats:
         """The share of a pool in steady state that those now in it still hold k bins of steps later.
@@ -224,7 +230,7 @@ class LengthPredictor:
         if self._windows is not None and self._news - self._known < max(4, self._known // 10):
             return
         self._known = self._news
-        self._work = {}
+        self._work, self._peaks = {}, {}
         for traj, length in self.positions():
             self.advance(traj, length)
         survival_CB = self._survival_CB()

@@ -4,13 +4,13 @@
               └ no KV ───────> queue (waiting.py): those that lost their KV, then one sibling of each group,
                                then the group that is expected to be the longest (this cuts the tail)
     anything that changes a replica ──> head of the queue ──> of the replicas where the predicted peak stays
-                               below the pool: one that gathers its siblings, else the one with the least work
+                               below the pool: one that gathers its siblings, else the one with the least load
               head fits nowhere ──> shorter ones go ahead of it, `backfill` token-steps per one of heads
 
 Prediction: lengths by stage, turn and group (predictor.py), summed to the distribution of the resident tokens
 of a replica at each step ahead (occupancy.py). Between turns only, a trajectory is taken from its replica: to
-the queue, where its KV is little and the replica is predicted to overflow; to the replica with the least work
-left, where its own has much more than it should, and what is recomputed is little against what is moved.
+the queue, where its KV is little and the replica is predicted to overflow; to the replica with the least
+load, where its own has much more than it should.
 """
 
 from __future__ import annotations
@@ -311,12 +311,9 @@ class Predictive:
         return self._lengths.work(self._lengths.curve(turn.traj, turn.turns), at)
 
     def _better(self, turn: TrajectoryView, now: Observation) -> tuple[int, Forecast] | None:
-        """Where the turn had better go: its home's load is above the mean by more than chance, nobody's load
-        is so much higher that the tokens that may be computed anew are for them, and with them the least
-        loaded replica still ends before its home does without the turn.
-
-        Loads are those of the last forecasts; home and destination are looked at anew.
-        """
+        """Where the turn had better go: its home's load is above the mean by more than chance, no higher ones
+        need the tokens that may be computed anew, and the least loaded replica ends before its home even so.
+        Loads are those of the last forecasts; home and destination are looked at anew."""
         home, spare = turn.home, self.move_share * self._generated - self._moved
         if len(self._loads) < 2 or turn.context_tokens > spare:
             return None
@@ -327,12 +324,8 @@ class Predictive:
         loads, load = self._loads, self._loads[home]
         relief = load - found.load(less=self._own_forecast(turn, home))
         cost = PREFILL_STEPS * turn.context_tokens
-        if relief < MOVE_GAIN * cost:
-            return None
-        if (
-            sum(other - load for other in loads.values() if other > load)
-            > spare * relief / turn.context_tokens
-        ):
+        first = sum(other - load for other in loads.values() if other > load)
+        if relief < MOVE_GAIN * cost or first > spare * relief / turn.context_tokens:
             return None
         to = min(loads, key=loads.__getitem__)
         own, there = self._own_forecast(turn, to), self._forecast(to)
