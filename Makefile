@@ -32,8 +32,8 @@ setup: $(VENV)/.rocstar-dev  ## build rocstar into .venv, with what tests and li
 quickstart: $(VENV)/.rocstar-runtime  ## build, then train a tiny model from nothing to a rising reward
 	$(BIN)/rocstar train $(RECIPE)
 
-test: setup  ## run the tests
-	$(BIN)/python -m pytest
+test: setup  ## run the tests, on up to four cores
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal
 
 lint: setup  ## ruff, mypy and clang-format, without changing a file
 	$(BIN)/ruff check .
