@@ -7,9 +7,9 @@ prompts shared by siblings, tool results behind each turn, different batch limit
 CPU time of the engine's own thread, so that other work on the machine matters little; tools take none.
 
 Fit: without tool waits the composition of every forward follows from the lengths alone, so one simulation per
-rollout gives the number of forwards and the sums of rows, context, new tokens, query-key pairs and the cached
-tokens that prefills read. The measured times of the even-numbered rollouts, each counted alike, give the
-six coefficients by least squares with none below zero. Prediction: simulate the odd-numbered ones with them.
+rollout gives the number of forwards and the sums of rows, context, new tokens and query-key pairs in them.
+The measured times of the even-numbered rollouts, divided by themselves so that each counts alike, give the
+five coefficients by least squares with none below zero. Prediction: simulate the odd-numbered ones with them.
 """
 
 from __future__ import annotations
@@ -43,16 +43,7 @@ from rocstar.engine.sim.work import TrajectoryWork, TurnWork, Workload
 CONTEXT = 2048
 PREFILL_TOKENS = 2048
 VOCAB = 512
-TERMS = (
-    "forward_s",
-    "request_s",
-    "context_token_s",
-    "prefill_token_s",
-    "prefill_pair_s",
-    "prefill_context_token_s",
-)
-TERMS_CHOSEN_ON_SEED = 1
-"""The last term was added after a look at this seed's rollouts, so another seed has to confirm it."""
+TERMS = ("forward_s", "request_s", "context_token_s", "prefill_token_s", "prefill_pair_s")
 BAR = 0.15
 
 
@@ -169,7 +160,7 @@ def fly(work: Workload, case: Case, cost: CostModel) -> Flight:
 
 
 def features(work: Workload, case: Case) -> list[float]:
-    """What the six terms are multiplied with."""
+    """What the five terms are multiplied with."""
     some = CostModel(
         forward_s=1e-3,
         request_s=1e-4,
@@ -185,7 +176,6 @@ def features(work: Workload, case: Case) -> list[float]:
         float(t.context_read),
         float(t.prefill_tokens),
         t.pairs,
-        float(t.prefill_context),
     ]
 
 
@@ -240,8 +230,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "command": " ".join(["python", "benchmarks/fit_cost_model.py", *sys.argv[1:]]),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
-        "seed": options.seed,
-        "terms_chosen_on_seed": TERMS_CHOSEN_ON_SEED,
         "cost": asdict(cost),
         "held_out": {
             "rollouts": len(errors),

@@ -32,11 +32,7 @@ z = a / P it is the total work at the batch that fills the pool; a batch of at m
 that many tokens with h = 1; and at z = 0 it knows that nobody can batch a trajectory of n tokens so widely
 that n forwards take longer than T. (In between it was never better.) Retraction, eviction and migration only
 add tokens to compute, and idle KV only takes room; prefills that ride on decode steps (`mixed`) add their
-tokens' cost to a forward and save its fixed part, so there prefill_s counts the tokens alone.
-
-A prefill pays f per cached token. A turn finds at most what its trajectory, or in a shared prompt a sibling,
-computed before; where m of these were dropped it saves f * m, but computes m more at d. So each turn counts
-all of them once, at min(d, f); what the later chunks of a long prefill read again is left out. QED
+tokens' cost to a forward and save its fixed part, so there prefill_s counts the tokens alone. QED
 """
 
 from __future__ import annotations
@@ -47,7 +43,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rocstar.engine.sim.cost import Cluster, CostModel, ReplicaModel, pairs
+from rocstar.engine.sim.cost import Cluster, ReplicaModel, pairs
 from rocstar.engine.sim.work import TrajectoryWork, Workload
 
 Array = NDArray[np.floating]
@@ -84,11 +80,7 @@ def lower_bound(workload: Workload, cluster: Cluster) -> LowerBound:
 
 
 def alone_s(work: TrajectoryWork, model: ReplicaModel) -> float:
-    """How long one trajectory takes on an idle replica that keeps its KV.
-
-    Exact if cached tokens cost a prefill nothing; else exact unless they cost more than new ones, or a
-    prefill takes several chunks.
-    """
+    """How long one trajectory takes on an idle replica that keeps its KV."""
     cost, seconds, cached = model.cost, 0.0, 0
     for context, turn in work.contexts():
         seconds += _prefill_s(model, cached, context)
@@ -100,13 +92,7 @@ def alone_s(work: TrajectoryWork, model: ReplicaModel) -> float:
 def _prefill_s(model: ReplicaModel, cached: int, context: int) -> float:
     new = context - cached
     forwards = -(-new // model.chunk_tokens)
-    seconds = model.cost.prefill_s(new, pairs(cached, new), 0) + (forwards - 1) * model.cost.forward_s
-    return seconds + _cached_token_s(model.cost) * cached
-
-
-def _cached_token_s(cost: CostModel) -> float:
-    """The least that a token of a turn's context costs its prefill: read from the cache or computed again."""
-    return min(cost.prefill_token_s, cost.prefill_context_token_s)
+    return model.cost.prefill_s(new, pairs(cached, new)) + (forwards - 1) * model.cost.forward_s
 
 
 class _Items:
@@ -117,7 +103,7 @@ class _Items:
         siblings = Counter(t.group for t in workload.trajectories)
         rows: list[tuple[int, int, int, float]] = []
         own: list[float] = []
-        new_tokens, attended, found = 0, 0.0, 0
+        new_tokens, attended = 0, 0.0
         prompts: set[str] = set()
         for i, work in enumerate(workload.trajectories):
             p = work.prompt_tokens
@@ -129,7 +115,6 @@ class _Items:
                 rows.append((i, context, turn.new_tokens - 1, shared))
                 new_tokens += context - cached
                 attended += pairs(cached, context - cached)
-                found += cached
                 busy += _prefill_s(model, 0 if first else cached, context) + turn.tool_s
                 cached, first = context + turn.new_tokens - 1, False
             own.append(busy)
@@ -140,10 +125,7 @@ class _Items:
         self.n = np.bincount(self.turn_of, self.steps)
         forwards = 0.0 if cost.mixed else new_tokens / model.chunk_tokens
         self.prefill_s = (
-            cost.forward_s * forwards
-            + cost.prefill_token_s * new_tokens
-            + cost.prefill_pair_s * attended
-            + _cached_token_s(cost) * found
+            cost.forward_s * forwards + cost.prefill_token_s * new_tokens + cost.prefill_pair_s * attended
         )
 
     def solve(self, replicas: int, share: float, *, by_batch: bool) -> float:

@@ -52,7 +52,6 @@ def place(workload: Workload, cluster: Cluster, end_s: float) -> dict[str, int] 
     for t in sorted(workload.trajectories, key=lambda t: -t.generated_tokens):
         work = sum(
             (FORWARDS_PER_TURN * cost.forward_s + cost.prefill_token_s * (turn.tool_tokens + 1))
-            + cost.prefill_context_token_s * x
             + turn.new_tokens * (cost.request_s + cost.context_token_s * (x + turn.new_tokens / 2))
             for x, turn in t.contexts()
         )

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
 
 from rocstar.engine.scheduling.policies import POLICIES
@@ -162,16 +162,12 @@ def _cluster(options: argparse.Namespace) -> Cluster:
 def load_cost(path: Path) -> CostModel:
     """A cost model from JSON. UsageError names a coefficient that is missing or unknown."""
     names = {f.name for f in fields(CostModel)}
-    optional = {f.name for f in fields(CostModel) if f.default is not MISSING}
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"--cost {path}: {error}") from error
-    if not isinstance(values, dict) or not names - optional <= values.keys() <= names:
-        raise UsageError(
-            f"--cost {path}: must hold exactly {', '.join(sorted(names))} "
-            f"({' and '.join(sorted(optional))} may be absent)"
-        )
+    if not isinstance(values, dict) or not names - {"mixed"} <= values.keys() <= names:
+        raise UsageError(f"--cost {path}: must hold exactly {', '.join(sorted(names))} (mixed may be absent)")
     try:
         return CostModel(**values)
     except (TypeError, ValueError) as error:

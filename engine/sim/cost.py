@@ -1,12 +1,8 @@
 """What one forward of a replica costs, in seconds.
 
     decode   a + b * requests + c * context                (context: KV tokens that the step reads)
-    prefill  a + d * new + e * attended + f * cached       (attended: query-key pairs, see `pairs`;
-                                                            cached: KV tokens before each request's new ones)
-    mixed    a + b * requests + c * context + d * new + e * attended + f * cached
-
-The last term is what it takes to fetch a request's cached KV once, however few tokens are new: a later turn's
-prefill is little else. A prefill in several chunks fetches in each what lies before that chunk.
+    prefill  a + d * new + e * attended                    (attended: query-key pairs, see `pairs`)
+    mixed    a + b * requests + c * context + d * new + e * attended
 
 Without `mixed` a prefill is a forward of its own and decoding waits for it (SGLang's default); with it the
 running requests ride along and each gets a token (chunked prefill piggybacked; our embedded engine).
@@ -20,23 +16,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModel:
-    """Seconds per forward, request, context token; in a prefill per new token, query-key pair, cached token.
-
-    The first > 0, all >= 0.
-    """
+    """Seconds per forward, request, context token, new token, query-key pair: the first > 0, all >= 0."""
 
     forward_s: float
     request_s: float
     context_token_s: float
     prefill_token_s: float
     prefill_pair_s: float
-    prefill_context_token_s: float = 0.0
     mixed: bool = False
 
     def __post_init__(self) -> None:
-        decode = (self.request_s, self.context_token_s)
-        prefill = (self.prefill_token_s, self.prefill_pair_s, self.prefill_context_token_s)
-        if not self.forward_s > 0 or not all(term >= 0 for term in decode + prefill):
+        terms = (self.request_s, self.context_token_s, self.prefill_token_s, self.prefill_pair_s)
+        if not self.forward_s > 0 or not all(term >= 0 for term in terms):
             raise ValueError(f"a forward must cost something, and nothing less than 0: {self}")
 
     def decode_s(self, steps: int, requests: int, context: int) -> float:
@@ -63,10 +54,9 @@ class CostModel:
             steps += 1
         return steps
 
-    def prefill_s(self, new: int, attended: float, cached: int) -> float:
-        """One forward that computes `new` tokens behind `cached` ones, without requests that ride along."""
-        seconds = self.forward_s + self.prefill_token_s * new + self.prefill_pair_s * attended
-        return seconds + self.prefill_context_token_s * cached
+    def prefill_s(self, new: int, attended: float) -> float:
+        """One forward that computes `new` tokens, without requests that ride along."""
+        return self.forward_s + self.prefill_token_s * new + self.prefill_pair_s * attended
 
 
 def pairs(cached: int, new: int) -> float:

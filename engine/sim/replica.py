@@ -49,14 +49,12 @@ class Request:
 @dataclass(slots=True)
 class Totals:
     """Sums over a replica's life; `kv_token_s` and `running_s` are integrals over time. `forwards`,
-    `decode_tokens`, `context_read`, `prefill_tokens`, `pairs` and `prefill_context` times the cost model's
-    terms are busy_s."""
+    `decode_tokens`, `context_read`, `prefill_tokens` and `pairs` times the cost model's terms are busy_s."""
 
     busy_s: float = 0.0
     forwards: int = 0
     context_read: int = 0
     pairs: float = 0.0
-    prefill_context: int = 0
     prefill_s: float = 0.0
     decode_tokens: int = 0
     prefill_tokens: int = 0
@@ -223,8 +221,7 @@ class Replica:
     def _prefill_duration(self) -> float:
         cost, batch = self.model.cost, len(self.running)
         new = sum(tokens for _, tokens in self._chunks)
-        attended = sum(pairs(r.done, tokens) for r, tokens in self._chunks)
-        seconds = cost.prefill_s(new, attended, sum(r.done for r, _ in self._chunks))
+        seconds = cost.prefill_s(new, sum(pairs(r.done, tokens) for r, tokens in self._chunks))
         self._rides = cost.mixed and batch > 0 and self.pool.make_room(batch)
         if self._rides:
             seconds += cost.request_s * batch + cost.context_token_s * self.context
@@ -238,7 +235,6 @@ class Replica:
         for request, tokens in self._chunks:
             self.totals.prefill_tokens += tokens
             self.totals.pairs += pairs(request.done, tokens)
-            self.totals.prefill_context += request.done
             self.totals.recomputed_tokens += max(0, min(request.seen, request.done + tokens) - request.done)
             request.done += tokens
             request.seen = max(request.seen, request.done)

@@ -25,7 +25,6 @@ def random_cost(rng: random.Random, *, mixed: bool) -> CostModel:
         context_token_s=rng.uniform(0, 1e-4),
         prefill_token_s=rng.uniform(0, 1e-3),
         prefill_pair_s=rng.uniform(0, 1e-5),
-        prefill_context_token_s=rng.uniform(0, rng.choice([1e-5, 1e-3])),
         mixed=mixed,
     )
 

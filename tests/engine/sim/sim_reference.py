@@ -208,7 +208,6 @@ class StepByStep:
             box.rides = cost.mixed and bool(box.running) and self.make_room(box, len(box.running))
             seconds = cost.forward_s
             for trip, tokens in box.chunks:
-                seconds += cost.prefill_context_token_s * trip.computing
                 for k in range(tokens):
                     seconds += cost.prefill_token_s + cost.prefill_pair_s * (trip.computing + k + 0.5)
             if box.rides:

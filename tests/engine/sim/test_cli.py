@@ -61,11 +61,7 @@ def test_a_cost_model_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[
     path.write_text(json.dumps(cost))
     arguments = [*SMALL, "--policies", "round_robin", "--json", "--cost", str(path)]
     assert main(arguments) == 0
-    without = json.loads(capsys.readouterr().out)["policies"][0]["makespan_s"]
-    assert without > 1000
-    path.write_text(json.dumps({**cost, "prefill_context_token_s": 1e-3}))
-    assert main(arguments) == 0
-    assert json.loads(capsys.readouterr().out)["policies"][0]["makespan_s"] > without
+    assert json.loads(capsys.readouterr().out)["policies"][0]["makespan_s"] > 1000
     path.write_text(json.dumps({**cost, "forward": 1}))
     assert main(arguments) == 2
     assert "must hold exactly" in capsys.readouterr().err

@@ -17,12 +17,7 @@ from rocstar.engine.sim.work import TrajectoryWork, TurnWork, Workload
 from rocstar.engine.sim.workloads import generate
 
 SLOW = CostModel(
-    forward_s=1e-2,
-    request_s=1e-3,
-    context_token_s=1e-5,
-    prefill_token_s=1e-4,
-    prefill_pair_s=1e-7,
-    prefill_context_token_s=3e-6,
+    forward_s=1e-2, request_s=1e-3, context_token_s=1e-5, prefill_token_s=1e-4, prefill_pair_s=1e-7
 )
 
 
@@ -81,25 +76,16 @@ def test_conservation(policy: str, kv_tokens: int, name: str, monkeypatch: pytes
 
 def test_one_trajectory_alone_by_hand() -> None:
     """Prompt 10, two turns of 3 and 2 tokens, 5 tokens of tool text that take 0.7 s."""
-    a, b, c, d, e, f = 1e-2, 1e-3, 1e-5, 1e-4, 1e-7, 3e-6
+    a, b, c, d, e = 1e-2, 1e-3, 1e-5, 1e-4, 1e-7
     first = a + d * 10 + e * 50
     decode = 2 * (a + b) + c * (10 + 11)
-    # KV of the third token was never computed: the second turn's input is it and the tool's five, behind 12.
-    second = a + d * 6 + e * (6 * 12 + 18) + f * 12
+    # KV of the third token was never computed: the second turn's input is it and the tool's five.
+    second = a + d * 6 + e * (6 * 12 + 18)
     last = a + b + c * 18
     work = one("t", (3, 5, 0.7), (2, 0, 0.0))
     flight = fly(Workload(name="w", trajectories=(work,)), cluster(1000))
     assert flight.makespan_s == pytest.approx(first + decode + 0.7 + second + last, rel=1e-12)
     assert flight.makespan_s == pytest.approx(alone_s(work, flight.cluster.model), rel=1e-12)
-
-
-def test_each_chunk_reads_what_lies_before_it() -> None:
-    """A prompt of 10 in chunks of 4: the second finds 4 tokens, the third 8."""
-    on = cluster(1000)
-    on = replace(on, model=replace(on.model, chunk_tokens=4))
-    flight = fly(Workload(name="w", trajectories=(one("t", (1, 0, 0.0)),)), on)
-    assert flight.replicas[0].totals.prefill_context == 4 + 8
-    assert flight.makespan_s == pytest.approx(3 * 1e-2 + 10 * 1e-4 + 50 * 1e-7 + 12 * 3e-6, rel=1e-12)
 
 
 def test_siblings_share_their_prompt() -> None:

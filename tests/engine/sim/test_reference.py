@@ -48,16 +48,6 @@ def test_same_schedule_as_step_by_step(mixed: bool, tight: bool) -> None:
                 box.decoded,
                 box.preemptions,
             ), label
-            cost = cluster.model.cost
-            assert got.busy_s == pytest.approx(
-                cost.forward_s * got.forwards
-                + cost.request_s * got.decode_tokens
-                + cost.context_token_s * got.context_read
-                + cost.prefill_token_s * got.prefill_tokens
-                + cost.prefill_pair_s * got.pairs
-                + cost.prefill_context_token_s * got.prefill_context,
-                rel=1e-9,
-            ), label
         preemptions += sum(r.totals.preemptions for r in fast.replicas)
         evictions += sum(r.pool.evicted_tokens for r in fast.replicas)
         recomputed += sum(r.totals.recomputed_tokens for r in fast.replicas)
