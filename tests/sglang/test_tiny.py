@@ -261,10 +261,10 @@ class Elsewhere:
         return self.engines[0].load()
 
     async def publish(self, version: int, source: Any = None) -> None:
-        raise NotImplementedError
+        raise AssertionError("nothing is published in this rollout")
 
     async def abort(self, request_id: str) -> None:
-        raise NotImplementedError
+        raise AssertionError("nothing is aborted in this rollout")
 
     def join(self, request_ids: Sequence[str]) -> None:
         pass

@@ -150,6 +150,8 @@ async def _refusals(p: Player) -> None:
 async def _capacity(p: Player) -> None:
     clipped = generate_body(prompt(100, salt=1), 2500, rid="clip")
     await p.call("generate_clipped", "/generate", clipped)
+    # The answer comes before the scheduler is idle, and until then a flush is refused.
+    await p.until(lambda load: load["num_running_reqs"] + load["num_waiting_reqs"] == 0)
     await p.call("flush", "/flush_cache", {})
 
 
