@@ -3,7 +3,8 @@
     bad_batch/NAME.json          each microbatch by itself: trajectories, loss, gradient norm
     bad_batch/NAME.safetensors   K.ids, K.weights, K.logprobs, ...: the tensors of microbatch K
 
-No weight was changed, so the same batch under the last checkpoint shows the same again.
+Of a batch that holds a value that is no number there are no losses, gradient norms and log-probs: null. If no
+weight was changed, the same batch under the last checkpoint shows the same again.
 """
 
 from __future__ import annotations
@@ -63,10 +64,9 @@ def _tensors(part: BadMicroBatch) -> dict[str, Tensor]:
         "advantages": micro.advantages_T,
         "rollout_logprobs": micro.rollout_logprobs_T,
         "logprobs": part.logprobs_T,
+        "old_logprobs": part.old_logprobs_T,
     }
-    if part.old_logprobs_T is not None:
-        found["old_logprobs"] = part.old_logprobs_T
-    return {name: tensor.contiguous() for name, tensor in found.items()}
+    return {name: tensor.contiguous() for name, tensor in found.items() if tensor is not None}
 
 
 def _told(part: BadMicroBatch) -> dict[str, Any]:
@@ -76,10 +76,16 @@ def _told(part: BadMicroBatch) -> dict[str, Any]:
         "loss_tokens": part.micro.num_loss_tokens,
         "loss": _number(part.loss),
         "grad_norm": _number(part.grad_norm),
-        "logprobs_not_finite": int((~part.logprobs_T.isfinite()).sum()),
+        "logprobs_not_finite": _not_finite(part.logprobs_T),
+        "advantages_not_finite": _not_finite(part.micro.advantages_T),
+        "rollout_logprobs_not_finite": _not_finite(part.micro.rollout_logprobs_T),
     }
 
 
-def _number(value: float) -> float | str:
+def _not_finite(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else int((~tensor.isfinite()).sum())
+
+
+def _number(value: float | None) -> float | str | None:
     """JSON has no NaN."""
-    return value if math.isfinite(value) else str(value)
+    return value if value is None or math.isfinite(value) else str(value)

@@ -71,6 +71,20 @@ class MicroBatch:
     def num_loss_tokens(self) -> int:
         return len(self.targets_T)
 
+    def unusable(self, vocabulary: int) -> list[str]:
+        """Names of what no loss can be made of: not finite, or ids outside the vocabulary."""
+        ids = torch.cat([self.ids_I, self.targets_T])
+        fine = {
+            "ids": bool(((ids >= 0) & (ids < vocabulary)).all()),
+            "weights": bool(self.weights_T.isfinite().all()),
+            "advantages": bool(self.advantages_T.isfinite().all()),
+            "rollout_logprobs": bool(self.rollout_logprobs_T.isfinite().all()),
+        }
+        return [name for name in CHECKED if not fine[name]]
+
+
+CHECKED = ("ids", "weights", "advantages", "rollout_logprobs")
+
 
 def policy_examples(
     trajectories: Sequence[Trajectory],

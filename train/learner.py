@@ -1,6 +1,9 @@
 """The update: forward, loss, backward over microbatches, one optimizer step. Owns weights and optimizer.
 
-    Example -> pack -> [forward, fused loss, backward per microbatch] -> clip -> check -> gate -> step
+    Example -> pack -> check -> [forward, loss, backward per microbatch] -> clip -> check -> gate -> step
+
+Who waits: each rank for all others in every forward, backward and check. So nothing that depends on one
+rank's part of the batch may raise there alone: verdicts are agreed upon, and all ranks stop or none.
 
 All weights of a step come from its global token counts, so four microbatches equal one, and several ranks
 equal one: FSDP averages gradients over ranks, hence the factor `world_size` on every loss.
@@ -10,9 +13,11 @@ Legend: T tokens with loss, D hidden size, V vocabulary.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,7 +28,7 @@ from rocstar.kernels.cpu_products import fast_products
 from rocstar.kernels.grpo import fused_linear_grpo, fused_linear_nll, linear_logprobs
 from rocstar.kernels.tokens import CLIP_HIGH, CLIP_LOW, LossSpec, TisOf, Tokens, TokenStats
 from rocstar.train.algorithm.off_policy import Corrected, Correction, Gate, correct, measure, token_factors
-from rocstar.train.batch import MicroBatch, last_token
+from rocstar.train.batch import CHECKED, MicroBatch, last_token
 from rocstar.train.loss_stats import LossStats, worst_tokens
 from rocstar.train.optim import Optimizers, OptimSpec, build
 from rocstar.train.policy_model import Head, PolicyModel
@@ -31,22 +36,28 @@ from rocstar.train.policy_model import Head, PolicyModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadMicroBatch:
-    """What one microbatch of a stopped step gave, by itself, under the unchanged weights."""
+    """What one microbatch of a stopped step gave, by itself, under the weights that stopped it.
+
+    None: not made, as the batch was found unusable before.
+    """
 
     micro: MicroBatch
-    logprobs_T: Tensor
-    old_logprobs_T: Tensor | None
-    loss: float
-    grad_norm: float
+    logprobs_T: Tensor | None = None
+    old_logprobs_T: Tensor | None = None
+    loss: float | None = None
+    grad_norm: float | None = None
 
 
 class NonFiniteGradientError(Exception):
-    """A loss or the gradient norm is NaN or infinite; raised on every rank, before any weight changed."""
+    """A loss, the gradient norm or a value of the batch is NaN or infinite; raised on every rank.
+
+    What is wrong with the batch is found before any weight changed; what comes of it, before that update.
+    """
 
     def __init__(self, message: str, parts: Sequence[BadMicroBatch] = ()) -> None:
         super().__init__(message)
         self.parts = list(parts)
-        """The microbatches of this rank's update."""
+        """This rank's microbatches of that update; of all updates, if the batch is what is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +210,7 @@ class Learner:
         ratios need, of the first one's by its own. Then the gate decides, the same on every rank;
         `bad_before` counts the steps in a row before this one that were beyond its bounds.
         """
+        self._check([micro for micros in updates for micro in micros])
         later = [self.logprobs(micros, settings.temperature) for micros in updates[1:]]
         total = LossStats()
         for k, micros in enumerate(updates):
@@ -217,10 +229,29 @@ class Learner:
 
     def imitation_step(self, micros: Sequence[MicroBatch]) -> LossStats:
         """One optimizer step of the cold start."""
+        self._check(micros)
         total = LossStats()
         norm, _ = self._gradient(micros, None, None, total)
         self._step(norm, total)
         return total
+
+    def _check(self, micros: Sequence[MicroBatch]) -> None:
+        """Look at a batch before any of it is used.
+
+        Raises:
+            NonFiniteGradientError: on every rank, if on any of them a microbatch is unusable.
+        """
+        any_model: Any = self.model  # transformers has no types for it
+        vocabulary = any_model.get_output_embeddings().weight.shape[0]
+        found = {name for micro in micros for name in micro.unusable(vocabulary)}
+        bad = torch.tensor([name in found for name in CHECKED], dtype=torch.int32)
+        if self.world_size > 1:
+            dist.all_reduce(bad, dist.ReduceOp.MAX)
+        names = ", ".join(itertools.compress(CHECKED, bad.tolist()))
+        if names:
+            why = f"a value that is not finite, or an id outside the vocabulary of {vocabulary}, in {names}"
+            parts = [BadMicroBatch(micro=micro) for micro in micros]
+            raise NonFiniteGradientError(f"{why}; no weight was changed", parts)
 
     def _gradient(
         self,
@@ -251,7 +282,12 @@ class Learner:
             dist.all_reduce(verdict, dist.ReduceOp.MIN)
         if not int(verdict):
             parts = self._one_by_one(micros, olds, settings)
-            raise NonFiniteGradientError(f"gradient norm {norm}, loss {loss}; no weight was changed", parts)
+            why = f"gradient norm {norm}, loss {loss}"
+            if math.isfinite(norm) and math.isfinite(loss):
+                why += ", but a log-prob or another rank's loss is not finite"
+            made = len(total.grad_norms)
+            changed = f"{made} earlier updates of the batch were made" if made else "no weight was changed"
+            raise NonFiniteGradientError(f"{why}; {changed}", parts)
         return norm, logprobs
 
     def _micro_backward(

@@ -1,8 +1,12 @@
-"""Batches that teach nothing: each is a counted skip, and none moves a weight."""
+"""Batches that teach nothing are counted skips, and one that cannot be used ends the run; no weight moves."""
 
 import dataclasses
+import json
+import math
+from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from rocstar.engine.types import (
     Failed,
@@ -15,8 +19,11 @@ from rocstar.engine.types import (
     Trajectory,
     TrajectoryKey,
 )
-from rocstar.train.config import Recipe, RlConfig
-from rocstar.train.loop import pack_updates
+from rocstar.train.bad_batch import stops_run
+from rocstar.train.config import Recipe, RlConfig, ScratchConfig, TrainingStopped
+from rocstar.train.learner import Learner
+from rocstar.train.loop import loss_settings, pack_updates
+from rocstar.train.scratch import build_model
 from rocstar.train.selection import Selection, select
 from rocstar.train.step_metrics import rollout_metrics
 
@@ -82,3 +89,24 @@ def test_an_update_without_a_loss_token_is_left_out() -> None:
     ]
     left = pack_updates(dataclasses.replace(selection, kept=kept), RECIPE, step=1)
     assert [[m.names_S for m in micros] for micros in left] == [[m.names_S for m in both[1]]]
+
+
+def test_a_batch_with_an_advantage_that_is_no_number_ends_the_run_and_is_left_on_disk(
+    tmp_path: Path,
+) -> None:
+    """Before anything is made of it: there is no loss to tell, only where the value lies."""
+    selection = selected([1.0, 0.0, 1.0, 0.0])
+    advantages = [math.nan, *selection.advantages[1:]]
+    updates = pack_updates(dataclasses.replace(selection, advantages=advantages), RECIPE, step=1)
+    scratch = ScratchConfig(hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1, intermediate_size=64)
+    with (
+        pytest.raises(TrainingStopped, match=r"step_000001: a value that is not finite.* in advantages; no"),
+        stops_run(tmp_path, "step_000001"),
+    ):
+        Learner(build_model(scratch, 40, seed=0)).policy_step(updates, loss_settings(RECIPE))
+    told = json.loads((tmp_path / "bad_batch/step_000001.json").read_text())["microbatches"]
+    tensors = load_file(tmp_path / "bad_batch/step_000001.safetensors")
+    bad = [k for k, part in enumerate(told) if part["advantages_not_finite"]]
+    assert len(told) == 2 and len(bad) == 1 and str(selection.kept[0].key) in told[bad[0]]["trajectories"]
+    assert told[bad[0]]["advantages_not_finite"] == 3 == int(tensors[f"{bad[0]}.advantages"].isnan().sum())
+    assert {part["loss"] for part in told} == {part["logprobs_not_finite"] for part in told} == {None}

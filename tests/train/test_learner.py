@@ -333,6 +333,44 @@ def test_a_gradient_that_is_not_finite_changes_nothing(
     assert stopped.value.parts and all(math.isnan(part.loss) for part in stopped.value.parts)
 
 
+@pytest.mark.parametrize("correction", list(Correction))
+@pytest.mark.parametrize("update", [0, 1])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("advantages", math.nan),
+        ("advantages", -math.inf),
+        ("rollout_logprobs", -math.inf),
+        ("weights", math.nan),
+        ("ids", VOCAB),
+        ("ids", -1),
+    ],
+)
+def test_a_batch_that_holds_no_number_is_refused_before_its_first_update(
+    correction: str, update: int, name: str, value: float
+) -> None:
+    made = learner()
+    parts = [pack(rows, tokens_per_microbatch=1000)[0] for rows in (examples()[:2], examples()[2:])]
+    field = {"ids": "targets_T"}.get(name, f"{name}_T")
+    values = getattr(parts[update], field).clone()
+    values[1] = value
+    parts[update] = dataclasses.replace(parts[update], **{field: values})
+    before = weights_of(made)
+    with pytest.raises(NonFiniteGradientError, match=f"in {name}; no weight was changed") as stopped:
+        made.policy_step([[part] for part in parts], settings(correction))
+    assert [part.micro for part in stopped.value.parts] == parts and not gradients(made)
+    assert all(torch.equal(a, b) for a, b in zip(before, weights_of(made), strict=True))
+
+
+def test_a_later_update_that_overflows_says_that_weights_were_changed() -> None:
+    made = learner()
+    rows = [*examples()[:2], *(dataclasses.replace(example, advantage=1e30) for example in examples()[2:])]
+    before = weights_of(made)
+    with pytest.raises(NonFiniteGradientError, match=r"norm inf.*; 1 earlier updates of the batch"):
+        made.policy_step([pack(part, tokens_per_microbatch=1000) for part in (rows[:2], rows[2:])], SETTINGS)
+    assert not all(torch.equal(a, b) for a, b in zip(before, weights_of(made), strict=True))
+
+
 def test_a_norm_that_overflows_stops_a_step_whose_losses_are_numbers() -> None:
     made = learner()
     rows = [dataclasses.replace(example, advantage=1e30) for example in examples()]

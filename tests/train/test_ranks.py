@@ -83,3 +83,22 @@ def test_what_is_not_finite_stops_all_ranks_and_rank_0_has_every_microbatch(
         assert stopped["names"] == [f"0/{k}" for k in range(7)], (name, size)
         assert "no weight was changed" in stopped["message"]
         assert all(math.isnan(norm) for norm in stopped["norms"])
+
+
+def test_what_one_rank_alone_cannot_use_stops_all_of_them_before_any_work(
+    learned: dict[tuple[str, int], Any],
+) -> None:
+    """The value lies in a microbatch of the last rank; rank 0 names it and has the microbatches of all."""
+    for (name, size), result in learned.items():
+        for what, stopped in zip(
+            ("advantages", "rollout_logprobs", "weights"), result["spoiled"], strict=True
+        ):
+            assert stopped is not None, (name, size, what)
+            assert stopped["message"] == (
+                "a value that is not finite, or an id outside the vocabulary of 40, "
+                f"in {what}; no weight was changed"
+            )
+            assert stopped["names"] == sorted(f"0/{k}" for k in range(12))
+            assert len(stopped["bad"]) == 1 and set(stopped["norms"]) == {None}
+        for weight, after in zip(result["weights"].values(), result["weights_after"].values(), strict=True):
+            assert torch.equal(weight, after)

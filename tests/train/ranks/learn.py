@@ -124,19 +124,45 @@ async def lead(team: LearnerTeam, settings: LossSettings) -> dict[str, Any]:
         "weights": {name: w.detach().clone() for name, w in weights},
         "dtypes": {str(p.dtype) for p in team.learner.model.parameters()},
     }
+    result["spoiled"] = [await stopped(team, settings, bad) for bad in spoiled(team.world.size)]
+    after = await team.full_weights(2) or checkpoint.full_weights(team.learner.model)
+    result["weights_after"] = {name: w.detach().clone() for name, w in after}
     with torch.no_grad():
         next(team.learner.model.parameters()).mul_(math.nan)
-    try:
-        await team.policy_step(updates(0), settings)
-    except NonFiniteGradientError as error:
-        names = sorted(name for part in error.parts for name in part.micro.names_S if name)
-        result["stopped"] = {
-            "message": str(error),
-            "names": names,
-            "norms": [p.grad_norm for p in error.parts],
-        }
+    result["stopped"] = await stopped(team, settings, updates(0))
     await team.stop()
     return result
+
+
+def spoiled(size: int) -> list[list[list[MicroBatch]]]:
+    """Batches that each hold one thing that is no number, on the last rank alone: an advantage of the first
+    update, a rollout log-prob of the second one, and the weight of a token."""
+    found = []
+    for update, name in enumerate(("advantages_T", "rollout_logprobs_T", "weights_T")):
+        batch = updates(0)
+        micros = batch[update % 2]
+        micro = micros[size - 1]
+        values = getattr(micro, name).clone()
+        values[-1] = math.nan
+        micros[size - 1] = dataclasses.replace(micro, **{name: values})
+        found.append(batch)
+    return found
+
+
+async def stopped(
+    team: LearnerTeam, settings: LossSettings, batch: list[list[MicroBatch]]
+) -> dict[str, Any] | None:
+    """What rank 0 is told of a batch that stops the step; None if none did."""
+    try:
+        await team.policy_step(batch, settings)
+    except NonFiniteGradientError as error:
+        return {
+            "message": str(error),
+            "names": sorted(name for part in error.parts for name in part.micro.names_S if name),
+            "norms": [part.grad_norm for part in error.parts],
+            "bad": [part.micro.names_S for part in error.parts if part.micro.unusable(VOCAB)],
+        }
+    return None
 
 
 def learn(rank: int, size: int, out: Path) -> None:
