@@ -6,12 +6,13 @@ opened alone:        engine on a model that stays
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -22,21 +23,20 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rocstar.engine.fleet import Fleet, FleetLimits
 from rocstar.engine.inference.base import Inference
 from rocstar.engine.inference.embedded import EmbeddedEngine
-from rocstar.engine.inference.sglang.canary import Canary
 from rocstar.engine.scheduling.policies import make_policy
+from rocstar.engine.waits import waiting
 from rocstar.train import checkpoint
-from rocstar.train.config import Recipe
+from rocstar.train.config import Recipe, TrainingStopped
 from rocstar.train.fleet_metrics import FleetMeter
 from rocstar.train.model_io import DTYPES, load_model, local_folder
+from rocstar.train.node_address import START_TIMEOUT_S, NodeAddress
 from rocstar.train.run import Measure, Publisher, nothing_measured
-from rocstar.train.servers import ServerPublisher, open_servers
+from rocstar.train.server_nodes import OpenServers
+from rocstar.train.server_weights import ServerPublisher, ServerWeights
+from rocstar.train.servers import make_canary, open_servers
 from rocstar.train.source import Engine
 from rocstar.train.spool import Spool, link
-from rocstar.train.team import LearnerTeam, placed
-
-CANARY_TEXT = "1 + 1 = 2, 2 + 2 = 4, 3 + 3 ="
-CANARY_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.2}
-"""Nats by which engines of one precision differ on the likeliest token, with room to spare."""
+from rocstar.train.team import LearnerTeam, OrderError, placed
 
 
 class RolloutEngine(Inference, Engine, Protocol):
@@ -52,6 +52,8 @@ class Opened:
     measure: Measure
     begin: Callable[[str], None]
     """Told the stage whose trajectories come next: a scheduler learns lengths by stage."""
+    others: list[NodeAddress] = field(default_factory=list)
+    """Nodes whose servers were started with these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,22 +95,63 @@ async def open_learning_engine(
                     engine=engine, publisher=publisher, measure=nothing_measured, begin=lambda stage: None
                 )
         return
-    root = run_dir / "weights"
+    async with _learning_servers(recipe, team, origin, thread, run_dir, note) as learning:
+        yield learning
+
+
+@contextlib.asynccontextmanager
+async def _learning_servers(
+    recipe: Recipe,
+    team: LearnerTeam,
+    origin: Origin,
+    thread: ThreadPoolExecutor,
+    run_dir: Path,
+    note: Callable[[str], None],
+) -> AsyncIterator[Opened]:
+    """Servers on all nodes start at the same time, from the same files."""
+    root, logs = run_dir / "weights", run_dir / "logs"
     folder = origin.folder or await _start_folder(root / "start", origin, team)
-    canary = Canary(
-        team.greedy,
-        prompt=_prompt(origin.tokenizer),
-        tolerance=CANARY_TOLERANCE[recipe.model.dtype],
-    )
+    canary = make_canary(recipe, origin.tokenizer, team.greedy)
     spool = Spool(root, folder, DTYPES[recipe.model.dtype])
-    opened = open_servers(
-        recipe, folder, logs=run_dir / "logs", version=origin.version, note=note, canary=canary
-    )
-    async with opened as servers:
-        servers_publisher = ServerPublisher(
-            servers=servers, team=team, thread=thread, spool=spool, recipe=recipe, canary=canary
+    async with (
+        _servers_elsewhere(team, OpenServers(folder=folder, logs=logs, version=origin.version)) as starting,
+        open_servers(recipe, folder, logs=logs, version=origin.version, note=note, canary=canary) as servers,
+    ):
+        publisher = ServerPublisher(
+            home=ServerWeights(servers=servers, recipe=recipe),
+            team=team,
+            thread=thread,
+            spool=spool,
+            has_others=team.world.has_nodes,
+            canary=canary,
         )
-        yield _opened(servers.fleet, servers_publisher)
+        yield _opened(servers.fleet, publisher, others=await starting)
+
+
+@contextlib.asynccontextmanager
+async def _servers_elsewhere(
+    team: LearnerTeam, order: OpenServers
+) -> AsyncIterator[asyncio.Task[list[NodeAddress]]]:
+    """The other nodes' servers, starting."""
+    starting = asyncio.create_task(_start_elsewhere(team, order), name="servers of other nodes")
+    try:
+        yield starting
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+
+
+async def _start_elsewhere(team: LearnerTeam, order: OpenServers) -> list[NodeAddress]:
+    if not team.world.has_nodes:
+        return []
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + START_TIMEOUT_S
+    try:
+        async with waiting("the run", "every node's servers to start", kind="start", deadline=deadline):
+            replies = await team.order(order)
+    except OrderError as error:
+        raise TrainingStopped(f"a node cannot roll out: {error}") from None
+    return [NodeAddress(rank=reply.rank, url=reply.answer) for reply in replies]
 
 
 @contextlib.asynccontextmanager
@@ -123,16 +166,13 @@ async def _engine_thread(recipe: Recipe, learner: ThreadPoolExecutor) -> AsyncIt
         yield own
 
 
-def _opened(fleet: Fleet, publisher: Publisher) -> Opened:
+def _opened(fleet: Fleet, publisher: Publisher, others: Sequence[NodeAddress] = ()) -> Opened:
     def begin(stage: str) -> None:
         fleet.stage = stage
 
-    return Opened(engine=fleet, publisher=publisher, measure=FleetMeter(fleet), begin=begin)
-
-
-def _prompt(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    ids: list[int] = tokenizer.encode(CANARY_TEXT, add_special_tokens=False)
-    return ids
+    return Opened(
+        engine=fleet, publisher=publisher, measure=FleetMeter(fleet), begin=begin, others=list(others)
+    )
 
 
 async def _start_folder(folder: Path, origin: Origin, team: LearnerTeam) -> Path:

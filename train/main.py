@@ -183,7 +183,7 @@ class _Builder:
             else:
                 shard(model, self.world, recipe.model)
             team = LearnerTeam(learned, self.world, self.thread)
-            others = await gather_nodes(self.world, self.thread, token)
+            others = await gather_nodes(recipe, self.world, self.thread)
             serves = recipe.engine.kind == "sglang"
             tunes = saved is None and recipe.model.path != "scratch" and recipe.sft.steps > 0
             if tunes and serves:  # servers start from what was learned
@@ -193,7 +193,9 @@ class _Builder:
                 open_learning_engine(
                     recipe, team, origin, self.thread, self.run_dir, self.console.note
                 ) as opened,
-                open_nodes(recipe, others, token, opened.engine.load, self.console.note) as nodes,
+                open_nodes(
+                    recipe, [*others, *opened.others], token, opened.engine.load, self.console.note
+                ) as nodes,
             ):
                 publisher = opened.publisher
                 if tunes and not serves:

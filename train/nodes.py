@@ -8,6 +8,7 @@
 Who waits: rank 0 once, for every node to serve; later as engine/nodes/nodes.py says. A leader's event loop
 waits for requests and for its learner thread, which waits for rank 0's verbs. New weights reach a leader's
 engine through the `full_weights` verb, in which every rank takes part anyway; it returns when they serve.
+Servers (SGLang) of other nodes take orders instead: server_nodes.py.
 Whatever ends the learner thread or the service ends the process, with a code that is not 0 unless rank 0 said
 stop: torchrun then ends the others.
 """
@@ -16,17 +17,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import math
 import os
 import secrets
-import socket
 import sys
 import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import uvloop
@@ -36,13 +36,16 @@ from rocstar.engine.inference.base import KvLoad
 from rocstar.engine.nodes.client import HttpNode, node_session
 from rocstar.engine.nodes.nodes import Nodes
 from rocstar.engine.nodes.service import NodeService, serving
+from rocstar.engine.rollout import Agent
 from rocstar.engine.waits import waiting
 from rocstar.train import checkpoint
 from rocstar.train.agent import make_agent, open_sandbox
 from rocstar.train.config import ConfigError, Recipe, TrainingStopped
 from rocstar.train.engines import open_embedded
 from rocstar.train.model_io import load_model, load_tokenizer
+from rocstar.train.node_address import START_TIMEOUT_S, NodeAddress, http_url, own_address
 from rocstar.train.preflight import chat_format
+from rocstar.train.server_nodes import Orders, serve_node
 from rocstar.train.team import LearnerTeam, Serve, World, placed, shard
 
 T = TypeVar("T")
@@ -50,8 +53,9 @@ Weights = list[tuple[str, Tensor]]
 Publish = Callable[[int, Weights], Coroutine[Any, Any, None]]
 
 PUBLISH_TIMEOUT_S = 900.0
-START_TIMEOUT_S = 3600.0
-"""For every node to have loaded its model and opened its sandbox."""
+FILL = 2.0
+"""Of a node's KV, granted by what its groups will have grown to: on their way they take about half of that,
+and what does not fit yet waits in the node's own scheduler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,29 +66,21 @@ class Start:
     token: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeAddress:
-    """Where the node of a rank serves, or why it cannot."""
-
-    rank: int
-    url: str = ""
-    problem: str = ""
-
-
 def new_token(recipe: Recipe, world: World) -> str | None:
-    """A secret of this run, where other nodes roll out. Servers (SGLang) are rank 0's alone."""
-    return secrets.token_hex(32) if world.has_nodes and recipe.engine.kind == "embedded" else None
+    """A secret of this run, where other nodes roll out."""
+    return secrets.token_hex(32) if world.has_nodes else None
 
 
 # ---- rank 0 ----
 
 
-async def gather_nodes(world: World, thread: ThreadPoolExecutor, token: str | None) -> list[NodeAddress]:
-    """Where the other nodes serve, once they do; a collective that `follow` answers. None without a token.
+async def gather_nodes(recipe: Recipe, world: World, thread: ThreadPoolExecutor) -> list[NodeAddress]:
+    """Where the other nodes serve, once they do; a collective that `follow` answers. None where there are no
+    others, or where they start servers, which rank 0 orders later (engines.py).
 
     TrainingStopped: a node could not start.
     """
-    if token is None:
+    if not world.has_nodes or recipe.engine.kind == "sglang":
         return []
     loop = asyncio.get_running_loop()
     async with waiting(
@@ -111,20 +107,23 @@ async def open_nodes(
         return
     async with node_session(token) as session:
         others = [HttpNode(str(k), address.url, session) for k, address in enumerate(addresses, 1)]
-        async with Nodes(others, home_load=home_load, max_groups=max_groups(recipe), note=note) as nodes:
+        max_groups, fill = max_groups_of(recipe), FILL if recipe.engine.kind == "sglang" else 1.0
+        async with Nodes(others, home_load=home_load, max_groups=max_groups, fill=fill, note=note) as nodes:
             note(f"{nodes.num_up} nodes roll out: this one and {', '.join(a.url for a in addresses)}")
             yield nodes
 
 
-def max_groups(recipe: Recipe) -> int:
+def max_groups_of(recipe: Recipe) -> int | None:
     """Of one node at a time: what fills its slots twice, so that the last of a group leave none empty, and
     the rest can still go to whichever node is done first.
 
     With `engine.deterministic` one: what shares a forward is then no matter of timing, nor of how many nodes
-    there are.
+    there are. None for servers: their KV says how much they have (FILL).
     """
     if recipe.engine.deterministic:
         return 1
+    if recipe.engine.kind == "sglang":
+        return None
     slots = recipe.engine.max_running * recipe.engine.num_replicas
     return max(1, math.ceil(2 * slots / recipe.rl.rollouts_per_task))
 
@@ -144,7 +143,7 @@ def follow(recipe: Recipe, world: World) -> None:
         if start.token is not None and world.local_rank == 0:
             _lead(recipe, world, team, start, start.token)
             return
-        if start.token is not None:
+        if start.token is not None and recipe.engine.kind == "embedded":
             world.gather(None)
         team.follow()
 
@@ -178,6 +177,11 @@ async def _serve(recipe: Recipe, world: World, team: LearnerTeam, start: Start, 
 
         return in_daemon(run, name="learner")
 
+    if recipe.engine.kind == "sglang":
+        orders = Orders()
+        team.obey = orders
+        await serve_node(recipe, team, in_learner(team.follow), orders, partial(_open_service, token))
+        return
     told = False
     try:
         async with _service(recipe, start, token, threads) as (publish, url):
@@ -197,7 +201,6 @@ async def _service(
     recipe: Recipe, start: Start, token: str, threads: int
 ) -> AsyncIterator[tuple[Publish, str]]:
     """This node's agent behind its service; yields how to give it weights, and the service's address."""
-    host = own_address()
     with ThreadPoolExecutor(1, thread_name_prefix="engine") as thread:
         thread.submit(checkpoint.set_threads, threads).result()
         async with open_sandbox(recipe) as sandbox:
@@ -212,9 +215,16 @@ async def _service(
                         await engine.publish(version, weights)
 
                 agent = make_agent(recipe, engine, chat, sandbox)
-                service = NodeService(agent, token, version=lambda: engine.version)
-                async with serving(service, host) as port:
-                    yield publish, f"http://{f'[{host}]' if ':' in host else host}:{port}"
+                async with _open_service(token, agent, lambda: engine.version) as url:
+                    yield publish, url
+
+
+@contextlib.asynccontextmanager
+async def _open_service(token: str, agent: Agent, version: Callable[[], int]) -> AsyncIterator[str]:
+    """Yields its address."""
+    host = own_address()
+    async with serving(NodeService(agent, token, version=version), host) as port:
+        yield http_url(host, port)
 
 
 def serve_in(publish: Publish, loop: asyncio.AbstractEventLoop) -> Serve:
@@ -255,17 +265,3 @@ def in_daemon(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return future
-
-
-def own_address(master: str | None = None, port: int = 9) -> str:
-    """The address of this machine at which the others reach it: of the interface that leads to rank 0.
-
-    On rank 0's own machine MASTER_ADDR may be its name, and stand for loopback. Nothing is sent.
-    """
-    host = master or os.environ.get("MASTER_ADDR", "127.0.0.1")
-    family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(target)
-        found: str = probe.getsockname()[0]
-    ipaddress.ip_address(found)
-    return found

@@ -48,6 +48,23 @@ class PublishError(Exception):
     """Some node does not serve the new weights: the run cannot go on."""
 
 
+Obey = Callable[[Any], Any]
+"""Does what an order of rank 0 says, and returns the answer; called in the learner's thread."""
+
+
+class OrderError(Exception):
+    """The first rank of some node could not do what rank 0 ordered; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """Of the first rank of another node to an order: an answer, or what went wrong."""
+
+    rank: int
+    answer: Any = None
+    problem: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """This process's place among those torchrun started; size 1 without torchrun."""
@@ -208,6 +225,11 @@ class LearnerTeam:
         self.writer = CheckpointWriter(rank=world.rank, group=group)
         self.serve: Serve | None = None
         """On the first rank of another node: has its engine serve weights; it returns when it does."""
+        self.obey: Obey | None = None
+        """On the first rank of another node: does what `order` says."""
+        self.keeps_weights = False
+        """On the first rank of another node: what `full_weights` gathered stays until `take_weights`."""
+        self._kept: list[tuple[str, Tensor]] | None = None
 
     # ---- rank 0, on the event loop ----
 
@@ -238,6 +260,20 @@ class LearnerTeam:
         payloads = [(version,)] * self.world.size
         weights: list[tuple[str, Tensor]] = await self._everywhere("full_weights", payloads)
         return weights
+
+    async def order(self, order: Any) -> list[Reply]:
+        """Have the first rank of every other node do what `order` says, all at once; their replies by rank.
+
+        OrderError: one could not.
+        """
+        return await self._in_thread(self.order_here, order)  # type: ignore[no-any-return]
+
+    def order_here(self, order: Any) -> list[Reply]:
+        """The same, already in the learner's thread: what is submitted to it keeps its order."""
+        replies: list[Reply] = self._run("order", self._scatter("order", [(order,)] * self.world.size))
+        if problems := [f"rank {reply.rank}: {reply.problem}" for reply in replies if reply.problem]:
+            raise OrderError("; ".join(problems))
+        return replies
 
     async def greedy(self, ids: Sequence[int], num_tokens: int) -> tuple[list[int], list[float]]:
         """What the learner would say behind `ids`; see `Learner.greedy`."""
@@ -314,6 +350,8 @@ class LearnerTeam:
             return self._reduce(lambda: self.learner.imitation_step(*payload))
         if verb == "full_weights":
             return self._full_weights(*payload)
+        if verb == "order":
+            return self._order(*payload)
         if verb == "greedy":
             return self.learner.greedy(*payload)
         if verb == "save":
@@ -333,7 +371,27 @@ class LearnerTeam:
             if any(problems):
                 told = "; ".join(f"rank {rank}: {told}" for rank, told in enumerate(problems) if told)
                 raise PublishError(f"version {version} is not served on every node: {told}")
+        if self.keeps_weights:
+            self._kept = weights
         return weights
+
+    def take_weights(self) -> list[tuple[str, Tensor]]:
+        """What the last `full_weights` gathered here, with `keeps_weights`; once."""
+        weights, self._kept = self._kept, None
+        if weights is None:
+            raise RuntimeError("no weights were gathered since they were last taken")
+        return weights
+
+    def _order(self, order: Any) -> list[Reply]:
+        reply = None
+        if self.obey is not None:
+            try:
+                reply = Reply(rank=self.world.rank, answer=self.obey(order))
+            except Exception as error:  # rank 0 is told, and decides
+                reply = Reply(rank=self.world.rank, problem=f"{type(error).__name__}: {error}")
+        if self.world.size == 1:
+            return []
+        return [reply for reply in self.world.gather(reply) if reply is not None]
 
     def _reduce(self, step: Callable[[], LossStats]) -> LossStats:
         """Sums over ranks; gradient norms, mismatch and the gate's verdict are already global."""

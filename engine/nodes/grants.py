@@ -4,11 +4,12 @@
 
 A group goes, in the order of submission, to the node with the most predicted-free KV:
 
-    free = total - max(used, sum over the groups it has of size * predicted tokens of a trajectory)
+    free = fill * total - max(used, sum over the groups it has of size * predicted tokens of a trajectory)
 
-`used` is the node's own last report, the sum is what those groups will have grown to. A node takes a group
-that does not fit only when it has none. Lengths are predicted by their running mean, per response limit.
-Nobody waits here; a host drives it (nodes.py).
+`used` is the node's own last report, the sum is what those groups will have grown to, and `fill` how often
+over a node's KV may be promised, where its own scheduler holds back what does not fit yet. A node takes a
+group that does not fit only when it has none. Lengths are predicted by their running mean, per response
+limit. Nobody waits here; a host drives it (nodes.py).
 """
 
 from __future__ import annotations
@@ -77,10 +78,12 @@ class Grants:
     - Home is always up: while home has no group, nothing waits.
     """
 
-    def __init__(self, home: str, *, home_tokens: int, max_groups: int | None = None) -> None:
+    def __init__(
+        self, home: str, *, home_tokens: int, max_groups: int | None = None, fill: float = 1.0
+    ) -> None:
         if max_groups is not None and max_groups < 1:
             raise ValueError(f"max_groups = {max_groups}")
-        self.home, self._max_groups = home, max_groups
+        self.home, self._max_groups, self._fill = home, max_groups, fill
         self.nodes = {home: NodeEntry(name=home, total_tokens=home_tokens)}
         self.groups: dict[str, GroupEntry] = {}
         """Every group that has not ended, in the order of submission."""
@@ -143,7 +146,9 @@ class Grants:
     def free_tokens(self, name: str) -> float:
         """Predicted: below 0 where a node has more than will fit."""
         node = self.nodes[name]
-        return node.total_tokens - max(node.used_tokens, sum(map(self._need, node.groups.values())))
+        return self._fill * node.total_tokens - max(
+            node.used_tokens, sum(map(self._need, node.groups.values()))
+        )
 
     def check(self) -> None:
         """Assert the invariants; costs time in proportion to everything there is."""

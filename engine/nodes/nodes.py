@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Any
 
 from rocstar.engine.inference.base import KvLoad
 from rocstar.engine.nodes.grants import Grants
@@ -29,6 +30,8 @@ HOME = "0"
 """The name of the node that grants."""
 GRACE_S = 60.0
 """A group ends by the limits of its trajectories; a node that is so much later hangs."""
+FIRST_LOOK_S = 2.0
+"""For a node to say its load before the first groups of a step are granted."""
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 1.0, 60.0
 
 Home = Callable[[], Awaitable[Group]]
@@ -66,15 +69,17 @@ class Nodes:
         *,
         home_load: Callable[[], KvLoad],
         max_groups: int | None = None,
+        fill: float = 1.0,
         limits: NodeLimits | None = None,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._home_load, self._note = home_load, note
         self._limits = limits or NodeLimits()
-        self._grants = Grants(HOME, home_tokens=home_load().total, max_groups=max_groups)
+        self._grants = Grants(HOME, home_tokens=home_load().total, max_groups=max_groups, fill=fill)
         self._others = {node.name: _Remote(node=node, heard_at=0.0) for node in others}
         self._waiting: dict[str, asyncio.Future[str]] = {}
-        self._watching: list[asyncio.Task[None]] = []
+        self._watching: list[asyncio.Future[Any]] = []
+        self._looking: asyncio.Future[Any] | None = None
         self._regranted = 0
         self._rolled_out: Counter[str] = Counter()
 
@@ -83,7 +88,7 @@ class Nodes:
         now = asyncio.get_running_loop().time()
         for remote in self._others.values():
             remote.heard_at = now
-        await asyncio.gather(*(self._look(remote) for remote in self._others.values()))
+        await self._look_at_all()
         self._watching = [
             asyncio.create_task(self._watch(remote), name=f"load of node {name}")
             for name, remote in self._others.items()
@@ -93,6 +98,8 @@ class Nodes:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._looking is not None:
+            self._watching.append(self._looking)
         for task in self._watching:
             task.cancel()
         for result in await asyncio.gather(*self._watching, return_exceptions=True):
@@ -117,6 +124,7 @@ class Nodes:
 
         No order of the same key may be under way.
         """
+        await self._first_look()
         key = order.key
         limit_tokens = order.limits.max_response_tokens
         self._grants.submit(key, size=order.size, limit_tokens=limit_tokens, away=can_travel(order.task))
@@ -183,6 +191,18 @@ class Nodes:
         remote.backoff_s = min(2 * remote.backoff_s, LAST_BACKOFF_S)
         self._down(remote, f"it failed group {key}, which is granted again: {why}")
         return None
+
+    async def _first_look(self) -> None:
+        """Where nothing is under way a step begins, and what nodes said before it may be wrong by now: that
+        their servers are away, or what they still held. Its groups come all at once."""
+        if self._grants.groups:
+            return
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(self._look_at_all())
+        await asyncio.wait([self._looking], timeout=FIRST_LOOK_S)
+
+    async def _look_at_all(self) -> None:
+        await asyncio.gather(*(self._look(remote) for remote in self._others.values()))
 
     async def _watch(self, remote: _Remote) -> None:
         """Ask a node for its load, for ever."""

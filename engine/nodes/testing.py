@@ -31,7 +31,7 @@ class FakeNode:
     rolled out, in order; `running` are under way."""
 
     def __init__(self, name: str, agent: Agent, *, total_tokens: int = 1 << 20) -> None:
-        self.name, self._agent, self._total = name, agent, total_tokens
+        self.name, self._agent, self.total_tokens = name, agent, total_tokens
         self.faults: dict[str, Fault] = {}
         self.is_dead = False
         self.is_silent = False
@@ -70,7 +70,7 @@ class FakeNode:
 
     async def load(self) -> KvLoad:
         await self._answer()
-        return dataclasses.replace(self._agent.inference.load(), total=self._total)
+        return dataclasses.replace(self._agent.inference.load(), total=self.total_tokens)
 
     async def _answer(self) -> None:
         await asyncio.sleep(0)

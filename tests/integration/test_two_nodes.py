@@ -12,7 +12,6 @@ import os
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,9 +24,10 @@ import pytest
 from rocstar.engine.record import read_records
 from rocstar.train.run_directory import records_file
 
+from .launching import DEADLINE_S, ended, start_nodes
+
 Rows = Callable[..., list[dict[str, Any]]]
 STEPS = 3
-DEADLINE_S = 240.0
 
 
 @contextlib.contextmanager
@@ -51,48 +51,6 @@ def fabric() -> Iterator[str]:
                 working.terminate()
                 working.wait(30)
                 redis.kill()
-
-
-def start_nodes(
-    workshop: Any, *arguments: str, torchrun: bool = True, **environment: str
-) -> list[subprocess.Popen[str]]:
-    """One torchrun per node, each with one rank; or the two ranks, as torchrun would start them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    started = []
-    for node in range(2):
-        env = workshop.environment() | environment
-        launcher = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", f"--node-rank={node}"]
-        launcher += ["--master-addr=127.0.0.1", f"--master-port={port}"]
-        if not torchrun:
-            launcher = []
-            env |= {"RANK": str(node), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        started.append(
-            subprocess.Popen(
-                [sys.executable, *launcher, "-m", "rocstar.train", *arguments],
-                cwd=workshop.directory,
-                env=env,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                # A shell starts background jobs with SIGINT ignored, and children inherit that.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-            )
-        )
-    return started
-
-
-def ended(launchers: list[subprocess.Popen[str]], *, patient: bool = True) -> list[tuple[int, str]]:
-    """Exit codes and messages, when all have ended; without patience they are killed."""
-    try:
-        told = [launcher.communicate(timeout=DEADLINE_S if patient else 0)[1] for launcher in launchers]
-        return [(launcher.returncode, text) for launcher, text in zip(launchers, told, strict=True)]
-    finally:
-        for launcher in launchers:
-            launcher.kill()
-            launcher.communicate()
 
 
 def descendants(pids: list[int]) -> list[int]:

@@ -12,14 +12,13 @@ import pytest
 from rocstar.train import nodes
 from rocstar.train.config import Recipe, RlConfig, TrainingStopped
 from rocstar.train.engine_config import EngineConfig
+from rocstar.train.node_address import NodeAddress, own_address
 from rocstar.train.nodes import (
-    NodeAddress,
     gather_nodes,
     in_daemon,
-    max_groups,
+    max_groups_of,
     new_token,
     open_nodes,
-    own_address,
     serve_in,
 )
 from rocstar.train.team import World
@@ -52,7 +51,7 @@ def test_a_node_has_groups_for_its_slots(
 ) -> None:
     engine = EngineConfig(max_running=100, replicas=replicas, deterministic=deterministic)
     rl = RlConfig(rollouts_per_task=siblings, group_size=8, max_staleness=0)
-    assert max_groups(Recipe(engine=engine, rl=rl)) == expected
+    assert max_groups_of(Recipe(engine=engine, rl=rl)) == expected
 
 
 async def test_a_daemon_gives_its_result_or_what_it_raised() -> None:
@@ -123,11 +122,13 @@ async def test_a_node_that_could_not_start_stops_the_run(monkeypatch: pytest.Mon
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as thread:
-        assert await gather_nodes(world, thread, "t") == [good]
-        assert await gather_nodes(world, thread, None) == []
+        assert await gather_nodes(Recipe(), world, thread) == [good]
+        assert await gather_nodes(Recipe(), ALONE, thread) == []
+        servers = Recipe(engine=EngineConfig(kind="sglang"))
+        assert await gather_nodes(servers, world, thread) == [], "they are started later"
         SAID[2] = NodeAddress(rank=2, problem="OSError: no zygote")
         with pytest.raises(TrainingStopped, match="rank 2: its node cannot roll out: OSError: no zygote"):
-            await gather_nodes(world, thread, "t")
+            await gather_nodes(Recipe(), world, thread)
 
 
 async def test_one_node_needs_none() -> None:

@@ -14,7 +14,8 @@ import torch
 
 from rocstar.engine.inference.base import InferenceError
 from rocstar.train.config import Recipe, TrainingStopped, parse_recipe
-from rocstar.train.servers import Launch, ServerPublisher, Servers, server_args
+from rocstar.train.server_weights import ServerPublisher, ServerWeights
+from rocstar.train.servers import Launch, Servers, server_args
 from rocstar.train.spool import Spool
 
 
@@ -50,8 +51,8 @@ def test_servers_are_started_from_where_the_weights_are_now(monkeypatch: pytest.
 class Team:
     """A learner of one weight."""
 
-    async def full_weights(self, version: int) -> list[tuple[str, torch.Tensor]]:
-        return [("a", torch.full((2,), float(version)))]
+    async def full_weights(self) -> list[tuple[str, torch.Tensor]]:
+        return [("a", torch.full((2,), 3.0))]
 
 
 class LostFleet:
@@ -88,12 +89,14 @@ async def test_a_version_that_no_server_takes(
     )
     (tmp_path / "start").mkdir()
     publisher = ServerPublisher(
-        servers=Servers(fleet=cast(Any, fleet), replicas=[cast(Any, replica)], launches=[]),
+        home=ServerWeights(
+            servers=Servers(fleet=cast(Any, fleet), replicas=[cast(Any, replica)], launches=[]),
+            recipe=recipe_of(),
+            patience_s=9.0,
+        ),
         team=cast(Any, Team()),
         thread=thread,
         spool=Spool(tmp_path / "weights", tmp_path / "start", torch.float32),
-        recipe=recipe_of(),
-        patience_s=9.0,
     )
     expected: Any = contextlib.nullcontext()
     if not comes_back:

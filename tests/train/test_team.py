@@ -13,7 +13,17 @@ from rocstar.train import team as module
 from rocstar.train.config import ModelConfig, ScratchConfig, TrainingStopped
 from rocstar.train.optim import OptimSpec
 from rocstar.train.scratch import build_model
-from rocstar.train.team import LearnerTeam, PublishError, World, is_apart, local_device, num_cores, placed
+from rocstar.train.team import (
+    LearnerTeam,
+    OrderError,
+    PublishError,
+    Reply,
+    World,
+    is_apart,
+    local_device,
+    num_cores,
+    placed,
+)
 
 ALONE = World(rank=0, size=1)
 SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
@@ -118,3 +128,43 @@ def test_every_rank_learns_that_a_node_does_not_serve_the_weights(monkeypatch: p
     with pytest.raises(PublishError, match="version 4 is not served on every node: rank 1: ValueError"):
         team._run("full_weights", (4,))
     assert served == [3, 4]
+
+
+def test_what_a_node_answers_to_an_order_or_why_it_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two nodes, in one process: what it replies is gathered; the learner that has no node to
+    serve replies nothing."""
+    told: list[Any] = []
+
+    def gather(self: World, value: Any) -> list[Any]:
+        told.append(value)
+        return [None, value]
+
+    def obey(order: str) -> str:
+        if order == "jump":
+            raise ValueError("too high")
+        return f"{order}: done"
+
+    with ThreadPoolExecutor(1) as thread:
+        team = LearnerTeam(build_model(SCRATCH, 40, seed=0), ALONE, thread)
+    assert team.order_here("walk") == [], "one process has no others"
+    team.world = World(rank=1, size=2, local_size=1)
+    monkeypatch.setattr(World, "gather", gather)
+    monkeypatch.setattr(team, "_scatter", lambda verb, payloads: payloads[0])
+    assert team.order_here("walk") == [] and told == [None]
+    team.obey = obey
+    assert team.order_here("walk") == [Reply(rank=1, answer="walk: done")]
+    with pytest.raises(OrderError, match="rank 1: ValueError: too high"):
+        team.order_here("jump")
+
+
+def test_gathered_weights_are_kept_for_who_serves_them_and_taken_once() -> None:
+    with ThreadPoolExecutor(1) as thread:
+        team = LearnerTeam(build_model(SCRATCH, 40, seed=0), ALONE, thread)
+    team._run("full_weights", (None,))
+    with pytest.raises(RuntimeError, match="no weights were gathered"):
+        team.take_weights()
+    team.keeps_weights = True
+    team._run("full_weights", (None,))
+    assert len(team.take_weights()) == len(list(team.learner.model.named_parameters()))
+    with pytest.raises(RuntimeError, match="no weights were gathered"):
+        team.take_weights()

@@ -15,7 +15,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from rocstar.engine.inference.base import InferenceError, Sampling
 from rocstar.engine.inference.sglang.engine import SGLangEngine
 
-Sing = Callable[[list[int], int], Awaitable[tuple[list[int], list[float]]]]
+Song = tuple[list[int], list[float]]
+"""Token ids and their log-probs at T = 1."""
+Sing = Callable[[list[int], int], Awaitable[Song]]
 """(prompt, n) -> the learner's n likeliest next ids, one after the other, and their log-probs at T = 1."""
 NUM_TOKENS = 4
 KEPT_VERSIONS = 4
@@ -33,11 +35,19 @@ class Canary:
     ) -> None:
         self._sing, self._prompt, self._tolerance = sing, list(prompt), tolerance
         self._timeout_s = timeout_s
-        self._known: dict[int, tuple[list[int], list[float]]] = {}
+        self._known: dict[int, Song] = {}
 
     async def learn(self, version: int) -> None:
         """Ask the learner, whose present weights are to be served as `version`."""
-        self._known[version] = await self._sing(self._prompt, NUM_TOKENS)
+        self.hear(version, await self._sing(self._prompt, NUM_TOKENS))
+
+    def song(self, version: int) -> Song | None:
+        """What the learner said of `version`, if it was asked and that was not long ago."""
+        return self._known.get(version)
+
+    def hear(self, version: int, song: Song) -> None:
+        """What the learner said of `version` elsewhere."""
+        self._known[version] = song
         for old in sorted(self._known)[:-KEPT_VERSIONS]:
             del self._known[old]
 

@@ -196,3 +196,12 @@ def test_events_that_cannot_be_are_refused() -> None:
         with pytest.raises(ValueError):
             event()
     assert issubclass(GrantError, ValueError)
+
+
+def test_a_node_may_be_promised_more_than_it_holds() -> None:
+    """Trajectories on their way take less than they will have grown to."""
+    for fill, expected in ((1.0, 1), (2.0, 2)):
+        grants = Grants("0", home_tokens=100, fill=fill)
+        for k in range(4):
+            grants.submit(str(k), size=10, limit_tokens=10)
+        assert len(grants.grants()) == expected

@@ -13,7 +13,7 @@ import pytest
 from rocstar.engine.group import run_group
 from rocstar.engine.inference.base import KvLoad, Sampling
 from rocstar.engine.nodes.node import GroupOrder
-from rocstar.engine.nodes.nodes import GRACE_S, NodeLimits, Nodes
+from rocstar.engine.nodes.nodes import FIRST_LOOK_S, GRACE_S, NodeLimits, Nodes
 from rocstar.engine.nodes.testing import FakeNode, Fault
 from rocstar.engine.rollout import Agent
 from rocstar.engine.testing import Reply, run_virtual
@@ -316,3 +316,43 @@ def test_a_group_that_is_granted_when_nobody_wants_it_any_more(order_of: Any) ->
             assert second.cancelled()
 
     run_virtual(main())
+
+
+def test_the_first_groups_of_a_step_go_by_what_nodes_are_then(
+    cluster_of: Callable[..., Cluster], orders: list[GroupOrder]
+) -> None:
+    """Servers that were away while the learner worked are back before the next second's question."""
+    cluster = cluster_of(1)
+    node = cluster.others[0]
+
+    async def main() -> None:
+        async with cluster.opened() as nodes:
+            node.total_tokens = 0
+            await asyncio.sleep(2.0)  # the node has said so
+            node.total_tokens = LOAD.total
+            await cluster.roll_out(nodes, orders)
+            assert nodes.counts()["nodes/groups/1"] == 6
+
+    run_virtual(main())
+
+
+def test_a_silent_node_delays_a_step_by_no_more_than_a_look(
+    cluster_of: Callable[..., Cluster], orders: list[GroupOrder]
+) -> None:
+    cluster = cluster_of(1)
+
+    async def main() -> float:
+        async with cluster.opened() as nodes:
+            cluster.others[0].is_silent = True
+            loop = asyncio.get_running_loop()
+            asked, granted = loop.time(), loop.create_future()
+
+            async def home() -> Group:
+                granted.set_result(loop.time())
+                return await cluster.home(orders[0])
+
+            await nodes.roll_out(orders[0], home)
+            waited: float = granted.result() - asked
+            return waited
+
+    assert run_virtual(main()) == FIRST_LOOK_S
