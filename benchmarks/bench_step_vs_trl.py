@@ -10,7 +10,8 @@ cores. RoC is off, and the learning rate so small that the policy, and with it t
 rocstar is `rocstar train` with its sandbox, its records and its metrics; step times are the `time/step` that
 it logs. On one core it rolls out and learns in turns, as the recipe says; on two also with rollouts one step
 ahead (`rl.max_staleness` 1), which decode while it learns. TRL's steps are timed without its logging, with a
-tool that is a bare forked worker; its fastest setting is run once more with rocstar's sandbox as its tool.
+tool that is a bare forked worker; its fastest setting is run once more with rocstar's sandbox as its tool,
+and rocstar once more with TRL's worker as its own (trl_bench/our_step.py): each side with each tool.
 Rounds in turn: a run of rocstar, then as many steps of each setting of TRL, on the same tasks. The first
 `--warm` steps of every process are not counted, nor the last one of our runs, which rolls nothing out ahead.
 """
@@ -32,7 +33,7 @@ from typing import Any
 from bench_learner import Setting, own_versions
 from sandbox_bench.report import ROOT, bar, finish
 from sandbox_bench.rocstar_service import service
-from trl_bench.children import Child, num_threads
+from trl_bench.children import HERE, Child, num_threads
 
 from rocstar.engine.record import from_record, read_records
 from rocstar.engine.types import Task, Trajectory
@@ -47,17 +48,18 @@ LR = 1e-7
 BEST = Setting(size=32, count=12, together=1)
 SETTINGS = (BEST, Setting(size=96, count=4, together=1), Setting(size=32, count=12, together=12))
 PARTS = ("generate_s", "tool_s", "learn_s", "rest_s")
-CONFINED = " confined"
-"""Ends the name of a side of TRL that has rocstar's sandbox for its tool: shown, and never the bar's peer."""
+CONFINED, BARE = " confined", " bare"
+"""Ends of the names of a side of TRL that has rocstar's sandbox for its tool, and of a side of rocstar that
+has TRL's worker: shown, and never what the bar takes."""
 FREE = ("--engine.deterministic=false", "--run.threads=1")
 """With a core for the tools: decoding waits for none of them."""
 
 
 def our_ways(cores: str) -> dict[str, tuple[str, ...]]:
-    """How rocstar runs on these cores: names and what is changed in the recipe."""
+    """How rocstar runs on these cores, with its own tool and TRL's: names and what changes in the recipe."""
     if num_threads(cores) == 1:
-        return {"rocstar": ()}
-    return {"rocstar": FREE, "rocstar ahead": (*FREE, "--rl.max_staleness=1")}
+        return {"rocstar": (), "rocstar" + BARE: ()}
+    return {"rocstar": FREE, "rocstar ahead": (*FREE, "--rl.max_staleness=1"), "rocstar" + BARE: FREE}
 
 
 def overrides(options: argparse.Namespace) -> list[str]:
@@ -75,15 +77,18 @@ def overrides(options: argparse.Namespace) -> list[str]:
     ]
 
 
-def our_steps(options: argparse.Namespace, folder: Path, way: Sequence[str] = ()) -> list[dict[str, Any]]:
+def our_steps(
+    options: argparse.Namespace, folder: Path, way: Sequence[str] = (), *, is_bare: bool = False
+) -> list[dict[str, Any]]:
     """One run of `rocstar train` on the cores; the steps of it that count."""
+    program = (str(HERE / "our_step.py"),) if is_bare else ("-m", "rocstar.train")
     threads = str(num_threads(options.cores))
     environment = {
         **os.environ,
         **{"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"},
     }
     command = [
-        *("taskset", "-c", options.cores, sys.executable, "-m", "rocstar.train"),
+        *("taskset", "-c", options.cores, sys.executable, *program),
         *(str(options.run / "config.toml"), *overrides(options), *way, f"--output-dir={folder}"),
     ]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -229,7 +234,8 @@ def measure(options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
                 their_step(child)
         for number in range(options.rounds):
             for side, way in our_ways(options.cores).items():
-                found = our_steps(options, folder / f"{side.replace(' ', '_')}{number}", way)
+                place = folder / f"{side.replace(' ', '_')}{number}"
+                found = our_steps(options, place, way, is_bare=side.endswith(BARE))
                 steps.setdefault(side, []).extend(found)
             for child in children:
                 steps.setdefault(child.name, []).extend(their_step(child) for _ in range(options.steps))
@@ -267,9 +273,15 @@ def is_our(row: dict[str, Any]) -> bool:
 
 
 def fastest(rows: Sequence[dict[str, Any]], *, is_ours: bool) -> dict[str, Any]:
-    """Of rocstar's ways, or of TRL's with the bare tool."""
-    some = [row for row in rows if is_our(row) == is_ours and not row["side"].endswith(CONFINED)]
+    """Of rocstar's ways in its sandbox, or of TRL's with the bare tool."""
+    some = [row for row in rows if is_our(row) == is_ours and not row["side"].endswith((CONFINED, BARE))]
     return max(some, key=lambda row: row["trajectories_per_s"])
+
+
+def apart(row: dict[str, Any], peer: dict[str, Any]) -> float:
+    """How much more or less a side's policy writes, as a share of the peer's."""
+    tokens = "policy_tokens_per_trajectory"
+    return round(abs(row[tokens] / peer[tokens] - 1), 4)
 
 
 def main() -> int:
@@ -293,7 +305,7 @@ def main() -> int:
     ours, best = fastest(rows, is_ours=True), fastest(rows, is_ours=False)
     names = ("side", "wall_s", "trajectories_per_s", *PARTS, "policy_tokens_per_trajectory", "rows_trained")
     print(table(names, [[row[name] for name in names] for row in rows]), end="\n\n")
-    tokens = ours["policy_tokens_per_trajectory"] / best["policy_tokens_per_trajectory"]
+    bare = next(row for row in rows if row["side"].endswith(BARE))
     speed = "trajectories_per_s"
     bars = [
         bar(
@@ -302,7 +314,12 @@ def main() -> int:
             BAR,
             at_most=False,
         ),
-        bar("generated tokens, difference", round(abs(tokens - 1), 4), TOKENS_AGREE, at_most=True),
+        *(
+            bar(
+                f"generated tokens of {row['side']}, difference", apart(row, best), TOKENS_AGREE, at_most=True
+            )
+            for row in (ours, bare)
+        ),
     ]
     ratios = {
         row["side"]: {peer["side"]: round(row[speed] / peer[speed], 2) for peer in rows if not is_our(peer)}

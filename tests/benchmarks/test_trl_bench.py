@@ -16,8 +16,13 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import bench_learner  # noqa: E402
 import bench_step_vs_trl  # noqa: E402
-from trl_bench import rows  # noqa: E402
+from trl_bench import our_step, rows, tool  # noqa: E402
 from trl_bench.children import Child, ChildError  # noqa: E402
+
+from rocstar.engine.tools import result_text  # noqa: E402
+from rocstar.sandbox.testing import ok  # noqa: E402
+from rocstar.sandbox.types import ExecRequest, ExecResult, Status  # noqa: E402
+from rocstar.train.reward import VERIFIER_FLAVOUR  # noqa: E402
 
 ECHO = """
 import json, sys
@@ -152,3 +157,50 @@ def test_a_child_is_asked_in_turn_and_its_end_is_an_error_with_its_last_words(tm
         assert child.ask(do="a") == {"did": "a"} and child.ask(do="b") == {"did": "b"}
         with pytest.raises(ChildError, match="out of everything"):
             child.ask(do="die")
+
+
+class Grader:
+    """The confined sandbox beside the bare worker; says what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[ExecRequest] = []
+
+    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
+        self.asked.append(request)
+        return ok("graded")
+
+
+async def test_rocstar_with_the_peers_tool_tells_the_policy_the_same_and_grades_confined() -> None:
+    programs = {
+        "print(6 * 7)": (True, "42"),
+        "x = 1": (True, tool.NOTHING),
+        "1 / 0": (False, "ZeroDivisionError: division by zero"),
+    }
+    grader = Grader()
+    sandbox = our_step.BareSandbox(programs.__getitem__, grader)
+    for code, (fine, told) in programs.items():
+        result = await sandbox.run(ExecRequest(code=code))
+        assert (result.status is Status.OK, result_text(result, "brief")) == (fine, told)
+        assert result.isolation == "none"
+    assert not grader.asked
+    graded = ExecRequest(code="print('graded')", flavour=VERIFIER_FLAVOUR)
+    assert (await sandbox.run(graded)).stdout == "graded" and grader.asked == [graded]
+    batch = [ExecRequest(code="print(6 * 7)"), graded]
+    assert [(k, r.stdout) async for k, r in sandbox.run_batch(batch)] == [(0, "42"), (1, "graded")]
+
+
+def test_the_bar_takes_rocstar_in_its_sandbox_and_the_peer_with_its_bare_worker() -> None:
+    speeds = {
+        "rocstar": 1.0,
+        "rocstar ahead": 2.0,
+        "rocstar bare": 9.0,
+        "a": 0.5,
+        "b": 0.4,
+        "b confined": 8.0,
+    }
+    sides = [{"side": side, "trajectories_per_s": speed} for side, speed in speeds.items()]
+    assert bench_step_vs_trl.fastest(sides, is_ours=True)["side"] == "rocstar ahead"
+    assert bench_step_vs_trl.fastest(sides, is_ours=False)["side"] == "a"
+    for cores in ("1", "0,1"):
+        *_, last = bench_step_vs_trl.our_ways(cores)
+        assert last == "rocstar bare"
