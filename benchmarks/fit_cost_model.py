@@ -3,47 +3,65 @@
     python benchmarks/fit_cost_model.py --out benchmarks/results/sim_cost_fit.json
 
 Real rollouts: the embedded engine on a tiny model with random weights, many trajectories of several turns,
-prompts shared by siblings, tool results behind each turn, different batch limits and lengths. "Time" is the
-CPU time of the engine's own thread, so that other work on the machine matters little; tools take none.
+prompts shared by siblings, tool results behind each turn, different batch limits and lengths; tools take no
+time. Trajectories enter in order as slots become free, as the simulated scheduler (`reserve`) lets them. The
+engine runs in lockstep, and the process keeps its memory and settles its garbage, both as `rocstar train`
+does by default, so that the composition of every forward follows from the lengths alone: one run counts it.
 
-Fit: without tool waits the composition of every forward follows from the lengths alone, so one simulation per
-rollout gives the number of forwards and the sums of rows, context, new tokens and query-key pairs in them.
-The measured times of the even-numbered rollouts, divided by themselves so that each counts alike, give the
-five coefficients by least squares with none below zero. Prediction: simulate the odd-numbered ones with them.
+Measurement, the same for every seed and decided before the errors of any seed of this file were seen:
+"Time" is the CPU time of the engine's own thread, user and system. The speed of a shared machine moves by a
+fifth meanwhile, so a fixed rollout runs before and after each measured one and a time is its ratio to their
+mean, at the fixed one's median (steady.py). Every pass takes the rollouts in another order; the median over
+the passes counts; nothing is left out. `spread` is how far single passes are off that median on average:
+what of the errors can be noise. `composition_off` is how far, at worst, the engine's forwards and what was
+in them are off the simulator's: what of the errors is not the coefficients'.
+
+Fit: one simulation per rollout gives the number of forwards and the sums of rows, context, new tokens and
+query-key pairs in them. The measured times of the even-numbered rollouts, divided by themselves so that each
+counts alike, give the five coefficients by least squares with none below zero. Prediction: simulate the
+odd-numbered ones with them. Seeds draw their rollouts apart from each other (`seed`, `seed` + 1, ...: give
+seeds at least as far apart as there are rollouts); the bar takes the worst held-out rollout of all of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
-import platform
 import random
 import sys
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 import torch
+from sandbox_bench.report import ROOT, bar, finish
 from scipy.optimize import nnls
+from steady import Steady, measure, settle
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from rocstar.engine.garbage import settle_garbage
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.inference.embedded import EmbeddedEngine
-from rocstar.engine.sim.cost import Cluster, CostModel, ReplicaModel
+from rocstar.engine.inference.kv import Extra
+from rocstar.engine.inference.rows import Row
+from rocstar.engine.sim.cost import Cluster, CostModel, ReplicaModel, pairs
 from rocstar.engine.sim.flight import Flight
 from rocstar.engine.sim.runs import simulate
 from rocstar.engine.sim.work import TrajectoryWork, TurnWork, Workload
+from rocstar.train.host_memory import keep_freed_memory
 
 CONTEXT = 2048
 PREFILL_TOKENS = 2048
 VOCAB = 512
 TERMS = ("forward_s", "request_s", "context_token_s", "prefill_token_s", "prefill_pair_s")
+COUNTED = ("forwards", "rows", "context", "new_tokens", "pairs")
+"""What the terms are multiplied with."""
 BAR = 0.15
 
 
@@ -56,6 +74,16 @@ class Case:
     prompt: int
     turn: int
     tool: int
+
+
+FIXED = Case(trajectories=16, slots=8, prompt=120, turn=40, tool=40)
+"""What every measured rollout is held against."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    case: Case
+    work: Workload
 
 
 def cases(count: int, seed: int) -> list[Case]:
@@ -97,11 +125,30 @@ def work_of(case: Case, seed: int) -> Workload:
     return Workload(name=str(seed), trajectories=tuple(made))
 
 
-async def measure(work: Workload, case: Case, model: Qwen3ForCausalLM, thread: ThreadPoolExecutor) -> float:
-    """CPU seconds of the engine's thread for the whole rollout."""
+class CountingEngine(EmbeddedEngine):
+    """Adds up what its forwards do: the terms of the cost model, as the simulator counts them."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.counted = np.zeros(len(TERMS))
+
+    def _logits(self, rows: Sequence[Row], extras: Sequence[Extra]) -> torch.Tensor:
+        filling = {extra.slot for extra in extras}
+        decoding = [row for row in rows if row.slot not in filling]
+        new = sum(extra.end - extra.start for extra in extras) + len(rows) - len(decoding)
+        attended = sum(pairs(extra.start, extra.end - extra.start) for extra in extras)
+        context = sum(len(row.ids) for row in decoding)
+        self.counted += [1, len(decoding), context, new, attended]
+        return super()._logits(rows, extras)
+
+
+async def roll_out(engine: EmbeddedEngine, rollout: Rollout) -> None:
+    """As many trajectories at once as there are slots; one that leaves hands its slot to the next in line."""
     loop = asyncio.get_running_loop()
     ids = random.Random(1)
-    prompts = {t.group: [ids.randrange(VOCAB) for _ in range(t.prompt_tokens)] for t in work.trajectories}
+    some = rollout.work.trajectories
+    prompts = {t.group: [ids.randrange(VOCAB) for _ in range(t.prompt_tokens)] for t in some}
+    line = iter(enumerate(some))
 
     async def one(index: int, t: TrajectoryWork) -> None:
         text = list(prompts[t.group])
@@ -116,17 +163,23 @@ async def measure(work: Workload, case: Case, model: Qwen3ForCausalLM, thread: T
                 deadline=loop.time() + 300.0,
             )
             text += [*found.ids, *(ids.randrange(VOCAB) for _ in range(turn.tool_tokens))]
-        engine.release(t.traj)
 
-    async with EmbeddedEngine(
-        model, max_running=case.slots, thread=thread, prefill_tokens=PREFILL_TOKENS
-    ) as engine:
-        await grow(engine, max(t.prompt_tokens + t.response_tokens for t in work.trajectories))
-        started = await loop.run_in_executor(thread, time.thread_time)
-        async with asyncio.TaskGroup() as tasks:
-            for index, t in enumerate(work.trajectories):
-                tasks.create_task(one(index, t))
-        return await loop.run_in_executor(thread, time.thread_time) - started
+    async def slot(index: int, t: TrajectoryWork) -> None:
+        while True:
+            await one(index, t)
+            follower = next(line, None)
+            if follower is not None:  # before the release: decoding waits for its first request
+                engine.join([follower[1].traj])
+            engine.release(t.traj)
+            if follower is None:
+                return
+            index, t = follower
+
+    first = [taken for _, taken in zip(range(rollout.case.slots), line, strict=False)]
+    engine.join([t.traj for _, t in first])
+    async with asyncio.TaskGroup() as tasks:
+        for index, t in first:
+            tasks.create_task(slot(index, t))
 
 
 async def grow(engine: EmbeddedEngine, tokens: int) -> None:
@@ -179,66 +232,117 @@ def features(work: Workload, case: Case) -> list[float]:
     ]
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCAB,
-        hidden_size=options.hidden,
-        intermediate_size=3 * options.hidden,
-        num_hidden_layers=options.layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=options.hidden // 4,
-        max_position_embeddings=CONTEXT,
-    )
-    model = Qwen3ForCausalLM(config).eval()
-    chosen = cases(options.rollouts, seed=options.seed)
-    works = [work_of(case, options.seed + k) for k, case in enumerate(chosen)]
-    with ThreadPoolExecutor(1) as thread:
-        asyncio.run(measure(works[0], chosen[0], model, thread))  # the first one pays for what is lazy
-        runs = [
-            [
-                asyncio.run(measure(work, case, model, thread))
-                for work, case in zip(works, chosen, strict=True)
-            ]
-            for _ in range(options.repeats)
-        ]
-    seconds = [min(times) for times in zip(*runs, strict=True)]
-    table = np.array([features(work, case) for work, case in zip(works, chosen, strict=True)])
-    fit = np.arange(0, len(works), 2)
-    times = np.array(seconds)[fit]
-    scale = np.abs(table[fit]).max(axis=0)
-    found, _ = nnls(table[fit] / scale / times[:, None], np.ones(len(fit)))
-    values = dict(zip(TERMS, (found / scale).tolist(), strict=True))
-    cost = CostModel(**{**values, "forward_s": max(values["forward_s"], 1e-9)}, mixed=True)
+class Bench:
+    """Rollouts with one model in one thread, which is the engine's alone."""
+
+    def __init__(self, options: argparse.Namespace, thread: ThreadPoolExecutor) -> None:
+        torch.manual_seed(0)
+        config = Qwen3Config(
+            vocab_size=VOCAB,
+            hidden_size=options.hidden,
+            intermediate_size=3 * options.hidden,
+            num_hidden_layers=options.layers,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=options.hidden // 4,
+            max_position_embeddings=CONTEXT,
+        )
+        self._model, self._thread = Qwen3ForCausalLM(config).eval(), thread
+        thread.submit(torch.set_num_threads, 1).result()
+
+    def seconds(self, rollout: Rollout) -> float:
+        """CPU time of the engine's thread."""
+        spent: float = self._run(rollout, EmbeddedEngine, lambda _: time.thread_time())
+        return spent
+
+    def counted(self, rollout: Rollout) -> list[float]:
+        """What the engine's forwards do, by the cost model's terms."""
+        sums: list[float] = self._run(rollout, CountingEngine, lambda e: e.counted.copy()).tolist()
+        return sums
+
+    def _run(self, rollout: Rollout, kind: type[EmbeddedEngine], read: Callable[[Any], Any]) -> Any:
+        """How far `read`, in the engine's thread, advances over one rollout."""
+        work = rollout.work
+
+        async def enter() -> Any:
+            loop = asyncio.get_running_loop()
+            engine = kind(
+                self._model,
+                max_running=rollout.case.slots,
+                thread=self._thread,
+                prefill_tokens=PREFILL_TOKENS,
+                lockstep=True,
+            )
+            async with engine:
+                await grow(engine, max(t.prompt_tokens + t.response_tokens for t in work.trajectories))
+                before = await loop.run_in_executor(self._thread, read, engine)
+                await roll_out(engine, rollout)
+                return await loop.run_in_executor(self._thread, read, engine) - before
+
+        return asyncio.run(enter())
+
+
+def fit(table: Sequence[Sequence[float]], seconds: Sequence[float]) -> CostModel:
+    """The coefficients, none below zero, whose relative errors have the least squares."""
+    features_NT, seconds_N = np.array(table), np.array(seconds)
+    scale_T = features_NT.max(axis=0)
+    found_T, _ = nnls(features_NT / scale_T / seconds_N[:, None], np.ones(len(seconds_N)))
+    values = dict(zip(TERMS, (found_T / scale_T).tolist(), strict=True))
+    return CostModel(**{**values, "forward_s": max(values["forward_s"], 1e-9)}, mixed=True)
+
+
+def predicted(rollouts: Sequence[Rollout], times: Sequence[Steady]) -> dict[str, Any]:
+    """The model of the even-numbered rollouts, and how far off it is for the others."""
+    table = [features(r.work, r.case) for r in rollouts]
+    cost = fit(table[::2], [t.seconds for t in times[::2]])
     rows = []
-    for k, (work, case) in enumerate(zip(works, chosen, strict=True)):
-        predicted = fly(work, case, cost).makespan_s
+    for k, (rollout, time_) in enumerate(zip(rollouts, times, strict=True)):
+        seconds = fly(rollout.work, rollout.case, cost).makespan_s
         rows.append(
             {
-                **asdict(case),
+                **asdict(rollout.case),
                 "fitted": k % 2 == 0,
-                "measured_s": seconds[k],
-                "predicted_s": predicted,
-                "error": predicted / seconds[k] - 1,
+                "measured_s": time_.seconds,
+                "predicted_s": seconds,
+                "error": seconds / time_.seconds - 1,
+                "spread": time_.spread,
+                "raw_spread": time_.raw_spread,
             }
         )
-    errors = [abs(row["error"]) for row in rows if not row["fitted"]]
-    total = sum(r["predicted_s"] for r in rows if not r["fitted"])
-    total /= sum(r["measured_s"] for r in rows if not r["fitted"])
+    held = [row for row in rows if not row["fitted"]]
+    total = sum(r["predicted_s"] for r in held) / sum(r["measured_s"] for r in held)
     return {
-        "command": " ".join(["python", "benchmarks/fit_cost_model.py", *sys.argv[1:]]),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
         "cost": asdict(cost),
         "held_out": {
-            "rollouts": len(errors),
-            "mean_error": fmean(errors),
-            "worst_error": max(errors),
+            "rollouts": len(held),
+            "mean_error": fmean(abs(r["error"]) for r in held),
+            "worst_error": max(abs(r["error"]) for r in held),
             "error_of_sum": total - 1,
-            "within_15%": max(errors) <= BAR,
         },
+        "spread": fmean(t.spread for t in times),
+        "raw_spread": fmean(t.raw_spread for t in times),
         "rollouts": rows,
+    }
+
+
+def run(seed: int, options: argparse.Namespace, bench: Bench) -> dict[str, Any]:
+    chosen = cases(options.rollouts, seed)
+    rollouts = [Rollout(case=case, work=work_of(case, seed + k)) for k, case in enumerate(chosen)]
+    fixed = Rollout(case=FIXED, work=work_of(FIXED, 0))
+    real = np.array([bench.counted(rollout) for rollout in rollouts])  # also pays for what is lazy
+    simulated = np.array([features(rollout.work, rollout.case) for rollout in rollouts])
+    off = np.abs(real / simulated - 1).max(axis=0)
+    settle_garbage()
+    readings = measure(
+        [partial(bench.seconds, rollout) for rollout in rollouts],
+        partial(bench.seconds, fixed),
+        passes=options.passes,
+        seed=seed,
+    )
+    return {
+        "seed": seed,
+        "composition_off": dict(zip(COUNTED, off.tolist(), strict=True)),
+        **predicted(rollouts, settle(readings)),
     }
 
 
@@ -246,20 +350,29 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rollouts", type=int, default=32)
-    parser.add_argument("--repeats", type=int, default=1, help="the least of so many measurements")
+    parser.add_argument("--rollouts", type=int, default=24, help="of each seed; half of them are held out")
+    parser.add_argument("--passes", type=int, default=3, help="measurements of each rollout")
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[101, 201, 301])
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "sim_cost_fit.json")
     options = parser.parse_args()
-    result = run(options)
-    for row in result["rollouts"]:
-        print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()})
-    print(json.dumps({"cost": result["cost"], "held_out": result["held_out"]}, indent=1))
-    if options.out is not None:
-        options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    return 0
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    with ThreadPoolExecutor(1) as thread:
+        bench = Bench(options, thread)
+        seeds = [run(seed, options, bench) for seed in options.seeds]
+    for one in seeds:
+        for row in one["rollouts"]:
+            print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()})
+        print({k: v for k, v in one.items() if k != "rollouts"})
+    bars = [
+        bar(
+            f"worst held-out rollout of seed {one['seed']}", one["held_out"]["worst_error"], BAR, at_most=True
+        )
+        for one in seeds
+    ]
+    return finish("fit_cost_model", {"torch": torch.__version__, "seeds": seeds}, bars, options.out)
 
 
 if __name__ == "__main__":
