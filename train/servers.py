@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import re
 import subprocess
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +33,12 @@ if TYPE_CHECKING:
 
 HANG_TIMEOUT_S = 300.0
 """A scheduler stands still so long for a prefill or a compilation, and no longer."""
-NOT_THEIRS = ("ROCSTAR_REDIS_URL",)
-"""Of our environment: it may hold a password, and no server needs it."""
+NOT_THEIRS = re.compile(
+    r"ROCSTAR_REDIS_URL|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|(GROUP|ROLE)_(RANK|WORLD_SIZE)|ROLE_NAME"
+    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|TORCHRUN_\w+"
+)
+"""Of our environment. The first may hold a password. The others are torchrun's: a server that sees
+TORCHELASTIC_USE_AGENT_STORE waits for ever for torchrun's store instead of making its own process group."""
 CANARY_TEXT = "1 + 1 = 2, 2 + 2 = 4, 3 + 3 ="
 CANARY_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.2}
 """Nats by which engines of one precision differ on the likeliest token, with room to spare."""
@@ -139,6 +145,16 @@ async def open_servers(
         yield Servers(fleet=fleet, replicas=replicas, launches=launches)
 
 
+def server_environment(
+    gpus: list[int] | None, environment: Mapping[str, str] = os.environ
+) -> dict[str, str | None]:
+    """What a server's environment adds to ours, or takes from it (None)."""
+    return {
+        **server_env(gpus, environment),
+        **{name: None for name in environment if NOT_THEIRS.fullmatch(name)},
+    }
+
+
 def _replica(
     launch: Launch, log: Path, version: int, note: Callable[[str], None], canary: Canary | None
 ) -> Replica:
@@ -151,7 +167,7 @@ def _replica(
         vocab_size=rows,
         version=version,
         log_path=log,
-        env={**server_env(launch.recipe.engine.gpus_of(launch.replica)), **dict.fromkeys(NOT_THEIRS)},
+        env=server_environment(launch.recipe.engine.gpus_of(launch.replica)),
         progress=lambda text: note(f"server {launch.replica}: {text}"),
         engine_options={"hang_timeout_s": HANG_TIMEOUT_S, "update_timeout_s": UPDATE_TIMEOUT_S},
         canary=canary,

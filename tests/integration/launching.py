@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -40,6 +42,7 @@ def start_nodes(
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,
+                start_new_session=True,
                 # A shell starts background jobs with SIGINT ignored, and children inherit that.
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
@@ -54,5 +57,7 @@ def ended(launchers: list[subprocess.Popen[str]], *, patient: bool = True) -> li
         return [(launcher.returncode, text) for launcher, text in zip(launchers, told, strict=True)]
     finally:
         for launcher in launchers:
-            launcher.kill()
+            # Its ranks, too: they hold its standard error open.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(launcher.pid, signal.SIGKILL)
             launcher.communicate()

@@ -15,7 +15,7 @@ import torch
 from rocstar.engine.inference.base import InferenceError
 from rocstar.train.config import Recipe, TrainingStopped, parse_recipe
 from rocstar.train.server_weights import ServerPublisher, ServerWeights
-from rocstar.train.servers import Launch, Servers, server_args
+from rocstar.train.servers import Launch, Servers, server_args, server_environment
 from rocstar.train.spool import Spool
 
 
@@ -38,6 +38,23 @@ def test_what_the_recipe_says_elsewhere_is_said_to_the_server(
     engine: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     assert server_args(recipe_of(**engine), 0) == expected
+
+
+def test_a_server_gets_neither_secrets_nor_torchruns_rendezvous() -> None:
+    ours = {"PATH": "/bin", "HF_HOME": "/h", "ROCSTAR_REDIS_URL": "redis://:secret@h", "RANK": "0"}
+    ours |= {
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "GROUP_RANK": "0",
+        "ROLE_NAME": "default",
+        "MASTER_PORT": "9",
+    }
+    ours |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "CUDA_VISIBLE_DEVICES": "4,5,6,7"}
+    found = server_environment([1, 2], ours)
+    assert {name for name, value in found.items() if value is None} >= ours.keys() - {
+        *("PATH", "HF_HOME", "CUDA_VISIBLE_DEVICES")
+    }
+    assert found["CUDA_VISIBLE_DEVICES"] == "5,6" and not found.keys() & {"PATH", "HF_HOME"}
 
 
 def test_servers_are_started_from_where_the_weights_are_now(monkeypatch: pytest.MonkeyPatch) -> None:
