@@ -109,7 +109,7 @@ def _learner(recipe: Recipe, size: ModelSize, machines: Machines) -> list[str]:
 
 
 def _engine(recipe: Recipe, size: ModelSize, machines: Machines) -> list[str]:
-    """What the engine takes in rank 0's process: servers are their own."""
+    """What an embedded engine takes in the first rank of a node: servers are processes of their own."""
     rl, num = recipe.rl, recipe.engine.num_replicas
     if recipe.engine.kind == "sglang":
         return []
@@ -117,7 +117,7 @@ def _engine(recipe: Recipe, size: ModelSize, machines: Machines) -> list[str]:
     tokens = max((stage.max_response_tokens for stage in recipe.stages), default=0)
     per_token = size.kv_values_per_token * size.dtype_bytes
     several = f", {num} of them behind the {recipe.engine.policy} scheduler" if num > 1 else ""
-    lines = [f"engine: embedded{several}, on rank 0, which holds besides:"]
+    lines = [f"engine: embedded{several}, on the first rank of each node, which holds besides:"]
     if machines.ranks > 1 or size.dtype_bytes < 4:
         lines.append(_row("its weights", size.dtype_bytes * size.parameters, "a copy that is not sharded"))
     text = f"at most {slots} trajectories x {tokens:,} response tokens x {per_token:,} bytes; prompts on top"
@@ -126,15 +126,15 @@ def _engine(recipe: Recipe, size: ModelSize, machines: Machines) -> list[str]:
 
 
 def _servers(recipe: Recipe, size: ModelSize | str, machines: Machines) -> list[str]:
-    """The servers of rank 0's node: where they run, what they hold, how they are started."""
+    """The servers of a node: where they run, what they hold, how they are started."""
     from rocstar.train.placement import GpuMap, server_env
     from rocstar.train.servers import Launch
 
     engine = recipe.engine
     gpus = GpuMap.of(engine, machines.ranks_per_node)
     lines = [
-        f"engine: {engine.num_replicas} SGLang servers on the node of rank 0 behind the {engine.policy} "
-        f"scheduler, weights by {engine.publish}, placement {engine.placement}",
+        f"engine: {engine.num_replicas} SGLang servers on each node behind a {engine.policy} "
+        f"scheduler of its own, weights by {engine.publish}, placement {engine.placement}",
         *_gpu_map(recipe, gpus, size, machines),
     ]
     given = recipe.model.path != "scratch" and not recipe.sft.steps
@@ -162,7 +162,7 @@ def _gpu_map(recipe: Recipe, gpus: GpuMap, size: ModelSize | str, machines: Mach
     }
     for k, of_server in enumerate(gpus.servers):
         for gpu in of_server:
-            used.setdefault(gpu, []).append(f"server {k} (node of rank 0){server}")
+            used.setdefault(gpu, []).append(f"server {k}{server}")
     return ["GPUs of a node:"] + [f"  GPU {gpu}:  {' | '.join(used[gpu])}" for gpu in sorted(used)]
 
 

@@ -125,7 +125,7 @@ def test_every_gpu_has_its_line_and_every_server_its_command() -> None:
     assert f"{4 * params / 2 / 1e6:.2f} MB of weights" in plan, "tensor parallelism over two GPUs"
     (first, second) = re.findall(r"server \d:  CUDA_VISIBLE_DEVICES=(\S+) .* (--dtype .*)", plan)
     assert first == ("2,3", "--dtype float32 --tp-size 2 --mem-fraction-static 0.8")
-    assert second[0] == "4,5" and "behind the thunder scheduler" in plan
+    assert second[0] == "4,5" and "on each node behind a thunder scheduler" in plan
     assert "engine: embedded" not in plan
 
 
