@@ -6,15 +6,15 @@
 
 Who waits: a turn waits for its grant, then for its replica, both until its deadline. When a replica goes down
 its turns are cut off at once: each goes on elsewhere from its token prefix, with the noise of the same (seed,
-position), so that it becomes the trajectory it would have been. Nothing is decided here: where a turn runs
-follows from the policy alone.
+position), so that it becomes the trajectory it would have been. Where a turn runs follows from the policy
+alone, but for one case: one that failed on a replica which may yet answer others is the guest of another, for
+this turn. Its home stays its home, in the scheduler's books too.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -25,30 +25,17 @@ from rocstar.engine.replicas import FleetCounts, FleetLimits, Replicas, Restart,
 from rocstar.engine.scheduler import Scheduler
 from rocstar.engine.scheduling.events import Drop, Event, Grant, Left, Refuse, Submitted, TurnEnded, TurnReady
 from rocstar.engine.scheduling.observation import Policy
+from rocstar.engine.seat import Seat
 
 __all__ = ["Fleet", "FleetCounts", "FleetLimits", "Restart", "Spread"]
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Seat:
-    """One trajectory between its first turn and its release."""
-
-    waiting: asyncio.Future[int | None] | None = None
-    """While it waits for a grant: the replica, or None if it was aborted."""
-    home: int | None = None
-    granted: bool = False
-    """The scheduler counts it among the running ones of `home`."""
-    asking: bool = False
-    aborted: bool = False
-    finished: bool = False
 
 
 class Fleet:
     """Implements `Inference` over replicas that their owner has entered and will leave.
 
     Invariants: a turn runs on at most one replica at a time; every token it returns was returned by a replica
-    exactly once. A turn fails only by its deadline, by `max_attempts` failures of replicas under it, by a
-    refusal of its own (bad request, too long), or when no replica is left.
+    exactly once. A turn fails only by its deadline, by `max_attempts` failures, by `max_lost` replicas that
+    went down under it, by a refusal of its own (bad request, too long), or when no replica is left.
     """
 
     def __init__(
@@ -79,7 +66,7 @@ class Fleet:
             lost=self._lost,
         )
         self._busy = BusyClock()
-        self._seats: dict[str, _Seat] = {}
+        self._seats: dict[str, Seat] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
     async def __aenter__(self) -> Fleet:
@@ -163,7 +150,7 @@ class Fleet:
 
     async def _turn(
         self,
-        seat: _Seat,
+        seat: Seat,
         ids: list[int],
         *,
         max_new_tokens: int,
@@ -173,12 +160,12 @@ class Fleet:
     ) -> Generation:
         pieces = Pieces()
         try:
-            attempts = 0
-            while attempts < self._limits.max_attempts:
+            while not seat.is_given_up(self._limits):
                 slot = await self._granted(seat, request_id, len(ids) + len(pieces.ids), deadline)
                 if slot is None:
                     return pieces.result(StopReason.aborted)
-                piece = await self._run(
+                piece = await self._run_somewhere(
+                    seat,
                     slot,
                     ids + pieces.ids if pieces.ids else ids,
                     max_new_tokens=max_new_tokens - len(pieces.ids),
@@ -186,16 +173,15 @@ class Fleet:
                     deadline=deadline,
                     **rest,
                 )
-                attempts += not slot.suspended  # a stop on purpose is no failure
                 if piece is not None:
                     pieces.add(piece)
                 self._end_turn(seat, request_id, 0 if piece is None else len(piece.ids))
-                finish = _finish(seat, piece, full=len(pieces.ids) >= max_new_tokens)
+                finish = seat.finish(piece, full=len(pieces.ids) >= max_new_tokens)
                 if finish is not None:
                     seat.finished = finish is not StopReason.aborted
                     return pieces.result(finish)
                 self.counts.turns_continued += 1
-            detail = f"{request_id!r} failed {self._limits.max_attempts} times on its replicas"
+            detail = f"{request_id!r} failed {seat.num_failures} times, and {seat.lost} replicas under it"
             raise InferenceError("replicas_failed", detail, retryable=True)
         except BaseException:
             self._forget(request_id)
@@ -232,8 +218,8 @@ class Fleet:
         seat.aborted = True
         if seat.waiting is not None and not seat.waiting.done():
             seat.waiting.set_result(None)
-        elif seat.granted and seat.home is not None:
-            await self._replicas.slots[seat.home].replica.abort(request_id)
+        elif seat.at is not None:
+            await seat.at.replica.abort(request_id)
 
     def join(self, request_ids: Sequence[str]) -> None:
         """Lockstep is of one engine: with several, nobody knows yet who will run where."""
@@ -245,7 +231,7 @@ class Fleet:
 
     # ---- one turn ----
 
-    def _take_seat(self, request_id: str, prompt_tokens: int, max_new_tokens: int) -> _Seat:
+    def _take_seat(self, request_id: str, prompt_tokens: int, max_new_tokens: int) -> Seat:
         if self._tasks is None:
             raise InferenceError("engine_stopped", "the fleet is not entered", retryable=False)
         if not prompt_tokens or max_new_tokens < 1:
@@ -255,7 +241,7 @@ class Fleet:
         if seat is not None and seat.asking:
             raise InferenceError("bad_request", f"{request_id!r} has a request already", retryable=False)
         if seat is None:
-            seat = self._seats[request_id] = _Seat()
+            seat = self._seats[request_id] = Seat()
             self._tell(
                 Submitted(
                     traj=request_id,
@@ -268,11 +254,11 @@ class Fleet:
         if request_id not in self._seats:
             detail = f"{prompt_tokens} + {max_new_tokens} tokens exceed the KV of every replica"
             raise InferenceError("too_long", detail, retryable=False)
-        seat.asking, seat.aborted, seat.finished = True, False, False
+        seat.ask()
         return seat
 
     async def _granted(
-        self, seat: _Seat, request_id: str, context_tokens: int, deadline: float | None
+        self, seat: Seat, request_id: str, context_tokens: int, deadline: float | None
     ) -> Slot | None:
         """Wait for the grant; None if the request was aborted meanwhile."""
         if self._replicas.hopeless:
@@ -293,33 +279,62 @@ class Fleet:
             return None
         return self._replicas.slots[replica]
 
+    async def _run_somewhere(
+        self, seat: Seat, home: Slot, ids: list[int], *, request_id: str, **rest: Any
+    ) -> Generation | None:
+        """What the replica of the grant answered, or one whose guest the turn is; None if none did."""
+        piece = await self._run(seat, home, ids, request_id=request_id, **rest)
+        while piece is None and not seat.aborted and not seat.is_given_up(self._limits):
+            host = self._replicas.host_for(home, seat.failures)
+            if host is None:
+                break
+            self.counts.turns_continued += 1
+            try:
+                piece = await self._run(seat, host, ids, request_id=request_id, **rest)
+            finally:
+                host.replica.release(request_id)
+        return piece
+
     async def _run(
-        self, slot: Slot, ids: list[int], *, request_id: str, deadline: float | None, **rest: Any
+        self,
+        seat: Seat,
+        slot: Slot,
+        ids: list[int],
+        *,
+        request_id: str,
+        deadline: float | None,
+        **rest: Any,
     ) -> Generation | None:
         """What the replica answered; None if it did not, and the turn may be tried again."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout_at(loop.time() + self._limits.turn_timeout_s) as cut:
-                slot.running[request_id] = cut
+                seat.at, slot.running[request_id] = slot, cut
+                slot.strikes.began(request_id)
                 try:
                     piece = await slot.replica.generate(ids, request_id=request_id, deadline=deadline, **rest)
                 finally:
+                    slot.strikes.left(request_id)
                     del slot.running[request_id]
-            slot.strikes = 0
+                    seat.at = None
+            slot.strikes.answered()
             return piece
         except InferenceError as error:
             if not (error.retryable or error.kind == "engine_stopped"):
                 raise
             if slot.up:
-                self._replicas.strike(slot)
+                self._replicas.strike(slot, request_id)
         except TimeoutError:
             if deadline is not None and loop.time() >= deadline:
                 raise
             self._replicas.down(slot)
+        if not slot.suspended:  # a stop on purpose is no failure
+            seat.failures[slot.index] += 1
         self._fail_if_hopeless()
+        await asyncio.sleep(0)  # whoever failed with it comes first: a server's end fails all that it runs
         return None
 
-    def _end_turn(self, seat: _Seat, request_id: str, new_tokens: int) -> None:
+    def _end_turn(self, seat: Seat, request_id: str, new_tokens: int) -> None:
         """Tell the scheduler, unless it was told already that the turn's replica is gone."""
         if seat.granted:
             seat.granted = False
@@ -341,13 +356,12 @@ class Fleet:
             match command:
                 case Grant():
                     self._move(command.traj, command.replica)
-                    self._seats[command.traj].granted = True
-                    _resolve(self._seats[command.traj].waiting, command.replica)
+                    self._seats[command.traj].grant(command.replica)
                 case Drop():
                     self._move(command.traj, None)
                 case Refuse():
                     seat = self._seats.pop(command.traj)
-                    _fail(seat.waiting, InferenceError("too_long", command.detail, retryable=False))
+                    seat.fail(InferenceError("too_long", command.detail, retryable=False))
 
     def _move(self, traj: str, home: int | None) -> None:
         seat = self._seats[traj]
@@ -355,38 +369,20 @@ class Fleet:
             self._replicas.slots[seat.home].replica.release(traj)
         seat.home = home
 
-    def _lost(self, replica: int) -> None:
+    def _lost(self, slot: Slot) -> None:
         """A replica went down, with the KV of all that lived there."""
         context = self.scheduler.observation.trajectories
         for traj, seat in self._seats.items():
-            if seat.home == replica:
+            if not slot.suspended and (seat.at is slot or slot.index in seat.failures):
+                seat.lost += 1
+            if seat.home == slot.index:
                 self.counts.recomputed_tokens += context[traj].context_tokens
                 seat.home, seat.granted = None, False
 
     def _fail_if_hopeless(self) -> None:
         if self._replicas.hopeless:
             for seat in self._seats.values():
-                _fail(seat.waiting, _no_replica())
-
-
-def _finish(seat: _Seat, piece: Generation | None, *, full: bool) -> StopReason | None:
-    """Why the turn is over; None if it goes on elsewhere."""
-    if seat.aborted:
-        return StopReason.aborted if piece is None else piece.finish
-    if piece is None or (piece.finish is StopReason.aborted and not full):
-        return None
-    return StopReason.length if piece.finish is StopReason.aborted else piece.finish
-
-
-def _resolve(waiting: asyncio.Future[int | None] | None, replica: int) -> None:
-    assert waiting is not None, "only a turn that waits is granted"
-    if not waiting.done():
-        waiting.set_result(replica)
-
-
-def _fail(waiting: asyncio.Future[int | None] | None, error: InferenceError) -> None:
-    if waiting is not None and not waiting.done():
-        waiting.set_exception(error)
+                seat.fail(_no_replica())
 
 
 def _no_replica() -> InferenceError:

@@ -10,12 +10,14 @@ under way. Turns alone wait for a replica that is down.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from rocstar.engine.inference.base import Inference, InferenceError
 from rocstar.engine.scheduling.events import Event, LoadSeen, ReplicaDown, ReplicaUp
+from rocstar.engine.strikes import Strikes
 
 Restart = Callable[[int], Awaitable[Inference]]
 """Brings replica i back and returns it, entered and empty; raises InferenceError if it could not."""
@@ -42,15 +44,17 @@ class Suspendable(Inference, Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetLimits:
     """turn_timeout_s: a turn without an answer for so long means that its replica hangs.
-    strikes: failures in a row, without an answered turn between them, until a replica is down.
-    max_attempts: of one turn, until it fails: it may be what kills the replicas."""
+    strikes: failures in a row, without an answered turn between them, until a replica is down; see Strikes.
+    max_attempts: failures of one turn until it is given up; more than `strikes`, so that one that is alone
+    outlives its replica. max_lost: replicas that went down under it until then: it may be what kills them."""
 
     turn_timeout_s: float = 600.0
     publish_timeout_s: float = 300.0
     restart_timeout_s: float = 600.0
     load_period_s: float = 1.0
-    strikes: int = 3
-    max_attempts: int = 8
+    strikes: int = 12
+    max_attempts: int = 24
+    max_lost: int = 8
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,7 +75,7 @@ class Slot:
     index: int
     replica: Inference
     up: bool = False
-    strikes: int = 0
+    strikes: Strikes = field(default_factory=Strikes)
     version: int | None = None
     suspended: bool = False
     kv_peak: float = 0.0
@@ -91,7 +95,7 @@ class Replicas:
         spread: Spread | None = None,
         version: int = 0,
         tell: Callable[[Event], None],
-        lost: Callable[[int], None],
+        lost: Callable[[Slot], None],
     ) -> None:
         self.slots = [Slot(index=index, replica=replica) for index, replica in enumerate(replicas)]
         self.version = version
@@ -126,11 +130,27 @@ class Replicas:
         """All are down, and none will come back."""
         return self._restart is None and not any(slot.up or slot.suspended for slot in self.slots)
 
-    def strike(self, slot: Slot) -> None:
+    def strike(self, slot: Slot, turn: str) -> None:
         """A turn failed there."""
-        slot.strikes += 1
-        if slot.strikes >= self._limits.strikes:
+        strikes = slot.strikes.failed(turn, slot.running, is_only=self.num_up == 1)
+        if strikes >= self._limits.strikes:
             self.down(slot)
+
+    def host_for(self, home: Slot, failures: Counter[int]) -> Slot | None:
+        """Where a turn that failed at its home goes once, as the home is up; `failures` of it, by replica.
+
+        None: nowhere. The home may be failing everything, and the next try there shows it; or the turn failed
+        no less often on every other one that is as large.
+        """
+        if not home.up or home.strikes.is_row(home.running):
+            return None
+        size, times = home.replica.load().total, failures[home.index]
+        others = [
+            slot
+            for slot in self.slots
+            if slot.up and failures[slot.index] < times and slot.replica.load().total >= size
+        ]
+        return min(others, key=lambda slot: (failures[slot.index], len(slot.running)), default=None)
 
     def down(self, slot: Slot) -> None:
         """Out of the fleet: cut its turns off, and have it brought back."""
@@ -148,7 +168,7 @@ class Replicas:
         slot.up = False
         if not self.num_up:
             self._any_up.clear()
-        self._lost(slot.index)
+        self._lost(slot)
         self._tell(ReplicaDown(replica=slot.index))
 
     def _have_revived(self, slot: Slot) -> None:
@@ -262,7 +282,8 @@ class Replicas:
         return True
 
     def _up(self, slot: Slot) -> None:
-        slot.up, slot.strikes, slot.version = True, 0, self.version
+        slot.up, slot.version = True, self.version
+        slot.strikes.answered()
         self._any_up.set()
         self._tell(ReplicaUp(replica=slot.index, kv_tokens=slot.replica.load().total))
 

@@ -262,7 +262,7 @@ def test_last_replica_lost_fails_what_waits_and_reaches_no_baseline() -> None:
 
 
 def test_turn_that_fails_everywhere_fails_alone(undisturbed: dict[str, Any]) -> None:
-    """What kills each replica that it meets is not passed on for ever."""
+    """It is not passed on for ever, and takes no replica down that answers the others."""
     scripts = Scripts(turns_of)
 
     class Touchy(FakeReplica):
@@ -272,14 +272,29 @@ def test_turn_that_fails_everywhere_fails_alone(undisturbed: dict[str, Any]) -> 
             return await super().generate(ids, **rest)
 
     made: list[FakeReplica] = [Touchy(scripts, token_s=0.05) for _ in range(4)]
-    groups, fleet = fly(made, limits=FleetLimits(max_attempts=5, strikes=2))
+    groups, fleet = fly(made, limits=FleetLimits(max_attempts=5))
     found = essence(groups)
     failed = [t for g in groups for t in g.trajectories if isinstance(t.outcome, Failed)]
     assert [str(t.key) for t in failed] == ["s0/t1/0"] and failed[0].outcome.kind == "replicas_failed"  # type: ignore[union-attr]
     assert {k: v for k, v in found.items() if k != "s0/t1/0"} == {
         k: v for k, v in undisturbed.items() if k != "s0/t1/0"
     }
-    assert fleet.num_up == 2
+    assert fleet.num_up == 4
+
+
+def test_turn_that_kills_each_replica_that_it_meets_is_not_passed_on_for_ever() -> None:
+    scripts = Scripts(turns_of)
+
+    class Mortal(FakeReplica):
+        async def generate(self, ids: list[int], **rest: Any) -> Generation:
+            if rest["request_id"] == "s0/t1/0":
+                self.kill()
+            return await super().generate(ids, **rest)
+
+    made: list[FakeReplica] = [Mortal(scripts, token_s=0.05) for _ in range(6)]
+    groups, fleet = fly(made, limits=FleetLimits(max_lost=3))
+    failed = [t for g in groups for t in g.trajectories if isinstance(t.outcome, Failed)]
+    assert [str(t.key) for t in failed] == ["s0/t1/0"] and fleet.num_up == 3
 
 
 def test_deadline_holds_while_waiting_for_a_grant() -> None:

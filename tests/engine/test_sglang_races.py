@@ -146,6 +146,7 @@ async def flying(sources: list[DiskWeights], folder: Path) -> AsyncIterator[tupl
         restart_timeout_s=5.0,
         load_period_s=0.05,
         max_attempts=1000,
+        max_lost=1000,
     )
     async with AsyncExitStack() as stack:
         for replica in made:
