@@ -9,6 +9,7 @@ import argparse
 import errno
 import json
 import os
+import select
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,7 +49,9 @@ def _fail(message: str) -> int:
 def _guarded(work: Callable[[], int]) -> int:
     """Turn mistakes and interruptions into one line and an exit code."""
     try:
-        return work()
+        code = work()
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         print("interrupted; the last complete checkpoint is whole, go on with --resume", file=sys.stderr)
         return 130
@@ -59,11 +62,23 @@ def _guarded(work: Callable[[], int]) -> int:
         print(f"rocstar: {error}", file=sys.stderr)
         return 1
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _is_unread():
+            return 141  # as a shell names an end by SIGPIPE
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         where = f" at {error.filename}" if error.filename else ""
         print(f"rocstar: the disk is full{where}; free some space, then go on with --resume", file=sys.stderr)
         return 2
+
+
+def _is_unread() -> bool:
+    """Whether nobody reads standard output any more (`rocstar ... | head`); nothing is written to it then."""
+    poll = select.poll()
+    poll.register(1, 0)
+    if not any(event & select.POLLERR for _, event in poll.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return True
 
 
 def _told(message: str) -> str:

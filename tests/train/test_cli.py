@@ -1,8 +1,10 @@
 """Exit codes and the one line: what `main` makes of every way in which work can end."""
 
 import errno
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +65,18 @@ def test_a_refused_recipe_imports_no_torch() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert result.returncode == 2 and result.stderr.startswith("rocstar: recipe 'gone.toml'")
+
+
+def test_who_stops_reading_gets_no_traceback() -> None:
+    """`rocstar train RECIPE --dry-run | head -1`"""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    start = "import sys; from rocstar.train.cli import main; sys.exit(main())"
+    recipe = str(Path(__file__).parents[2] / "recipes" / "quickstart.toml")
+    command = [sys.executable, "-c", start, "train", recipe, "--dry-run"]
+    ended = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, timeout=120, check=False)
+    os.close(write_end)
+    assert (ended.returncode, ended.stderr) == (141, b"")
 
 
 def test_sft_alone_has_no_stages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
