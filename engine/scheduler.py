@@ -24,8 +24,11 @@ from rocstar.engine.scheduling.events import (
     TurnEnded,
     TurnReady,
 )
-from rocstar.engine.scheduling.ledger import Ledger, ReplicaEntry, ScheduleError, TrajectoryEntry
+from rocstar.engine.scheduling.ledger import Ledger, ScheduleError, TrajectoryEntry
 from rocstar.engine.scheduling.observation import Observation, Phase, Policy
+
+ANY, NEW_OR_TOOL, RUNNING = tuple(Phase), (Phase.new, Phase.tool), (Phase.running,)
+READY, TOOL_OR_READY = (Phase.ready,), (Phase.tool, Phase.ready)
 
 __all__ = ["ScheduleError", "Scheduler"]
 
@@ -73,20 +76,20 @@ class Scheduler:
         ledger = self._ledger
         match event:
             case TurnReady():
-                entry = ledger.entry(event.traj, Phase.new, Phase.tool)
+                entry = ledger.entry(event.traj, NEW_OR_TOOL)
                 ledger.grow(entry, event.context_tokens)
                 entry.turn_context_tokens = event.context_tokens
                 ledger.enter(entry, Phase.ready)
                 self._refuse_too_large(entry, out)
                 return entry
             case TurnEnded():
-                entry = ledger.entry(event.traj, Phase.running)
+                entry = ledger.entry(event.traj, RUNNING)
                 ledger.enter(entry, Phase.tool)
                 ledger.grow(entry, max(entry.context_tokens, entry.turn_context_tokens + event.new_tokens))
                 entry.turns += 1
                 return entry
             case Left():
-                entry = ledger.entry(event.traj, *Phase)
+                entry = ledger.entry(event.traj, ANY)
                 ledger.remove(entry)
                 return entry
             case Submitted():
@@ -94,7 +97,7 @@ class Scheduler:
                 self._refuse_too_large(entry, out)
                 return entry
             case Preempted():
-                entry = ledger.entry(event.traj, Phase.running)
+                entry = ledger.entry(event.traj, RUNNING)
                 ledger.grow(entry, event.context_tokens)
                 assert entry.home is not None
                 ledger.replicas[entry.home].preemptions += 1
@@ -107,10 +110,7 @@ class Scheduler:
                     raise ScheduleError(
                         f"replica {event.replica}: up already, or {event.kv_tokens} KV tokens"
                     )
-                ledger.pools[event.replica] = event.kv_tokens
-                ledger.replicas[event.replica] = ReplicaEntry(
-                    replica=event.replica, kv_tokens=event.kv_tokens
-                )
+                ledger.up(event.replica, event.kv_tokens)
             case ReplicaDown():
                 for entry in list(ledger.replica(event.replica).trajectories.values()):
                     if entry.phase is Phase.running:
@@ -120,8 +120,10 @@ class Scheduler:
         return None
 
     def _refuse_too_large(self, entry: TrajectoryEntry, out: list[Command]) -> None:
-        largest = max(self._ledger.pools.values(), default=None)
-        need = max(entry.prompt_tokens + entry.max_tokens, entry.context_tokens + 1)
+        largest = self._ledger.largest_pool
+        need = entry.prompt_tokens + entry.max_tokens
+        if entry.context_tokens >= need:
+            need = entry.context_tokens + 1
         if largest is not None and need > largest:
             self._ledger.remove(entry)
             out.append(
@@ -136,12 +138,12 @@ class Scheduler:
         ledger = self._ledger
         match command:
             case Grant():
-                entry = ledger.entry(command.traj, Phase.ready)
+                entry = ledger.entry(command.traj, READY)
                 ledger.replica(command.replica)
                 ledger.move(entry, command.replica)
                 ledger.enter(entry, Phase.running)
             case Drop():
-                entry = ledger.entry(command.traj, Phase.tool, Phase.ready)
+                entry = ledger.entry(command.traj, TOOL_OR_READY)
                 if entry.home != command.replica:
                     raise ScheduleError(f"{command.traj!r} lives at {entry.home}, not at {command.replica}")
                 ledger.move(entry, None)

@@ -59,6 +59,7 @@ class Ledger:
         self.num_running = 0
         self.pools: dict[int, int] = {}
         """KV tokens of every replica ever seen: one that is down may come back."""
+        self.largest_pool: int | None = None
         self._submitted = 0
 
     def add(self, event: Submitted) -> TrajectoryEntry:
@@ -80,7 +81,7 @@ class Ledger:
         self.trajectories[event.traj] = entry
         return entry
 
-    def entry(self, traj: str, *phases: Phase) -> TrajectoryEntry:
+    def entry(self, traj: str, phases: tuple[Phase, ...]) -> TrajectoryEntry:
         """The trajectory, which must be in one of `phases`."""
         entry = self.trajectories.get(traj)
         if entry is None:
@@ -96,6 +97,11 @@ class Ledger:
         if found is None:
             raise ScheduleError(f"replica {replica} is not up")
         return found
+
+    def up(self, replica: int, kv_tokens: int) -> None:
+        self.pools[replica] = kv_tokens
+        self.largest_pool = max(self.pools.values())
+        self.replicas[replica] = ReplicaEntry(replica=replica, kv_tokens=kv_tokens)
 
     def grow(self, entry: TrajectoryEntry, context_tokens: int) -> None:
         if context_tokens < entry.context_tokens:
@@ -143,6 +149,7 @@ class Ledger:
 
     def check(self) -> None:
         """Assert the invariant, over everything: for tests."""
+        assert self.largest_pool == max(self.pools.values(), default=None)
         running = 0
         for traj, entry in self.trajectories.items():
             assert entry.traj == traj and entry.context_tokens >= entry.prompt_tokens

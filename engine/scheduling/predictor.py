@@ -8,13 +8,15 @@ Meier 1958, with late entry), so that the short ones, which end first, do not ma
 with little behind it leans on its stage's, stretched by its level, and that on lengths uniform to the limit.
 Nothing is random, and no sample is kept: only counts per length bin.
 
-Legend: C curves (stage x level x turn class), B length bins of `bin_tokens` tokens, K = B steps ahead.
+Legend: C curves (stage x level x turn class), B length bins of `bin_tokens` tokens, K = B steps ahead. A cell
+is one bin of one curve: curve * NUM_BINS + bin.
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
+from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -37,17 +39,26 @@ GROUP_PRIOR_WEIGHT = 0.7
 """Siblings that the stage's mean counts for, in the expected length of a group."""
 
 
+def _counts() -> array[float]:
+    return array("d")
+
+
 @dataclass(slots=True)
 class _Group:
     """Sums over the siblings that tell something: their weights, and weight times expected length."""
 
     weight: float = 0.0
     weighted_length: float = 0.0
+    stage: int = -1
+    level: int = -1
+    level_of: int = 0
+    """The tables by which `level` was found; 0: the sums have changed since."""
 
 
 @dataclass(slots=True)
 class _Progress:
-    """One trajectory: the bin it has reached, the curves it counts on, what it says of its group."""
+    """One trajectory: the bin it has reached, the first cells of the curves it counts on, what it says of its
+    group."""
 
     stage: int
     group: _Group
@@ -69,19 +80,24 @@ class LengthPredictor:
     """Asked before the curves are made: how far those that run have come by now. Without it they would count
     up to their last turn only, and all would look as short as those that have ended."""
     bin_tokens: int = 0
+    version: int = 0
+    """Another one: what `cell` and `work` say may have changed."""
     _stages: dict[str, int] = field(default_factory=dict)
     """The first curve of each stage: its own; those by level and turn follow."""
     _groups: dict[str, _Group] = field(default_factory=dict)
-    _entered: list[list[int]] = field(default_factory=list)
-    _stopped: list[list[int]] = field(default_factory=list)
-    """By bin: those that were last seen there, whether they ended, were dropped or still run."""
-    _ended: list[list[int]] = field(default_factory=list)
+    _entered: array[float] = field(default_factory=_counts)
+    _stopped: array[float] = field(default_factory=_counts)
+    """By cell: those that were last seen there, whether they ended, were dropped or still run."""
+    _ended: array[float] = field(default_factory=_counts)
     _limit_bins: list[int] = field(default_factory=list)
     _progress: dict[str, _Progress] = field(default_factory=dict)
     _news: int = 0
-    _known: int = 0
-    _windows: Floats | None = None
-    """[c, b] = the survival of curve c from bin b on."""
+    _due: int = 0
+    """The tables are made anew when there are so many news."""
+    _made: int = 0
+    """How often they were."""
+    _chances: Floats = field(default_factory=lambda: np.empty((0, 2 * NUM_BINS)))
+    """By cell: see chances_NK."""
     _lengths: dict[int, list[float]] = field(default_factory=dict)
     """By stage: the expected length of one that has reached bin b."""
     _edges: dict[int, list[float]] = field(default_factory=dict)
@@ -89,97 +105,102 @@ class LengthPredictor:
     _steady: dict[int, Floats] = field(default_factory=dict)
     _shares: dict[int, list[float]] = field(default_factory=dict)
     """By stage: the share that ends before bin b."""
-    _work: dict[tuple[int, int], float] = field(default_factory=dict)
+    _work: dict[int, float] = field(default_factory=dict)
     _peaks: dict[tuple[str, int], float] = field(default_factory=dict)
 
     @property
     def num_curves(self) -> int:
-        return len(self._entered)
+        return len(self._limit_bins)
 
     def add(self, traj: str, group: str, stage: str, max_tokens: int) -> None:
         if not self.bin_tokens:
             self.bin_tokens = max(1, -(-max_tokens // (NUM_BINS - 1)))
         if stage not in self._stages:
-            self._stages[stage] = len(self._entered)
+            self._stages[stage] = self.num_curves
             limit_bin = min(NUM_BINS - 1, max_tokens // self.bin_tokens)
-            for _ in range(CURVES_PER_STAGE):
-                self._entered.append([0] * NUM_BINS)
-                self._stopped.append([0] * NUM_BINS)
-                self._ended.append([0] * NUM_BINS)
-                self._limit_bins.append(limit_bin)
-            self._windows = None
+            self._limit_bins += [limit_bin] * CURVES_PER_STAGE
+            for counts in (self._entered, self._stopped, self._ended):
+                counts.extend([0.0] * (CURVES_PER_STAGE * NUM_BINS))
+            self._due = 0
+            self.version += 1
         progress = _Progress(stage=self._stages[stage], group=self._groups.setdefault(group, _Group()))
         self._progress[traj] = progress
         self._enter(progress, progress.stage)
 
     def turn_starts(self, traj: str, turns: int, length: int) -> int:
         """It asks for turn number `turns` (from 0) with `length` tokens behind its prompt; its curve."""
-        self.advance(traj, length)
         progress = self._progress[traj]
+        self._advance(progress, length)
         curve = self._curve(progress, turns)
-        if curve not in progress.curves:
+        if curve * NUM_BINS not in progress.curves:
             self._enter(progress, curve)
         return curve
 
-    def curve(self, traj: str, turns: int) -> int:
-        """The curve that it would enter now."""
-        return self._curve(self._progress[traj], turns)
+    def cell(self, traj: str, turns: int, length: int) -> int:
+        """Of the curve that it would enter now: the cell in which it is."""
+        at = length // self.bin_tokens
+        return self._curve(self._progress[traj], turns) * NUM_BINS + (at if at < NUM_BINS else NUM_BINS - 1)
 
     def advance(self, traj: str, length: int) -> None:
-        progress = self._progress[traj]
-        reached = min(NUM_BINS - 1, length // self.bin_tokens)
+        self._advance(self._progress[traj], length)
+
+    def _advance(self, progress: _Progress, length: int) -> None:
+        reached = length // self.bin_tokens
+        if reached >= NUM_BINS:
+            reached = NUM_BINS - 1
         if reached == progress.bin:
             return
-        for curve in progress.curves:
-            self._stopped[curve][progress.bin] -= 1
-            self._stopped[curve][reached] += 1
+        stopped, was = self._stopped, progress.bin
+        for first in progress.curves:
+            stopped[first + was] -= 1.0
+            stopped[first + reached] += 1.0
         progress.bin = reached
-        if self._windows is not None:
+        if self._made:
             share = self._shares[progress.stage][reached]
             self._tell_group(progress, share, self._lengths[progress.stage][reached])
 
     def leave(self, traj: str, length: int, *, finished: bool) -> None:
         """It is over; only one that finished says how long trajectories are."""
+        self.version += 1
         self.advance(traj, length)
         progress = self._progress.pop(traj)
         if finished:
             self._news += 1
             self._tell_group(progress, 1.0, float(length))
-            for curve in progress.curves:
-                self._ended[curve][progress.bin] += 1
+            for first in progress.curves:
+                self._ended[first + progress.bin] += 1.0
 
     def group_length(self, group: str, stage: str) -> float:
         """The expected length of a sibling that has not started: from its group's, leaning on the stage's."""
         self._tables()
-        found = self._groups[group]
-        mean = self._lengths[self._stages[stage]][0]
-        return (found.weighted_length + GROUP_PRIOR_WEIGHT * mean) / (found.weight + GROUP_PRIOR_WEIGHT)
+        return self._expected(self._groups[group], self._stages[stage])
 
     def level(self, expected: float, stage: str) -> int:
         """Which of the stage's levels an expected length belongs to: 0 is the shortest."""
         self._tables()
         return bisect.bisect(self._edges[self._stages[stage]], expected)
 
-    def work(self, curve: int, at: int) -> float:
-        """Token-steps to come of one in bin `at` of the curve: its own tokens, summed over its steps."""
-        self._tables()
-        found = self._work.get((curve, at))
+    def work(self, cell: int) -> float:
+        """Token-steps to come of one in this cell: its own tokens, summed over its steps."""
+        if self._news >= self._due:
+            self._make_tables()
+        found = self._work.get(cell)
         if found is None:
-            going_on_K = self.going_on_NK(np.array([curve]), np.array([at]))[0]
-            found = float((going_on_K * (at + np.arange(NUM_BINS))).sum()) * self.bin_tokens**2
-            self._work[curve, at] = found
+            at = cell % NUM_BINS
+            found = float((self.going_on_K(cell) * (at + np.arange(NUM_BINS))).sum()) * self.bin_tokens**2
+            self._work[cell] = found
         return found
 
     def mean_work(self, stage: str) -> float:
         """The same of one of the stage that has not started, of whatever group."""
-        return self.work(self._stages[stage], 0)
+        return self.work(self._stages[stage] * NUM_BINS)
 
     def peak_tokens(self, stage: str, prompt_tokens: int) -> float:
         """The most that one of the stage holds on average, over all steps since its start."""
         self._tables()
         found = self._peaks.get((stage, prompt_tokens))
         if found is None:
-            going_on_K = self.going_on_NK(np.array([self._stages[stage]]), np.array([0]))[0]
+            going_on_K = self.going_on_K(self._stages[stage] * NUM_BINS)
             found = float(np.max(going_on_K * (prompt_tokens + np.arange(NUM_BINS) * self.bin_tokens)))
             self._peaks[stage, prompt_tokens] = found
         return found
@@ -195,29 +216,42 @@ class LengthPredictor:
     def forget_group(self, group: str) -> None:
         self._groups.pop(group, None)
 
-    def going_on_NK(self, curves_N: Ints, bins_N: Ints) -> Floats:
-        """P(length bin >= b + k | length bin >= b) for N pairs of a curve and a bin b, k = 0..K-1.
+    def going_on_K(self, cell: int) -> Floats:
+        """P(length bin >= b + k | length bin >= b) in bin b of a curve, k = 0..K-1. Not to be written to, nor
+        kept.
 
         The curves are made anew when the number of ended trajectories has grown by a tenth, at least by 4.
         """
         self._tables()
-        assert self._windows is not None
-        rows_NK = self._windows[curves_N, bins_N]
-        out = rows_NK / np.maximum(rows_NK[:, :1], 1e-12)
-        out[:, 0] = 1.0  # who is there is there, even where none was ever seen
-        return np.asarray(np.minimum(out, 1.0))
+        return np.asarray(self._chances[cell, :NUM_BINS])
+
+    def chances_NK(self, cells_N: Ints) -> Floats:
+        """The same of N cells, then p (1 - p) of each: 2 K columns."""
+        self._tables()
+        return np.asarray(self._chances.take(cells_N, axis=0))
 
     def _curve(self, progress: _Progress, turns: int) -> int:
-        self._tables()
-        group, mean = progress.group, self._lengths[progress.stage][0]
-        expected = (group.weighted_length + GROUP_PRIOR_WEIGHT * mean) / (group.weight + GROUP_PRIOR_WEIGHT)
-        level = bisect.bisect(self._edges[progress.stage], expected)
-        return progress.stage + 1 + level * NUM_TURN_CLASSES + min(turns, NUM_TURN_CLASSES - 1)
+        if self._news >= self._due:
+            self._make_tables()
+        group, stage = progress.group, progress.stage
+        if group.level_of != self._made or group.stage != stage:
+            level = bisect.bisect(self._edges[stage], self._expected(group, stage))
+            if level != group.level:
+                group.level = level
+                self.version += 1
+            group.level_of, group.stage = self._made, stage
+        turn_class = turns if turns < NUM_TURN_CLASSES else NUM_TURN_CLASSES - 1
+        return stage + 1 + group.level * NUM_TURN_CLASSES + turn_class
+
+    def _expected(self, group: _Group, stage: int) -> float:
+        mean = self._lengths[stage][0]
+        return (group.weighted_length + GROUP_PRIOR_WEIGHT * mean) / (group.weight + GROUP_PRIOR_WEIGHT)
 
     def _enter(self, progress: _Progress, curve: int) -> None:
-        self._entered[curve][progress.bin] += 1
-        self._stopped[curve][progress.bin] += 1
-        progress.curves.append(curve)
+        first = curve * NUM_BINS
+        self._entered[first + progress.bin] += 1.0
+        self._stopped[first + progress.bin] += 1.0
+        progress.curves.append(first)
 
     def _tell_group(self, progress: _Progress, weight: float, length: float) -> None:
         """`weight` 1 is a length that is known; one that runs counts by the share that would have ended."""
@@ -225,17 +259,23 @@ class LengthPredictor:
         group.weight += weight - progress.weight
         group.weighted_length += weight * length - progress.weighted_length
         progress.weight, progress.weighted_length = weight, weight * length
+        group.level_of = 0
 
     def _tables(self) -> None:
-        if self._windows is not None and self._news - self._known < max(4, self._known // 10):
-            return
-        self._known = self._news
+        if self._news >= self._due:
+            self._make_tables()
+
+    def _make_tables(self) -> None:
+        self._due = self._news + max(4, self._news // 10)
         self._work, self._peaks = {}, {}
         for traj, length in self.positions():
             self.advance(traj, length)
         survival_CB = self._survival_CB()
-        padded = np.concatenate([survival_CB, np.zeros_like(survival_CB)], axis=1)
-        self._windows = np.lib.stride_tricks.sliding_window_view(padded, NUM_BINS, axis=1)
+        if len(self._chances) != survival_CB.size:
+            self._chances = np.empty((survival_CB.size, 2 * NUM_BINS))
+        _fill_chances(self._chances, survival_CB)
+        self._made += 1
+        self.version += 1
         middle_B = (np.arange(NUM_BINS) + 0.5) * self.bin_tokens
         for stage in self._stages.values():
             ends_B = -np.diff(survival_CB[stage], append=0.0)
@@ -251,8 +291,9 @@ class LengthPredictor:
 
     def _survival_CB(self) -> Floats:
         """P(length bin >= b) of each curve; beyond its limit it is 0."""
-        entered, ended = np.array(self._entered, dtype=np.float64), np.array(self._ended, dtype=np.float64)
-        stopped = np.array(self._stopped, dtype=np.float64)
+        entered, ended, stopped = (
+            np.array(counts).reshape(-1, NUM_BINS) for counts in (self._entered, self._ended, self._stopped)
+        )
         at_risk = np.cumsum(entered, axis=1) - (np.cumsum(stopped, axis=1) - stopped)
         limits = np.array(self._limit_bins)
         bins = np.arange(NUM_BINS)
@@ -262,14 +303,31 @@ class LengthPredictor:
             uniform = 1.0 / np.maximum(limit + 1.0 - bins, 1.0)
             own = _hazard(ended[stage], at_risk[stage], uniform, PRIOR_WEIGHT)
             out[stage] = _survival(own, limit)
-            for k in range(1, CURVES_PER_STAGE):
-                factor = LEVEL_FACTORS[(k - 1) // NUM_TURN_CLASSES]
+            for level, factor in enumerate(LEVEL_FACTORS):
                 stretched = _stretched(out[stage], factor, limit)
                 ahead = np.append(stretched[1:], 0.0)
                 prior = 1.0 - ahead / np.maximum(stretched, 1e-12)
-                hazard = _hazard(ended[stage + k], at_risk[stage + k], prior, CURVE_PRIOR_WEIGHT)
-                out[stage + k] = _survival(hazard, limit)
+                first = stage + 1 + level * NUM_TURN_CLASSES
+                curves = slice(first, first + NUM_TURN_CLASSES)
+                hazard = _hazard(ended[curves], at_risk[curves], prior, CURVE_PRIOR_WEIGHT)
+                out[curves] = _survival(hazard, limit)
         return out
+
+
+def with_variance(going_on_NK: Floats) -> Floats:
+    """Chances, then p (1 - p) of each: what a forecast is made of."""
+    return np.concatenate([going_on_NK, going_on_NK * (1.0 - going_on_NK)], axis=1)
+
+
+def _fill_chances(out: Floats, survival_CB: Floats) -> None:
+    padded = np.concatenate([survival_CB, np.zeros_like(survival_CB)], axis=1)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, NUM_BINS, axis=1)[:, :NUM_BINS]
+    out = out.reshape(*windows.shape[:2], 2 * NUM_BINS)
+    going_on = out[:, :, :NUM_BINS]
+    np.divide(windows, np.maximum(windows[:, :, :1], 1e-12), out=going_on)
+    going_on[:, :, 0] = 1.0  # who is there is there, even where none was ever seen
+    np.minimum(going_on, 1.0, out=going_on)
+    np.multiply(going_on, 1.0 - going_on, out=out[:, :, NUM_BINS:])
 
 
 def _stretched(survival_B: Floats, factor: float, limit_bin: int) -> Floats:
@@ -289,5 +347,7 @@ def _hazard(ended_B: Floats, at_risk_B: Floats, prior_B: Floats, weight: float) 
 def _survival(hazard_B: Floats, limit_bin: int) -> Floats:
     """From the chances to end in each bin; nobody passes the limit's."""
     hazard_B = np.clip(hazard_B, 0.0, 1.0)
-    hazard_B[limit_bin:] = 1.0
-    return np.concatenate([[1.0], np.cumprod(1.0 - hazard_B)[:-1]])
+    hazard_B[..., limit_bin:] = 1.0
+    survival_B = np.ones_like(hazard_B)
+    survival_B[..., 1:] = np.cumprod(1.0 - hazard_B, axis=-1)[..., :-1]
+    return survival_B

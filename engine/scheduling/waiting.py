@@ -43,6 +43,8 @@ class WaitingQueue:
     """False: every trajectory is ranked by itself, by what `lengths` says of its own name."""
     num_new: int = 0
     """Trajectories that wait for their first turn."""
+    version: int = 0
+    """Another one: the heads may have changed."""
     _lost: dict[str, None] = field(default_factory=dict)
     _groups: dict[str, _Group] = field(default_factory=dict)
     _heaps: dict[int, list[tuple[float, int, str]]] = field(default_factory=dict)
@@ -50,6 +52,7 @@ class WaitingQueue:
 
     def add_lost(self, traj: str) -> None:
         self._lost[traj] = None
+        self.version += 1
 
     def add_new(self, turn: TrajectoryView) -> None:
         key = self._key(turn)
@@ -59,6 +62,7 @@ class WaitingQueue:
             self._groups[key] = found
         self.num_new += turn.traj not in found.trajs
         found.trajs[turn.traj] = None
+        self.version += 1
         self.rank(key)
 
     def _key(self, turn: TrajectoryView) -> str:
@@ -74,6 +78,7 @@ class WaitingQueue:
 
     def discard(self, turn: TrajectoryView) -> None:
         """It does not wait any more."""
+        self.version += 1
         self._lost.pop(turn.traj, None)
         found = self._groups.get(self._key(turn))
         if found is not None and turn.traj in found.trajs:
@@ -83,6 +88,7 @@ class WaitingQueue:
     def forget_group(self, group: str) -> None:
         if (found := self._groups.pop(group, None)) is not None:
             self.num_new -= len(found.trajs)
+            self.version += 1
 
     def rank(self, group: str) -> None:
         """Enter the group where it belongs by now."""
@@ -98,6 +104,7 @@ class WaitingQueue:
         if rank == found.rank:
             return
         found.rank = rank
+        self.version += 1
         bucket, within = rank
         if bucket not in self._heaps:
             self._heaps = dict(sorted({**self._heaps, bucket: []}.items()))
@@ -113,7 +120,7 @@ class WaitingQueue:
                 break
             del self._lost[traj]
         for bucket, heap in self._heaps.items():
-            if (found := self._first(bucket, heap, now)) is not None:
+            if heap and (found := self._first(bucket, heap, now)) is not None:
                 yield found
 
     def _first(
@@ -123,7 +130,8 @@ class WaitingQueue:
             within, _, group = heap[0]
             found = self._groups.get(group)
             if found is not None and found.rank == (bucket, within):
-                for traj in list(found.trajs):
+                while found.trajs:
+                    traj = next(iter(found.trajs))
                     if traj in now.ready:
                         return now.ready[traj]
                     del found.trajs[traj]

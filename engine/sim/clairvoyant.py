@@ -15,7 +15,14 @@ import numpy as np
 from rocstar.engine.scheduler import Scheduler
 from rocstar.engine.scheduling.events import Command, Event, Grant, TurnReady
 from rocstar.engine.scheduling.policies.predictive import Predictive
-from rocstar.engine.scheduling.predictor import NUM_BINS, NUM_LEVELS, Floats, Ints, LengthPredictor
+from rocstar.engine.scheduling.predictor import (
+    NUM_BINS,
+    NUM_LEVELS,
+    Floats,
+    Ints,
+    LengthPredictor,
+    with_variance,
+)
 from rocstar.engine.scheduling.waiting import WaitingQueue
 from rocstar.engine.sim.cost import Cluster
 from rocstar.engine.sim.flight import Flight
@@ -88,10 +95,11 @@ class KnownLengths(LengthPredictor):
         """Nothing to learn."""
 
     def turn_starts(self, traj: str, turns: int, length: int) -> int:
-        return self.curve(traj, turns)
-
-    def curve(self, traj: str, turns: int) -> int:
         return self.known[traj] // self.bin_tokens
+
+    def cell(self, traj: str, turns: int, length: int) -> int:
+        at = min(length // self.bin_tokens, NUM_BINS - 1)
+        return self.turn_starts(traj, turns, length) * NUM_BINS + at
 
     def group_length(self, group: str, stage: str) -> float:
         """Of one trajectory: it ranks by itself."""
@@ -100,11 +108,12 @@ class KnownLengths(LengthPredictor):
     def level(self, expected: float, stage: str) -> int:
         return min(NUM_LEVELS, int(expected / self.bin_tokens * NUM_LEVELS / NUM_BINS))
 
-    def work(self, curve: int, at: int) -> float:
+    def work(self, cell: int) -> float:
+        curve, at = divmod(cell, NUM_BINS)
         return float(sum(range(at, max(curve, at) + 1))) * self.bin_tokens**2
 
     def mean_work(self, stage: str) -> float:
-        return self.work(int(np.mean(list(self.known.values()))) // self.bin_tokens, 0)
+        return self.work(int(np.mean(list(self.known.values()))) // self.bin_tokens * NUM_BINS)
 
     def peak_tokens(self, stage: str, prompt_tokens: int) -> float:
         """Nothing to gather: each trajectory is ranked by itself."""
@@ -113,9 +122,12 @@ class KnownLengths(LengthPredictor):
     def steady_K(self, stage: str) -> Floats:
         return np.ones(NUM_BINS)
 
-    def going_on_NK(self, curves_N: Ints, bins_N: Ints) -> Floats:
-        left_N = np.maximum(np.asarray(curves_N) - np.asarray(bins_N), 0)
-        return np.asarray(np.arange(NUM_BINS) <= left_N[:, None], dtype=np.float64)
+    def going_on_K(self, cell: int) -> Floats:
+        return np.asarray(self.chances_NK(np.array([cell]))[0, :NUM_BINS])
+
+    def chances_NK(self, cells_N: Ints) -> Floats:
+        left_N = np.maximum(cells_N // NUM_BINS - cells_N % NUM_BINS, 0)
+        return with_variance(np.asarray(np.arange(NUM_BINS) <= left_N[:, None], dtype=np.float64))
 
 
 def known_lengths(workload: Workload) -> Predictive:

@@ -25,10 +25,10 @@ from rocstar.engine.scheduling.events import (
     TurnReady,
 )
 from rocstar.engine.scheduling.ledger import Ledger, TrajectoryEntry
-from rocstar.engine.scheduling.observation import TrajectoryView
+from rocstar.engine.scheduling.observation import Observation, TrajectoryView
 from rocstar.engine.scheduling.occupancy import Occupancy
 from rocstar.engine.scheduling.policies import POLICIES, make_policy, predictive
-from rocstar.engine.scheduling.predictor import NUM_BINS, Floats, LengthPredictor
+from rocstar.engine.scheduling.predictor import NUM_BINS, Floats, Ints, LengthPredictor, with_variance
 from rocstar.engine.scheduling.waiting import WaitingQueue
 
 LIMIT, PROMPT, TOOL_STEPS = 400, 20, 3
@@ -351,13 +351,16 @@ def test_candidates_are_those_of_a_plain_sort(seed: int) -> None:
     """The order in which replicas are tried: home, begun blocks, the rest, each by load, then by age."""
     asked: list[int] = []
 
-    def plain(self: predictive.Predictive, turn: TrajectoryView, block: int) -> list[int]:
+    def plain(
+        self: predictive.Predictive, turn: TrajectoryView, among: list[int], now: Observation
+    ) -> list[int]:
         def key(replica: int) -> tuple[bool, bool, float]:
             siblings = self._occupancy[replica].groups.get(turn.group, 0)
             return replica != turn.home, siblings % block == 0, self._loads[replica]
 
+        block = self._block(turn, now)
         asked.append(block)
-        return sorted(self._occupancy, key=key)
+        return sorted((replica for replica in self._occupancy if replica in among), key=key)
 
     turns_of = lengths(seed)
     ours = clockwork("predictive", turns_of, (700, 600, 900), safety=0.0)
@@ -367,6 +370,31 @@ def test_candidates_are_those_of_a_plain_sort(seed: int) -> None:
         sorted_ = clockwork("predictive", turns_of, (700, 600, 900), safety=0.0)
         sorted_.run()
     assert sorted_.log == ours.log and asked
+
+
+@given(seed=st.integers(0, 10**6), pool=st.integers(450, 900))
+@settings(max_examples=20, deadline=None, derandomize=True)
+def test_what_is_remembered_changes_no_decision(seed: int, pool: int) -> None:
+    """That nobody fits, and the step at which a pool is over: each saves a look, and none finds another."""
+    turns_of = lengths(seed)
+    ours = clockwork("predictive", turns_of, (pool, 600, 900))
+    ours.run()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(predictive.Forecast, "exceeds", lambda *args: False)
+        patch.setattr(predictive.Predictive, "_nobody", Nothing())
+        forgetful = clockwork("predictive", turns_of, (pool, 600, 900))
+        forgetful.run()
+    assert forgetful.log == ours.log
+
+
+class Nothing:
+    """In the place of an attribute: it is None, whatever it is set to."""
+
+    def __get__(self, instance: object, owner: type) -> None:
+        return None
+
+    def __set__(self, instance: object, value: object) -> None:
+        pass
 
 
 def finished(made: Scheduler, group: str, lengths_: list[int]) -> None:
@@ -523,7 +551,7 @@ def test_predictive_gives_lost_ones_priority_and_takes_the_longest_group_first()
 
 
 def ahead_of(predictor: LengthPredictor, curve: int, at: int = 0) -> Floats:
-    return predictor.going_on_NK(np.array([curve]), np.array([at]))[0]
+    return predictor.going_on_K(curve * NUM_BINS + at)
 
 
 def exponential(predictor: LengthPredictor, count: int, mean: float, seed: int = 0) -> None:
@@ -566,13 +594,13 @@ def test_those_that_still_run_count_as_long_as_they_are() -> None:
 def test_failed_trajectories_say_nothing() -> None:
     predictor = LengthPredictor()
     exponential(predictor, 500, 2000.0)
-    predictor._windows = None
+    predictor._make_tables()
     before = ahead_of(predictor, 0)
     for k in range(500):
         predictor.add(f"z{k}", f"gz{k}", "s", 6400)
         predictor.turn_starts(f"z{k}", 0, 0)
         predictor.leave(f"z{k}", 10, finished=False)
-    predictor._windows = None
+    predictor._make_tables()
     assert np.abs(ahead_of(predictor, 0) - before).max() < 0.05
 
 
@@ -617,9 +645,10 @@ def test_occupancy_table_agrees_with_a_dictionary(steps: list[tuple[int, str, in
             known.pop(traj, None)
         expected = {t: n if since is None else n + clock - since for t, (n, since) in known.items()}
         assert dict(occupancy.lengths()) == expected and len(occupancy) == len(known)
+        assert occupancy.tokens_now(7) == sum(expected.values()) + occupancy.prompt_tokens + 7 * len(known)
         groups = {f"g{int(t[1:]) % 3}" for t in known}
         assert occupancy.prompt_tokens == 100 * len(groups)
-        mean_K = occupancy.forecast(lambda c, b: np.ones((len(c), NUM_BINS)), 1, 10, 0).mean_K
+        mean_K = occupancy.forecast(lambda c: with_variance(np.ones((len(c), NUM_BINS))), 10, 0).mean_K
         assert mean_K[0] == sum(expected.values()) + 100 * len(groups)
         assert mean_K[3] - mean_K[0] == 30 * len(known)
 
@@ -630,7 +659,11 @@ def test_peak_of_the_sum_is_not_the_sum_of_the_peaks() -> None:
     occupancy = Occupancy()
     occupancy.put("old", "a", prompt_tokens=0, curve=0, length=900, running=True)
     occupancy.put("new", "b", prompt_tokens=0, curve=0, length=0, running=True)
-    forecast = occupancy.forecast(lambda c, b: (b[:, None] + ahead_K < 10).astype(float), 1, 100, 0)
+
+    def chances(cells: Ints) -> Floats:
+        return with_variance(((cells % NUM_BINS)[:, None] + ahead_K < 10).astype(float))
+
+    forecast = occupancy.forecast(chances, 100, 0)
     assert forecast.peak(2.0) == 900.0 < 900.0 + 900.0
     assert list(forecast.mean_K[:3]) == [900.0, 100.0, 200.0]
 
@@ -641,7 +674,7 @@ def test_uncertainty_raises_the_peak() -> None:
     occupancy = Occupancy()
     for k in range(4):
         occupancy.put(f"t{k}", f"g{k}", prompt_tokens=0, curve=0, length=100, running=True)
-    forecast = occupancy.forecast(lambda c, b: np.tile(half_K, (len(c), 1)), 1, 1, 0)
+    forecast = occupancy.forecast(lambda c: with_variance(np.tile(half_K, (len(c), 1))), 1, 0)
     assert forecast.mean_K[1] == 4 * 0.5 * 101
     assert forecast.variance_K[1] == pytest.approx(4 * 0.25 * 101**2)
     assert forecast.peak(2.0) > forecast.peak(1.0) > forecast.peak(0.0)

@@ -16,10 +16,8 @@ load, where its own has much more than it should.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from rocstar.engine.scheduling.events import (
     Command,
@@ -35,7 +33,7 @@ from rocstar.engine.scheduling.events import (
 )
 from rocstar.engine.scheduling.observation import Observation, Phase, ReplicaView, TrajectoryView
 from rocstar.engine.scheduling.occupancy import Forecast, Occupancy, forecast_of_one
-from rocstar.engine.scheduling.predictor import NUM_BINS, LengthPredictor
+from rocstar.engine.scheduling.predictor import Floats, LengthPredictor
 from rocstar.engine.scheduling.waiting import WaitingQueue
 
 ENGINE_CLIP_TOKENS = 4096
@@ -90,15 +88,24 @@ class Predictive:
     """The last one of each replica, those admitted since added to it."""
     _loads: dict[int, float] = field(default_factory=dict, init=False, repr=False)
     """By replica that is up: the load of its last forecast."""
+    _sum_of_loads: float | None = field(default=None, init=False, repr=False)
+    """None: one of them has changed since it was made."""
     _stale: set[int] = field(default_factory=set, init=False, repr=False)
     """Replicas whose forecast has aged, or that somebody left since it was made."""
     _full: dict[int, float] = field(default_factory=dict, init=False, repr=False)
     """By replica: the least work that it had no room for, since when nothing much has changed there."""
+    _barrier: float | None = field(default=None, init=False, repr=False)
+    """Who has so much work finds room nowhere. None: it may have changed since it was made."""
+    _nobody: tuple[int, int, int] | None = field(default=None, init=False, repr=False)
+    """What the queue, the lengths and the ready ones were when nobody was found who fits, if no replica has
+    changed much since."""
     _queue: WaitingQueue = field(init=False, repr=False)
     _members: dict[str, int] = field(default_factory=dict, init=False, repr=False)
     """By group: siblings that have not left."""
     _living: dict[str, dict[int, int]] = field(default_factory=dict, init=False, repr=False)
     """By group and replica: siblings that live there."""
+    _pool_tokens: int = field(default=0, init=False, repr=False)
+    """Of all replicas that are up."""
     _buffer_tokens: int = field(default=0, init=False, repr=False)
     _generated: int = field(default=0, init=False, repr=False)
     _given_up: int = field(default=0, init=False, repr=False)
@@ -113,36 +120,34 @@ class Predictive:
             position for occupancy in self._occupancy.values() for position in occupancy.lengths()
         ]
 
-    def decide(self, event: Event, subject: TrajectoryView | None, now: Observation) -> Iterator[Command]:
+    def decide(self, event: Event, subject: TrajectoryView | None, now: Observation) -> Iterable[Command]:
         match event:
             case TurnReady() if subject is not None and subject.phase is Phase.ready:
-                yield from self._ready(subject, now)
+                return self._ready(subject, now)
             case TurnEnded() if subject is not None:
                 self._generated += event.new_tokens
                 self._turn_ended(subject, event.new_tokens)
+                return ()
             case Left() if subject is not None:
                 self._leave(subject, finished=event.finished)
-                yield from self._admit(now)
             case Submitted() if subject is not None and subject.traj in now.trajectories:
                 self._lengths.add(subject.traj, subject.group, subject.stage, subject.max_tokens)
                 self._members[subject.group] = self._members.get(subject.group, 0) + 1
                 clip = min(ENGINE_CLIP_TOKENS, subject.max_tokens)
                 self._buffer_tokens = max(self._buffer_tokens, int(self.buffer * clip))
+                return ()
             case ReplicaUp():
                 self._occupancy[event.replica] = Occupancy()
-                self._loads[event.replica] = 0.0
+                self._set_load(event.replica, 0.0)
                 self._stale.add(event.replica)
-                yield from self._admit(now)
+                self._barrier = self._nobody = None
+                self._pool_tokens = _sum_of_pools(now)
             case ReplicaDown():
-                del self._occupancy[event.replica], self._loads[event.replica]
-                self._forecasts.pop(event.replica, None)
-                self._stale.discard(event.replica)
-                self._full.pop(event.replica, None)
-                for living in self._living.values():
-                    living.pop(event.replica, None)
-                yield from self._admit(now)
+                self._replica_down(event.replica)
+                self._pool_tokens = _sum_of_pools(now)
             case _:
-                pass
+                return ()
+        return self._admit(now)
 
     # ---- what happened ----
 
@@ -167,17 +172,29 @@ class Predictive:
             self._queue.add_new(turn)
         yield from self._admit(now)
 
+    def _replica_down(self, replica: int) -> None:
+        del self._occupancy[replica], self._loads[replica]
+        self._forecasts.pop(replica, None)
+        self._stale.discard(replica)
+        self._full.pop(replica, None)
+        self._barrier = self._nobody = self._sum_of_loads = None
+        for living in self._living.values():
+            living.pop(replica, None)
+
     def _granted(self, turn: TrajectoryView, replica: int, own: Forecast) -> None:
         found = self._forecast(replica)
         found.add(own)
-        self._loads[replica] = found.load()
+        self._set_load(replica, found.load())
         self._settle(turn, running=True)
 
+    def _set_load(self, replica: int, load: float) -> None:
+        self._loads[replica] = load
+        self._sum_of_loads = None
+
     def _turn_ended(self, subject: TrajectoryView, new_tokens: int) -> None:
-        self._lengths.advance(subject.traj, _length(subject))
-        if subject.home is not None:
-            self._occupancy[subject.home].turn_ended(subject.traj, new_tokens)
-            self._settle(subject, running=False)
+        assert subject.home is not None, "it ran there"
+        self._occupancy[subject.home].turn_ended(subject.traj, new_tokens)
+        self._settle(subject, running=False)
         self._queue.rank(subject.group)
 
     def _leave(self, subject: TrajectoryView, *, finished: bool) -> None:
@@ -203,8 +220,9 @@ class Predictive:
     def _settle(self, subject: TrajectoryView, *, running: bool) -> None:
         """Write down where it stands, at its home."""
         assert subject.home is not None
-        length, occupancy = _length(subject), self._occupancy[subject.home]
-        occupancy.put(
+        length = subject.context_tokens - subject.prompt_tokens
+        occupancy = self._occupancy[subject.home]
+        is_new = occupancy.put(
             subject.traj,
             subject.group,
             prompt_tokens=subject.prompt_tokens,
@@ -212,7 +230,8 @@ class Predictive:
             length=length,
             running=running,
         )
-        self._count(occupancy, subject.group, subject.home)
+        if is_new:
+            self._count(occupancy, subject.group, subject.home)
         self._changed(subject.home)
 
     def _count(self, occupancy: Occupancy, group: str, replica: int) -> None:
@@ -225,15 +244,15 @@ class Predictive:
 
     def _changed(self, replica: int, *, freed: bool = False) -> None:
         """Look at the replica again: at once where somebody left, else when its forecast has aged."""
-        if freed or self._aged(replica):
-            self._stale.add(replica)
-            self._full.pop(replica, None)
-
-    def _aged(self, replica: int) -> bool:
         found = self._forecasts.get(replica)
-        if found is None:
-            return True
-        return self._occupancy[replica].clock - found.clock > self._lengths.bin_tokens * FORECAST_AGE
+        if not freed and found is not None:
+            age = self._occupancy[replica].clock - found.clock
+            if age <= self._lengths.bin_tokens * FORECAST_AGE:
+                return
+        self._stale.add(replica)
+        self._nobody = None
+        if self._full.pop(replica, None) is not None:
+            self._barrier = None
 
     # ---- admission and placement ----
 
@@ -246,11 +265,23 @@ class Predictive:
 
     def _next(self, now: Observation) -> tuple[TrajectoryView, int, Forecast] | None:
         """The head of the queue, or the longest of those that fit, as long as heads get their share."""
+        queue, lengths = self._queue, self._lengths
+        if self._nobody == (queue.version, lengths.version, len(now.ready)):
+            return None
+        if (found := self._first_that_fits(now)) is None:
+            self._nobody = (queue.version, lengths.version, len(now.ready))
+        return found
+
+    def _first_that_fits(self, now: Observation) -> tuple[TrajectoryView, int, Forecast] | None:
         for place, turn in enumerate(self._queue.heads(now)):
-            work = self._work(turn)
+            cell = self._lengths.cell(turn.traj, turn.turns, _length(turn))
+            work = self._lengths.work(cell)
             if place and self._filled + work > self.backfill * self._headed:
                 return None
-            if (best := self._best(turn, work, now)) is not None:
+            if self._barrier is None:
+                is_full = len(self._full) == len(self._loads)
+                self._barrier = max(self._full.values(), default=0.0) if is_full else math.inf
+            if work < self._barrier and (best := self._best(turn, cell, work, now)) is not None:
                 if place:
                     self._filled += work
                 else:
@@ -258,57 +289,55 @@ class Predictive:
                 return turn, *best
         return None
 
-    def _best(self, turn: TrajectoryView, work: float, now: Observation) -> tuple[int, Forecast] | None:
+    def _best(
+        self, turn: TrajectoryView, cell: int, work: float, now: Observation
+    ) -> tuple[int, Forecast] | None:
         """Of the replicas with room for this turn, one that gathers its siblings, or has the least work left.
 
-        Who has more work than one that found no room there finds none, either.
+        Who has more work than one that found no room in a replica finds none there, either.
         """
-        full = self._full
-        if len(full) == len(self._loads) and work >= max(full.values(), default=0.0):
-            return None
         self._refresh()
-        room_K = None
+        full, living = self._full, self._living.get(turn.group, {})
+        among = [replica for replica in self._loads if work < full.get(replica, math.inf)]
+        going_on_K, length, room_K = self._lengths.going_on_K(cell), _length(turn), None
         if self.stagger:
             room_K = 1.0 - self.stagger * (1.0 - self._lengths.steady_K(turn.stage))
-        for replica in self._candidates(turn, self._block(turn, now)):
-            view = now.replicas[replica]
-            if work >= full.get(replica, math.inf) or not _can_hold(view, turn):
+        for replica in self._candidates(turn, among, now):
+            view, found = now.replicas[replica], self._forecasts[replica]
+            if not _can_hold(view, turn):
                 continue
-            own = self._own_forecast(turn, replica)
-            if self._forecasts[replica].peak(self.safety, own, room_K) <= view.kv_tokens:
-                return replica, own
+            extra = self._buffer_tokens + (0 if replica in living else turn.prompt_tokens)
+            limit = view.kv_tokens
+            if room_K is not None or not found.exceeds(limit, self.safety, going_on_K, length + extra):
+                own = self._forecast_of_one(turn, going_on_K, extra)
+                if found.peak(self.safety, own, room_K) <= limit:
+                    return replica, own
             full[replica] = work
+            self._barrier = None
         return None
 
-    def _candidates(self, turn: TrajectoryView, block: int) -> Iterator[int]:
+    def _candidates(self, turn: TrajectoryView, among: list[int], now: Observation) -> list[int]:
         """Replicas in the order in which the turn had better go there: home, blocks not yet full, the rest,
         each by load."""
+        if len(among) < 2:
+            return among
         loads, home = self._loads, turn.home
-        if home is not None:
-            yield home
         living = self._living.get(turn.group, {})
-        begun = [replica for replica, siblings in living.items() if siblings % block and replica != home]
-        if begun:
-            order = {replica: place for place, replica in enumerate(loads)}
-            yield from sorted(begun, key=lambda replica: (loads[replica], order[replica]))
-        for replica in sorted(loads, key=loads.__getitem__):
-            if replica != home and replica not in begun:
-                yield replica
+        if home is None and living.keys().isdisjoint(among):
+            return sorted(among, key=loads.__getitem__)
+        block = self._block(turn, now)
+        by_load = sorted(among, key=loads.__getitem__)
+        return sorted(by_load, key=lambda at: 0 if at == home else 1 if living.get(at, 0) % block else 2)
 
     def _block(self, turn: TrajectoryView, now: Observation) -> int:
         """The smallest block with which all trajectories could run at once, as far as that helps."""
-        pools, block = sum(replica.kv_tokens for replica in now.replicas.values()), 1
+        block = 1
         while block < self.block:
             each = self._lengths.peak_tokens(turn.stage, turn.prompt_tokens // block)
-            if len(now.trajectories) * each <= GATHER_ABOVE * pools:
+            if len(now.trajectories) * each <= GATHER_ABOVE * self._pool_tokens:
                 break
             block *= 2
         return block
-
-    def _work(self, turn: TrajectoryView) -> float:
-        """Token-steps to come of its own tokens."""
-        at = min(_length(turn) // self._lengths.bin_tokens, NUM_BINS - 1)
-        return self._lengths.work(self._lengths.curve(turn.traj, turn.turns), at)
 
     def _better(self, turn: TrajectoryView, now: Observation) -> tuple[int, Forecast] | None:
         """Where the turn had better go: its home's load is above the mean by more than chance, no higher ones
@@ -339,33 +368,40 @@ class Predictive:
         """By how much its load is above the mean, what waits included, beyond what chance may do to it."""
         found = self._forecasts[replica]
         waiting = self._queue.num_new * self._lengths.mean_work(turn.stage)
-        mean = (sum(self._loads.values()) + waiting) / len(self._loads)
+        if self._sum_of_loads is None:
+            self._sum_of_loads = sum(self._loads.values())
+        above = self._loads[replica] - (self._sum_of_loads + waiting) / len(self._loads)
+        if above <= 0.0:
+            return above
         chance = found.area / math.sqrt(max(1.0, float(found.count_K[0])))
-        return self._loads[replica] - mean - MOVE_ABOVE * chance
+        return above - MOVE_ABOVE * chance
 
     def _own_forecast(self, turn: TrajectoryView, replica: int) -> Forecast:
-        length, width = _length(turn), self._lengths.bin_tokens
-        curve = self._lengths.curve(turn.traj, turn.turns)
-        at = min(length // width, NUM_BINS - 1)
-        going_on_K = self._lengths.going_on_NK(np.array([curve]), np.array([at]))[0]
+        cell = self._lengths.cell(turn.traj, turn.turns, _length(turn))
         shared = replica in self._living.get(turn.group, {})
         extra = self._buffer_tokens + (0 if shared else turn.prompt_tokens)
+        return self._forecast_of_one(turn, self._lengths.going_on_K(cell), extra)
+
+    def _forecast_of_one(self, turn: TrajectoryView, going_on_K: Floats, extra_tokens: int) -> Forecast:
         return forecast_of_one(
-            going_on_K, width, length, prompt_tokens=turn.prompt_tokens, extra_tokens=extra
+            going_on_K,
+            self._lengths.bin_tokens,
+            _length(turn),
+            prompt_tokens=turn.prompt_tokens,
+            extra_tokens=extra_tokens,
         )
 
     def _forecast(self, replica: int) -> Forecast:
         found = self._forecasts.get(replica)
         if found is None or replica in self._stale:
             self._stale.discard(replica)
+            highest = 0 if found is None else found.highest
             found = self._occupancy[replica].forecast(
-                self._lengths.going_on_NK,
-                self._lengths.num_curves,
-                self._lengths.bin_tokens,
-                self._buffer_tokens,
+                self._lengths.chances_NK, self._lengths.bin_tokens, self._buffer_tokens
             )
+            found.highest = highest
             self._forecasts[replica] = found
-            self._loads[replica] = found.load()
+            self._set_load(replica, found.load())
         return found
 
     def _refresh(self) -> None:
@@ -388,6 +424,10 @@ class Predictive:
         if turn.context_tokens > self.pause_below * mean:
             return False
         return self._forecast(turn.home).peak(0.0) > home.kv_tokens
+
+
+def _sum_of_pools(now: Observation) -> int:
+    return sum(replica.kv_tokens for replica in now.replicas.values())
 
 
 def _can_hold(replica: ReplicaView, turn: TrajectoryView) -> bool:

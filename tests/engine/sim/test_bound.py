@@ -141,8 +141,7 @@ def test_known_lengths_are_the_truth_and_the_best_of_both_is_kept() -> None:
     cluster = Cluster(model=ReplicaModel(kv_tokens=60_000, cost=MI300X_14B), replicas=2)
     lengths = KnownLengths({t.traj: t.response_tokens for t in workload.trajectories})
     for t in workload.trajectories:
-        curve = lengths.turn_starts(t.traj, 0, 0)
-        stays = lengths.going_on_NK(np.array([curve]), np.array([0]))[0]
+        stays = lengths.going_on_K(lengths.cell(t.traj, 0, 0))
         last = int(np.flatnonzero(stays)[-1])
         assert last * lengths.bin_tokens <= t.response_tokens < (last + 1) * lengths.bin_tokens
     plan = Flight(workload=workload, cluster=cluster, scheduler=ByLength(workload, cluster)).run().makespan_s
