@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
+from rocstar.engine.inference.base import InferenceError, StopReason
 from rocstar.engine.inference.sglang.broadcast import buckets
 from rocstar.engine.inference.sglang.engine import SGLangEngine
 from rocstar.engine.inference.sglang.fake_model import VOCAB, write_tiny_model
@@ -31,18 +31,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: write_tiny_model(folder / name, seed=k) for k, name in enumerate("ab")}
 
 
-async def ask(engine: SGLangEngine, ids: list[int], name: str, n: int) -> Generation:
-    return await engine.generate(
-        ids,
-        max_new_tokens=n,
-        stop_ids=frozenset(),
-        sampling=Sampling(temperature=0.7),
-        seed=1,
-        request_id=name,
-        deadline=None,
-    )
-
-
 @pytest.fixture
 async def pair(models: dict[str, Path]) -> Any:
     """(servers, engines), two of each, serving `a` as version 0."""
@@ -60,7 +48,9 @@ async def pair(models: dict[str, Path]) -> Any:
         yield servers, engines
 
 
-async def test_a_publish_with_requests_in_flight_loses_no_token(pair: Any, models: Any, until: Any) -> None:
+async def test_a_publish_with_requests_in_flight_loses_no_token(
+    pair: Any, models: Any, until: Any, ask: Any
+) -> None:
     """Each token is what the weights it is labelled with give for the ids before it."""
     (server, other), (engine, fresh) = pair
     server.faults.hang = True
@@ -83,7 +73,7 @@ async def test_a_publish_with_requests_in_flight_loses_no_token(pair: Any, model
     assert other.scheduler.label == "0"
 
 
-async def test_versions_only_grow_and_old_kv_goes(pair: Any, models: Any) -> None:
+async def test_versions_only_grow_and_old_kv_goes(pair: Any, models: Any, ask: Any) -> None:
     (server, _), (engine, _) = pair
     await ask(engine, [5] * 20, "s0/t/0", 4)
     assert (await ask(engine, [5] * 20, "s0/t/0", 4)).cached_tokens == 19
@@ -131,7 +121,7 @@ async def test_a_source_that_is_not_the_models_is_never_sent(
 
 @pytest.mark.parametrize("fault", ["garbage", "forget"])
 async def test_a_200_with_wrong_weights_is_caught_and_its_requests_keep_their_tokens(
-    pair: Any, models: Any, until: Any, fault: str
+    pair: Any, models: Any, until: Any, fault: str, ask: Any
 ) -> None:
     (server, _), (engine, _) = pair
     running = [asyncio.create_task(ask(engine, [5, k], f"s0/t/{k}", 2000)) for k in range(3)]
@@ -171,7 +161,7 @@ async def test_one_dead_server_does_not_stop_the_others(pair: Any, models: Any) 
 
 
 async def test_a_publish_that_is_cancelled_leaves_nothing_half_served(
-    pair: Any, models: Any, until: Any
+    pair: Any, models: Any, until: Any, ask: Any
 ) -> None:
     (server, _), (engine, _) = pair
     server.faults.mute = True

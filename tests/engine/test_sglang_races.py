@@ -16,7 +16,7 @@ import pytest
 
 from rocstar.engine import replicas as fleet_replicas
 from rocstar.engine.fleet import Fleet, FleetLimits
-from rocstar.engine.inference.base import Generation, InferenceError, Sampling
+from rocstar.engine.inference.base import Generation, InferenceError
 from rocstar.engine.inference.sglang import replica as replica_module
 from rocstar.engine.inference.sglang.fake import FakeRequest, FakeScheduler
 from rocstar.engine.inference.sglang.fake_model import VOCAB, write_tiny_model
@@ -123,19 +123,6 @@ class Truth:
                 assert (got.ids[k], got.logprobs[k]) == said, f"token {k} is not version {version}'s"
 
 
-async def ask(inference: Any, ids: list[int], name: str, n: int = NEW_TOKENS) -> Generation:
-    found: Generation = await inference.generate(
-        ids,
-        max_new_tokens=n,
-        stop_ids=frozenset(),
-        sampling=Sampling(temperature=0.7),
-        seed=1,
-        request_id=name,
-        deadline=asyncio.get_running_loop().time() + 60,
-    )
-    return found
-
-
 @asynccontextmanager
 async def flying(sources: list[DiskWeights], folder: Path) -> AsyncIterator[tuple[Fleet, list[Replica]]]:
     made = [make_replica(sources, name, folder) for name in ("one", "two")]
@@ -162,8 +149,10 @@ async def flying(sources: list[DiskWeights], folder: Path) -> AsyncIterator[tupl
 class Race:
     """Askers, a publisher and whoever breaks things, until the last version is published."""
 
-    def __init__(self, fleet: Fleet, replicas: list[Replica], sources: list[DiskWeights], seed: int) -> None:
-        self.fleet, self.replicas, self.sources = fleet, replicas, sources
+    def __init__(
+        self, fleet: Fleet, replicas: list[Replica], sources: list[DiskWeights], seed: int, ask: Any
+    ) -> None:
+        self.fleet, self.replicas, self.sources, self.ask = fleet, replicas, sources, ask
         self.rng = random.Random(seed)
         self.truth = Truth(sources)
         self.taken = 0
@@ -188,7 +177,7 @@ class Race:
             floor, number = self.taken, number + 1
             ids = [5, 6, k, number % VOCAB]
             name = f"s{number}/t/{k}"
-            got = await ask(self.fleet, ids, name)
+            got = await self.ask(self.fleet, ids, name, NEW_TOKENS)
             self.fleet.release(name)
             assert len(got.ids) == NEW_TOKENS
             self.truth.check(ids, got)
@@ -228,25 +217,25 @@ class Race:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_whatever_is_served_is_the_version_it_says(
-    sources: list[DiskWeights], tmp_path: Path, seed: int
+    sources: list[DiskWeights], tmp_path: Path, seed: int, ask: Any
 ) -> None:
     async with flying(sources, tmp_path) as (fleet, replicas):
-        race = Race(fleet, replicas, sources, seed)
+        race = Race(fleet, replicas, sources, seed, ask)
         async with asyncio.timeout(60):
             await race.run()
             for server in InProcess.alive.values():
                 server.faults.error_500, server.faults.garbage, server.faults.forget = 0, False, False
             while fleet.num_up < 2:
                 # A hung server is found with a request on it.
-                await asyncio.gather(*(ask_anyway(replica) for replica in replicas))
+                await asyncio.gather(*(ask_anyway(ask, replica) for replica in replicas))
         for k, replica in enumerate(replicas):
-            got = await ask(replica, [9, k], f"end/{k}")
+            got = await ask(replica, [9, k], f"end/{k}", NEW_TOKENS)
             race.truth.check([9, k], got)
             assert got.version_spans == ((0, NEW_TOKENS, LAST_VERSION),)
         assert race.answers > NUM_ASKERS
 
 
-async def ask_anyway(replica: Replica) -> None:
+async def ask_anyway(ask: Any, replica: Replica) -> None:
     try:
         await ask(replica, [7], "poke", 2)
     except InferenceError:
@@ -254,7 +243,7 @@ async def ask_anyway(replica: Replica) -> None:
 
 
 async def test_a_server_that_hangs_as_it_comes_back_is_started_again(
-    sources: list[DiskWeights], tmp_path: Path, until: Any
+    sources: list[DiskWeights], tmp_path: Path, until: Any, ask: Any
 ) -> None:
     """It answers all control calls, and no request: the first that is made of it is the client's own."""
     async with make_replica(sources, "one", tmp_path) as replica:
@@ -268,11 +257,11 @@ async def test_a_server_that_hangs_as_it_comes_back_is_started_again(
             await until(lambda: replica.restarts)
             await replica.wait_ready(None)
         assert replica.restarts == 2
-        Truth(sources).check([5], await ask(replica, [5], "s0/t/0"))
+        Truth(sources).check([5], await ask(replica, [5], "s0/t/0", NEW_TOKENS))
 
 
 async def test_a_version_kept_while_a_server_starts_is_not_what_it_started_from(
-    sources: list[DiskWeights], tmp_path: Path
+    sources: list[DiskWeights], tmp_path: Path, ask: Any
 ) -> None:
     """The server is back with version 0 and about to be labelled when version 1 becomes the present one."""
     async with make_replica(sources, "one", tmp_path) as replica:
@@ -285,10 +274,10 @@ async def test_a_version_kept_while_a_server_starts_is_not_what_it_started_from(
         replica._check_start = keep_in_the_middle  # type: ignore[method-assign]
         await replica.restart()
         truth = Truth(sources)
-        got = await ask(replica, [5], "s0/t/0")
+        got = await ask(replica, [5], "s0/t/0", NEW_TOKENS)
         truth.check([5], got)
         assert (replica.engine.version, got.version_spans) == (0, ((0, NEW_TOKENS, 0),))
         await replica.publish(1, sources[1])
-        got = await ask(replica, [5], "s0/t/0")
+        got = await ask(replica, [5], "s0/t/0", NEW_TOKENS)
         truth.check([5], got)
         assert got.version_spans == ((0, NEW_TOKENS, 1),)

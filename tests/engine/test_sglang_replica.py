@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.inference import server as server_module
-from rocstar.engine.inference.base import InferenceError, Sampling
+from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.inference.server import ServerProcess, free_port
 from rocstar.engine.inference.sglang.fake_model import VOCAB, write_tiny_model
 from rocstar.engine.inference.sglang.replica import Replica, server_command
@@ -148,21 +148,9 @@ def test_engine_args_go_through_verbatim() -> None:
         server_command("py", Path("/m"), 7, {"port": 8})
 
 
-async def ask(replica: Replica, name: str, n: int) -> Any:
-    return await replica.generate(
-        [5, 6],
-        max_new_tokens=n,
-        stop_ids=frozenset(),
-        sampling=Sampling(temperature=0.7),
-        seed=1,
-        request_id=name,
-        deadline=asyncio.get_running_loop().time() + 60,
-    )
-
-
 @pytest.mark.slow
 async def test_a_killed_server_comes_back_with_the_present_weights(
-    models: dict[str, Path], tmp_path: Path, until: Any
+    models: dict[str, Path], tmp_path: Path, until: Any, ask: Any
 ) -> None:
     """Broadcast, kill, restart: one server, as starting one takes a second."""
     async with Replica(
@@ -172,12 +160,12 @@ async def test_a_killed_server_comes_back_with_the_present_weights(
         log_path=tmp_path / "logs" / "sglang-0.log",
         engine_options={"watch_every_s": 0.05, "broadcast": "gloo"},
     ) as replica:
-        first = await ask(replica, "s0/t/0", 8)
+        first = await ask(replica, [5, 6], "s0/t/0", 8)
         await replica.publish(1, DiskWeights(models["b"]))
-        second = await ask(replica, "s0/t/1", 8)
+        second = await ask(replica, [5, 6], "s0/t/1", 8)
         assert first.ids != second.ids and second.version_spans == ((0, 8, 1),)
 
-        running = asyncio.create_task(ask(replica, "s0/t/2", 2000))
+        running = asyncio.create_task(ask(replica, [5, 6], "s0/t/2", 2000))
         await until(lambda: replica.load().running)
         kill_server(replica)
         with pytest.raises(InferenceError) as caught:
@@ -185,7 +173,7 @@ async def test_a_killed_server_comes_back_with_the_present_weights(
         assert (caught.value.kind, caught.value.retryable) == ("replica_lost", True)
         await until(lambda: not replica.ready)
         await replica.wait_ready(asyncio.get_running_loop().time() + 60)
-        again = await ask(replica, "s0/t/2", 8)
+        again = await ask(replica, [5, 6], "s0/t/2", 8)
         assert (again.ids, again.logprobs, again.version_spans) == (
             second.ids,
             second.logprobs,
@@ -196,17 +184,17 @@ async def test_a_killed_server_comes_back_with_the_present_weights(
         from safetensors.torch import load_file
 
         await replica.publish(2, LiveWeights(load_file(models["a"] / "model.safetensors")))
-        third = await ask(replica, "s0/t/3", 8)
+        third = await ask(replica, [5, 6], "s0/t/3", 8)
         assert (third.ids, third.version_spans) == (first.ids, ((0, 8, 2),))
         # As after a restart: a broadcast left nothing behind to load.
         replica.engine.break_off(InferenceError("suspended", "for the test", retryable=True))
         await replica.restore()
         with pytest.raises(InferenceError, match="waiting for the next publish"):
-            await ask(replica, "s0/t/4", 8)
+            await ask(replica, [5, 6], "s0/t/4", 8)
         await replica.publish(3, DiskWeights(models["b"]))
-        assert (await ask(replica, "s0/t/4", 8)).version_spans == ((0, 8, 3),)
+        assert (await ask(replica, [5, 6], "s0/t/4", 8)).version_spans == ((0, 8, 3),)
         assert await replica.restart() is replica and replica.restarts == 2
-        assert (await ask(replica, "s0/t/5", 8)).version_spans == ((0, 8, 3),)
+        assert (await ask(replica, [5, 6], "s0/t/5", 8)).version_spans == ((0, 8, 3),)
         guard = replica.server_pid
         assert guard is not None
     assert not is_alive(guard)
