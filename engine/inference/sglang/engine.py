@@ -17,21 +17,22 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from array import array
 from collections.abc import Coroutine, Sequence
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling, StopReason
 from rocstar.engine.inference.sglang.api import Api, Loads
 from rocstar.engine.inference.sglang.requests import LiveRequest, generate_body
+from rocstar.engine.inference.sglang.server_facts import ServerFacts, examine, read_checksums
 from rocstar.engine.inference.sglang.weights import DiskWeights, Shapes, WeightSource, matching_dtype
 
 LOG = logging.getLogger(__name__)
 RID_END = "~"
 """/abort_request takes a rid for a prefix: without an end, aborting "s1/t/1" would abort "s1/t/12" too."""
-BEYOND_INPUT = 4
-"""How much longer than its longest input a request may become (docs/sglang.md)."""
-GAP_TOLERANCE = 1e-3
 MAX_VERSION = 1 << 53
 
 
@@ -70,7 +71,6 @@ class SGLangEngine:
         """In which the server's checksums can be foretold from a source; None where they cannot be."""
         self.layout: Shapes | None = None
         self.checksums: dict[str, str] = {}
-        self.tp_size = 1
         self._resumed = asyncio.Event()
         self._resumed.set()
         self.publishing = asyncio.Lock()
@@ -84,9 +84,7 @@ class SGLangEngine:
         self._idle.set()
         self._broke = asyncio.Event()
         self._numbers = itertools.count()
-        self._seeded = False
-        self._max_length = 0
-        """Of ids and new tokens together: what context and KV pool hold. The server would clip silently."""
+        self._facts = ServerFacts()
         self._loads = Loads(total_tokens=0, used_tokens=0, running=0, waiting=0, taken_at=0.0)
         self._watcher: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[None]] = set()
@@ -128,17 +126,13 @@ class SGLangEngine:
 
     async def examine(self) -> None:
         """The checks of `connect` alone: what a server that was started again must pass before weights."""
-        info = await self.api.get("/server_info")
-        if "max_req_input_len" not in info or "tp_size" not in info:
-            raise _unfit(f"{self.api.url} is no SGLang server of 0.5", "see docs/sglang.md for the version")
-        if info.get("preferred_sampling_params"):
-            raise _unfit("it has sampling parameters of its own", "leave out --preferred-sampling-params")
-        self._seeded = bool(info.get("enable_deterministic_inference"))
-        self.tp_size = int(info["tp_size"])
-        self._max_length = int(info["max_req_input_len"]) + BEYOND_INPUT
+        self._facts = await examine(self.api)
         self._loads = await self.api.loads()
-        await self._check_logprobs()
         await self._learn_checksums()
+
+    @property
+    def tp_size(self) -> int:
+        return self._facts.tp_size
 
     @property
     def broken(self) -> InferenceError | None:
@@ -164,24 +158,6 @@ class SGLangEngine:
     def paused(self, value: bool) -> None:
         (self._resumed.clear if value else self._resumed.set)()
 
-    async def _check_logprobs(self) -> None:
-        """At T = 0.5 the gap between the two likeliest tokens must be twice that at T = 1 (contract 1)."""
-        gaps = []
-        for temperature in (1.0, 0.5):
-            body = generate_body([1], 1, frozenset(), temperature, "rocstar-check" + RID_END)
-            try:
-                async with asyncio.timeout(self.api.timeout_s):
-                    reply = await self.api.generate(body | {"top_logprobs_num": 2})
-            except TimeoutError:
-                detail = f"{self.api.url}: no token within {self.api.timeout_s} s"
-                raise InferenceError("replica_hung", detail, retryable=True) from None
-            (first, second) = reply["meta_info"]["output_top_logprobs"][0]
-            gaps.append(first[0] - second[0])
-        if abs(gaps[1] - 2 * gaps[0]) > GAP_TOLERANCE * max(1.0, gaps[1]):
-            raise _unfit(
-                "its log-probs are not log_softmax(logits / T)", "unset SGLANG_RETURN_ORIGINAL_LOGPROB for it"
-            )
-
     async def _learn_checksums(self) -> None:
         self.checksums = await self.read_checksums()
         if self._model is not None and self.layout is None:
@@ -196,14 +172,7 @@ class SGLangEngine:
 
     async def read_checksums(self) -> dict[str, str]:
         """Of every parameter; equal over data-parallel ranks, and by rank under tensor parallelism."""
-        reply = await self.api.post("/weights_checker", {"action": "checksum"})
-        ranks = reply["ranks"]
-        if self.tp_size == 1 and all(rank["checksums"] == ranks[0]["checksums"] for rank in ranks):
-            found: dict[str, str] = ranks[0]["checksums"]
-            return found
-        return {
-            f"{k}/{name}": value for k, rank in enumerate(ranks) for name, value in rank["checksums"].items()
-        }
+        return await read_checksums(self.api, self.tp_size)
 
     # ---- the protocol ----
 
@@ -234,7 +203,7 @@ class SGLangEngine:
                     live.rid = f"{request_id}#{next(self._numbers)}{RID_END}"
                     left = max_new_tokens - len(live.ids)
                     body = generate_body([*ids, *live.ids], left, stop_ids, sampling.temperature, live.rid)
-                    if self._seeded:
+                    if self._facts.is_seeded:
                         body["sampling_params"]["sampling_seed"] = seed & ((1 << 63) - 1)
                     reply = await self._answer(live, body)
                     finish = live.take(reply, asked=left, versions=self._versions)
@@ -262,10 +231,10 @@ class SGLangEngine:
         if not ids or max_new_tokens < 1:
             detail = f"{len(ids)} ids, {max_new_tokens} new tokens"
             raise InferenceError("bad_request", detail, retryable=False)
-        if len(ids) + max_new_tokens > self._max_length:
-            detail = f"{len(ids)} + {max_new_tokens} tokens exceed the server's {self._max_length}"
+        if len(ids) + max_new_tokens > self._facts.max_length:
+            detail = f"{len(ids)} + {max_new_tokens} tokens exceed the server's {self._facts.max_length}"
             raise InferenceError("too_long", detail, retryable=False)
-        if min(ids) < 0 or max(ids) >= self._vocab_size:
+        if not _are_ids(ids, self._vocab_size):
             raise InferenceError("bad_token", f"an id lies outside [0, {self._vocab_size})", retryable=False)
 
     async def _answer(self, live: LiveRequest, body: dict[str, Any]) -> dict[str, Any]:
@@ -404,5 +373,10 @@ class SGLangEngine:
         task.add_done_callback(self._background.discard)
 
 
-def _unfit(why: str, fix: str) -> InferenceError:
-    return InferenceError("unfit", f"this server cannot be used: {why}; {fix}", retryable=False)
+def _are_ids(ids: list[int], vocab_size: int) -> bool:
+    """Whether all of `ids`, of which there are some, lie in [0, vocab_size). Exact: what does not fit 32 bits
+    is no id. A turn brings its whole prefix along: this is five times as fast as min and max of a list."""
+    try:
+        return int(np.frombuffer(array("I", ids), dtype=np.uintc).max()) < vocab_size
+    except OverflowError:
+        return False
