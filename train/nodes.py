@@ -34,6 +34,7 @@ from torch import Tensor
 
 from rocstar.engine.inference.base import KvLoad
 from rocstar.engine.nodes.client import HttpNode, node_session
+from rocstar.engine.nodes.grants import FILL
 from rocstar.engine.nodes.nodes import Nodes
 from rocstar.engine.nodes.service import NodeService, serving
 from rocstar.engine.rollout import Agent
@@ -53,9 +54,6 @@ Weights = list[tuple[str, Tensor]]
 Publish = Callable[[int, Weights], Coroutine[Any, Any, None]]
 
 PUBLISH_TIMEOUT_S = 900.0
-FILL = 2.0
-"""Of a node's KV, granted by what its groups will have grown to: on their way they take about half of that,
-and what does not fit yet waits in the node's own scheduler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

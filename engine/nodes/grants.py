@@ -18,6 +18,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+FILL = 2.0
+"""Of a node's KV, granted by what its groups will have grown to: on their way they take about half of that,
+and what does not fit yet waits in the node's own scheduler."""
 PRIOR_WEIGHT = 8.0
 """Imagined trajectories of full length behind a mean."""
 REMEMBERED = 1024

@@ -1,0 +1,143 @@
+"""The live system on several nodes: groups are granted to nodes, and every node schedules its own replicas.
+
+    event ─> TwoLevels ─┬─ Grants (engine/nodes/): which node a group goes to, when it fits
+                        └─ one Scheduler per node ──Grant, Drop──> replicas of that node
+
+What is submitted of a group waits here until a node has it; from then on it is that node's, whatever others
+have left to do. A single Scheduler over all replicas, which the live system has on one node only, may place and
+move every trajectory anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from rocstar.engine.nodes.grants import FILL, Grants
+from rocstar.engine.scheduler import Scheduler
+from rocstar.engine.scheduling.events import (
+    Command,
+    Event,
+    Left,
+    LoadSeen,
+    Preempted,
+    ReplicaDown,
+    ReplicaUp,
+    Submitted,
+    TurnEnded,
+    TurnReady,
+)
+from rocstar.engine.scheduling.observation import Policy
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """`told` is what its node has not been told yet; `tokens` are of the trajectories that have left."""
+
+    size: int
+    limit_tokens: int
+    told: list[Event] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    node: int | None = None
+
+
+class TwoLevels:
+    """Implements `flight.Handler` over one scheduler per node.
+
+    Invariant: every event of a trajectory reaches exactly one node's scheduler, in their order, and none before
+    its group is granted there.
+    """
+
+    def __init__(self, policy: Callable[[], Policy], *, replicas_per_node: int, fill: float = FILL) -> None:
+        self._policy, self._per_node, self._fill = policy, replicas_per_node, fill
+        self._sizes: Mapping[str, int] = {}
+        self._nodes: list[Scheduler] = []
+        self._pools: list[dict[int, int]] = []
+        """By node and replica: tokens of the pool, and, below, in use as last reported."""
+        self._used: list[dict[int, int]] = []
+        self._grants: Grants | None = None
+        self._groups: dict[str, _Group] = {}
+        self._group_of: dict[str, str] = {}
+        self._context: dict[str, int] = {}
+
+    def expect(self, sizes: Mapping[str, int]) -> None:
+        """Siblings of every group of the step that comes."""
+        self._sizes = sizes
+
+    def handle(self, event: Event) -> list[Command]:
+        match event:
+            case ReplicaUp():
+                return self._up(event)
+            case LoadSeen():
+                return self._seen(event)
+            case Submitted():
+                return self._submitted(event)
+            case ReplicaDown():
+                raise NotImplementedError("no replica goes down in a simulation")
+            case TurnReady() | TurnEnded() | Preempted() | Left():
+                return self._told(event)
+
+    def _up(self, event: ReplicaUp) -> list[Command]:
+        node = event.replica // self._per_node
+        if node == len(self._nodes):
+            self._nodes.append(Scheduler(self._policy()))
+            self._pools.append({})
+            self._used.append({})
+        self._pools[node][event.replica] = event.kv_tokens
+        total = sum(self._pools[node].values())
+        if self._grants is None:
+            self._grants = Grants("0", home_tokens=total, fill=self._fill)
+        self._grants.up(str(node), total)
+        return self._nodes[node].handle(event)
+
+    def _seen(self, event: LoadSeen) -> list[Command]:
+        assert self._grants is not None
+        node = event.replica // self._per_node
+        self._used[node][event.replica] = event.used_tokens
+        self._grants.seen(str(node), sum(self._used[node].values()))
+        return self._nodes[node].handle(event) + self._granted()
+
+    def _submitted(self, event: Submitted) -> list[Command]:
+        assert self._grants is not None
+        group = self._groups.get(event.group)
+        if group is None:
+            group = _Group(size=self._sizes[event.group], limit_tokens=event.max_tokens)
+            self._groups[event.group] = group
+            self._grants.submit(event.group, size=group.size, limit_tokens=group.limit_tokens)
+        self._group_of[event.traj] = event.group
+        self._context[event.traj] = event.prompt_tokens
+        return self._pass(group, event) + self._granted()
+
+    def _told(self, event: TurnReady | TurnEnded | Preempted | Left) -> list[Command]:
+        name = self._group_of[event.traj]
+        group = self._groups[name]
+        if isinstance(event, TurnReady):
+            self._context[event.traj] = event.context_tokens
+        elif isinstance(event, TurnEnded):
+            self._context[event.traj] += event.new_tokens
+        out = self._pass(group, event)
+        if isinstance(event, Left):
+            group.tokens.append(self._context.pop(event.traj))
+            del self._group_of[event.traj]
+            if len(group.tokens) == group.size:
+                assert self._grants is not None
+                del self._groups[name]
+                self._grants.ended(name, group.tokens)
+                out += self._granted()
+        return out
+
+    def _pass(self, group: _Group, event: Event) -> list[Command]:
+        if group.node is None:
+            group.told.append(event)
+            return []
+        return self._nodes[group.node].handle(event)
+
+    def _granted(self) -> list[Command]:
+        assert self._grants is not None
+        out: list[Command] = []
+        for name, node in self._grants.grants():
+            group = self._groups[name]
+            group.node, told, group.told = int(node), group.told, []
+            for event in told:
+                out += self._nodes[group.node].handle(event)
+        return out
