@@ -4,8 +4,8 @@
                         └─ one Scheduler per node ──Grant, Drop──> replicas of that node
 
 What is submitted of a group waits here until a node has it; from then on it is that node's, whatever others
-have left to do. A single Scheduler over all replicas, which the live system has on one node only, may place and
-move every trajectory anywhere.
+have left to do. A single Scheduler over all replicas, which the live system has on one node only, may place
+and move every trajectory anywhere.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class _Group:
 class TwoLevels:
     """Implements `flight.Handler` over one scheduler per node.
 
-    Invariant: every event of a trajectory reaches exactly one node's scheduler, in their order, and none before
-    its group is granted there.
+    Invariant: every event of a trajectory reaches exactly one node's scheduler, in their order, and none
+    before its group is granted there.
     """
 
     def __init__(self, policy: Callable[[], Policy], *, replicas_per_node: int, fill: float = FILL) -> None:
