@@ -23,10 +23,6 @@ Chances = Callable[[Ints], Floats]
 """LengthPredictor.chances_NK."""
 _FIELDS = 4
 _CELL, _BASE, _RUNNING, _SINCE = range(_FIELDS)
-FORWARD_TOKENS = 190_000
-REQUEST_TOKENS = 450
-"""Tokens of KV that are read in the time of a forward's fixed part, and of a request's row (8.5 ms and 20 us
-over 44 ns for 14B on one MI300X)."""
 
 
 @dataclass(slots=True)
@@ -44,16 +40,18 @@ class Forecast:
     highest: int = 0
     """Where `peak` was highest when it was last asked for, or nearly so."""
 
-    def load(self, extra: Forecast | None = None, less: Forecast | None = None) -> float:
-        """The time to the end in token-steps, with `extra` and without `less`: what is read, and the steps
-        in which anybody is there."""
+    def load(
+        self, forward_tokens: float, extra: Forecast | None = None, less: Forecast | None = None
+    ) -> float:
+        """The time to the end in token-steps, with `extra` and without `less`: what is read, and
+        `forward_tokens` for each step in which anybody is there."""
         count_K, area = self.count_K, self.area
         if extra is not None:
             count_K, area = count_K + extra.count_K, area + extra.area
         if less is not None:
             count_K, area = np.maximum(count_K - less.count_K, 0.0), area - less.area
         steps = float(len(count_K) - np.add.reduce(np.exp(-count_K))) * self.bin_tokens
-        return area + FORWARD_TOKENS * steps
+        return area + forward_tokens * steps
 
     def peak(self, safety: float, extra: Forecast | None = None, room_K: Floats | None = None) -> float:
         """The highest mean + `safety` standard deviations, with `extra` on top, as a share of `room_K`."""
@@ -170,8 +168,10 @@ class Occupancy:
         table = self._table[:, : len(self._names)]
         return np.asarray(table[_BASE] + table[_RUNNING] * self.clock)
 
-    def forecast(self, chances: Chances, bin_tokens: int, buffer_tokens: int) -> Forecast:
-        """`buffer_tokens` are added to each trajectory for as long as it lives."""
+    def forecast(
+        self, chances: Chances, bin_tokens: int, buffer_tokens: int, request_tokens: float
+    ) -> Forecast:
+        """`buffer_tokens` are added to each trajectory while it lives, `request_tokens` to what is read."""
         number = len(self._names)
         ahead_K = ahead(bin_tokens)
         length_N = self._lengths_N()
@@ -189,7 +189,7 @@ class Occupancy:
         count_v, first_v, second_v = sums_K[:, NUM_BINS:]
         grown_K = first + count * ahead_K
         variance_K = second_v + 2.0 * first_v * ahead_K + count_v * ahead_K * ahead_K
-        each = REQUEST_TOKENS - buffer_tokens + (self._all_prompt_tokens / number if number else 0.0)
+        each = request_tokens - buffer_tokens + (self._all_prompt_tokens / number if number else 0.0)
         area = float(np.add.reduce(grown_K) + each * np.add.reduce(count)) * bin_tokens
         return Forecast(grown_K + self.prompt_tokens, variance_K, count, area, bin_tokens, self.clock)
 
@@ -201,12 +201,18 @@ def ahead(bin_tokens: int) -> Floats:
 
 
 def forecast_of_one(
-    going_on_K: Floats, bin_tokens: int, length: int, *, prompt_tokens: int, extra_tokens: int
+    going_on_K: Floats,
+    bin_tokens: int,
+    length: int,
+    *,
+    prompt_tokens: int,
+    extra_tokens: int,
+    request_tokens: float,
 ) -> Forecast:
     """Of one trajectory: `extra_tokens` is what it takes beside its own tokens."""
     ahead_K = ahead(bin_tokens)
     size_K = length + extra_tokens + ahead_K
     mean_K = going_on_K * size_K
-    read_K = going_on_K * (length + prompt_tokens + REQUEST_TOKENS + ahead_K)
+    read_K = going_on_K * (length + prompt_tokens + request_tokens + ahead_K)
     area = float(np.add.reduce(read_K)) * bin_tokens
     return Forecast(mean_K, mean_K * (1.0 - going_on_K) * size_K, going_on_K.copy(), area, bin_tokens)

@@ -24,7 +24,7 @@ from rocstar.engine.scheduling.predictor import (
     with_variance,
 )
 from rocstar.engine.scheduling.waiting import WaitingQueue
-from rocstar.engine.sim.cost import Cluster
+from rocstar.engine.sim.cost import Cluster, CostModel
 from rocstar.engine.sim.flight import Flight
 from rocstar.engine.sim.work import Workload
 
@@ -130,10 +130,10 @@ class KnownLengths(LengthPredictor):
         return with_variance(np.asarray(np.arange(NUM_BINS) <= left_N[:, None], dtype=np.float64))
 
 
-def known_lengths(workload: Workload) -> Predictive:
+def known_lengths(workload: Workload, cost: CostModel) -> Predictive:
     """Our policy with the truth for a predictor."""
     lengths = KnownLengths({t.traj: t.response_tokens for t in workload.trajectories})
-    policy = Predictive(safety=0.0, stagger=0.0, block=1)
+    policy = Predictive(safety=0.0, stagger=0.0, block=1, **cost.in_context_tokens())
     policy._lengths = lengths
     policy._queue = WaitingQueue(lengths, by_group=False)
     return policy
@@ -144,5 +144,6 @@ def best_known_s(workload: Workload, cluster: Cluster) -> float:
     plan = Flight(
         workload=workload, cluster=cluster, scheduler=ByLength(workload, cluster), load_period_s=0.0
     )
-    policy = Flight(workload=workload, cluster=cluster, scheduler=Scheduler(known_lengths(workload)))
+    knowing = known_lengths(workload, cluster.model.cost)
+    policy = Flight(workload=workload, cluster=cluster, scheduler=Scheduler(knowing))
     return min(plan.run().makespan_s, policy.run().makespan_s)

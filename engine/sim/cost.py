@@ -12,6 +12,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypedDict
+
+
+class ContextTokens(TypedDict):
+    """See Predictive, whose tunables these are."""
+
+    forward_tokens: float
+    request_tokens: float
+    prefill_tokens: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +66,17 @@ class CostModel:
     def prefill_s(self, new: int, attended: float) -> float:
         """One forward that computes `new` tokens, without requests that ride along."""
         return self.forward_s + self.prefill_token_s * new + self.prefill_pair_s * attended
+
+    def in_context_tokens(self) -> ContextTokens:
+        """Tunables of `predictive`: what a forward, a request and a prefilled token cost, in context tokens
+        that are read in the same time. Rounded, for no cost is known better: to two digits, the last to one.
+        A context token that costs nothing counts as a billionth of a forward."""
+        token_s = max(self.context_token_s, 1e-9 * self.forward_s)
+        return {
+            "forward_tokens": float(f"{self.forward_s / token_s:.2g}"),
+            "request_tokens": float(f"{self.request_s / token_s:.2g}"),
+            "prefill_tokens": float(f"{self.prefill_token_s / token_s:.1g}"),
+        }
 
 
 def pairs(cached: int, new: int) -> float:

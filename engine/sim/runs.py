@@ -26,9 +26,10 @@ def simulate(
     on_left: Callable[[int, int], None] | None = None,
 ) -> tuple[Outcome, Flight]:
     """Run the step through a scheduler that has run `history` before: a step in the middle of training, not
-    the first one. ValueError for a policy or tunable that is none; SimulationError if the policy never lets
-    the work end."""
-    scheduler = Scheduler(make_policy(policy, **(tunables or {})))
+    the first one. Ours knows the cluster's costs unless `tunables` say otherwise. ValueError for a policy or
+    tunable that is none; SimulationError if the policy never lets the work end."""
+    told: dict[str, Any] = {**cluster.model.cost.in_context_tokens()} if policy == "predictive" else {}
+    scheduler = Scheduler(make_policy(policy, **told | dict(tunables or {})))
     if history is not None:
         Flight(workload=history, cluster=cluster, scheduler=scheduler).run()
     flight = Flight(

@@ -134,9 +134,8 @@ def test_decisions_do_not_depend_on_the_future(name: str, seed: int, share: floa
 def test_moves_do_not_depend_on_the_future(seed: int, share: float) -> None:
     """The same where moves cost nothing, so that there are many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(predictive, "PREFILL_STEPS", 0.0)
         patch.setattr(predictive, "MOVE_ABOVE", 0.0)
-        swap_futures("predictive", seed, share, move_share=100.0, block=4)
+        swap_futures("predictive", seed, share, move_share=100.0, block=4, prefill_tokens=0.0)
 
 
 def swap_futures(name: str, seed: int, share: float, **tunables: object) -> None:
@@ -648,7 +647,7 @@ def test_occupancy_table_agrees_with_a_dictionary(steps: list[tuple[int, str, in
         assert occupancy.tokens_now(7) == sum(expected.values()) + occupancy.prompt_tokens + 7 * len(known)
         groups = {f"g{int(t[1:]) % 3}" for t in known}
         assert occupancy.prompt_tokens == 100 * len(groups)
-        mean_K = occupancy.forecast(lambda c: with_variance(np.ones((len(c), NUM_BINS))), 10, 0).mean_K
+        mean_K = occupancy.forecast(lambda c: with_variance(np.ones((len(c), NUM_BINS))), 10, 0, 0).mean_K
         assert mean_K[0] == sum(expected.values()) + 100 * len(groups)
         assert mean_K[3] - mean_K[0] == 30 * len(known)
 
@@ -663,9 +662,22 @@ def test_peak_of_the_sum_is_not_the_sum_of_the_peaks() -> None:
     def chances(cells: Ints) -> Floats:
         return with_variance(((cells % NUM_BINS)[:, None] + ahead_K < 10).astype(float))
 
-    forecast = occupancy.forecast(chances, 100, 0)
+    forecast = occupancy.forecast(chances, 100, 0, 0)
     assert forecast.peak(2.0) == 900.0 < 900.0 + 900.0
     assert list(forecast.mean_K[:3]) == [900.0, 100.0, 200.0]
+
+
+def test_a_load_counts_what_is_read_and_the_steps_of_whoever_is_there() -> None:
+    """Two of 100 tokens and a prompt of 30 for 5 bins of 10 steps, rows of 7 tokens."""
+    occupancy = Occupancy()
+    for k in range(2):
+        occupancy.put(f"t{k}", "g", prompt_tokens=30, curve=0, length=100, running=True)
+    there_K = (np.arange(NUM_BINS) < 5).astype(float)
+    forecast = occupancy.forecast(lambda c: with_variance(np.tile(there_K, (len(c), 1))), 10, 3, 7)
+    read = 2 * sum(100 + 30 + 7 + 10 * k for k in range(5)) * 10
+    busy = 5 * (1 - np.exp(-2)) * 10
+    assert forecast.load(0.0) == pytest.approx(read)
+    assert forecast.load(1000.0) == pytest.approx(read + 1000.0 * busy)
 
 
 def test_uncertainty_raises_the_peak() -> None:
@@ -674,7 +686,7 @@ def test_uncertainty_raises_the_peak() -> None:
     occupancy = Occupancy()
     for k in range(4):
         occupancy.put(f"t{k}", f"g{k}", prompt_tokens=0, curve=0, length=100, running=True)
-    forecast = occupancy.forecast(lambda c: with_variance(np.tile(half_K, (len(c), 1))), 1, 0)
+    forecast = occupancy.forecast(lambda c: with_variance(np.tile(half_K, (len(c), 1))), 1, 0, 0)
     assert forecast.mean_K[1] == 4 * 0.5 * 101
     assert forecast.variance_K[1] == pytest.approx(4 * 0.25 * 101**2)
     assert forecast.peak(2.0) > forecast.peak(1.0) > forecast.peak(0.0)

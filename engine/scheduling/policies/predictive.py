@@ -44,9 +44,6 @@ LOOK_ABOVE = 0.5
 GATHER_ABOVE = 1.0
 """Share of all pools that all trajectories at once may need at their peak. Blocks of siblings grow until they
 need no more: a shared prompt is room gained, but siblings' lengths are alike and make replicas unequal."""
-PREFILL_STEPS = 1000.0
-"""Token-steps that a token computed anew is worth: the time in which so many tokens of KV are read (50 us
-over 44 ns for 14B on one MI300X)."""
 MOVE_GAIN = 2.0
 """A move must bring this many times what it computes anew."""
 MOVE_ABOVE = 1.5
@@ -69,6 +66,12 @@ class Predictive:
                    where it would be short
     backfill       work that may go ahead of a head of the queue that fits nowhere, per work of such heads
     move_share     the most tokens computed anew by moves, per generated token (0: no moves)
+
+    The engine's costs, in tokens of KV that are read in the same time. They are those of 14B on one MI300X
+    (engine/sim/cost.py, `in_context_tokens`):
+    forward_tokens   a forward, whatever is in it
+    request_tokens   a request's row in a forward
+    prefill_tokens   a token computed anew
     """
 
     safety: float = 0.5
@@ -81,6 +84,9 @@ class Predictive:
     block: int = 8
     backfill: float = 0.25
     move_share: float = 0.007
+    forward_tokens: float = 190_000
+    request_tokens: float = 450
+    prefill_tokens: float = 1000
     name: str = field(default="predictive", init=False)
     _lengths: LengthPredictor = field(default_factory=LengthPredictor, init=False, repr=False)
     _occupancy: dict[int, Occupancy] = field(default_factory=dict, init=False, repr=False)
@@ -184,7 +190,7 @@ class Predictive:
     def _granted(self, turn: TrajectoryView, replica: int, own: Forecast) -> None:
         found = self._forecast(replica)
         found.add(own)
-        self._set_load(replica, found.load())
+        self._set_load(replica, found.load(self.forward_tokens))
         self._settle(turn, running=True)
 
     def _set_load(self, replica: int, load: float) -> None:
@@ -351,14 +357,14 @@ class Predictive:
         if self._above(home, turn) <= 0.0:
             return None
         loads, load = self._loads, self._loads[home]
-        relief = load - found.load(less=self._own_forecast(turn, home))
-        cost = PREFILL_STEPS * turn.context_tokens
+        relief = load - found.load(self.forward_tokens, less=self._own_forecast(turn, home))
+        cost = self.prefill_tokens * turn.context_tokens
         first = sum(other - load for other in loads.values() if other > load)
         if relief < MOVE_GAIN * cost or first > spare * relief / turn.context_tokens:
             return None
         to = min(loads, key=loads.__getitem__)
         own, there = self._own_forecast(turn, to), self._forecast(to)
-        if to == home or there.load(extra=own) + cost > load - relief / 2:
+        if to == home or there.load(self.forward_tokens, extra=own) + cost > load - relief / 2:
             return None
         if not _can_hold(now.replicas[to], turn) or there.peak(self.safety, own) > now.replicas[to].kv_tokens:
             return None
@@ -389,6 +395,7 @@ class Predictive:
             _length(turn),
             prompt_tokens=turn.prompt_tokens,
             extra_tokens=extra_tokens,
+            request_tokens=self.request_tokens,
         )
 
     def _forecast(self, replica: int) -> Forecast:
@@ -397,11 +404,14 @@ class Predictive:
             self._stale.discard(replica)
             highest = 0 if found is None else found.highest
             found = self._occupancy[replica].forecast(
-                self._lengths.chances_NK, self._lengths.bin_tokens, self._buffer_tokens
+                self._lengths.chances_NK,
+                self._lengths.bin_tokens,
+                self._buffer_tokens,
+                self.request_tokens,
             )
             found.highest = highest
             self._forecasts[replica] = found
-            self._set_load(replica, found.load())
+            self._set_load(replica, found.load(self.forward_tokens))
         return found
 
     def _refresh(self) -> None:

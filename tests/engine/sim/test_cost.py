@@ -4,7 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocstar.engine.scheduler import Scheduler
+from rocstar.engine.scheduling.policies.predictive import Predictive
 from rocstar.engine.sim.cost import MI300X_14B, Cluster, CostModel, ReplicaModel, pairs
+from rocstar.engine.sim.runs import simulate
+from rocstar.engine.sim.workloads import generate
 
 COSTS = st.builds(
     CostModel,
@@ -34,6 +38,32 @@ def test_steps_within_is_the_first_boundary_not_before(
 @given(st.integers(0, 5000), st.integers(0, 500), st.integers(0, 500))
 def test_pairs_add_up_over_chunks(cached: int, first: int, second: int) -> None:
     assert pairs(cached, first) + pairs(cached + first, second) == pairs(cached, first + second)
+
+
+def test_what_ours_takes_for_granted_is_the_default_hardware() -> None:
+    ours, found = Predictive(), MI300X_14B.in_context_tokens()
+    assert found == {name: getattr(ours, name) for name in found}
+
+
+def test_ours_is_told_what_the_simulated_engine_costs() -> None:
+    cost = CostModel(
+        forward_s=6.14e-3, request_s=5e-6, context_token_s=1e-6, prefill_token_s=2.6e-6, prefill_pair_s=0.0
+    )
+    work = generate("paper", tasks=1, siblings=2, seed=1)
+    cluster = Cluster(model=ReplicaModel(kv_tokens=20_000, cost=cost), replicas=2)
+    told = {"forward_tokens": 6100.0, "request_tokens": 5.0, "prefill_tokens": 3.0}
+    for tunables, expected in (({}, told), ({"forward_tokens": 7.0}, {**told, "forward_tokens": 7.0})):
+        _, flight = simulate(work, cluster, "predictive", tunables)
+        assert isinstance(flight.scheduler, Scheduler)
+        policy = flight.scheduler.policy
+        assert expected == {name: getattr(policy, name) for name in told}
+
+
+def test_a_context_token_that_costs_nothing_has_a_price() -> None:
+    free = CostModel(
+        forward_s=1e-3, request_s=1e-6, context_token_s=0.0, prefill_token_s=1e-5, prefill_pair_s=0.0
+    )
+    assert free.in_context_tokens()["forward_tokens"] == 1e9
 
 
 def test_impossible_models_are_refused() -> None:
