@@ -200,11 +200,14 @@ def summarise(cell: dict[str, Any]) -> None:
         runs = [(r["seed"], r["makespan_s"]) for e in cell["policies"].values() for r in e["runs"]]
         best = {seed: min([s, *(m for at, m in runs if at == seed)]) for seed, s in known.items()}
         bounds = {seed: ours[seed]["makespan_s"] / ours[seed]["ratio"] for seed in best}
+        changes = [ours[seed]["makespan_s"] / known[seed] - 1 for seed in best]
         cell["best_known"] = {
             "seeds": sorted(best),
             "ratio": fmean(best[seed] / bounds[seed] for seed in best),
             "clairvoyant_ratio": fmean(known[seed] / bounds[seed] for seed in best),
             "ours_over_it": fmean(ours[seed]["makespan_s"] / best[seed] for seed in best),
+            "ours_ratio": fmean(ours[seed]["ratio"] for seed in best),
+            "ours_over_clairvoyant": {"mean": fmean(changes), "least": min(changes), "most": max(changes)},
         }
     cell["best_peer"] = min(peers, key=lambda name: peers[name]["makespan_s"], default=None)
 
@@ -257,6 +260,10 @@ def show(result: dict[str, Any]) -> None:
         if known := cell.get("best_known"):
             text = "best known schedule: {ratio:.3f} x bound; ours is {ours_over_it:.3f} x it"
             print(text.format(**known))
+            text = "knowing all lengths {clairvoyant_ratio:.3f}, ours {ours_ratio:.3f} x bound"
+            apart = known["ours_over_clairvoyant"]
+            range_ = "{mean:+.1%} [{least:+.1%}, {most:+.1%}]".format(**apart)
+            print(text.format(**known), "ours against it:", range_)
         print("policy          makespan  x bound  busy  KV  recomputed  preempted  ours against it")
         ranked = sorted(cell["policies"].items(), key=lambda item: item[1]["makespan_s"])
         for policy, e in ranked:

@@ -66,6 +66,9 @@ def test_the_best_known_schedule_is_the_shortest_of_all() -> None:
     assert known["ratio"] == pytest.approx((105 + 114) / 200)
     assert known["clairvoyant_ratio"] == pytest.approx((108 + 114) / 200)
     assert known["ours_over_it"] == pytest.approx((110 / 105 + 120 / 114) / 2)
+    assert known["ours_ratio"] == pytest.approx(1.15)
+    apart = known["ours_over_clairvoyant"]
+    assert (apart["least"], apart["most"]) == (pytest.approx(110 / 108 - 1), pytest.approx(120 / 114 - 1))
 
 
 def test_every_policy_has_a_grid_of_settings_that_exist() -> None:
