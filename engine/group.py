@@ -68,10 +68,20 @@ class EarlyFinish:
 
 
 async def run_group(
-    agent: Agent, task: Task, *, size: int, seed: int, step: int, early: EarlyFinish | None = None
+    agent: Agent,
+    task: Task,
+    *,
+    size: int,
+    seed: int,
+    step: int,
+    first: int = 0,
+    early: EarlyFinish | None = None,
 ) -> Group:
-    """Roll out `size` siblings of `task`. A sibling that `early` cancelled is Failed(SURPLUS)."""
-    keys = [TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=k) for k in range(size)]
+    """Roll out `size` siblings of `task`, from number `first` on. A sibling that `early` cancelled is
+    Failed(SURPLUS)."""
+    keys = [
+        TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=k) for k in range(first, first + size)
+    ]
     agent.inference.join([str(key) for key in keys])
     meter = _Meter(agent.inference)
     if early is not None:

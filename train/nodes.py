@@ -34,7 +34,7 @@ from torch import Tensor
 
 from rocstar.engine.inference.base import KvLoad
 from rocstar.engine.nodes.client import HttpNode, node_session
-from rocstar.engine.nodes.grants import FILL
+from rocstar.engine.nodes.grants import FILL, PART
 from rocstar.engine.nodes.nodes import Nodes
 from rocstar.engine.nodes.service import NodeService, serving
 from rocstar.engine.rollout import Agent
@@ -105,15 +105,21 @@ async def open_nodes(
         return
     async with node_session(token) as session:
         others = [HttpNode(str(k), address.url, session) for k, address in enumerate(addresses, 1)]
-        max_groups, fill = max_groups_of(recipe), FILL if recipe.engine.kind == "sglang" else 1.0
-        async with Nodes(others, home_load=home_load, max_groups=max_groups, fill=fill, note=note) as nodes:
+        async with Nodes(
+            others,
+            home_load=home_load,
+            max_groups=max_groups_of(recipe),
+            part=None if recipe.engine.deterministic else PART,
+            fill=FILL if recipe.engine.kind == "sglang" else 1.0,
+            note=note,
+        ) as nodes:
             note(f"{nodes.num_up} nodes roll out: this one and {', '.join(a.url for a in addresses)}")
             yield nodes
 
 
 def max_groups_of(recipe: Recipe) -> int | None:
-    """Of one node at a time: what fills its slots twice, so that the last of a group leave none empty, and
-    the rest can still go to whichever node is done first.
+    """Orders of one node at a time: what fills its slots twice, so that the last of a group leave none empty,
+    and the rest can still go to whichever node is done first.
 
     With `engine.deterministic` one: what shares a forward is then no matter of timing, nor of how many nodes
     there are. None for servers: their KV says how much they have (FILL).
@@ -123,7 +129,7 @@ def max_groups_of(recipe: Recipe) -> int | None:
     if recipe.engine.kind == "sglang":
         return None
     slots = recipe.engine.max_running * recipe.engine.num_replicas
-    return max(1, math.ceil(2 * slots / recipe.rl.rollouts_per_task))
+    return max(1, math.ceil(2 * slots / min(PART, recipe.rl.rollouts_per_task)))
 
 
 # ---- the other ranks ----

@@ -90,6 +90,11 @@ def roller(agent: Agent, rl: RlConfig, *, seed: int, nodes: Nodes | None) -> Rol
     async def at_home(ticket: Ticket) -> Group:
         return await run_group(agent, ticket.task, size=size, seed=seed, step=ticket.step)
 
+    async def ordered_at_home(order: GroupOrder) -> Group:
+        return await run_group(
+            agent, order.task, size=order.size, seed=seed, step=order.step, first=order.first
+        )
+
     async def anywhere(ticket: Ticket) -> Group:
         assert nodes is not None
         order = GroupOrder(
@@ -100,7 +105,7 @@ def roller(agent: Agent, rl: RlConfig, *, seed: int, nodes: Nodes | None) -> Rol
             limits=agent.limits,
             temperature=agent.sampling.temperature,
         )
-        return await nodes.roll_out(order, lambda: at_home(ticket))
+        return await nodes.roll_out(order, ordered_at_home)
 
     return at_home if nodes is None else anywhere
 

@@ -2,6 +2,8 @@
 
     submit, ended, failed, withdraw, up, down, seen ──> Grants ──> grants(): (group, node) pairs
 
+A group here is what is ordered together: some siblings of one task.
+
 A group goes, in the order of submission, to the node with the most predicted-free KV:
 
     free = fill * total - max(used, sum over the groups it has of size * predicted tokens of a trajectory)
@@ -14,13 +16,16 @@ limit. Nobody waits here; a host drives it (nodes.py).
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-FILL = 2.0
-"""Of a node's KV, granted by what its groups will have grown to: on their way they take about half of that,
-and what does not fit yet waits in the node's own scheduler."""
+PART = 4
+"""Siblings that go to a node together. Whole groups of 32 leave eight nodes with unequal work, and steps are
+longer (docs/nodes.md has the figures). Within a node siblings lie in blocks of about that size anyway."""
+FILL = 4.0
+"""Of a node's KV, granted by what trajectories will have grown to. What does not fit yet waits in the node's
+own scheduler, which knows best what comes next."""
 PRIOR_WEIGHT = 8.0
 """Imagined trajectories of full length behind a mean."""
 REMEMBERED = 1024
@@ -38,6 +43,8 @@ class GroupEntry:
     """A group that has not ended. `node` is None while it waits."""
 
     key: str
+    number: int
+    """In the order of submission."""
     size: int
     limit_tokens: int
     away: bool
@@ -55,6 +62,18 @@ class NodeEntry:
     used_tokens: int = 0
     is_up: bool = True
     groups: dict[str, GroupEntry] = field(default_factory=dict)
+    sizes: Counter[int] = field(default_factory=Counter)
+    """Trajectories that it has, by their limit."""
+
+    def give(self, entry: GroupEntry) -> None:
+        entry.node = self.name
+        self.groups[entry.key] = entry
+        self.sizes[entry.limit_tokens] += entry.size
+
+    def take_back(self, entry: GroupEntry) -> None:
+        entry.node = None
+        del self.groups[entry.key]
+        self.sizes[entry.limit_tokens] -= entry.size
 
 
 class Lengths:
@@ -90,6 +109,9 @@ class Grants:
         self.nodes = {home: NodeEntry(name=home, total_tokens=home_tokens)}
         self.groups: dict[str, GroupEntry] = {}
         """Every group that has not ended, in the order of submission."""
+        self._waiting: dict[str, GroupEntry] = {}
+        """Those that are at no node, in the same order."""
+        self._num_submitted = 0
         self.lengths = Lengths()
 
     # ---- nodes ----
@@ -112,7 +134,10 @@ class Grants:
     def submit(self, key: str, *, size: int, limit_tokens: int, away: bool = True) -> None:
         if key in self.groups:
             raise GrantError(f"{key!r} has been submitted already")
-        self.groups[key] = GroupEntry(key=key, size=size, limit_tokens=limit_tokens, away=away)
+        number = self._num_submitted
+        self._num_submitted += 1
+        entry = GroupEntry(key=key, number=number, size=size, limit_tokens=limit_tokens, away=away)
+        self.groups[key] = self._waiting[key] = entry
 
     def ended(self, key: str, tokens: Sequence[int]) -> None:
         """It is done; `tokens` of each of its trajectories."""
@@ -124,23 +149,24 @@ class Grants:
         """Its node failed it: it waits again, in its old place."""
         entry = self._at_a_node(key)
         self._take_back(entry)
+        self._waiting[key] = entry
+        self._waiting = dict(sorted(self._waiting.items(), key=lambda item: item[1].number))
         entry.failures += 1
         entry.away = entry.away and not home_only and entry.failures < MAX_AWAY
 
     def withdraw(self, key: str) -> None:
         """Nobody wants it any more, wherever it is."""
         self._take_back(self.groups.pop(key))
+        self._waiting.pop(key, None)
 
     def grants(self) -> list[tuple[str, str]]:
         """(group, node), each applied already."""
         made = []
-        for entry in self.groups.values():
-            if entry.node is not None:
-                continue
+        for entry in list(self._waiting.values()):
             node = self._best(entry)
             if node is not None:
-                entry.node = node.name
-                node.groups[entry.key] = entry
+                del self._waiting[entry.key]
+                node.give(entry)
                 made.append((entry.key, node.name))
             elif entry.away:  # groups are of one size: those behind it would fit nowhere either
                 break
@@ -149,15 +175,17 @@ class Grants:
     def free_tokens(self, name: str) -> float:
         """Predicted: below 0 where a node has more than will fit."""
         node = self.nodes[name]
-        return self._fill * node.total_tokens - max(
-            node.used_tokens, sum(map(self._need, node.groups.values()))
-        )
+        promised = sum(size * self.lengths.mean(limit) for limit, size in node.sizes.items())
+        return self._fill * node.total_tokens - max(node.used_tokens, promised)
 
     def check(self) -> None:
         """Assert the invariants; costs time in proportion to everything there is."""
         at = {key: node.name for node in self.nodes.values() for key in node.groups}
         assert at == {entry.key: entry.node for entry in self.groups.values() if entry.node is not None}
         assert sum(len(node.groups) for node in self.nodes.values()) == len(at)
+        assert list(self._waiting) == [key for key, entry in self.groups.items() if entry.node is None]
+        for node in self.nodes.values():
+            assert sum(node.sizes.values()) == sum(entry.size for entry in node.groups.values())
         home = self.nodes[self.home]
         assert home.is_up and (home.groups or len(at) == len(self.groups))
         if self._max_groups is not None:
@@ -182,8 +210,7 @@ class Grants:
 
     def _take_back(self, entry: GroupEntry) -> None:
         if entry.node is not None:
-            del self.nodes[entry.node].groups[entry.key]
-            entry.node = None
+            self.nodes[entry.node].take_back(entry)
 
     def _at_a_node(self, key: str) -> GroupEntry:
         entry = self.groups.get(key)

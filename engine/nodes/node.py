@@ -1,8 +1,8 @@
-"""What one node asks of another: a whole group, and how full its KV cache is."""
+"""What one node asks of another: some siblings of a group, and how full its KV cache is."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rocstar.engine.inference.base import KvLoad
@@ -12,21 +12,27 @@ from rocstar.engine.types import Group, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOrder:
-    """Names a group and all that its tokens depend on besides the weights: equal orders, equal groups.
-
-    Siblings stay together, for they share the KV of their prompt.
-    """
+    """Names siblings of a group and all that their tokens depend on besides the weights: equal orders, equal
+    trajectories, whichever other siblings are ordered with them."""
 
     task: Task
     step: int
     seed: int
     size: int
+    first: int = 0
+    """The number of the first of them."""
     limits: RolloutLimits
     temperature: float
 
     @property
     def key(self) -> str:
-        return f"s{self.step}/{self.task.id}"
+        name = f"s{self.step}/{self.task.id}"
+        return f"{name}~{self.first}" if self.first else name
+
+    def parts(self, size: int) -> list[GroupOrder]:
+        """The same siblings in orders of `size`, the last of them of what is left."""
+        ends = range(self.first, self.first + self.size, size)
+        return [replace(self, first=k, size=min(size, self.first + self.size - k)) for k in ends]
 
 
 class NodeError(Exception):

@@ -1,8 +1,8 @@
 """The host of `Grants`: groups go out to nodes, and come back from each exactly once.
 
-    roll_out(order) ──> Grants ──grant──> home: in process | another node: HTTP ──> Group
-                          ^                        │ 500, gone, hung, silent, or all its trajectories failed
-                          └──── the same order ────┘
+    roll_out(order) ──parts──> Grants ──grant──> home: in process | another node: HTTP ──> siblings ──> Group
+                                 ^                        │ 500, gone, hung, silent, or all of them failed
+                                 └──── the same part ─────┘
 
 Who waits: `roll_out` for its grant, then for the node that has it, at most the order's own time and GRACE_S
 twice; both are on the board of waits (waits.py). Nobody waits for a node that is silent: its groups are cut
@@ -13,7 +13,7 @@ it makes of a group is the group, and what it raises is raised.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -34,7 +34,7 @@ FIRST_LOOK_S = 2.0
 """For a node to say its load before the first groups of a step are granted."""
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 1.0, 60.0
 
-Home = Callable[[], Awaitable[Group]]
+Home = Callable[[GroupOrder], Awaitable[Group]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,8 @@ class _Remote:
 
 
 class Nodes:
-    """Invariant: `roll_out` returns the group of its order once, from one node, or raises what home raised
-    or that it was cancelled; however many nodes fail on the way, no order is lost.
+    """Invariant: `roll_out` returns the group of its order once, each sibling from one node, or raises what
+    home raised or that it was cancelled; however many nodes fail on the way, no order is lost.
     """
 
     def __init__(
@@ -69,11 +69,13 @@ class Nodes:
         *,
         home_load: Callable[[], KvLoad],
         max_groups: int | None = None,
+        part: int | None = None,
         fill: float = 1.0,
         limits: NodeLimits | None = None,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._home_load, self._note = home_load, note
+        """part: siblings that go to a node together; None: all of a group."""
+        self._home_load, self._note, self._part = home_load, note, part
         self._limits = limits or NodeLimits()
         self._grants = Grants(HOME, home_tokens=home_load().total, max_groups=max_groups, fill=fill)
         self._others = {node.name: _Remote(node=node, heard_at=0.0) for node in others}
@@ -81,7 +83,7 @@ class Nodes:
         self._watching: list[asyncio.Future[Any]] = []
         self._looking: asyncio.Future[Any] | None = None
         self._regranted = 0
-        self._rolled_out: Counter[str] = Counter()
+        self._rolled_out: defaultdict[str, float] = defaultdict(float)
 
     async def __aenter__(self) -> Nodes:
         """Asks every node for its load once, so that the first groups find all that answer."""
@@ -114,26 +116,38 @@ class Nodes:
         """As metric names, since the last call."""
         counts = {"nodes/up": float(self.num_up), "nodes/regranted": float(self._regranted)}
         for name in (HOME, *self._others):
-            counts[f"nodes/groups/{name}"] = float(self._rolled_out[name])
+            counts[f"nodes/groups/{name}"] = self._rolled_out[name]
         self._regranted = 0
         self._rolled_out.clear()
         return counts
 
     async def roll_out(self, order: GroupOrder, home: Home) -> Group:
-        """The group of an order, from whichever node; `home` rolls it out in this process.
+        """The group of an order, from whichever nodes; `home` rolls out an order in this process.
 
         No order of the same key may be under way.
         """
         await self._first_look()
+        parts = order.parts(self._part or order.size)
+        running = [asyncio.ensure_future(self._one(part, home, part.size / order.size)) for part in parts]
+        try:
+            found = await asyncio.gather(*running)
+        finally:  # what one of them raised, or a cancellation, ends the others
+            for one in running:
+                one.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+        return Group(task=order.task, trajectories=tuple(t for part in found for t in part.trajectories))
+
+    async def _one(self, order: GroupOrder, home: Home, share: float) -> Group:
+        """The siblings of an order, from one node. share: of their group that they are."""
         key = order.key
         limit_tokens = order.limits.max_response_tokens
         self._grants.submit(key, size=order.size, limit_tokens=limit_tokens, away=can_travel(order.task))
         try:
             while True:
                 name = await self._granted(key)
-                group = await self._at_home(key, home) if name == HOME else await self._away(name, order)
+                group = await self._at_home(order, home) if name == HOME else await self._away(name, order)
                 if group is not None:
-                    self._rolled_out[name] += 1
+                    self._rolled_out[name] += share
                     self._grants.ended(key, [len(t.ids) for t in group.trajectories])
                     return group
         finally:
@@ -158,9 +172,9 @@ class Nodes:
             if not granted.done():  # cancelled, and not withdrawn yet
                 granted.set_result(name)
 
-    async def _at_home(self, key: str, home: Home) -> Group:
-        async with waiting(f"group {key}", f"node {HOME}, this one", kind="node", deadline=None):
-            return await home()
+    async def _at_home(self, order: GroupOrder, home: Home) -> Group:
+        async with waiting(f"group {order.key}", f"node {HOME}, this one", kind="node", deadline=None):
+            return await home(order)
 
     async def _away(self, name: str, order: GroupOrder) -> Group | None:
         """None: the node failed it, and it waits for another."""

@@ -116,7 +116,9 @@ class NodeService:
         agent = dataclasses.replace(
             self._agent, limits=order.limits, sampling=Sampling(temperature=order.temperature)
         )
-        work = run_group(agent, order.task, size=order.size, seed=order.seed, step=order.step)
+        work = run_group(
+            agent, order.task, size=order.size, seed=order.seed, step=order.step, first=order.first
+        )
         running = self._running[order.key] = asyncio.create_task(work, name=f"group {order.key}")
         running.add_done_callback(
             lambda _: self._running.pop(order.key)

@@ -56,7 +56,12 @@ class FakeNode:
             )
             async with asyncio.timeout(timeout_s):
                 group = await run_group(
-                    agent, received.task, size=received.size, seed=received.seed, step=received.step
+                    agent,
+                    received.task,
+                    size=received.size,
+                    seed=received.seed,
+                    step=received.step,
+                    first=received.first,
                 )
             await self._answer()
         finally:

@@ -1,6 +1,6 @@
 """Orders and groups as JSON and back, without loss.
 
-    order:  {"v", "task": {...}, "step", "seed", "size", "limits": {...}, "temperature", "timeout_s"}
+    order:  {"v", "task": {...}, "step", "seed", "first", "size", "limits": {...}, "temperature", "timeout_s"}
     group:  {"v", "trajectories": [{"ids", "logprobs", "has_logprob", "segments", "spans", "turns", ...}]}
 
 Numbers that come by the thousand travel as base64 of little-endian arrays (int32 ids, float64 log-probs,
@@ -35,7 +35,7 @@ from rocstar.engine.types import (
     VersionSpan,
 )
 
-VERSION = 1
+VERSION = 2
 
 
 class WireError(ValueError):
@@ -63,6 +63,7 @@ def encode_order(order: GroupOrder, *, timeout_s: float) -> bytes:
         "task": [task.id, task.source, task.question, task.answer, meta],
         "step": order.step,
         "seed": order.seed,
+        "first": order.first,
         "size": order.size,
         "limits": dataclasses.asdict(order.limits),
         "temperature": order.temperature,
@@ -83,6 +84,7 @@ def decode_order(body: bytes) -> tuple[GroupOrder, float]:
             ),
             step=_of(told["step"], int),
             seed=_of(told["seed"], int),
+            first=_of(told["first"], int),
             size=_of(told["size"], int),
             limits=RolloutLimits(
                 max_response_tokens=_of(limits["max_response_tokens"], int),
@@ -95,8 +97,10 @@ def decode_order(body: bytes) -> tuple[GroupOrder, float]:
         timeout_s = _of(told["timeout_s"], float)
     except (KeyError, TypeError, ValueError) as error:
         raise WireError(f"no order: {type(error).__name__}: {error}") from None
-    if order.size < 1 or not timeout_s > 0 or not order.temperature >= 0:
-        raise WireError(f"no order: size {order.size}, {timeout_s} s, temperature {order.temperature}")
+    if order.size < 1 or order.first < 0 or not timeout_s > 0 or not order.temperature >= 0:
+        raise WireError(
+            f"no order: {order.size} from {order.first}, {timeout_s} s, temperature {order.temperature}"
+        )
     return order, timeout_s
 
 
@@ -111,8 +115,8 @@ def decode_group(body: bytes, order: GroupOrder) -> Group:
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise WireError(f"no group: {type(error).__name__}: {error}") from None
     siblings = [t.key.sibling for t in trajectories]
-    if siblings != list(range(order.size)):
-        raise WireError(f"{order.key}: siblings {siblings}, ordered were {order.size}")
+    if siblings != list(range(order.first, order.first + order.size)):
+        raise WireError(f"{order.key}: siblings {siblings}, ordered were {order.size} from {order.first}")
     return Group(task=order.task, trajectories=trajectories)
 
 

@@ -54,6 +54,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--policies", help=f"comma-separated; default all: {','.join(POLICIES)}")
     add("--replicas", type=_positive, default=64, help="inference replicas (64)")
     add("--replicas-per-node", type=_positive, default=8, help="they share a node's tool workers (8)")
+    text = "as several nodes do: each schedules its own replicas, and is granted siblings of a group"
+    add("--two-levels", action="store_true", help=text)
     add("--tool-workers", type=_positive, default=1024, help="tool calls at a time per node (1024)")
     text = f"KV pool of a replica in tokens ({MI300X_14B_KV_TOKENS}: 14B on one MI300X)"
     add("--kv-tokens", type=_positive, default=MI300X_14B_KV_TOKENS, help=text)
@@ -95,7 +97,14 @@ def _run(options: argparse.Namespace) -> int:
     for k, policy in enumerate(policies, 1):
         report = progress.of(f"{policy} ({k} of {len(policies)})")
         found, flight = simulate(
-            workload, cluster, policy, history=history, bound=bound, record=drawn, on_left=report
+            workload,
+            cluster,
+            policy,
+            history=history,
+            bound=bound,
+            record=drawn,
+            two_levels=options.two_levels,
+            on_left=report,
         )
         outcomes.append(found)
         if drawn:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from rocstar.engine.scheduler import Scheduler
+from rocstar.engine.scheduling.observation import Policy
 from rocstar.engine.scheduling.policies import make_policy
 from rocstar.engine.sim.bound import LowerBound, lower_bound
 from rocstar.engine.sim.cost import Cluster
 from rocstar.engine.sim.flight import Flight
 from rocstar.engine.sim.outcome import Outcome, outcome
+from rocstar.engine.sim.two_levels import TwoLevels
 from rocstar.engine.sim.work import Workload
 
 
@@ -23,15 +26,27 @@ def simulate(
     history: Workload | None = None,
     bound: LowerBound | None = None,
     record: bool = False,
+    two_levels: bool = False,
     on_left: Callable[[int, int], None] | None = None,
 ) -> tuple[Outcome, Flight]:
     """Run the step through a scheduler that has run `history` before: a step in the middle of training, not
     the first one. Ours knows the cluster's costs unless `tunables` say otherwise. ValueError for a policy or
-    tunable that is none; SimulationError if the policy never lets the work end."""
+    tunable that is none; SimulationError if the policy never lets the work end.
+
+    two_levels: one scheduler per node behind grants of parts of groups, instead of one over all replicas.
+    """
     told: dict[str, Any] = {**cluster.model.cost.in_context_tokens()} if policy == "predictive" else {}
-    scheduler = Scheduler(make_policy(policy, **told | dict(tunables or {})))
+    tunables = told | dict(tunables or {})
+
+    def made() -> Policy:
+        return make_policy(policy, **tunables)
+
+    per_node = cluster.replicas_per_node
+    scheduler = TwoLevels(made, replicas_per_node=per_node) if two_levels else Scheduler(made())
     if history is not None:
+        _expect(scheduler, history)
         Flight(workload=history, cluster=cluster, scheduler=scheduler).run()
+    _expect(scheduler, workload)
     flight = Flight(
         workload=workload,
         cluster=cluster,
@@ -41,3 +56,8 @@ def simulate(
         on_left=on_left,
     ).run()
     return outcome(flight, policy, bound or lower_bound(workload, cluster)), flight
+
+
+def _expect(scheduler: Scheduler | TwoLevels, workload: Workload) -> None:
+    if isinstance(scheduler, TwoLevels):
+        scheduler.expect(Counter(work.group for work in workload.trajectories))

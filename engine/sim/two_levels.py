@@ -1,19 +1,20 @@
-"""The live system on several nodes: groups are granted to nodes, and every node schedules its own replicas.
+"""The live system on several nodes: parts of groups are granted to nodes, every node schedules its replicas.
 
-    event ─> TwoLevels ─┬─ Grants (engine/nodes/): which node a group goes to, when it fits
+    event ─> TwoLevels ─┬─ Grants (engine/nodes/): which node a part goes to, when it fits
                         └─ one Scheduler per node ──Grant, Drop──> replicas of that node
 
-What is submitted of a group waits here until a node has it; from then on it is that node's, whatever others
+What is submitted of a part waits here until a node has it; from then on it is that node's, whatever others
 have left to do. A single Scheduler over all replicas, which the live system has on one node only, may place
 and move every trajectory anywhere.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from rocstar.engine.nodes.grants import FILL, Grants
+from rocstar.engine.nodes.grants import FILL, PART, Grants
 from rocstar.engine.scheduler import Scheduler
 from rocstar.engine.scheduling.events import (
     Command,
@@ -45,12 +46,16 @@ class TwoLevels:
     """Implements `flight.Handler` over one scheduler per node.
 
     Invariant: every event of a trajectory reaches exactly one node's scheduler, in their order, and none
-    before its group is granted there.
+    before its part is granted there.
     """
 
-    def __init__(self, policy: Callable[[], Policy], *, replicas_per_node: int, fill: float = FILL) -> None:
-        self._policy, self._per_node, self._fill = policy, replicas_per_node, fill
+    def __init__(
+        self, policy: Callable[[], Policy], *, replicas_per_node: int, part: int = PART, fill: float = FILL
+    ) -> None:
+        self._policy, self._per_node = policy, replicas_per_node
+        self._part, self._fill = part, fill
         self._sizes: Mapping[str, int] = {}
+        self._num_seen: Counter[str] = Counter()
         self._nodes: list[Scheduler] = []
         self._pools: list[dict[int, int]] = []
         """By node and replica: tokens of the pool, and, below, in use as last reported."""
@@ -63,6 +68,7 @@ class TwoLevels:
     def expect(self, sizes: Mapping[str, int]) -> None:
         """Siblings of every group of the step that comes."""
         self._sizes = sizes
+        self._num_seen.clear()
 
     def handle(self, event: Event) -> list[Command]:
         match event:
@@ -99,12 +105,15 @@ class TwoLevels:
 
     def _submitted(self, event: Submitted) -> list[Command]:
         assert self._grants is not None
-        group = self._groups.get(event.group)
+        sibling = self._num_seen[event.group]
+        self._num_seen[event.group] += 1
+        name = f"{event.group}~{sibling // self._part}"
+        group = self._groups.get(name)
         if group is None:
-            group = _Group(size=self._sizes[event.group], limit_tokens=event.max_tokens)
-            self._groups[event.group] = group
-            self._grants.submit(event.group, size=group.size, limit_tokens=group.limit_tokens)
-        self._group_of[event.traj] = event.group
+            size = min(self._part, self._sizes[event.group] - sibling)
+            group = self._groups[name] = _Group(size=size, limit_tokens=event.max_tokens)
+            self._grants.submit(name, size=size, limit_tokens=group.limit_tokens)
+        self._group_of[event.traj] = name
         self._context[event.traj] = event.prompt_tokens
         return self._pass(group, event) + self._granted()
 

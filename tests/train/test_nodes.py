@@ -44,13 +44,13 @@ def test_several_nodes_share_a_secret_and_one_has_none() -> None:
 
 @pytest.mark.parametrize(
     ("deterministic", "replicas", "siblings", "expected"),
-    [(False, 1, 16, 13), (False, 2, 16, 25), (False, 1, 300, 1), (True, 1, 16, 1)],
+    [(False, 1, 16, 50), (False, 2, 16, 100), (False, 1, 2, 100), (True, 1, 16, 1)],
 )
 def test_a_node_has_groups_for_its_slots(
     deterministic: bool, replicas: int, siblings: int, expected: int
 ) -> None:
     engine = EngineConfig(max_running=100, replicas=replicas, deterministic=deterministic)
-    rl = RlConfig(rollouts_per_task=siblings, group_size=8, max_staleness=0)
+    rl = RlConfig(rollouts_per_task=siblings, group_size=min(8, siblings), max_staleness=0)
     assert max_groups_of(Recipe(engine=engine, rl=rl)) == expected
 
 

@@ -149,7 +149,7 @@ async def test_a_ticket_is_ordered_as_the_agent_would_roll_it_out(rolled_out: li
     class Nodes:
         async def roll_out(self, order: GroupOrder, home: Any) -> Group:
             ordered.append(order)
-            made: Group = await home()
+            made: Group = await home(order)
             return made
 
         def counts(self) -> dict[str, float]:

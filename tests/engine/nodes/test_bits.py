@@ -27,10 +27,7 @@ async def rolled_out(agents: list[Agent], orders: list[GroupOrder]) -> tuple[lis
     others = [FakeNode(str(k), agent) for k, agent in enumerate(agents[1:], 1)]
     async with Nodes(others, home_load=home.inference.load, max_groups=1) as nodes:
         async with asyncio.TaskGroup() as tasks:
-            running = [
-                tasks.create_task(nodes.roll_out(order, lambda order=order: at_home(order)))
-                for order in orders
-            ]
+            running = [tasks.create_task(nodes.roll_out(order, at_home)) for order in orders]
         return [task.result() for task in running], nodes.counts()
 
 

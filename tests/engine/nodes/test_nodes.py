@@ -43,14 +43,13 @@ class Cluster:
         agent = dataclasses.replace(
             self.home_agent, limits=order.limits, sampling=Sampling(temperature=order.temperature)
         )
-        return await run_group(agent, order.task, size=order.size, seed=order.seed, step=order.step)
+        return await run_group(
+            agent, order.task, size=order.size, seed=order.seed, step=order.step, first=order.first
+        )
 
     async def roll_out(self, nodes: Nodes, orders: list[GroupOrder]) -> list[Group]:
         async with asyncio.TaskGroup() as tasks:
-            running = [
-                tasks.create_task(nodes.roll_out(order, lambda order=order: self.home(order)))
-                for order in orders
-            ]
+            running = [tasks.create_task(nodes.roll_out(order, self.home)) for order in orders]
         return [task.result() for task in running]
 
 
@@ -183,7 +182,7 @@ def test_a_group_that_fails_every_node_fails_at_home(
     async def main() -> None:
         async with cluster.opened() as nodes:
             with pytest.raises(ExceptionGroup) as caught:
-                await nodes.roll_out(order_of("t0"), lambda: cluster.home(order_of("t0")))
+                await nodes.roll_out(order_of("t0"), cluster.home)
             assert caught.group_contains(KeyError, match="a bug")
 
     run_virtual(main())
@@ -301,9 +300,9 @@ def test_a_group_that_is_granted_when_nobody_wants_it_any_more(order_of: Any) ->
     async def main() -> None:
         go_on = asyncio.Event()
 
-        async def home() -> Group:
+        async def home(order: GroupOrder) -> Group:
             await go_on.wait()
-            return Group(task=order_of("t0").task, trajectories=())
+            return Group(task=order.task, trajectories=())
 
         async with Nodes([], home_load=lambda: LOAD, max_groups=1) as nodes:
             first, second, third = (
@@ -312,7 +311,7 @@ def test_a_group_that_is_granted_when_nobody_wants_it_any_more(order_of: Any) ->
             await asyncio.sleep(1.0)
             go_on.set()
             second.cancel()  # `first` ends before it is told
-            assert (await first).task == (await third).task
+            assert [(await one).task.id for one in (first, third)] == ["t0", "t2"]
             assert second.cancelled()
 
     run_virtual(main())
@@ -347,7 +346,7 @@ def test_a_silent_node_delays_a_step_by_no_more_than_a_look(
             loop = asyncio.get_running_loop()
             asked, granted = loop.time(), loop.create_future()
 
-            async def home() -> Group:
+            async def home(order: GroupOrder) -> Group:
                 granted.set_result(loop.time())
                 return await cluster.home(orders[0])
 
@@ -356,3 +355,41 @@ def test_a_silent_node_delays_a_step_by_no_more_than_a_look(
             return waited
 
     assert run_virtual(main()) == FIRST_LOOK_S
+
+
+@pytest.mark.parametrize("part", [1, 2, 3, 7])
+def test_siblings_of_a_group_may_be_rolled_out_apart(
+    cluster_of: Callable[..., Cluster], order_of: Any, part: int
+) -> None:
+    """The group is the same, whatever node made which of them; what fails goes elsewhere part by part."""
+    cluster, orders = cluster_of(2), [order_of(f"t{k}", size=7) for k in range(6)]
+    cluster.others[0].faults = {orders[1].key: Fault.error}
+
+    async def main() -> list[Group]:
+        async with cluster.opened(part=part) as nodes:
+            groups = await cluster.roll_out(nodes, orders)
+            counts = nodes.counts()
+            assert sum(counts[f"nodes/groups/{k}"] for k in range(3)) == pytest.approx(6.0)
+            return groups
+
+    assert run_virtual(main()) == expected(cluster_of, orders)
+    for node in cluster.others:
+        assert len(node.ended) == len(set(node.ended)), "no part twice"
+    if part < 7:
+        apart = {key.partition("~")[0] for node in cluster.others for key in node.ended}
+        assert len(apart) == 6, "every group has siblings elsewhere"
+
+
+def test_a_bug_in_one_part_ends_the_others(cluster_of: Callable[..., Cluster], order_of: Any) -> None:
+    cluster = cluster_of(1)
+
+    async def home(order: GroupOrder) -> Group:
+        raise KeyError("a bug")
+
+    async def main() -> None:
+        async with cluster.opened(part=2) as nodes:
+            with pytest.raises(KeyError, match="a bug"):
+                await nodes.roll_out(order_of("t0", size=8), home)
+            assert not cluster.others[0].running
+
+    run_virtual(main())

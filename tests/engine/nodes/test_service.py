@@ -71,6 +71,17 @@ async def test_a_group_is_the_one_of_this_process(opened: Open, agent_of: Any, o
         check_trajectory(trajectory)
 
 
+async def test_siblings_ordered_apart_are_those_of_the_whole(
+    opened: Open, agent_of: Any, order_of: Any
+) -> None:
+    order = order_of("a", size=7)
+    expected = await alone(agent_of(at_once), order)
+    async with opened(agent_of(at_once)) as node:
+        parts = [await node.roll_out(part, timeout_s=50.0) for part in order.parts(3)]
+    assert [len(part.trajectories) for part in parts] == [3, 3, 1]
+    assert tuple(t for part in parts for t in part.trajectories) == expected.trajectories
+
+
 async def test_load_is_that_of_the_engine(opened: Open, agent_of: Any) -> None:
     agent = agent_of(at_once)
     async with opened(agent) as node:
@@ -135,7 +146,7 @@ async def test_what_is_refused_says_why(
         url = f"http://127.0.0.1:{port}/v1/groups"
         order = encode_order(order_of("a"), timeout_s=0.01)
         for body, status, reason in (
-            (b"{}", 400, "not of version 1"),
+            (b"{}", 400, "not of version 2"),
             (b"x" * 20_000, 413, "Too Large"),
             (never(), 408, "did not arrive"),
             (order, 504, "s1/a was not done within 0.01 s"),

@@ -180,8 +180,9 @@ def test_a_task_that_cannot_travel_is_known_before(order_of: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"v": 2}, "not of version 1"),
-        ({"size": 0}, "size 0"),
+        ({"v": 1}, "not of version 2"),
+        ({"size": 0}, "0 from 0"),
+        ({"first": -1}, "from -1"),
         ({"size": True}, "True is no int"),
         ({"seed": "1"}, "'1' is no int"),
         ({"timeout_s": -1.0}, "-1.0 s"),
