@@ -81,7 +81,7 @@ METRICS = _listed({
     "ledger/failed": ("trajectories", "lost to a failure of ours; they have no reward"),
     "failed/{kind}": ("trajectories", "lost to this kind of failure"),
     "nodes/up": ("nodes", "nodes that may be granted groups now; listed where there are several"),
-    "nodes/groups/{node}": ("groups", "groups, or shares of one, rolled out by this node since the last step"),
+    "nodes/groups/{node}": ("groups", "groups or shares of one, rolled out by this node since the last step"),
     "nodes/regranted": ("groups", "groups granted again since the last step, for their node failed them"),
     "groups/used": ("groups", "groups that gave an advantage"),
     "groups/no_signal": ("groups", "groups whose rewards are all equal"),
