@@ -83,7 +83,7 @@ def test_every_node_serves_with_its_own_servers(
     assert len({str(t.key) for t in found}) == len(found) == STEPS * 4 * 8
     assert all(isinstance(t.outcome, Scored) for t in found)
     assert [row["nodes/up"] for row in rows] == [2] * STEPS
-    assert [row["nodes/groups/1"] for row in rows] == [2] * STEPS, "half of them"
+    assert 3 <= sum(row["nodes/groups/1"] for row in rows) <= 9, "of twelve: about half"
     assert sum(row["nodes/regranted"] for row in rows) == 0
     learned = [row for row in rows if "mismatch_ratio/p99" in row]
     assert len(learned) >= 2 and rows[-1]["policy/version"] == len(learned)
