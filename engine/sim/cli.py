@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from rocstar.engine.nodes.grants import FILL, PART
 from rocstar.engine.scheduling.policies import POLICIES
 from rocstar.engine.sim.advice import Advice, advise
 from rocstar.engine.sim.bound import LowerBound, lower_bound
@@ -20,6 +21,7 @@ from rocstar.engine.sim.page import html_page, text_table
 from rocstar.engine.sim.runs import simulate
 from rocstar.engine.sim.svg import makespan_bars, occupancy
 from rocstar.engine.sim.traces import TraceError, load_trace
+from rocstar.engine.sim.two_levels import Levels
 from rocstar.engine.sim.work import Workload
 from rocstar.engine.sim.workloads import RECIPES, earlier_step, generate
 
@@ -56,6 +58,9 @@ def build_parser() -> argparse.ArgumentParser:
     add("--replicas-per-node", type=_positive, default=8, help="they share a node's tool workers (8)")
     text = "as several nodes do: each schedules its own replicas, and is granted siblings of a group"
     add("--two-levels", action="store_true", help=text)
+    add("--part", type=_positive, default=PART, help=f"siblings that are granted together ({PART})")
+    text = f"times a node's KV that is granted ({FILL:g}); the rest waits until something ends"
+    add("--fill", type=float, default=FILL, help=text)
     add("--tool-workers", type=_positive, default=1024, help="tool calls at a time per node (1024)")
     text = f"KV pool of a replica in tokens ({MI300X_14B_KV_TOKENS}: 14B on one MI300X)"
     add("--kv-tokens", type=_positive, default=MI300X_14B_KV_TOKENS, help=text)
@@ -89,6 +94,7 @@ def _run(options: argparse.Namespace) -> int:
             f"--kv-tokens {cluster.model.kv_tokens}: a trajectory may need {workload.limit_tokens} (prompt "
             "and limit), which no replica could hold; give more KV tokens or a lower --limit-tokens"
         )
+    levels = Levels(part=options.part, fill=options.fill) if options.two_levels else None
     progress = Progress(sys.stderr.isatty())
     bound = lower_bound(workload, cluster)
     outcomes: list[Outcome] = []
@@ -103,7 +109,7 @@ def _run(options: argparse.Namespace) -> int:
             history=history,
             bound=bound,
             record=drawn,
-            two_levels=options.two_levels,
+            two_levels=levels,
             on_left=report,
         )
         outcomes.append(found)

@@ -13,7 +13,7 @@ from rocstar.engine.sim.bound import LowerBound, lower_bound
 from rocstar.engine.sim.cost import Cluster
 from rocstar.engine.sim.flight import Flight
 from rocstar.engine.sim.outcome import Outcome, outcome
-from rocstar.engine.sim.two_levels import TwoLevels
+from rocstar.engine.sim.two_levels import Levels, TwoLevels
 from rocstar.engine.sim.work import Workload
 
 
@@ -26,7 +26,7 @@ def simulate(
     history: Workload | None = None,
     bound: LowerBound | None = None,
     record: bool = False,
-    two_levels: bool = False,
+    two_levels: Levels | None = None,
     on_left: Callable[[int, int], None] | None = None,
 ) -> tuple[Outcome, Flight]:
     """Run the step through a scheduler that has run `history` before: a step in the middle of training, not
@@ -41,8 +41,10 @@ def simulate(
     def made() -> Policy:
         return make_policy(policy, **tunables)
 
-    per_node = cluster.replicas_per_node
-    scheduler = TwoLevels(made, replicas_per_node=per_node) if two_levels else Scheduler(made())
+    if two_levels is None:
+        scheduler: Scheduler | TwoLevels = Scheduler(made())
+    else:
+        scheduler = TwoLevels(made, replicas_per_node=cluster.replicas_per_node, levels=two_levels)
     if history is not None:
         _expect(scheduler, history)
         Flight(workload=history, cluster=cluster, scheduler=scheduler).run()

@@ -42,6 +42,18 @@ class _Group:
     node: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levels:
+    """part: siblings that are granted together. fill: times a node's KV that is granted."""
+
+    part: int = PART
+    fill: float = FILL
+
+    def __post_init__(self) -> None:
+        if self.part < 1 or not self.fill > 0:
+            raise ValueError(f"part {self.part} must be 1 or more and fill {self.fill} above 0")
+
+
 class TwoLevels:
     """Implements `flight.Handler` over one scheduler per node.
 
@@ -50,10 +62,9 @@ class TwoLevels:
     """
 
     def __init__(
-        self, policy: Callable[[], Policy], *, replicas_per_node: int, part: int = PART, fill: float = FILL
+        self, policy: Callable[[], Policy], *, replicas_per_node: int, levels: Levels | None = None
     ) -> None:
-        self._policy, self._per_node = policy, replicas_per_node
-        self._part, self._fill = part, fill
+        self._policy, self._per_node, self._levels = policy, replicas_per_node, levels or Levels()
         self._sizes: Mapping[str, int] = {}
         self._num_seen: Counter[str] = Counter()
         self._nodes: list[Scheduler] = []
@@ -92,7 +103,7 @@ class TwoLevels:
         self._pools[node][event.replica] = event.kv_tokens
         total = sum(self._pools[node].values())
         if self._grants is None:
-            self._grants = Grants("0", home_tokens=total, fill=self._fill)
+            self._grants = Grants("0", home_tokens=total, fill=self._levels.fill)
         self._grants.up(str(node), total)
         return self._nodes[node].handle(event)
 
@@ -107,10 +118,10 @@ class TwoLevels:
         assert self._grants is not None
         sibling = self._num_seen[event.group]
         self._num_seen[event.group] += 1
-        name = f"{event.group}~{sibling // self._part}"
+        name = f"{event.group}~{sibling // self._levels.part}"
         group = self._groups.get(name)
         if group is None:
-            size = min(self._part, self._sizes[event.group] - sibling)
+            size = min(self._levels.part, self._sizes[event.group] - sibling)
             group = self._groups[name] = _Group(size=size, limit_tokens=event.max_tokens)
             self._grants.submit(name, size=size, limit_tokens=group.limit_tokens)
         self._group_of[event.traj] = name

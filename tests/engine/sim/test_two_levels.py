@@ -12,7 +12,7 @@ from rocstar.engine.scheduling.policies import make_policy
 from rocstar.engine.sim.cost import MI300X_14B, Cluster, ReplicaModel
 from rocstar.engine.sim.flight import Flight
 from rocstar.engine.sim.runs import simulate
-from rocstar.engine.sim.two_levels import TwoLevels
+from rocstar.engine.sim.two_levels import Levels, TwoLevels
 from rocstar.engine.sim.work import Workload
 from rocstar.engine.sim.workloads import earlier_step, generate
 
@@ -33,7 +33,7 @@ def test_one_node_is_one_scheduler(work: Workload, policy: str) -> None:
     history = earlier_step("paper", 12, 10, 3)
     cluster = cluster_of(replicas=4, per_node=4)
     alone, _ = simulate(work, cluster, policy, history=history)
-    levels = TwoLevels(lambda: make_policy(policy), replicas_per_node=4, fill=1e9)
+    levels = TwoLevels(lambda: make_policy(policy), replicas_per_node=4, levels=Levels(fill=1e9))
     for step, goes_on in ((history, False), (work, True)):
         sizes: defaultdict[str, int] = defaultdict(int)
         for each in step.trajectories:
@@ -46,8 +46,8 @@ def test_one_node_is_one_scheduler(work: Workload, policy: str) -> None:
 class Watched(TwoLevels):
     """Writes down who is granted where."""
 
-    def __init__(self, **options: float) -> None:
-        super().__init__(lambda: make_policy("predictive"), replicas_per_node=2, **options)  # type: ignore[arg-type]
+    def __init__(self, levels: Levels) -> None:
+        super().__init__(lambda: make_policy("predictive"), replicas_per_node=2, levels=levels)
         self.nodes: defaultdict[str, set[int]] = defaultdict(set)
 
     def handle(self, event):  # type: ignore[no-untyped-def]
@@ -61,7 +61,7 @@ class Watched(TwoLevels):
 @pytest.mark.parametrize("fill", [1.0, 4.0])
 @pytest.mark.parametrize("part", [3, PART, 10])
 def test_siblings_go_where_their_part_was_granted_and_stay(work: Workload, part: int, fill: float) -> None:
-    watched = Watched(part=part, fill=fill)
+    watched = Watched(Levels(part=part, fill=fill))
     sizes: defaultdict[str, int] = defaultdict(int)
     for each in work.trajectories:
         sizes[each.group] += 1
@@ -86,6 +86,6 @@ def test_lengths_reach_every_nodes_scheduler(work: Workload) -> None:
         cluster_of(replicas=6, per_node=2),
         "predictive",
         history=earlier_step("paper", 12, 10, 3),
-        two_levels=True,
+        two_levels=Levels(),
     )
     assert found.makespan_s > found.bound_s and all(seat.left_s is not None for seat in flight.seats)
