@@ -36,8 +36,6 @@ COMPOSITION_ROOTS = {
     "train/agent.py": "chooses the sandbox for every verb that rolls out",
     "train/engines.py": "chooses the engine",
     "train/servers.py": "starts the servers of an engine that is not of this process",
-    "train/server_broadcast.py": "what servers.py gives them weights with, from memory",
-    "train/server_nodes.py": "starts them on other nodes than rank 0's",
     "train/server_weights.py": "gives them weights, which no other engine takes this way",
 }
 

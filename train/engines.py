@@ -118,12 +118,11 @@ async def _learning_servers(
         open_servers(recipe, folder, logs=logs, version=origin.version, note=note, canary=canary) as servers,
     ):
         publisher = ServerPublisher(
-            home=ServerWeights(servers=servers, recipe=recipe),
+            home=ServerWeights(servers=servers, recipe=recipe, canary=canary),
             team=team,
             thread=thread,
             spool=spool,
             has_others=team.world.has_nodes,
-            canary=canary,
         )
         yield _opened(servers.fleet, publisher, others=await starting)
 

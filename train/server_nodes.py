@@ -18,10 +18,8 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from rocstar.engine.inference.sglang.canary import Canary, Song
-from rocstar.engine.inference.sglang.weights import LiveWeights
 from rocstar.engine.rollout import Agent
 from rocstar.train.agent import make_agent, open_sandbox
 from rocstar.train.config import Recipe
@@ -87,7 +85,6 @@ class ServerNode:
 
     weights: ServerWeights
     team: LearnerTeam
-    canary: Canary
     _writing: dict[int, Future[None]] = field(default_factory=dict, init=False)
 
     async def do(self, order: Any) -> None:
@@ -103,16 +100,15 @@ class ServerNode:
 
     async def _serve(self, order: ServeVersion) -> None:
         if order.song is not None:
-            self.canary.hear(order.version, order.song)
+            self.weights.hear(order.version, order.song)
         written: Future[None] = Future()
         if order.is_live:
             self._writing[order.version] = written
         else:
             written.set_result(None)
         kept = Promised(order.folder, written)
-        dtype = self.weights.recipe.model.dtype
-        source = LiveWeights(self.team.take_weights(), dtype=dtype) if order.is_live else kept
-        await self.weights.serve(order.version, source, kept)
+        live = self.team.take_weights() if order.is_live else None
+        await self.weights.serve(order.version, kept, live)
 
     def _written(self, order: Written) -> None:
         promise = self._writing.pop(order.version)
@@ -194,8 +190,8 @@ async def open_node(
     ):
         agent = make_agent(recipe, servers.fleet, chat_format(recipe, tokenizer), sandbox)
         team.keeps_weights = recipe.engine.publish == "broadcast"
-        weights = ServerWeights(servers=servers, recipe=recipe)
-        node = ServerNode(weights=weights, team=team, canary=canary)
+        weights = ServerWeights(servers=servers, recipe=recipe, canary=canary)
+        node = ServerNode(weights=weights, team=team)
         async with open_service(agent, lambda: servers.fleet.version) as url:
             try:
                 yield node, url
@@ -203,5 +199,5 @@ async def open_node(
                 node.close()
 
 
-async def _nobody(prompt: list[int], num_tokens: int) -> Song:
+async def _nobody(prompt: list[int], num_tokens: int) -> NoReturn:
     raise AssertionError("the learner is asked on rank 0, whose orders bring what it said")

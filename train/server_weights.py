@@ -15,22 +15,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
-from rocstar.engine.inference.base import InferenceError
+from rocstar.engine.inference.base import Inference, InferenceError
 from rocstar.engine.inference.sglang.canary import Canary, Song
+from rocstar.engine.inference.sglang.publish import Publisher
+from rocstar.engine.inference.sglang.replica import Replica
 from rocstar.engine.inference.sglang.weights import DiskWeights, LiveWeights, WeightSource
 from rocstar.train import checkpoint
 from rocstar.train.config import Recipe, TrainingStopped
-from rocstar.train.servers import Servers
 from rocstar.train.spool import Spool
 from rocstar.train.team import LearnerTeam, OrderError
+
+if TYPE_CHECKING:  # servers.py starts what is given weights here
+    from rocstar.train.servers import Servers
+
+
+UPDATE_TIMEOUT_S = 900.0
+"""Of one call that carries weights; a publish is a few of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,20 +88,30 @@ class ServerWeights:
 
     servers: Servers
     recipe: Recipe
+    canary: Canary | None = None
     patience_s: float = 1800.0
     """For a server to come back, where none took a version."""
+
+    def hear(self, version: int, song: Song) -> None:
+        """What the learner said of `version`, on rank 0."""
+        if self.canary is not None:
+            self.canary.hear(version, song)
 
     async def make_room(self) -> None:
         """Servers have weights of their own, and go on, unless the learner needs their place."""
         if self.recipe.engine.placement == "restart":
             await self.servers.fleet.suspend()
 
-    async def serve(self, version: int, source: WeightSource, kept: DiskWeights) -> None:
-        """`source` as `version`; `kept` are the same weights, for servers that come back later.
+    async def serve(
+        self, version: int, kept: DiskWeights, live: list[tuple[str, Tensor]] | None = None
+    ) -> None:
+        """Serve `kept` as `version`, or `live`, the same weights in memory: then `kept` is for servers that
+        come back later, and may still be written.
 
         TrainingStopped if no server takes it, or comes back to take it, within `patience_s`.
         """
-        fleet = self.servers.fleet
+        fleet, dtype = self.servers.fleet, self.recipe.model.dtype
+        source: WeightSource = kept if live is None else LiveWeights(live, dtype=dtype)
         try:
             try:
                 if self.recipe.engine.placement == "restart":
@@ -129,7 +147,6 @@ class ServerPublisher:
     spool: Spool
     has_others: bool = False
     """The first ranks of other nodes have servers, and obey."""
-    canary: Canary | None = None
     _written: Future[Path] | None = field(default=None, init=False)
 
     @property
@@ -163,14 +180,15 @@ class ServerPublisher:
             told = self.thread.submit(self._tell_when_written, order, self._written)
             await asyncio.wrap_future(self._written)
         kept = Promised(order.folder, self._written)
-        source = LiveWeights(weights, dtype=self.home.recipe.model.dtype) if order.is_live else kept
-        await _all(self.home.serve(version, source, kept), _told(told))
+        live = weights if order.is_live else None
+        await _all(self.home.serve(version, kept, live), _told(told))
 
     async def _song(self, version: int) -> Song | None:
-        if self.canary is None or not any(r.engine.dtype is None for r in self.home.servers.replicas):
+        canary = self.home.canary
+        if canary is None or not any(r.engine.dtype is None for r in self.home.servers.replicas):
             return None
-        await self.canary.learn(version)
-        return self.canary.song(version)
+        await canary.learn(version)
+        return canary.song(version)
 
     async def _others(self, order: Any) -> None:
         if self.has_others:
@@ -208,3 +226,49 @@ async def _all(*work: Coroutine[Any, Any, None]) -> None:
     for outcome in await asyncio.gather(*work, return_exceptions=True):
         if outcome is not None:
             raise outcome
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Broadcast:
+    """A `Spread` over the servers of one node, which join one group with this process."""
+
+    backend: str
+    folder: Path
+    """For what goes by disk, where a publish is possible at all."""
+    _publisher: Publisher | None = None
+
+    async def __call__(
+        self, replicas: Sequence[Inference], version: int, source: WeightSource
+    ) -> Sequence[InferenceError | None]:
+        servers = cast("Sequence[Replica]", replicas)
+        engines = [server.engine for server in servers]
+        if self._publisher is None or self._publisher.engines != engines:
+            await self.close()
+            self._publisher = Publisher(
+                engines, backend=self.backend, spool=self.folder, timeout_s=UPDATE_TIMEOUT_S
+            )
+        with contextlib.ExitStack() as stack:
+            for server in servers:
+                stack.enter_context(server.on_trial())
+            failures = await self._publisher.publish(version, source)
+            return await asyncio.gather(
+                *(_tried(s, source, f) for s, f in zip(servers, failures, strict=True))
+            )
+
+    async def close(self) -> None:
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            await publisher.__aexit__(None, None, None)
+
+
+async def _tried(
+    server: Replica, source: WeightSource, failure: InferenceError | None
+) -> InferenceError | None:
+    if failure is not None:
+        return failure
+    server.published(source)
+    try:
+        await server.try_out()
+    except InferenceError as error:
+        return error
+    return None

@@ -26,7 +26,7 @@ from rocstar.engine.scheduling.policies import make_policy
 from rocstar.train.config import ConfigError, Recipe
 from rocstar.train.model_io import vocabulary_size
 from rocstar.train.placement import server_env
-from rocstar.train.server_broadcast import UPDATE_TIMEOUT_S, Broadcast
+from rocstar.train.server_weights import UPDATE_TIMEOUT_S, Broadcast
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

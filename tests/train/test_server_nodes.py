@@ -168,12 +168,9 @@ async def test_a_node_that_cannot_take_a_version_ends_the_run(
 def node_of(tmp_path: Path, **engine: Any) -> tuple[ServerNode, Fleet]:
     fleet = Fleet()
     heard = SimpleNamespace(songs=[], hear=lambda *song: heard.songs.append(song))
-    node = ServerNode(
-        weights=weights_of(fleet, recipe_of(**engine)),
-        team=cast(Any, Team(tmp_path)),
-        canary=cast(Any, heard),
-    )
-    return node, fleet
+    weights = weights_of(fleet, recipe_of(**engine))
+    weights.canary = cast(Any, heard)
+    return ServerNode(weights=weights, team=cast(Any, Team(tmp_path))), fleet
 
 
 def live(version: int, folder: Path) -> ServeVersion:
@@ -183,7 +180,9 @@ def live(version: int, folder: Path) -> ServeVersion:
 async def test_files_that_are_promised_are_looked_into_when_they_are_there(tmp_path: Path) -> None:
     node, fleet = node_of(tmp_path, publish="broadcast")
     await node.do(live(5, tmp_path))
-    assert fleet.served == [(5, "LiveWeights")] and cast(Any, node.canary).songs == [(5, ([1], [-0.5]))]
+    assert fleet.served == [(5, "LiveWeights")] and cast(Any, node.weights.canary).songs == [
+        (5, ([1], [-0.5]))
+    ]
     looking = asyncio.create_task(asyncio.to_thread(fleet.kept.shapes))
     await asyncio.wait([looking], timeout=0.05)
     assert not looking.done()
