@@ -13,9 +13,11 @@ Legend: T tokens with loss, D hidden size, V vocabulary.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +110,8 @@ class Learner:
         self.device = self.policy.device
         self.before_change: Callable[[], None] = _nobody_reads
         """Called whenever the weights are about to change; returns when nobody else reads them."""
+        self.learning: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+        """Entered for each batch, in the learner's thread: who works beside it may take less meanwhile."""
         self._optimizers: Optimizers | None = None
         self._grad_clip = math.inf
 
@@ -210,6 +214,12 @@ class Learner:
         ratios need, of the first one's by its own. Then the gate decides, the same on every rank;
         `bad_before` counts the steps in a row before this one that were beyond its bounds.
         """
+        with self.learning():
+            return self._policy_step(updates, settings, bad_before)
+
+    def _policy_step(
+        self, updates: Sequence[Sequence[MicroBatch]], settings: LossSettings, bad_before: int
+    ) -> LossStats:
         self._check([micro for micros in updates for micro in micros])
         later = [self.logprobs(micros, settings.temperature) for micros in updates[1:]]
         total = LossStats()

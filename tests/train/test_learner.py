@@ -1,9 +1,10 @@
 """The update does what the definition says, whatever way its tokens are packed, split or shared out."""
 
+import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -391,6 +392,23 @@ def test_the_norm_is_told_as_it_was_and_clipped(clip: float) -> None:
     left = math.sqrt(sum(float(g.square().sum()) for g in gradients(made).values()))
     assert stats.grad_norms == pytest.approx([norm], rel=1e-5)
     assert left == pytest.approx(min(clip, norm), rel=1e-3)
+
+
+def test_whoever_works_beside_the_learner_is_told_of_each_batch_and_of_nothing_else() -> None:
+    made, told = learner(), []
+
+    @contextlib.contextmanager
+    def learning() -> Iterator[None]:
+        told.append("begin")
+        yield
+        told.append("end")
+
+    made.learning = learning
+    micros = pack(examples(), tokens_per_microbatch=1000)
+    made.imitation_step(micros)
+    assert not told
+    made.policy_step([micros, micros], SETTINGS)
+    assert told == ["begin", "end"]
 
 
 def test_a_step_begins_without_the_gradient_of_the_last() -> None:
