@@ -34,6 +34,7 @@ from rocstar.train.run import Measure, Publisher, nothing_measured
 from rocstar.train.server_nodes import OpenServers
 from rocstar.train.server_weights import ServerPublisher, ServerWeights
 from rocstar.train.servers import make_canary, open_servers
+from rocstar.train.shared_threads import SharedThreads
 from rocstar.train.source import Engine
 from rocstar.train.spool import Spool, link
 from rocstar.train.team import LearnerTeam, OrderError, placed
@@ -84,7 +85,7 @@ async def open_learning_engine(
     embedded engine as version 0 until they are published."""
     if recipe.engine.kind == "embedded":
         async with (
-            _engine_thread(recipe, thread) as own,
+            _engine_thread(recipe, team, thread) as own,
             open_embedded(recipe, placed(origin.model, recipe.model), own) as (engine, engines),
         ):
             publisher = EnginePublisher(engine, engines, team)
@@ -154,7 +155,9 @@ async def _start_elsewhere(team: LearnerTeam, order: OpenServers) -> list[NodeAd
 
 
 @contextlib.asynccontextmanager
-async def _engine_thread(recipe: Recipe, learner: ThreadPoolExecutor) -> AsyncIterator[ThreadPoolExecutor]:
+async def _engine_thread(
+    recipe: Recipe, team: LearnerTeam, learner: ThreadPoolExecutor
+) -> AsyncIterator[ThreadPoolExecutor]:
     """Where embedded engines decode: in the learner's thread if the two take turns anyway, else beside it."""
     if recipe.rl.max_staleness == 0:
         yield learner
@@ -162,6 +165,7 @@ async def _engine_thread(recipe: Recipe, learner: ThreadPoolExecutor) -> AsyncIt
     with ThreadPoolExecutor(1, thread_name_prefix="engine") as own:
         threads = learner.submit(torch.get_num_threads).result()
         own.submit(checkpoint.set_threads, threads).result()
+        team.learner.learning = SharedThreads(own, threads).learning
         yield own
 
 
@@ -214,7 +218,8 @@ async def open_engine_at(
 ) -> AsyncIterator[RolloutEngine]:
     """The recipe's engine on the model at `path`, which stays. logs: of servers; None = kept nowhere."""
     if recipe.engine.kind == "embedded":
-        async with open_engine(recipe, load_model(path, recipe.model.dtype), thread) as engine:
+        model = placed(load_model(path, recipe.model.dtype), recipe.model)
+        async with open_engine(recipe, model, thread) as engine:
             yield engine
         return
     folder = logs or Path(tempfile.mkdtemp(prefix="rocstar-logs-"))

@@ -47,6 +47,7 @@ from rocstar.train.model_io import load_model, load_tokenizer
 from rocstar.train.node_address import START_TIMEOUT_S, NodeAddress, http_url, own_address
 from rocstar.train.preflight import chat_format
 from rocstar.train.server_nodes import Orders, serve_node
+from rocstar.train.shared_threads import SharedThreads
 from rocstar.train.team import LearnerTeam, Serve, World, placed, shard
 
 T = TypeVar("T")
@@ -188,7 +189,7 @@ async def _serve(recipe: Recipe, world: World, team: LearnerTeam, start: Start, 
         return
     told = False
     try:
-        async with _service(recipe, start, token, threads) as (publish, url):
+        async with _service(recipe, team, start, token, threads) as (publish, url):
             told = True
             await in_learner(world.gather, NodeAddress(rank=world.rank, url=url))
             team.serve = serve_in(publish, asyncio.get_running_loop())
@@ -202,11 +203,12 @@ async def _serve(recipe: Recipe, world: World, team: LearnerTeam, start: Start, 
 
 @contextlib.asynccontextmanager
 async def _service(
-    recipe: Recipe, start: Start, token: str, threads: int
+    recipe: Recipe, team: LearnerTeam, start: Start, token: str, threads: int
 ) -> AsyncIterator[tuple[Publish, str]]:
     """This node's agent behind its service; yields how to give it weights, and the service's address."""
     with ThreadPoolExecutor(1, thread_name_prefix="engine") as thread:
         thread.submit(checkpoint.set_threads, threads).result()
+        team.learner.learning = SharedThreads(thread, threads).learning
         async with open_sandbox(recipe) as sandbox:
             model = placed(load_model(start.path, recipe.model.dtype), recipe.model)
             chat = chat_format(recipe, load_tokenizer(start.path))

@@ -1,10 +1,15 @@
 """An engine beside the learner gives up half of its threads while it learns, and takes them back."""
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from rocstar.train import engines
+from rocstar.train.config import Recipe, RlConfig
 from rocstar.train.shared_threads import SharedThreads
 
 
@@ -23,3 +28,19 @@ def test_the_engine_has_half_while_the_learner_learns(total: int, half: int) -> 
         assert engine.submit(torch.get_num_threads).result() == total
     assert torch.get_num_threads() == mine, "the learner keeps its own"
     torch.set_num_threads(mine)  # for threads to come, too
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+async def test_a_run_shares_them_where_the_two_work_beside_each_other(staleness: int) -> None:
+    learner = SimpleNamespace(learning=contextlib.nullcontext)
+    team: Any = SimpleNamespace(learner=learner)
+    recipe = Recipe(rl=RlConfig(max_staleness=staleness))
+    mine = torch.get_num_threads()
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(torch.set_num_threads, 4).result()
+        async with engines._engine_thread(recipe, team, thread) as own:
+            with learner.learning():
+                assert own.submit(torch.get_num_threads).result() == (2 if staleness else 4)
+                assert thread.submit(torch.get_num_threads).result() == 4
+            assert own.submit(torch.get_num_threads).result() == 4
+    torch.set_num_threads(mine)
