@@ -6,8 +6,11 @@ What `rl.max_staleness` above 0 does with an embedded engine (train/engines.py),
 of 51 million parameters with random weights, which both share; one thread of torch for each. Per round 64
 rows of 64 tokens are decoded and one update is made of 32 other rows. Beside each other both begin at once:
 the engine decodes on while the gradient is made, holds still while the weights change, and computes the KV of
-its unfinished rows again. In one thread the update follows the rows. Every round does both ways on the same
-work, in turn the one or the other first; a ratio is that of one round.
+its unfinished rows again. In one thread the update follows the rows. Which library multiplies matrices is the
+process's setting (kernels/cpu_products.py): beside a learner that took the faster one for large models, the
+engine decodes with it too. So one thread runs once more with the learner's choice for both, which no run has:
+what is left of the ratio is the threads'. Every round does all ways on the same work, each in turn the first;
+a ratio is that of one round.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from trl_bench import rows
 
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.inference.embedded import EmbeddedEngine
+from rocstar.kernels.cpu_products import fast_products
 from rocstar.sandbox.bench import table
 from rocstar.train.algorithm.off_policy import Correction
 from rocstar.train.batch import MicroBatch, pack, policy_examples
@@ -47,18 +51,19 @@ PROMPT, SIBLINGS = 32, 32
 TOKENS_PER_MICROBATCH = 4096
 SETTINGS = LossSettings(temperature=1.0, clip_low=0.2, clip_high=0.28, correction=Correction.none)
 SPEC = OptimSpec(kind="adamw", lr=1e-7, weight_decay=0.0, grad_clip=1.0, warmup_steps=0)
-BESIDE, IN_TURN = "beside each other", "in one thread"
+BESIDE, IN_TURN, SWITCHED = "beside each other", "in one thread", "in one thread, learner's products"
+WAYS = (BESIDE, IN_TURN, SWITCHED)
 
 
 class Pair:
     """An engine in `own` or in the learner's thread, and a learner, over the same weights. Enter it."""
 
-    def __init__(self, model: Any, options: argparse.Namespace, *, is_beside: bool) -> None:
+    def __init__(self, model: Any, options: argparse.Namespace, way: str) -> None:
         self._learning, self._own = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         for thread in (self._learning, self._own):
             thread.submit(torch.set_num_threads, 1).result()
-        self._is_beside, self._options, self._version = is_beside, options, 0
-        decoding = self._own if is_beside else self._learning
+        self.way, self._options, self._version = way, options, 0
+        decoding = self._own if way == BESIDE else self._learning
         self.engine = EmbeddedEngine(model, max_running=options.rows, thread=decoding)
         self._learner = Learner(model)
         self._learner.use(SPEC)
@@ -76,10 +81,12 @@ class Pair:
     async def round(self, number: int, micros: list[MicroBatch]) -> dict[str, float]:
         """Seconds until all rows are there, of the update, and until both are done."""
         started = time.perf_counter()
-        if self._is_beside:
+        if self.way == BESIDE:
             decode_s, learn_s = await asyncio.gather(self._decode(number), self._learn(micros))
         else:
-            decode_s, learn_s = await self._decode(number), await self._learn(micros)
+            with fast_products() if self.way == SWITCHED else contextlib.nullcontext():
+                decode_s = await self._decode(number)
+            learn_s = await self._learn(micros)
         return {"wall_s": time.perf_counter() - started, "decode_s": decode_s, "learn_s": learn_s}
 
     async def _decode(self, number: int) -> float:
@@ -129,17 +136,14 @@ async def measure(options: argparse.Namespace) -> tuple[int, list[dict[str, dict
     examples = policy_examples(batch.trajectories, batch.advantages)
     micros = pack(examples, tokens_per_microbatch=TOKENS_PER_MICROBATCH)
     found = []
-    async with (
-        Pair(model, options, is_beside=True) as beside,
-        Pair(model, options, is_beside=False) as in_turn,
-    ):
-        ways = {BESIDE: beside, IN_TURN: in_turn}
+    async with contextlib.AsyncExitStack() as stack:
+        pairs = [await stack.enter_async_context(Pair(model, options, way)) for way in WAYS]
         for number in range(-1, options.rounds):
-            order = [BESIDE, IN_TURN] if number % 2 else [IN_TURN, BESIDE]
             times = {}
-            for way in order:
+            for k in range(len(pairs)):
+                pair = pairs[(number + k) % len(pairs)]
                 gc.collect()
-                times[way] = await ways[way].round(number, micros)
+                times[pair.way] = await pair.round(number, micros)
             print(f"round {number}: {times}", flush=True)
             found.append(times)
     return sum(p.numel() for p in model.parameters()), found[1:]  # the first one warms up
@@ -159,7 +163,7 @@ def main() -> int:
     torch.set_num_threads(1)
     parameters, rounds = asyncio.run(measure(options))
     sides = []
-    for way in (BESIDE, IN_TURN):
+    for way in WAYS:
         walls = [one[way]["wall_s"] for one in rounds]
         sides.append(
             {
@@ -172,19 +176,21 @@ def main() -> int:
             }
         )
     print(table(tuple(sides[0]), [list(side.values()) for side in sides]), end="\n\n")
-    ratios = [one[IN_TURN]["wall_s"] / one[BESIDE]["wall_s"] for one in rounds]
+    over = {way: [one[way]["wall_s"] / one[BESIDE]["wall_s"] for one in rounds] for way in WAYS[1:]}
     result = {
         "torch": torch.__version__,
         "parameters": parameters,
-        "one_thread_over_two": round(median(ratios), 2),
-        "range": [round(min(ratios), 2), round(max(ratios), 2)],
+        "over_beside": {
+            way: {"median": round(median(some), 2), "range": [round(min(some), 2), round(max(some), 2)]}
+            for way, some in over.items()
+        },
         "ways": sides,
         "rounds": [
             {way: {name: round(value, 3) for name, value in times.items()} for way, times in one.items()}
             for one in rounds
         ],
     }
-    print(f"one thread over two: {result['one_thread_over_two']} {result['range']}")
+    print(result["over_beside"])
     return finish("bench_beside", result, [], options.out)
 
 

@@ -1,4 +1,4 @@
-"""Decoding beside the learner: both ways do the same work, and neither is always the first."""
+"""Decoding beside the learner: all ways do the same work, and none is always the first."""
 
 import sys
 from argparse import Namespace
@@ -13,7 +13,7 @@ import bench_beside
 from rocstar.train.config import ScratchConfig
 
 
-async def test_every_round_does_both_ways_in_turn_and_the_first_round_does_not_count(
+async def test_every_round_does_all_ways_in_turn_and_the_first_round_does_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bench_beside, "SCRATCH", ScratchConfig())
@@ -23,15 +23,14 @@ async def test_every_round_does_both_ways_in_turn_and_the_first_round_does_not_c
 
     async def noted(pair: bench_beside.Pair, number: int, micros: object) -> dict[str, float]:
         found = await play(pair, number, micros)
-        name = bench_beside.BESIDE if pair._is_beside else bench_beside.IN_TURN
-        order.append((name, pair.engine.version))
+        order.append((pair.way, pair.engine.version))
         return found
 
     monkeypatch.setattr(bench_beside.Pair, "round", noted)
-    options = Namespace(rows=4, tokens=3, learned=32, rounds=2)
-    _, rounds = await bench_beside.measure(options)
-    assert [sorted(one) for one in rounds] == [sorted((bench_beside.BESIDE, bench_beside.IN_TURN))] * 2
-    firsts = [name for name, _ in order[::2]]
-    assert firsts[1] != firsts[2] and [version for _, version in order] == [1, 1, 2, 2, 3, 3]
+    _, rounds = await bench_beside.measure(Namespace(rows=4, tokens=3, learned=32, rounds=2))
+    ways = bench_beside.WAYS
+    assert [set(one) for one in rounds] == [set(ways)] * 2
+    assert {way for way, _ in order[:: len(ways)]} == set(ways), "each is once the first"
+    assert [version for _, version in order] == [k for k in (1, 2, 3) for _ in ways]
     for one in rounds:
         assert all(times["wall_s"] >= max(times["decode_s"], times["learn_s"]) for times in one.values())
