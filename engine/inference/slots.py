@@ -15,7 +15,7 @@ class Slots:
         self._kv = kv
         self._slots: list[Row | None] = [None] * kv.num_slots
         self._donors: dict[tuple[int, ...], Row] = {}
-        """The row that computed a prompt's KV, by the prompt: siblings copy it."""
+        """A row that holds a prompt's KV, by the prompt: siblings copy it, and inherit it when it leaves."""
         self.rows: dict[str, Row] = {}
         self.num_active = 0
 
@@ -59,6 +59,9 @@ class Slots:
         del self.rows[row.row_id]
         if self._donors.get(row.prefix) is row:
             del self._donors[row.prefix]
+            heirs = [other for other in self.rows.values() if other.prefix == row.prefix]
+            if heirs:
+                self._donors[row.prefix] = max(heirs, key=lambda other: other.cached)
 
     def forget_kv(self) -> None:
         """The weights changed: no key or value is valid."""

@@ -172,6 +172,21 @@ async def test_siblings_copy_the_prompt(embedded: Any, models: Any) -> None:
     assert sorted(a.turns[0][1].cached_tokens for a in made) == [0, 29, 29, 29]
 
 
+async def test_a_prompt_is_copied_as_long_as_any_sibling_is_there(embedded: Any, models: Any) -> None:
+    plain, prompt, found = models("qwen3"), list(range(30, 60)), []
+    async with embedded(models("qwen3"), max_running=2) as engine:
+        for k in range(5):  # two at a time: the one that computed the prompt leaves first
+            attempt = Attempt(name=f"s0/a/{k}", prompt=prompt, seed=k, temperature=1.0, tools=[])
+            release, engine.release = engine.release, lambda name: None
+            await attempt.run(engine)
+            engine.release = release
+            if k:
+                engine.release(f"s0/a/{k - 1}")
+            found.append(attempt.turns[0][1].cached_tokens)
+            check_turn(plain, *attempt.turns[0], attempt.temperature)
+    assert found == [0, 29, 29, 29, 29]
+
+
 async def test_siblings_find_no_donor_that_left_its_prompt(embedded: Any, models: Any) -> None:
     """A trajectory's name may be used again with another text: its row is no donor of the old one."""
     model, plain = models("llama"), models("llama")
