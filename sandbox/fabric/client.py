@@ -158,10 +158,11 @@ class RedisFabric:
             async with asyncio.timeout_at(deadline):
                 outcome = await future
         except TimeoutError:
-            self._drop([call_id], "deadlines")
+            self._end_late([call_id])
             raise deadline_error() from None
         finally:
             self._drop([call_id])
+        self._note(outcome)
         if isinstance(outcome, SandboxError):
             raise outcome
         return outcome
@@ -191,15 +192,26 @@ class RedisFabric:
                         index, outcome = await outcomes.get()
                 except TimeoutError:
                     break
-                del waiting[index]
+                if waiting.pop(index) != NO_CALL:
+                    self._note(outcome)
                 yield index, outcome
             late = sorted(waiting)
-            self._drop(waiting.values(), "deadlines")
+            self._end_late([call_id for call_id in waiting.values() if call_id != NO_CALL])
             for index in late:
                 del waiting[index]
                 yield index, deadline_error()
         finally:
             self._drop(waiting.values())
+
+    def _note(self, outcome: Outcome) -> None:
+        """A worker may say first that the deadline has passed."""
+        if isinstance(outcome, SandboxError) and outcome.kind == "deadline":
+            self._counts["deadlines"] += 1
+
+    def _end_late(self, call_ids: Sequence[int]) -> None:
+        """Their deadline has passed here. Who was answered at the same moment counts too: nobody reads it."""
+        self._counts["deadlines"] += sum(call_id not in self._ledger.calls for call_id in call_ids)
+        self._drop(call_ids, "deadlines")
 
     async def workers(self) -> list[WorkerInfo]:
         """The workers that are alive now. Raises SandboxError of kind `fabric` when Redis does not answer."""

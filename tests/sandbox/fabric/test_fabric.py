@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rocstar.sandbox.fabric import client as client_module
 from rocstar.sandbox.fabric.link import PREFIX
 from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, SandboxError
@@ -190,6 +191,30 @@ async def test_a_deadline_ends_the_call_here_and_there(
         assert fabric.open_calls == 0
         await until(lambda: redis.cli("xlen", f"{PREFIX}:calls:stdlib") == "0\n", "the entries are gone")
     assert programs.ended["wait never"] == 0
+
+
+async def test_a_deadline_counts_whoever_says_it_first(
+    redis: Any, programs: Any, working: Any, client: Any, gather: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the worker, for this client's own clocks never ring."""
+
+    class Patient:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(asyncio, name)
+
+        @staticmethod
+        def timeout_at(deadline: float | None) -> Any:
+            return asyncio.timeout(None)
+
+    loop = asyncio.get_running_loop()
+    async with working(redis.url, programs, capacity=8), client(redis.url) as fabric:
+        monkeypatch.setattr(client_module, "asyncio", Patient())
+        with pytest.raises(SandboxError) as caught:
+            await fabric.run(ExecRequest(code="wait never"), deadline=loop.time() + 0.2)
+        assert caught.value.kind == "deadline"
+        outcomes = await gather(fabric, ["wait never", "say 1"], deadline=loop.time() + 0.5)
+        assert outcomes[0].kind == "deadline"
+        assert fabric.counters()["deadlines"] == 2
 
 
 async def test_a_deadline_that_has_passed_sends_nothing(redis: Any, client: Any, gather: Any) -> None:
