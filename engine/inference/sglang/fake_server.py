@@ -25,6 +25,14 @@ from rocstar.engine.inference.sglang.fake import FakeRequest, FakeScheduler, Scr
 from rocstar.engine.inference.sglang.fake_weights import FakeWeights, Faults
 
 
+def _drop_all(runner: web.AppRunner | None) -> None:
+    """End every connection without a word."""
+    if runner is not None and runner.server is not None:
+        for connection in list(runner.server.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+
+
 class FakeServer:
     """One server. `script` decides ids instead of the hash; with `policy` the model does. step_s: from token
     to token, 0 = at once."""
@@ -105,10 +113,7 @@ class FakeServer:
     async def kill(self) -> None:
         """Every connection is dropped, in the middle of whatever it was."""
         runner, self._runner = self._runner, None
-        if runner is not None and runner.server is not None:
-            for connection in list(runner.server.connections):
-                if connection.transport is not None:
-                    connection.transport.abort()
+        _drop_all(runner)
         self.dead.set()
         if self._stepper is not None:
             self._stepper.cancel()
@@ -119,6 +124,12 @@ class FakeServer:
         while self._answering:  # noqa: ASYNC110 - for tests
             await asyncio.sleep(0)
         if runner is not None:
+            for site in list(runner.sites):
+                await site.stop()
+            # Who was being let in meanwhile is known two turns of the loop later; nobody comes any more.
+            for _ in range(3):
+                await asyncio.sleep(0)
+            _drop_all(runner)
             await runner.cleanup()
 
     def _die(self) -> None:
