@@ -90,7 +90,7 @@ class TwoLevels:
             case Submitted():
                 return self._submitted(event)
             case ReplicaDown():
-                raise NotImplementedError("no replica goes down in a simulation")
+                raise AssertionError("no replica goes down in a simulation")
             case TurnReady() | TurnEnded() | Preempted() | Left():
                 return self._told(event)
 
