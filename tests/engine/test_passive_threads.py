@@ -1,0 +1,43 @@
+"""Threads of torch wait asleep, in every process of ours and those we start, unless the user says otherwise."""
+
+import subprocess
+import sys
+
+import pytest
+
+from rocstar.engine.passive_threads import OURS, SAME_MATTER, wait_asleep
+
+
+def test_what_the_user_set_stays() -> None:
+    for name in SAME_MATTER:
+        environment = {name: "as the user says"}
+        wait_asleep(environment)
+        assert environment == {name: "as the user says"}
+
+
+def test_otherwise_threads_sleep() -> None:
+    environment = {"PATH": "/bin"}
+    wait_asleep(environment)
+    assert environment == {"PATH": "/bin", "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+@pytest.mark.parametrize(
+    "first", ["rocstar.train.cli", "rocstar.train.__main__", "rocstar.engine.inference.embedded"]
+)
+def test_it_is_set_when_torch_loads(first: str) -> None:
+    """OpenMP reads the environment then, and never again."""
+    code = f"""
+import importlib.abc, os, sys
+class Look(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print(os.environ.get("OMP_WAIT_POLICY"))
+sys.meta_path.insert(0, Look())
+import {first}
+import torch
+"""
+    environment = {"PATH": "/usr/bin:/bin"}
+    told = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=100, check=True
+    )
+    assert told.stdout.splitlines()[0] == OURS["OMP_WAIT_POLICY"]
