@@ -18,6 +18,7 @@ from rocstar.train import checkpoint
 from rocstar.train.agent import make_agent, open_sandbox
 from rocstar.train.between_steps import EVAL_SEED
 from rocstar.train.config import ConfigError, Recipe, StageConfig
+from rocstar.train.determinism import deterministic_torch
 from rocstar.train.engines import open_engine_at
 from rocstar.train.evaluate import Evaluation, evaluate
 from rocstar.train.model_io import check_model_path, check_vocabulary, load_tokenizer
@@ -93,7 +94,10 @@ async def open_engine_and_agent(
     chat = chat_format(recipe, tokenizer)
     check_vocabulary(path, tokenizer)
     check_engine(recipe)
-    with ThreadPoolExecutor(1, thread_name_prefix="device") as thread:
+    with (
+        deterministic_torch(recipe.engine.deterministic),
+        ThreadPoolExecutor(1, thread_name_prefix="device") as thread,
+    ):
         thread.submit(checkpoint.set_threads, recipe.run.threads or torch.get_num_threads()).result()
         async with open_sandbox(recipe) as sandbox, open_engine_at(recipe, path, thread) as engine:
             yield (

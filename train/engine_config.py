@@ -46,8 +46,14 @@ class EngineConfig(Section):
         description="servers beside the learner, or stopped while it works and started from its new weights",
     )
     max_running: int = Field(256, ge=1, description="rows decoded together by an embedded engine")
-    deterministic: bool = Field(False, description="decode in lockstep with the tools: same seed, same bits")
-    sandbox_children: int = Field(0, ge=0, description="live children at most; 0 = twice the cores")
+    deterministic: bool = Field(
+        False,
+        description="decode in lockstep with the tools, and add up in one order: on a CPU the same seed and "
+        "number of threads give the same bits",
+    )
+    sandbox_children: int = Field(
+        0, ge=0, description="live children at most; 0 = one and a half times the cores"
+    )
     trajectory_timeout_s: float = Field(
         600.0, gt=0, description="of a whole trajectory: all turns, tools and waits"
     )

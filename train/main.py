@@ -34,6 +34,7 @@ from rocstar.train.between_steps import check_same_kind
 from rocstar.train.cold_start import build_from_nothing, conversations_for, run_cold_start
 from rocstar.train.config import ConfigError, ModelConfig, Recipe, StageConfig, TrainingStopped, to_toml
 from rocstar.train.console import Console
+from rocstar.train.determinism import deterministic_torch
 from rocstar.train.engines import Origin, open_learning_engine
 from rocstar.train.from_rollouts import Records, VersionCounter, recorded_source
 from rocstar.train.host_memory import keep_freed_memory
@@ -64,10 +65,11 @@ def train(recipe: Recipe, run_dir: Path, *, resume: bool, rollouts: Path | None 
         keep_freed_memory()
     checkpoint.set_threads(world.threads(recipe.run.threads))
     try:
-        if world.rank == 0:
-            _lead(recipe, run_dir, world, resume=resume, rollouts=rollouts)
-        else:
-            follow(recipe, world)
+        with deterministic_torch(recipe.engine.deterministic):
+            if world.rank == 0:
+                _lead(recipe, run_dir, world, resume=resume, rollouts=rollouts)
+            else:
+                follow(recipe, world)
     finally:
         world.leave()
 

@@ -4,15 +4,15 @@
 
 The loss of step N is that of the weights before it, so the checkpoint is the newest that was written before
 step N: step_N itself already has the update. Nothing is rolled out and nothing is written. One process
-replays a run of any number of ranks; on the machine and with the threads of a one-process run the losses
-are equal to the last bit.
+replays a run of any number of ranks; with `engine.deterministic`, on the machine and with the threads of a
+one-process run, the losses are equal to the last bit.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 from rocstar.engine.record import RecordError, from_record, read_records
 from rocstar.train import checkpoint
 from rocstar.train.config import ConfigError, Recipe, load_recipe
+from rocstar.train.determinism import deterministic_torch
 from rocstar.train.learner import Learner
 from rocstar.train.loop import loss_settings, pack_updates, stage_optimizer
 from rocstar.train.loss_stats import LossStats
@@ -108,25 +109,34 @@ def replay(run_dir: Path, step: int) -> Replay:
     progress = checkpoint.load_progress(saved)
     first: int = progress["step"] + 1
     selections = {k: _recorded(run_dir, k) for k in range(first, step + 1)}
+    logged = {k: rows[k].get("loss/policy") for k in selections}
     checkpoint.set_threads(ALONE.threads(recipe.run.threads))
+    with deterministic_torch(recipe.engine.deterministic):
+        losses = _learn_again(recipe, saved, selections, progress.get("bad_steps", 0))
+    steps = [StepLoss(step=k, loss=losses[k], logged=logged[k]) for k in selections]
+    return Replay(checkpoint=saved, steps=steps, trajectories=len(selections[step].kept))
+
+
+def _learn_again(
+    recipe: Recipe, saved: Path, selections: Mapping[int, Selection], bad_steps: int
+) -> dict[int, float | None]:
+    """The loss of each step in turn, from the weights of the checkpoint `saved`."""
     model = load_model(str(saved), "float32")
     shard(model, ALONE, recipe.model)
     learner = Learner(model)
     learner.use(stage_optimizer(recipe))
     checkpoint.load_optimizer(saved, learner)
-    bad_steps = progress.get("bad_steps", 0)
-    losses = []
-    for k in range(first, step + 1):
+    losses = {}
+    for k, selection in selections.items():
         if _resets_optimizer(recipe, k):
             learner.use(stage_optimizer(recipe))
-        updates = pack_updates(selections[k], recipe, step=k)
+        updates = pack_updates(selection, recipe, step=k)
         stats = LossStats(is_paused=True, bad_steps=bad_steps)  # no batch, no update
         if updates:
             stats = learner.policy_step(updates, loss_settings(recipe), bad_steps)
         bad_steps = stats.bad_steps
-        loss = update_metrics(stats).get("loss/policy")
-        losses.append(StepLoss(step=k, loss=loss, logged=rows[k].get("loss/policy")))
-    return Replay(checkpoint=saved, steps=losses, trajectories=len(selections[step].kept))
+        losses[k] = update_metrics(stats).get("loss/policy")
+    return losses
 
 
 def _read_run(run_dir: Path) -> tuple[Recipe, dict[int, Row]]:

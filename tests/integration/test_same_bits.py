@@ -1,0 +1,99 @@
+"""Same seed, same bits: a whole run on two torch threads, quiet, and with every core taken."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Rows = Callable[..., list[dict[str, Any]]]
+OPTIONS = (
+    "--run.threads=2",
+    "--engine.deterministic=true",
+    "--model.scratch.hidden_size=96",  # large enough that torch gives work to its second thread
+    "--rl.tokens_per_microbatch=4096",
+    "--sft.steps=40",
+    "--sft.batch_size=32",
+    "--rl.rollouts_per_task=16",
+    "--stages.1.steps=1",
+    "--stages.1.filter_rollouts=0",
+)
+
+
+@contextlib.contextmanager
+def taken_cores() -> Iterator[None]:
+    """As many busy loops as there are cores; they end with the block, or with this process."""
+    code = "import os, signal\nsignal.alarm(300)\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
+    loops = [subprocess.Popen([sys.executable, "-c", code]) for _ in os.sched_getaffinity(0)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def without_times(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "time_s" and not name.startswith("time/")}
+
+
+def records(directory: Path) -> list[dict[str, Any]]:
+    files = sorted((directory / "trajectories").glob("*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def runs(workshop: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two runs of one recipe and seed: on the machine as it is, and on a busy one."""
+    folder = tmp_path_factory.mktemp("same_bits")
+    quiet, busy = folder / "quiet", folder / "busy"
+    for directory, around in ((quiet, contextlib.nullcontext()), (busy, taken_cores())):
+        with around:
+            ended = workshop.main("train", "coin.toml", "--output-dir", str(directory), *OPTIONS)
+        assert ended.returncode == 0, ended.stderr
+    return quiet, busy
+
+
+def test_weights_rows_and_records_are_those_of_the_quiet_machine(
+    runs: tuple[Path, Path], read_rows: Rows
+) -> None:
+    quiet, busy = runs
+    for step in (0, 3):
+        files = [run / "checkpoints" / f"step_{step}" / "model.safetensors" for run in runs]
+        assert files[0].read_bytes() == files[1].read_bytes(), f"weights of step {step}"
+    rows = [[without_times(row) for row in read_rows(run)] for run in runs]
+    assert rows[0] == rows[1]
+    assert any(row.get("loss/policy") for row in rows[0]), "nothing was learned"
+    assert records(quiet) == records(busy)
+
+
+def test_evaluating_a_checkpoint_gives_the_same_twice(workshop: Any, runs: tuple[Path, Path]) -> None:
+    command = ("eval", "coin.toml", "--json", *OPTIONS)
+    printed = [workshop.main(*command, "--model", str(run / "checkpoints" / "step_3")).stdout for run in runs]
+    scores = [json.loads(text) for text in printed]
+    assert [scores[0][k] for k in sorted(scores[0]) if k.startswith("eval/")] == [
+        scores[1][k] for k in sorted(scores[1]) if k.startswith("eval/")
+    ]
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_replay_gives_the_logged_loss_to_the_last_bit(
+    workshop: Any, runs: tuple[Path, Path], step: int, tmp_path: Path
+) -> None:
+    """Also where steps in between are learned again: all but the first checkpoint are gone."""
+    run = tmp_path / "run"
+    shutil.copytree(runs[1], run)
+    for saved in (run / "checkpoints").iterdir():
+        if saved.name != "step_0":
+            shutil.rmtree(saved)
+    ended = workshop.main("replay", str(run), f"--step={step}", "--json")
+    result = json.loads(ended.stdout)
+    assert ended.returncode == 0 and result["difference"] == 0.0 and result["loss"] == result["logged_loss"]
