@@ -106,21 +106,15 @@ def examples(batch: Sequence[Conversation], digit_ids: frozenset[int], digit_wei
 def batches(
     conversations: Sequence[Conversation], *, batch_size: int, steps: int, rng: random.Random
 ) -> list[list[Conversation]]:
-    """`steps` batches of similar lengths, epoch after epoch.
+    """`steps` batches, epoch after epoch; an epoch shows every conversation once, in a random order.
 
-    An epoch shows every conversation once: shuffle, sort windows by length, cut, shuffle the batches.
+    Lengths are left as they fall: rows are packed, so sorting would save nothing, and a batch of one length
+    is a batch of one kind of conversation, whose gradient is not that of the data.
     """
     out: list[list[Conversation]] = []
-    window = batch_size * 32
     while len(out) < steps:
-        order = list(range(len(conversations)))
-        rng.shuffle(order)
-        epoch = []
-        for at in range(0, len(order), window):
-            part = sorted(order[at : at + window], key=lambda k: len(conversations[k].ids))
-            epoch += [part[b : b + batch_size] for b in range(0, len(part), batch_size)]
-        rng.shuffle(epoch)
-        out += [[conversations[k] for k in part] for part in epoch]
+        order = rng.sample(conversations, len(conversations))
+        out += [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
     return out[:steps]
 
 
