@@ -1,4 +1,4 @@
-"""Threads of torch wait asleep, in every process of ours and those we start, unless the user says otherwise."""
+"""Threads of torch wait asleep, in every process of ours and its children, unless the user says otherwise."""
 
 import subprocess
 import sys

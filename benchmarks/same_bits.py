@@ -1,0 +1,109 @@
+"""Same seed, same bits? Pairs of runs of one recipe and seed: one on the machine as it is, one on a busy one.
+
+    python benchmarks/same_bits.py --pairs 10 --out benchmarks/results/same_bits.json
+
+The quickstart in miniature, cold start, RL and evaluations, at the default number of torch threads. The busy
+run of a pair has a busy loop on every core. Compared: the weights of every checkpoint byte by byte, every row
+of metrics.jsonl but its times, every trajectory record, every evaluation; then `rocstar replay` of every step
+of the busy run, whose difference must be exactly 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from hogs import cores, taken
+from sandbox_bench.report import ROOT, bar, finish
+
+MINIATURE = (
+    "--sft.steps=200",
+    "--sft.num_demonstrations=2000",
+    "--sft.demonstration_tasks.size=400",
+    "--stages.0.steps=3",
+    "--stages.0.data.size=60",
+    "--eval.data.limit=12",
+)
+
+
+def train(directory: Path, seed: int, *, busy: bool) -> None:
+    recipe = ROOT / "recipes" / "quickstart.toml"
+    command = [sys.executable, "-m", "rocstar.train", str(recipe), f"--output-dir={directory}"]
+    with taken(cores() if busy else []), directory.with_suffix(".log").open("w") as log:
+        subprocess.run([*command, f"--run.seed={seed}", *MINIATURE], check=True, stdout=log, stderr=log)
+
+
+def contents(directory: Path) -> dict[str, Any]:
+    """What must be equal, by name."""
+    found: dict[str, Any] = {}
+    for file in sorted(directory.glob("checkpoints/*/model.safetensors")):
+        found[f"weights of {file.parent.name}"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    found["metrics"] = [{k: v for k, v in row.items() if not k.startswith("time")} for row in rows]
+    for file in sorted(directory.glob("trajectories/*.jsonl")):
+        found[f"records {file.name}"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    for file in sorted(directory.glob("evaluations/*")):
+        found[f"evaluation {file.name}"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    return found
+
+
+def replays(directory: Path, steps: int) -> list[float | None]:
+    """The difference of each step's loss, computed again, to the logged one."""
+    found = []
+    for step in range(1, steps + 1):
+        code = "import sys; from rocstar.train.cli import main; sys.exit(main())"
+        command = [sys.executable, "-c", code, "replay", str(directory), f"--step={step}", "--json"]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        found.append(json.loads(printed)["difference"])
+    return found
+
+
+def pair(folder: Path, seed: int) -> dict[str, Any]:
+    for name in ("quiet", "busy"):
+        train(folder / name, seed, busy=name == "busy")
+    quiet, busy = contents(folder / "quiet"), contents(folder / "busy")
+    different = sorted(name for name in quiet.keys() | busy.keys() if quiet.get(name) != busy.get(name))
+    updates = sum(row.get("loss/policy") is not None for row in quiet["metrics"])
+    return {
+        "seed": seed,
+        "compared": sorted(quiet),
+        "different": different,
+        "updates": updates,
+        "replay_differences": replays(folder / "busy", 3),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    pairs = []
+    for seed in range(options.first_seed, options.first_seed + options.pairs):
+        folder = Path(tempfile.mkdtemp(prefix="rocstar-bits-"))
+        pairs.append(pair(folder, seed))
+        shutil.rmtree(folder)
+        same = "same bits" if not pairs[-1]["different"] else f"DIFFERENT: {pairs[-1]['different']}"
+        print(f"seed {seed}: {same}, replay off by {pairs[-1]['replay_differences']}", flush=True)
+    off = max(abs(d) if d is not None else float("inf") for p in pairs for d in p["replay_differences"])
+    bars = [
+        bar("pairs that differ", sum(bool(p["different"]) for p in pairs), 0, at_most=True),
+        bar("largest difference of a replayed loss", off, 0.0, at_most=True),
+        bar("runs without an update", sum(not p["updates"] for p in pairs), 0, at_most=True),
+    ]
+    return finish("same_bits", {"options": list(MINIATURE), "pairs": pairs}, bars, options.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
