@@ -153,7 +153,11 @@ def write_inputs(recipe: Recipe, options: argparse.Namespace, folder: Path) -> t
     tasks.write_text(
         json.dumps(
             [
-                {"question": t.question, "answer": t.answer, "prompt_ids": list(chat.prompt_ids(t.question))}
+                {
+                    "question": t.question,
+                    "answer": t.answer,
+                    "prompt_ids": list(chat.prompt_ids(t.question, t.context)),
+                }
                 for t in tasks_in_order(recipe, options)
             ]
         )

@@ -94,7 +94,7 @@ def render(
             bos_token=bos_token,
             eos_token=eos_token,
         )
-    except jinja2.TemplateError as error:
+    except (jinja2.TemplateError, TypeError) as error:  # TypeError: it adds a text to what is none
         raise ChatError(f"the chat template failed to render: {error}") from None
 
 

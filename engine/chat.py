@@ -10,6 +10,7 @@ Content is data: a special token written inside it (by a program, a dataset) is 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
@@ -76,12 +77,14 @@ class ChatFormat:
         # Siblings begin with the same prompt; rendering it is the dearest thing their engine does.
         self._prompt_ids = lru_cache(maxsize=512)(self._make_prompt_ids)
 
-    def prompt_ids(self, question: str) -> list[int]:
-        """Ids up to and with the opening of the policy's first turn."""
-        return list(self._prompt_ids(question))
+    def prompt_ids(self, question: str, context: Sequence[Message] = ()) -> list[int]:
+        """Ids up to and with the opening of the policy's first turn; `context` comes before the question."""
+        # As text, because a cache's key must be hashable.
+        return list(self._prompt_ids(question, json.dumps(context) if context else ""))
 
-    def _make_prompt_ids(self, question: str) -> list[int]:
-        messages = [{"role": "user", "content": self._plain(question)}]
+    def _make_prompt_ids(self, question: str, context: str) -> list[int]:
+        before: list[Message] = json.loads(context) if context else []
+        messages = [self._plain(message) for message in [*before, {"role": "user", "content": question}]]
         return self._encode(self._render(messages, self.tools, generation_prompt=True))
 
     def tool_suffix_ids(self, texts: Sequence[str]) -> list[int]:
@@ -202,5 +205,10 @@ def load_template(name: str, tokenizer_template: str | None) -> str:
         ) from None
 
 
+def bundled_templates() -> list[str]:
+    """The names that `load_template` knows."""
+    return sorted(path.stem for path in TEMPLATES.glob("*.jinja"))
+
+
 def _bundled() -> str:
-    return ", ".join(sorted(path.stem for path in TEMPLATES.glob("*.jinja")))
+    return ", ".join(bundled_templates())

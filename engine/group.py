@@ -92,7 +92,7 @@ async def run_group(
             await _cancel_surplus(running, early.enough)
     if early is None or not any(sibling.cancelled() for sibling in running):
         return Group(task=task, trajectories=tuple(sibling.result() for sibling in running))
-    prompt_ids = agent.chat.prompt_ids(task.question)
+    prompt_ids = agent.chat.prompt_ids(task.question, task.context)
     trajectories = tuple(
         _surplus(task, key, prompt_ids, early.enough) if sibling.cancelled() else sibling.result()
         for key, sibling in zip(keys, running, strict=True)

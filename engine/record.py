@@ -82,7 +82,14 @@ def to_record(
 
 
 def _task(task: Task) -> dict[str, Any]:
-    told = {"id": task.id, "source": task.source, "question": task.question, "answer": task.answer}
+    told: dict[str, Any] = {
+        "id": task.id,
+        "source": task.source,
+        "question": task.question,
+        "answer": task.answer,
+    }
+    if task.context:
+        told["context"] = [to_plain(dict(message)) for message in task.context]
     try:
         return told | {"meta": to_plain(dict(task.meta))} if task.meta else told
     except TypeError:
@@ -136,7 +143,7 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
     if record.get("v") != VERSION:
         raise ValueError(f"record version {record.get('v')!r}; this reads version {VERSION}")
     seed, step, sibling = record["seed"]
-    task = Task(**record["task"] | {"meta": from_plain(record["task"].get("meta", {}))})
+    task = _task_of(record["task"])
     return Trajectory(
         key=TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=sibling),
         task=task,
@@ -150,6 +157,15 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
         finish_reason=FinishReason(record["finish_reason"]),
         outcome=decode_outcome(record["outcome"]),
     )
+
+
+def _task_of(told: Mapping[str, Any]) -> Task:
+    """The task of a record; one from before there was context has none."""
+    more = {
+        "meta": from_plain(told.get("meta", {})),
+        "context": tuple(from_plain(message) for message in told.get("context", ())),
+    }
+    return Task(**{**told, **more})
 
 
 def decode_turn(turn: Mapping[str, Any]) -> Turn:

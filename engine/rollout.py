@@ -129,7 +129,7 @@ async def _converse(
     agent: Agent, tools: Tools, task: Task, key: TrajectoryKey, draft: _Draft, deadline: float
 ) -> FinishReason:
     """Turn by turn until the policy answers or a limit ends it; returns why it ended."""
-    draft.append(agent.chat.prompt_ids(task.question), Origin.prompt)
+    draft.append(agent.chat.prompt_ids(task.question, task.context), Origin.prompt)
     end = len(draft.ids) + agent.limits.max_response_tokens
     token_stream, who = stream_of(key), str(key)
     while True:

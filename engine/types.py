@@ -37,7 +37,9 @@ TRUNCATED = frozenset({FinishReason.max_tokens, FinishReason.max_turns, FinishRe
 class Task:
     """One dataset row: a question, its ground truth, where it came from.
 
-    `meta` goes to the scorer untouched (a reasoning-gym entry, for example) and never to the policy.
+    `context` holds the chat messages before the question: a system message, earlier turns, each an object of
+    JSON values that a chat template takes. `meta` goes to the scorer untouched (a reasoning-gym entry, for
+    example) and never to the policy.
     """
 
     id: str
@@ -45,6 +47,12 @@ class Task:
     question: str
     answer: str
     meta: Mapping[str, Any] = field(default_factory=dict)
+    context: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def messages(self) -> list[Mapping[str, Any]]:
+        """What the policy is shown: the context, and the question as the user's last message."""
+        return [*self.context, {"role": "user", "content": self.question}]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -249,8 +249,8 @@ class _Demonstrator:
     call_deadline_s: float
 
     async def solve(self, task: Task, rng: random.Random) -> list[dict[str, Any]]:
-        """The messages of one conversation, question first."""
-        messages: list[dict[str, Any]] = [{"role": "user", "content": task.question}]
+        """The messages of one conversation, the task's first."""
+        messages: list[dict[str, Any]] = [dict(message) for message in task.messages]
         if rng.random() < self.noise.guess:
             guess = str(rng.randrange(10 ** rng.choice([1, 2, 3, 4])))
             return [*messages, _assistant(_answer(guess))]

@@ -1,6 +1,6 @@
 """Orders and groups as JSON and back, without loss.
 
-    order:  {"v", "task": {...}, "step", "seed", "first", "size", "limits": {...}, "temperature", "timeout_s"}
+    order:  {"v", "task": [...], "step", "seed", "first", "size", "limits": {...}, "temperature", "timeout_s"}
     group:  {"v", "trajectories": [{"ids", "logprobs", "has_logprob", "segments", "spans", "turns", ...}]}
 
 Numbers that come by the thousand travel as base64 of little-endian arrays (int32 ids, float64 log-probs,
@@ -35,7 +35,7 @@ from rocstar.engine.types import (
     VersionSpan,
 )
 
-VERSION = 2
+VERSION = 3
 
 
 class WireError(ValueError):
@@ -45,22 +45,39 @@ class WireError(ValueError):
 def can_travel(task: Task) -> bool:
     """Whether `encode_order` can say all of it."""
     try:
-        to_plain(dict(task.meta))
+        _plain_task(task)
     except TypeError:
         return False
     return True
 
 
+def _plain_task(task: Task) -> list[Any]:
+    context = [to_plain(dict(message)) for message in task.context]
+    return [task.id, task.source, task.question, task.answer, to_plain(dict(task.meta)), context]
+
+
+def _task_of(told: Any) -> Task:
+    *names, meta, context = told
+    task_id, source, question, answer = (_of(name, str) for name in names)
+    return Task(
+        id=task_id,
+        source=source,
+        question=question,
+        answer=answer,
+        meta=_of(from_plain(meta), dict),
+        context=tuple(_of(from_plain(message), dict) for message in _of(context, list)),
+    )
+
+
 def encode_order(order: GroupOrder, *, timeout_s: float) -> bytes:
     """`timeout_s`: what is left for it. WireError: the task's `meta` holds a value that JSON cannot carry."""
-    task = order.task
     try:
-        meta = to_plain(dict(task.meta))
+        task = _plain_task(order.task)
     except TypeError as error:
-        raise WireError(f"task {task.id!r} cannot travel: {error}") from None
+        raise WireError(f"task {order.task.id!r} cannot travel: {error}") from None
     return _dump({
         "v": VERSION,
-        "task": [task.id, task.source, task.question, task.answer, meta],
+        "task": task,
         "step": order.step,
         "seed": order.seed,
         "first": order.first,
@@ -75,13 +92,9 @@ def decode_order(body: bytes) -> tuple[GroupOrder, float]:
     """The order and its timeout in seconds."""
     told = _load(body)
     try:
-        *names, meta = told["task"]
-        task_id, source, question, answer = (_of(name, str) for name in names)
         limits = told["limits"]
         order = GroupOrder(
-            task=Task(
-                id=task_id, source=source, question=question, answer=answer, meta=_of(from_plain(meta), dict)
-            ),
+            task=_task_of(told["task"]),
             step=_of(told["step"], int),
             seed=_of(told["seed"], int),
             first=_of(told["first"], int),

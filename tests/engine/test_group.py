@@ -242,6 +242,16 @@ def early(enough: int, *, size: int, script: Callable[[Request], str | Reply]) -
     return group, option.counts, policy
 
 
+def test_a_cancelled_sibling_has_the_prompt_of_the_others() -> None:
+    """With the messages before the question."""
+    made, _ = agent(lambda r: Reply(text="4", delay_s=10.0 * (r.sibling + 1)))
+    asked = Task(id="a", source="s", question="q", answer="4", context=({"role": "system", "content": "p"},))
+    first, second = run_virtual(
+        run_group(made, asked, size=2, seed=0, step=0, early=EarlyFinish(enough=1))
+    ).trajectories
+    assert first.ids[: first.prompt_length] == second.ids == tuple(CHAT.prompt_ids("q", asked.context))
+
+
 def test_early_finish_keeps_the_first_scored_and_counts_the_rest() -> None:
     group, counts, policy = early(
         2, size=5, script=lambda r: Reply(text="4" * (r.sibling + 1), delay_s=10.0 * (r.sibling + 1))

@@ -71,6 +71,12 @@ plain = flat | st.tuples(flat) | st.lists(flat, max_size=2) | st.dictionaries(ha
 metas = st.dictionaries(st.sampled_from(["~", "of", "entry"]), plain, max_size=2)
 
 
+messages = st.fixed_dictionaries(
+    {"role": st.sampled_from(["system", "assistant"]), "content": any_text},
+    optional={"tool_calls": st.lists(st.dictionaries(st.sampled_from(["~", "a"]), scalars), max_size=2)},
+)
+
+
 def tuples(of: Any, **fields: Any) -> Any:
     return st.lists(st.builds(of, **fields), max_size=3).map(tuple)
 
@@ -78,7 +84,15 @@ def tuples(of: Any, **fields: Any) -> Any:
 trajectories = st.builds(
     Trajectory,
     key=st.builds(TrajectoryKey, seed=integers, step=integers, task_id=st.just("t"), sibling=integers),
-    task=st.builds(Task, id=st.just("t"), source=text, question=any_text, answer=text, meta=metas),
+    task=st.builds(
+        Task,
+        id=st.just("t"),
+        source=text,
+        question=any_text,
+        answer=text,
+        meta=metas,
+        context=st.lists(messages, max_size=2).map(tuple),
+    ),
     ids=st.lists(integers, max_size=5).map(tuple),
     logprobs=st.lists(st.none() | logprobs, max_size=5).map(tuple),
     segments=tuples(Segment, start=integers, end=integers, origin=st.sampled_from(Origin)),
@@ -264,6 +278,14 @@ def test_meta_that_is_not_plain_is_left_out() -> None:
     task = dataclasses.replace(EXAMPLE.task, meta={"entry": object()})
     made = record(dataclasses.replace(EXAMPLE, task=task))
     assert "meta" not in made["task"] and from_record(made).task.meta == {}
+
+
+def test_the_context_of_a_task_is_recorded_and_one_without_is_as_before() -> None:
+    assert "context" not in record(EXAMPLE)["task"]
+    context = ({"role": "system", "content": "You are a pirate."},)
+    made = record(dataclasses.replace(EXAMPLE, task=dataclasses.replace(EXAMPLE.task, context=context)))
+    assert made["task"]["context"] == list(context)
+    assert from_record(made).task.context == context
 
 
 def test_an_unknown_tag_is_no_record() -> None:

@@ -110,6 +110,15 @@ def test_answer_at_once() -> None:
     assert not t.is_truncated and t.turns[0].stopped and t.results == ()
 
 
+def test_the_prompt_shows_the_messages_before_the_question() -> None:
+    context = ({"role": "system", "content": "You are a pirate."},)
+    made = agent(["it is 4"])
+    t = run_virtual(run_trajectory(made, dataclasses.replace(TASK, context=context), KEY))
+    check_trajectory(t)
+    assert t.ids[: t.prompt_length] == tuple(CHAT.prompt_ids("2+2?", context))
+    assert "You are a pirate." in segments(t)[0][1]
+
+
 def test_tool_turn_between() -> None:
     made = agent([f"so {call('a')}{call('b')}", "4"])
     t = roll(made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import io
 import json
 import random
@@ -134,6 +135,13 @@ def test_all_four_slips_occur() -> None:
         "import math\nPrint(math.gcd(4, 6))",
         "import math\nprint(math.gcd(4, 6)",
     }
+
+
+def test_a_conversation_begins_with_the_messages_before_the_question() -> None:
+    context = ({"role": "system", "content": "You are a pirate."},)
+    task = dataclasses.replace(tasks_of("gcd", size=1)[0], context=context)
+    (row,) = demonstrate([task], 1, noise=CLEAN)
+    assert row["messages"][:2] == [*context, {"role": "user", "content": task.question}]
 
 
 def test_a_conversation_is_a_chat_row_with_openai_tool_calls() -> None:
