@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from rocstar.train.engine_config import EngineConfig
+from rocstar.train.recipe_paths import resolve_paths
 from rocstar.train.section import Section
 
 
@@ -110,7 +111,9 @@ class DataConfig(Section):
     limit: int = Field(0, ge=0, description="keep so many, families in turn; 0 = all")
     seed: int = 0
     split: str = "train"
-    question: str = Field("question", description="field of the row that holds the question")
+    question: str = Field(
+        "question", description="field of the row that holds the question: text, or a list of chat messages"
+    )
     answer: str = Field("answer", description="field of the row that holds the answer")
 
     @model_validator(mode="after")
@@ -270,7 +273,11 @@ class Recipe(Section):
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read, override, validate. Raises ConfigError with the value, the reason and the fix."""
+    """Read, override, validate. Raises ConfigError with the value, the reason and the fix.
+
+    Relative paths become absolute: those of the file start at its folder, those of overrides at the current
+    directory.
+    """
     path = Path(path)
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -282,6 +289,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         raise ConfigError(f"recipe {str(path)!r} is not valid TOML: {error}") from None
     for option in overrides:
         apply_override(raw, option)
+    resolve_paths(raw, path.parent, overrides)
     return parse_recipe(raw, where=str(path))
 
 

@@ -17,6 +17,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from rocstar.train.config import ConfigError
+from rocstar.train.recipe_paths import elsewhere
 
 disable_progress_bar()  # type: ignore[no-untyped-call]  # its lines would tear the live status
 
@@ -31,7 +32,8 @@ def check_model_path(path: str) -> None:
         return  # a hub name: only loading can tell
     if not directory.is_dir():
         raise ConfigError(
-            f"model.path = {path!r} does not exist; give a Hugging Face directory or a hub name"
+            f"model.path = {path!r} does not exist{elsewhere(directory)}; give a Hugging Face directory or a "
+            "hub name"
         )
     if not (directory / "config.json").is_file():
         raise ConfigError(

@@ -82,7 +82,7 @@ def train(*options: str, recipe: str = "coin.toml") -> list[str]:
         (["--sft.data=tasks.jsonl"], ["tasks.jsonl, line 1", "no 'messages'"]),
         (["--sft.steps=0"], ["'scratch'", "sft.steps > 0"]),
         (["--sft.max_tokens=8"], ["sft.max_tokens = 8", "raise it"]),
-        (["--model.path=./gone"], ["./gone", "does not exist"]),
+        (["--model.path=./gone"], ["/gone", "does not exist"]),
         (["--model.template=gone.jinja"], ["gone.jinja", "compact"]),
         (["--model.template=no_tools.jinja"], ["no_tools.jinja", "ignores tools", "template = 'rstar2'"]),
         (["--model.scratch.hidden_size=31"], ["hidden_size = 31", "make it a multiple of"]),

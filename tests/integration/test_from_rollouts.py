@@ -252,7 +252,7 @@ def an_empty_step(copied: Path) -> None:
         (None, ["--stages.1.steps=7"], ["asks for 9 steps", "has steps 1 to 4", "lower stages.*.steps"]),
         (None, ["--stages.0.steps=0", "--stages.1.steps=0"], ["no RL step", "add [[stages]]"]),
         (None, ["--model.path=scratch"], ["'scratch'", "checkpoints/step_0"]),
-        (None, ["--model.path=./gone"], ["./gone", "does not exist"]),
+        (None, ["--model.path=./gone"], ["/gone' does not exist"]),
         (None, ["--rl.temperature=0.7"], ["rl.temperature = 0.7", "at 1.0", "--rl.temperature=1.0"]),
     ],
 )

@@ -1,0 +1,101 @@
+"""Where a recipe's relative paths start: those in the file at the file's folder, those on the command line at
+the current directory. All become absolute, so that the recipe written beside a run loads from anywhere.
+
+A model's path may be a hub name, and a template's a bundled one: these are paths only where there is such a
+thing on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+Place = tuple[str, ...]
+
+
+def resolve_paths(raw: dict[str, Any], folder: Path, overrides: Sequence[str]) -> None:
+    """Make the paths of a recipe's table absolute; what has not a recipe's form is left to its validation."""
+    given = [tuple(option.removeprefix("--").partition("=")[0].split(".")) for option in overrides]
+    for place, node, key, is_path in _paths(raw):
+        value = node.get(key)
+        if not isinstance(value, str) or os.path.isabs(value):
+            continue
+        start = Path() if any(_begins(place, option) for option in given) else folder
+        if is_path(value, start):
+            node[key] = os.path.abspath(start / value)
+
+
+def elsewhere(path: Path) -> str:
+    """A hint for a path that does not exist: what it names is in the current directory."""
+    parts = path.parts[1:] if path.is_absolute() else ()
+    for k in range(len(parts)):
+        tail = Path(*parts[k:])
+        if os.path.exists(tail):
+            return (
+                f", but {str(tail)!r} does in the current directory: paths in a recipe start at the recipe's "
+                "folder, paths on the command line at the current one"
+            )
+    return ""
+
+
+def _paths(raw: dict[str, Any]) -> Iterator[tuple[Place, dict[str, Any], str, Callable[[str, Path], bool]]]:
+    """Every field that may hold a path: its place, its table, its key, and what tells a path from a name."""
+    stages = raw.get("stages")
+    sources: list[Place] = [("sft", "demonstration_tasks"), ("eval", "data")]
+    sources += [("stages", str(k), "data") for k in range(len(stages) if isinstance(stages, list) else 0)]
+    fields: list[tuple[Place, Callable[[str, Path], bool]]] = [
+        *(((*source, "source"), _is_data_path) for source in sources),
+        (("sft", "data"), _is_conversations_path),
+        (("model", "path"), _is_model_path),
+        (("model", "template"), _is_template_path),
+    ]
+    for place, is_path in fields:
+        table = _table_of(raw, place[:-1])
+        if table is not None:
+            yield place, table, place[-1], is_path
+
+
+def _table_of(raw: dict[str, Any], place: Place) -> dict[str, Any] | None:
+    """The table at `place`, if there is one."""
+    node: Any = raw
+    for part in place:
+        if isinstance(node, list) and part.isdecimal():
+            node = node[int(part)]
+        else:
+            node = node.get(part) if isinstance(node, dict) else None
+    return node if isinstance(node, dict) else None
+
+
+def _begins(place: Place, option: Place) -> bool:
+    """Whether an override of `option` sets what is at `place`; an index may be written 0 or 00."""
+
+    def plain(parts: Place) -> list[str]:
+        return [str(int(part)) if part.isdecimal() else part for part in parts]
+
+    return plain(place)[: len(option)] == plain(option)
+
+
+def _is_data_path(value: str, start: Path) -> bool:
+    return value != "reasoning_gym" and not value.startswith("hub:")
+
+
+def _is_conversations_path(value: str, start: Path) -> bool:
+    return value != "demonstrations"
+
+
+def _is_model_path(value: str, start: Path) -> bool:
+    """A directory here or there; one that is only there is not taken, and its error says so."""
+    if value == "scratch":
+        return False
+    return value.startswith(("./", "../")) or any(os.path.isdir(each) for each in (start / value, value))
+
+
+def _is_template_path(value: str, start: Path) -> bool:
+    from rocstar.engine.chat import bundled_templates  # only here: not every `--help` reads templates
+
+    if value == "model" or value in bundled_templates():
+        return False
+    is_file = any(os.path.isfile(each) for each in (start / value, value))
+    return is_file or "/" in value or value.endswith(".jinja")
