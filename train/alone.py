@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 def evaluate_model(recipe: Recipe, model: str | None, *, limit: int) -> Evaluation:
     """avg@k and pass@k on the recipe's held-out tasks. ConfigError if there are none."""
-    tasks = load_all_tasks(recipe).heldout
+    tasks = load_all_tasks(recipe, model).heldout
     if not tasks:
         raise ConfigError("the recipe has no eval.data; add [eval.data] with the tasks to evaluate on")
     tasks = tasks[:limit] if limit else tasks

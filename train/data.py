@@ -1,35 +1,43 @@
 """Where tasks come from: reasoning-gym families, JSONL and Parquet files, hub data sets. Imports no torch.
 
-A task's id is a hash of its content, so it survives reshuffling; equal rows get a running suffix, and
-nothing is dropped silently. Bad input raises ConfigError with the value, the reason and the fix.
+A task's id is a hash of its content, so it survives reshuffling and moving; equal rows get a running suffix,
+and nothing is dropped silently. Bad input raises ConfigError with the value, the reason and the fix.
 """
 
 from __future__ import annotations
 
 import difflib
-import gzip
 import hashlib
 import json
-import os
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rocstar.engine.boundaries import ChatError
 from rocstar.engine.types import Task
+from rocstar.train.columns import meta_of
 from rocstar.train.config import ConfigError, DataConfig
+from rocstar.train.messages import read_messages, shown
+from rocstar.train.rows import REASONING_GYM, Rows, name_of, rows_of
 
-DATA_DIR_VARIABLE = "ROCSTAR_DATA_DIR"
-"""Names a directory in which `hub:OWNER/NAME` is looked for as OWNER/NAME before the hub is asked."""
-
-REASONING_GYM = "reasoning_gym"
-_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 _DRAWS_PER_TASK = 20
+_SOURCE_COLUMN = "data_source"
+"""Names where a row comes from, in data sets that are put together from several."""
+_NEAR, _LISTED = 0.6, 30
+"""How alike a name must be to be suggested, and how many are listed."""
 
 
-def load_tasks(config: DataConfig, *, base: Path) -> list[Task]:
-    """All tasks of a source, in its order. Relative paths start at `base`. Raises ConfigError."""
+def load_tasks(
+    config: DataConfig, *, base: Path, check: Callable[[Task], None] = lambda task: None
+) -> list[Task]:
+    """The tasks of a source, in its order. Relative paths start at `base`. Raises ConfigError.
+
+    `check` is asked of every row's task, and refuses it with a ChatError. A source whose first `limit` rows
+    are all of one kind is read no further; of others `limit` is not looked at, for they must be mixed first.
+    """
     if config.source == REASONING_GYM:
         tasks = [
             task
@@ -37,8 +45,7 @@ def load_tasks(config: DataConfig, *, base: Path) -> list[Task]:
             for task in reasoning_gym_tasks(family, options, size=config.size, seed=config.seed)
         ]
         return interleave_by_source(tasks)
-    rows = _hub_rows(config) if config.source.startswith("hub:") else _path_rows(config, base)
-    tasks = _tasks_of_rows(rows, config)
+    tasks = _tasks_of_rows(rows_of(config, base), config, check)
     if not tasks:
         raise ConfigError(f"data source {config.source!r} is empty; give one with at least one row")
     return tasks
@@ -87,12 +94,15 @@ def _create_dataset(family: str, options: Mapping[str, Any], *, size: int, seed:
     from reasoning_gym.factory import DATASETS
 
     if family not in DATASETS:
-        raise ConfigError(f"unknown task family {family!r}; did you mean {_nearest(family, DATASETS)!r}?")
+        raise ConfigError(
+            f"unknown task family {family!r}; {_suggestion(family, sorted(DATASETS), 'there are')}"
+        )
     known = DATASETS[family][1].__dataclass_fields__
     for option in options:
         if option not in known or option in ("size", "seed"):
-            near = _nearest(option, [*(k for k in known if k not in ("size", "seed")), "exclude_answers"])
-            raise ConfigError(f"task family {family!r} has no option {option!r}; did you mean {near!r}?")
+            others = [*(k for k in known if k not in ("size", "seed")), "exclude_answers"]
+            hint = _suggestion(option, others, "it has")
+            raise ConfigError(f"task family {family!r} has no option {option!r}; {hint}")
     try:
         return reasoning_gym.create_dataset(family, size=size, seed=seed, **options)
     except (AssertionError, TypeError, ValueError) as error:
@@ -102,129 +112,47 @@ def _create_dataset(family: str, options: Mapping[str, Any], *, size: int, seed:
         ) from None
 
 
-# ---------------------------------------------------------------- rows of files and hub data sets
+# ---------------------------------------------------------------- tasks of rows
 
 
-def _path_rows(config: DataConfig, base: Path) -> Iterator[tuple[str, Any]]:
-    path = base / config.source
-    if path.is_dir():
-        return _directory_rows(path, config.split)
-    if not path.exists():
-        raise ConfigError(
-            f"data source {config.source!r}: {str(path)!r} does not exist; give a path to a "
-            f"{', '.join(_SUFFIXES)} file or a directory of them, 'hub:NAME', or {REASONING_GYM!r}"
-        )
-    return _file_rows(path)
-
-
-def _directory_rows(directory: Path, split: str) -> Iterator[tuple[str, Any]]:
-    """Rows of the split's files, named SPLIT.jsonl or SPLIT-00000-of-00001.parquet, here or in data/."""
-    for folder in (directory, directory / "data"):
-        files = [
-            path
-            for suffix in _SUFFIXES
-            for pattern in (f"{split}{suffix}", f"{split}-*{suffix}")
-            for path in sorted(folder.glob(pattern))
-        ]
-        if files:
-            return (row for path in files for row in _file_rows(path))
-    raise ConfigError(
-        f"data directory {str(directory)!r} holds no {split!r} split; put {split}.jsonl, {split}.jsonl.gz or "
-        f"{split}-*.parquet into it, or set split to one that is there"
-    )
-
-
-def _file_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    """(where, row) pairs; `where` names the row in an error message."""
-    if path.name.endswith(".parquet"):
-        return _parquet_rows(path)
-    if path.name.endswith((".jsonl", ".jsonl.gz")):
-        return _jsonl_rows(path)
-    raise ConfigError(f"data file {str(path)!r} has an unknown ending; give {', '.join(_SUFFIXES)}")
-
-
-def _jsonl_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    opener = gzip.open if path.name.endswith(".gz") else open
-    try:
-        with opener(path, "rt", encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield f"{path}, line {number}", _parse_line(line, f"{path}, line {number}")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"data file {str(path)!r} cannot be read: {error}; give a UTF-8 JSONL file"
-        ) from None
-
-
-def _parse_line(line: str, where: str) -> Any:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{where} is not JSON: {error}; write one JSON object per line") from None
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise ConfigError(
-            f"data file {str(path)!r} needs pyarrow, which is missing; run: pip install 'rocstar[data]'"
-        ) from None
-    try:
-        rows = pyarrow.parquet.read_table(path).to_pylist()
-    except (OSError, pyarrow.ArrowException) as error:
-        raise ConfigError(f"data file {str(path)!r} is not a Parquet file: {error}") from None
-    return ((f"{path}, row {number}", row) for number, row in enumerate(rows))
-
-
-def _hub_rows(config: DataConfig) -> Iterator[tuple[str, Any]]:
-    """`hub:OWNER/NAME` or `hub:OWNER/NAME:CONFIGURATION`, from the local override or through `datasets`."""
-    name, _, configuration = config.source.removeprefix("hub:").partition(":")
-    override = os.environ.get(DATA_DIR_VARIABLE)
-    if override and (Path(override) / name).is_dir():
-        directory = Path(override) / name
-        inner = directory / configuration
-        return _directory_rows(inner if inner.is_dir() else directory, config.split)
-    try:
-        import datasets
-    except ImportError:
-        raise ConfigError(
-            f"data source {config.source!r} needs the package datasets, which is missing; "
-            f"run: pip install 'rocstar[data]', or put its files into ${DATA_DIR_VARIABLE}/{name}"
-        ) from None
-    try:
-        dataset = datasets.load_dataset(name, configuration or None, split=config.split)
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        raise ConfigError(
-            f"data source {config.source!r}, split {config.split!r}, cannot be loaded: {error}; check the "
-            "name (hub:OWNER/NAME:CONFIGURATION) and the network, or put its files into "
-            f"${DATA_DIR_VARIABLE}/{name}"
-        ) from None
-    return ((f"{name}, row {number}", row) for number, row in enumerate(dataset))
-
-
-def _tasks_of_rows(rows: Iterator[tuple[str, Any]], config: DataConfig) -> list[Task]:
-    name = config.source.removeprefix("hub:")
+def _tasks_of_rows(rows: Rows, config: DataConfig, check: Callable[[Task], None]) -> list[Task]:
     tasks: list[Task] = []
     seen: Counter[str] = Counter()
+    is_mixed = False
     for where, row in rows:
-        if config.size and len(tasks) == config.size:
+        task = _task_of_row(row, config, where)
+        try:
+            check(task)
+        except ChatError as error:
+            raise ConfigError(f"{where}: {error}") from None
+        is_mixed = is_mixed or task.source != name_of(config)
+        seen[task.id] += 1
+        if seen[task.id] > 1:
+            task = replace(task, id=f"{task.id}-{seen[task.id]}")
+        tasks.append(task)
+        # Of a source that is one, the first `limit` rows are those that are kept.
+        if len(tasks) == config.size or (len(tasks) == config.limit and not is_mixed):
             break
-        if not isinstance(row, Mapping):
-            raise ConfigError(
-                f"{where} is {_shown(row)}, not an object; each row must map field names to values"
-            )
-        question = _question_text(_field(row, config.question, where), config.question, where)
-        answer = _answer_text(_field(row, config.answer, where), config.answer, where)
-        source = row.get("data_source", name)
-        source = source if isinstance(source, str) else name
-        task_id = content_id(source, question, answer)
-        seen[task_id] += 1
-        if seen[task_id] > 1:
-            task_id = f"{task_id}-{seen[task_id]}"
-        tasks.append(Task(id=task_id, source=source, question=question, answer=answer))
     return tasks
+
+
+def _task_of_row(row: Any, config: DataConfig, where: str) -> Task:
+    if not isinstance(row, Mapping):
+        raise ConfigError(f"{where} is {shown(row)}, not an object; each row must map field names to values")
+    question, context = _question(_field(row, config.question, where), config.question, where)
+    answer = _answer_text(_field(row, config.answer, where), config.answer, where)
+    source, used = name_of(config), {config.question, config.answer}
+    if isinstance(row.get(_SOURCE_COLUMN), str):
+        source = row[_SOURCE_COLUMN]
+        used.add(_SOURCE_COLUMN)
+    return Task(
+        id=content_id(json.dumps(context, sort_keys=True) if context else "", question, answer),
+        source=source,
+        question=question,
+        answer=answer,
+        meta=meta_of(row, without=frozenset(used), where=where),
+        context=context,
+    )
 
 
 def _field(row: Mapping[str, Any], name: str, where: str) -> Any:
@@ -235,13 +163,13 @@ def _field(row: Mapping[str, Any], name: str, where: str) -> Any:
     for part in name.split("."):
         if isinstance(node, Mapping) and part in node:
             node = node[part]
-        elif isinstance(node, list) and part.isdigit() and int(part) < len(node):
+        elif isinstance(node, list) and part.isdecimal() and int(part) < len(node):
             node = node[int(part)]
         else:
             known = list(_field_names(row))
-            hint = (
-                f"did you mean {_nearest(name, known)!r} of {', '.join(known)}?" if known else "it is empty."
-            )
+            hint = _suggestion(name, known, "it has") if known else "it is empty."
+            if hint.endswith("?"):
+                hint += f" It has {_listed(known)}."
             raise ConfigError(
                 f"{where} has no field {name!r}; {hint} Set question and answer in the recipe's data"
             )
@@ -255,16 +183,27 @@ def _field_names(row: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from _field_names(value, f"{prefix}{key}.")
 
 
-def _question_text(value: Any, name: str, where: str) -> str:
-    """A string, or the last user message of a chat list."""
-    if isinstance(value, list):
-        users = [m for m in value if isinstance(m, Mapping) and m.get("role") == "user"]
-        value = users[-1].get("content") if users else None
-    if isinstance(value, str) and value.strip():
-        return value.strip()
+def _question(value: Any, name: str, where: str) -> tuple[str, tuple[dict[str, Any], ...]]:
+    """The question and the messages before it; of a text there are none.
+
+    A text is stripped; what messages say is left as it is, for the chat template to show.
+    """
+    if isinstance(value, str):
+        if value.strip():
+            return value.strip(), ()
+    elif isinstance(value, list):
+        where = f"{where}: field {name!r}"
+        *context, last = read_messages(value, where)
+        if last["role"] != "user":
+            raise ConfigError(
+                f"{where}: the last message is of role {last['role']!r}; it must be the user's, which the "
+                "policy answers"
+            )
+        if last["content"].strip():
+            return last["content"], tuple(context)
     raise ConfigError(
-        f"{where}: field {name!r} holds no question ({_shown(value)}); "
-        "it must be text, or a chat list with a user message"
+        f"{where}: field {name!r} holds no question ({shown(value)}); "
+        "it must be text, or a chat list that ends with a user message"
     )
 
 
@@ -282,16 +221,17 @@ def _answer_text(value: Any, name: str, where: str) -> str:
         if text:
             return text
     raise ConfigError(
-        f"{where}: field {name!r} holds no answer ({_shown(value)}); it must be text or a number"
+        f"{where}: field {name!r} holds no answer ({shown(value)}); it must be text or a number"
     )
 
 
 # ---------------------------------------------------------------- order, overlap
 
 
-def content_id(source: str, question: str, answer: str) -> str:
-    """16 hexadecimal digits of a hash over what a task is."""
-    return hashlib.sha256("\0".join((source, question, answer)).encode()).hexdigest()[:16]
+def content_id(kind: str, question: str, answer: str) -> str:
+    """16 hexadecimal digits of a hash over what a task is: a family or the context, question, answer."""
+    text = "\0".join((kind, question, answer))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def interleave_by_source(tasks: Sequence[Task]) -> list[Task]:
@@ -311,20 +251,26 @@ def interleave_by_source(tasks: Sequence[Task]) -> list[Task]:
 
 
 def overlap(tasks: Sequence[Task], against: Iterable[Task]) -> float:
-    """Share of `tasks` whose question also occurs in `against`, whitespace and case aside; 0 for no tasks."""
+    """Share of `tasks` whose problem also occurs in `against`, whitespace and case aside; 0 for no tasks.
+
+    A problem is the question with the turns before it: "And now?" says nothing alone. Another system message
+    makes no other problem.
+    """
     if not tasks:
         return 0.0
     return 1.0 - len(without_overlap(tasks, against)) / len(tasks)
 
 
 def without_overlap(tasks: Iterable[Task], against: Iterable[Task]) -> list[Task]:
-    """`tasks` less those whose question occurs in `against`."""
-    taken = {_question_key(task) for task in against}
-    return [task for task in tasks if _question_key(task) not in taken]
+    """`tasks` less those whose problem occurs in `against`."""
+    taken = {_problem(task) for task in against}
+    return [task for task in tasks if _problem(task) not in taken]
 
 
-def _question_key(task: Task) -> str:
-    return " ".join(task.question.casefold().split())
+def _problem(task: Task) -> str:
+    turns = [m for m in task.context if m["role"] not in ("system", "developer")]
+    said = [json.dumps([m["role"], m["content"], m.get("tool_calls", [])], sort_keys=True) for m in turns]
+    return " ".join("\0".join([*said, task.question]).casefold().split())
 
 
 class TaskCursor:
@@ -378,10 +324,11 @@ class TaskCursor:
         return interleave_by_source(by_rank)
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    return difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)[0]
+def _suggestion(name: str, known: Sequence[str], there_are: str) -> str:
+    """What was meant, if a name is near; else what there is."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=_NEAR)
+    return f"did you mean {near[0]!r}?" if near else f"{there_are} {_listed(known)}."
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")

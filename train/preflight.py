@@ -22,6 +22,7 @@ from rocstar.train.config import ConfigError, DataConfig, Recipe, StageConfig
 from rocstar.train.data import interleave_by_source, load_tasks, without_overlap
 from rocstar.train.model_io import check_model_path, check_vocabulary, load_max_positions, load_tokenizer
 from rocstar.train.placement import check_gpus
+from rocstar.train.prompts import PromptCheck, template_refused
 from rocstar.train.scratch import MAX_POSITIONS
 from rocstar.train.servers import check_sglang
 from rocstar.train.sft import read_conversations
@@ -36,21 +37,25 @@ class Tasks:
     demonstrations: list[Task]
 
 
-def load_all_tasks(recipe: Recipe) -> Tasks:
-    """Load every data source; no RL task is a held-out one. ConfigError for the first that cannot be used."""
-    heldout = _load(recipe.eval.data) if recipe.eval.data else []
+def load_all_tasks(recipe: Recipe, model: str | None = None) -> Tasks:
+    """Load every data source; no RL task is a held-out one. ConfigError for the first that cannot be used.
+
+    `model`: the one that will see them, if it is not the recipe's.
+    """
+    shown = PromptCheck(recipe, model)
+    heldout = _load(recipe.eval.data, shown) if recipe.eval.data else []
     stages: list[list[Task]] = []
     for stage in recipe.stages:
-        stages.append(_not_held_out(stage, heldout) if stage.data else stages[-1])
+        stages.append(_not_held_out(stage, heldout, shown) if stage.data else stages[-1])
     source = recipe.sft.demonstration_tasks
     needed = recipe.sft.steps and recipe.sft.data == "demonstrations" and source is not None
-    demonstrations = _load(source) if needed and source is not None else []
+    demonstrations = _load(source, shown) if needed and source is not None else []
     return Tasks(stages=stages, heldout=heldout, demonstrations=demonstrations)
 
 
-def _not_held_out(stage: StageConfig, heldout: Sequence[Task]) -> list[Task]:
+def _not_held_out(stage: StageConfig, heldout: Sequence[Task], shown: PromptCheck) -> list[Task]:
     assert stage.data is not None
-    tasks = _load(stage.data)
+    tasks = _load(stage.data, shown)
     apart = without_overlap(tasks, heldout)
     if not apart:
         raise ConfigError(
@@ -60,8 +65,8 @@ def _not_held_out(stage: StageConfig, heldout: Sequence[Task]) -> list[Task]:
     return apart
 
 
-def _load(config: DataConfig) -> list[Task]:
-    tasks = interleave_by_source(load_tasks(config, base=Path.cwd()))
+def _load(config: DataConfig, shown: PromptCheck) -> list[Task]:
+    tasks = interleave_by_source(load_tasks(config, base=Path.cwd(), check=shown.task))
     return tasks[: config.limit] if config.limit else tasks
 
 
@@ -82,7 +87,7 @@ def check(recipe: Recipe) -> None:
         check_scratch(recipe)
         max_positions = MAX_POSITIONS
     if sft.steps and sft.data != "demonstrations":
-        read_conversations(Path(sft.data))
+        PromptCheck(recipe).conversations(read_conversations(Path(sft.data)))
     check_engine(recipe)
     if recipe.tool.flavour not in (*FLAVOURS, "auto"):
         raise ConfigError(f"tool.flavour = {recipe.tool.flavour!r} is not one of {', '.join(FLAVOURS)}, auto")
@@ -113,7 +118,7 @@ def check_scratch(recipe: Recipe) -> None:
             thinking=recipe.model.thinking,
         )
     except ChatError as error:
-        raise ConfigError(f"model.template = {recipe.model.template!r}: {error}") from None
+        raise template_refused(recipe, error) from None
 
 
 def chat_format(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
@@ -127,6 +132,6 @@ def chat_format(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> ChatForma
             thinking=recipe.model.thinking,
         )
     except ChatError as error:
-        raise ConfigError(f"model.template = {recipe.model.template!r}: {error}") from None
+        raise template_refused(recipe, error) from None
     tokenizer.chat_template = source
     return chat

@@ -24,6 +24,7 @@ from typing import Any
 
 from rocstar.engine.types import Failed, Outcome, Scored, Task
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Sandbox, SandboxError, Status
+from rocstar.train.columns import MARKS_OF_REASONING_GYM
 from rocstar.train.config import ConfigError
 from rocstar.train.verify import exact_match, extract_answer, normalise, plain_numbers_equal
 
@@ -120,7 +121,7 @@ class Judge:
             return Scored(reward=0.0, method=str(extraction.failure))
         if len(extraction.answer) > MAX_ANSWER_CHARACTERS:
             return Scored(reward=0.0, method="too_long")
-        if "entry" in task.meta:
+        if task.meta.keys() >= MARKS_OF_REASONING_GYM:
             return await self._score_reasoning_gym(extraction.answer, task, deadline)
         return await self._score_mathematics(extraction.answer, task.answer, deadline)
 

@@ -6,7 +6,6 @@ model must copy numbers exactly; without it copying is learnt last). Both means 
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,10 @@ from rocstar.engine.boundaries import ChatError
 from rocstar.engine.chat import ChatFormat
 from rocstar.train.batch import Example, pack
 from rocstar.train.config import ConfigError, SftConfig
+from rocstar.train.messages import read_messages, shown
 from rocstar.train.optim import OptimSpec
+from rocstar.train.recipe_paths import elsewhere
+from rocstar.train.rows import jsonl_rows
 from rocstar.train.team import LearnerTeam
 
 
@@ -33,34 +35,23 @@ def read_conversations(path: Path) -> list[dict[str, Any]]:
     """Rows {"messages": [...], "tools"?: [...]} of a chat JSONL file; blank lines are skipped."""
     if not path.is_file():
         raise ConfigError(
-            f"sft.data = {str(path)!r} does not exist; give 'demonstrations' or a chat JSONL file"
+            f"sft.data = {str(path)!r} does not exist{elsewhere(path)}; give 'demonstrations' or a chat "
+            "JSONL file"
         )
-    rows = []
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"sft.data = {str(path)!r} cannot be read: {error}; give a UTF-8 JSONL file"
-        ) from None
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            rows.append(_read_conversation(line, f"{path}, line {number}"))
+    rows = [_read_conversation(row, where) for where, row in jsonl_rows(path)]
     if not rows:
         raise ConfigError(f"sft.data = {str(path)!r} holds no conversation; write one JSON object per line")
     return rows
 
 
-def _read_conversation(line: str, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{where} is not JSON: {error}; write one JSON object per line") from None
+def _read_conversation(row: Any, where: str) -> dict[str, Any]:
     messages = row.get("messages") if isinstance(row, dict) else None
     if not isinstance(messages, list) or not messages:
         raise ConfigError(f'{where} has no \'messages\'; write {{"messages": [{{"role": ..., ...}}]}}')
-    if not all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages):
-        raise ConfigError(f"{where}: a message is no object with a 'role'; write role and content")
-    return {"messages": messages, "tools": row.get("tools")}
+    tools = row.get("tools")
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(t, dict) for t in tools)):
+        raise ConfigError(f"{where}: tools is {shown(tools)}; it must be a list of tool schemas")
+    return {"messages": read_messages(messages, where), "tools": tools}
 
 
 def tokenise(

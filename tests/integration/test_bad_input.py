@@ -21,6 +21,22 @@ from rocstar.train.metrics import read_metrics
 NO_TOOLS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}" + (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+NO_SYSTEM = "Use {% for t in tools or [] %}{{ t.function.name }}{% endfor %}" + NO_TOOLS.replace(
+    "in messages", "in messages if m.role != 'system'"
+)
+SYSTEM, USER = {"role": "system", "content": "You are a pirate."}, {"role": "user", "content": "Toss 7"}
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "silent.jsonl": [
+        {"messages": [USER, {"role": "assistant", "content": "1"}]},
+        {"messages": [{**USER, "content": None}]},
+    ],
+    "image.jsonl": [{"question": [{**USER, "content": [{"type": "image_url"}]}], "answer": "1"}],
+    "pirate.jsonl": [
+        {"question": "Toss 8", "answer": "1"},
+        {"question": [SYSTEM, USER], "answer": "1"},
+    ],
+    "taught.jsonl": [{"messages": [SYSTEM, USER, {"role": "assistant", "content": "1"}]}],
+}
 Refused = Callable[..., str]
 
 
@@ -69,7 +85,7 @@ def train(*options: str, recipe: str = "coin.toml") -> list[str]:
         (["--stages.7.steps=1"], ["'7'", "2 entries", "0..1"]),
         (["--model.dtype=float8"], ["model.dtype = 'float8'", "'float32' or 'bfloat16'"]),
         (["--stages.0.data.source=gone.jsonl"], ["gone.jsonl", "does not exist"]),
-        (["--stages.0.data.question=prompt"], ["no field 'prompt'", "did you mean", "question"]),
+        (["--stages.0.data.question=prompt"], ["no field 'prompt'", "it has question, answer"]),
         (["--stages.0.data.source=empty.jsonl"], ["empty.jsonl", "is empty", "at least one row"]),
         (["--stages.0.data.source=heldout.jsonl"], ["stage 'one'", "also in eval.data", "another source"]),
         (
@@ -80,6 +96,19 @@ def train(*options: str, recipe: str = "coin.toml") -> list[str]:
         (["--sft.data=gone.jsonl"], ["gone.jsonl", "does not exist", "demonstrations"]),
         (["--sft.data=empty.jsonl"], ["empty.jsonl", "no conversation"]),
         (["--sft.data=tasks.jsonl"], ["tasks.jsonl, line 1", "no 'messages'"]),
+        (["--sft.data=silent.jsonl"], ["silent.jsonl, line 2", "message 1 (user) has no content"]),
+        (
+            ["--eval.data.source=image.jsonl"],
+            ["image.jsonl, line 1", "part of type 'image_url'", "only text"],
+        ),
+        (
+            ["--eval.data.source=pirate.jsonl", "--model.template=questions.jinja"],
+            ["pirate.jsonl, line 2", "questions.jinja", "message 1 of 2 (system)", "leave the message out"],
+        ),
+        (
+            ["--sft.data=taught.jsonl", "--model.template=questions.jinja"],
+            ["taught.jsonl, conversation 1", "questions.jinja", "message 1 of 3 (system)"],
+        ),
         (["--sft.steps=0"], ["'scratch'", "sft.steps > 0"]),
         (["--sft.max_tokens=8"], ["sft.max_tokens = 8", "raise it"]),
         (["--model.path=./gone"], ["/gone", "does not exist"]),
@@ -97,6 +126,10 @@ def test_a_mistake_in_the_recipe_is_one_line(
 ) -> None:
     (workshop.directory / "empty.jsonl").write_text("")
     (workshop.directory / "no_tools.jinja").write_text(NO_TOOLS)
+    (workshop.directory / "questions.jinja").write_text(NO_SYSTEM)
+    for name, rows in ROWS.items():
+        lines = (json.dumps(row) + "\n" for row in rows)
+        (workshop.directory / name).write_text("".join(lines))
     message = refused(*train(*options))
     assert all(word in message for word in words), message
     assert not (workshop.directory / "refused").exists()

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocstar.engine.boundaries import ChatError
 from rocstar.engine.types import Task
 from rocstar.train.config import ConfigError, DataConfig
 from rocstar.train.data import (
-    DATA_DIR_VARIABLE,
     TaskCursor,
     interleave_by_source,
     load_tasks,
@@ -26,6 +26,7 @@ from rocstar.train.data import (
     reasoning_gym_tasks,
     without_overlap,
 )
+from rocstar.train.rows import DATA_DIR_VARIABLE
 
 ROWS = [{"question": "1 + 1?", "answer": "2"}, {"question": "2 + 2?", "answer": "4"}]
 
@@ -94,6 +95,128 @@ def test_verl_rows_in_parquet_are_understood(tmp_path: Path) -> None:
     config = DataConfig(source="rows.parquet", question="prompt", answer="reward_model.ground_truth")
     (task,) = load_tasks(config, base=tmp_path)
     assert (task.source, task.question, task.answer) == ("dapo", "How many?", "34")
+    assert task.context == ({"role": "system", "content": "s"},)
+    assert task.meta == {"reward_model": row["reward_model"]}
+    load(tmp_path, [row], question="prompt", answer="reward_model.ground_truth")
+    again = DataConfig(source="rows.jsonl", question="prompt", answer="reward_model.ground_truth")
+    assert load_tasks(again, base=tmp_path) == [task], "JSONL and Parquet of one row give one task"
+
+
+def test_a_parquet_file_is_read_no_further_than_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [{"question": f"{k}?", "answer": str(k)} for k in range(5000)]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    read: list[int] = []
+    iter_batches = parquet.ParquetFile.iter_batches
+
+    def counting(file: Any, **options: Any) -> Any:
+        for batch in iter_batches(file, **options):
+            read.append(len(batch))
+            yield batch
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", counting)
+    for fields in ({"size": 3}, {"limit": 3}):
+        read.clear()
+        tasks = load_tasks(DataConfig(source="rows.parquet", **fields), base=tmp_path)
+        assert [task.answer for task in tasks] == ["0", "1", "2"] and sum(read) <= 1024
+    read.clear()
+    assert len(load_tasks(DataConfig(source="rows.parquet"), base=tmp_path)) == sum(read) == 5000
+
+
+def test_a_limit_stops_the_reading_unless_sources_must_be_mixed(tmp_path: Path) -> None:
+    """The rows behind the limit are not JSON: who reads them fails."""
+    path = write_jsonl(tmp_path / "rows.jsonl", ROWS)
+    path.write_text(path.read_text() + "no JSON\n")
+    for fields in ({"size": 2}, {"limit": 2}, {"size": 5, "limit": 2}, {"size": 2, "limit": 5}):
+        assert len(load_tasks(DataConfig(source="rows.jsonl", **fields), base=tmp_path)) == 2
+    with pytest.raises(ConfigError, match="line 3 is not JSON"):
+        load_tasks(DataConfig(source="rows.jsonl", limit=3), base=tmp_path)
+    mixed = [{**row, "data_source": source} for row, source in zip([*ROWS, *ROWS], "aabb", strict=True)]
+    assert len(load(tmp_path, mixed, limit=2)) == 4, "the caller mixes them, then cuts"
+    assert len(load(tmp_path, mixed, limit=2, size=3)) == 3
+
+
+# ---------------------------------------------------------------- messages, columns, ids
+
+TURNS = [
+    {"role": "system", "content": "You are a pirate. "},
+    {"role": "user", "content": "1 + 1?"},
+    {"role": "assistant", "content": None, "tool_calls": [{"name": "f", "arguments": {"code": "1 + 1"}}]},
+    {"role": "tool", "content": "2"},
+    {"role": "assistant", "content": [{"type": "text", "text": "2, arr"}]},
+    {"role": "user", "content": " and 2 + 2? "},
+]
+
+
+def test_messages_before_the_question_are_kept(tmp_path: Path) -> None:
+    (task,) = load(tmp_path, [{"question": TURNS, "answer": "4"}])
+    assert task.question == " and 2 + 2? "
+    assert [(m["role"], m["content"]) for m in task.messages] == [
+        ("system", "You are a pirate. "),
+        ("user", "1 + 1?"),
+        ("assistant", ""),
+        ("tool", "2"),
+        ("assistant", "2, arr"),
+        ("user", " and 2 + 2? "),
+    ]
+    function = {"name": "f", "arguments": {"code": "1 + 1"}}
+    assert task.context[2]["tool_calls"] == [{"type": "function", "function": function}]
+    (alone,) = load(tmp_path, [{"question": TURNS[-1:], "answer": "4"}])
+    assert (alone.question, alone.context) == (" and 2 + 2? ", ()) and alone.id != task.id
+
+
+def test_what_a_check_refuses_is_named_by_its_row(tmp_path: Path) -> None:
+    def check(task: Task) -> None:
+        if task.context:
+            raise ChatError("not shown")
+
+    write_jsonl(tmp_path / "rows.jsonl", [*ROWS, {"question": TURNS, "answer": "4"}])
+    with pytest.raises(ConfigError, match=r"rows\.jsonl, line 3: not shown"):
+        load_tasks(DataConfig(source="rows.jsonl"), base=tmp_path, check=check)
+
+
+def test_the_other_columns_arrive_in_meta(tmp_path: Path) -> None:
+    row = {"q": "1?", "a": "1", "data_source": "s", "level": 3, "tests": [{"in": "x"}], "question": "other"}
+    (task,) = load(tmp_path, [row], question="q", answer="a")
+    assert task.meta == {"level": 3, "tests": [{"in": "x"}], "question": "other"} and task.source == "s"
+    assert "column 'deep'" in message_of(
+        tmp_path, [{"question": "q", "answer": "1", "deep": json.loads("[" * 40 + "]" * 40)}]
+    )
+
+
+def test_an_id_says_nothing_of_where_the_data_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [*ROWS, ROWS[0], {"question": TURNS, "answer": "4", "level": 3}]
+    first = load(tmp_path, rows)
+    write_jsonl(tmp_path / "other" / "o" / "set" / "train.jsonl", rows)
+    monkeypatch.setenv(DATA_DIR_VARIABLE, str(tmp_path / "other"))
+    for source, base in [
+        (str(tmp_path / "rows.jsonl"), Path("/")),
+        ("../rows.jsonl", tmp_path / "other"),
+        ("other/o/set", tmp_path),
+        ("hub:o/set", tmp_path),
+    ]:
+        again = load_tasks(DataConfig(source=source), base=base)
+        assert [task.id for task in again] == [task.id for task in first], source
+    assert len({task.id for task in first}) == 4 and first[2].id == f"{first[0].id}-2"
+
+
+def test_an_id_changes_with_what_is_asked_and_answered_alone(tmp_path: Path) -> None:
+    def id_of(**row: Any) -> str:
+        return load(tmp_path, [{"question": "q", "answer": "1", **row}])[0].id
+
+    assert id_of() == id_of(level=3) == id_of(data_source="s")
+    system = [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}]
+    others = [id_of(question="p"), id_of(answer="2"), id_of(question=system), id_of(question="\ud83d")]
+    assert len({id_of(), *others}) == 5
+    assert id_of(question=system[1:]) == id_of(), "a question is the same as text and as a message"
+
+
+def test_families_keep_their_ids() -> None:
+    """Runs of before go on with their noise."""
+    (task,) = reasoning_gym_tasks("gcd", {}, size=1, seed=0)
+    assert task.id == "7751930881d75a68"
 
 
 @pytest.mark.parametrize(
@@ -123,11 +246,25 @@ def test_fields_are_mapped_and_nested_ones_reached(tmp_path: Path) -> None:
     [
         ([], {}, ["rows.jsonl", "empty", "at least one row"]),
         ([[1]], {}, ["line 1", "[1]", "not an object"]),
-        (ROWS, {"question": "questoin"}, ["'questoin'", "did you mean 'question' of question, answer?"]),
+        (ROWS, {"question": "questoin"}, ["'questoin'", "did you mean 'question'? It has question, answer."]),
         ([{"a": {"bc": 1}}], {"question": "a.bd"}, ["'a.bd'", "'a.bc'"]),
+        (
+            [{"question": "q", "problem": 1}],
+            {},
+            ["no field 'answer'; it has question, problem. Set question"],
+        ),
         ([{}], {}, ["no field 'question'; it is empty"]),
         ([{"question": " ", "answer": "1"}], {}, ["line 1", "'question' holds no question", "' '"]),
-        ([{"question": [{"role": "system"}], "answer": "1"}], {}, ["no question", "user message"]),
+        ([{"question": [{"role": "system"}], "answer": "1"}], {}, ["message 1 (system) has no content"]),
+        (
+            [{"question": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}],
+            {},
+            ["line 1: field 'question': the last message is of role 'assistant'", "must be the user's"],
+        ),
+        ([{"question": [{"role": "user", "content": " "}]}], {}, ["no question", "ends with a user message"]),
+        ([{"question": [{"role": "x"}]}], {}, ["line 1: field 'question': message 1 has role 'x'"]),
+        ([{"question": []}], {}, ["field 'question' is no list of messages ([])"]),
+        ([{"question": {"a": 1}}], {}, ["'question' holds no question ({'a': 1})"]),
         ([{"question": "q", "answer": True}], {}, ["'answer' holds no answer", "True"]),
         ([{"question": "q", "answer": "#### "}], {}, ["holds no answer"]),
         ([{"question": "q", "answer": ["x" * 100] * 2}], {}, ["holds no answer", "..."]),
@@ -142,6 +279,8 @@ def test_a_bad_row_is_named_with_reason_and_fix(
 
 def test_unreadable_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "broken.jsonl").write_text('{"question":', encoding="utf-8")
+    (tmp_path / "deep.jsonl").write_text("[" * 100_000, encoding="utf-8")
+    (tmp_path / "digits.jsonl").write_text("1" * 5000, encoding="utf-8")
     (tmp_path / "bytes.jsonl").write_bytes(b"\xff\xfe")
     (tmp_path / "not.jsonl.gz").write_bytes(b"plain")
     (tmp_path / "not.parquet").write_bytes(b"plain")
@@ -150,6 +289,8 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
     for source, part in [
         ("missing.jsonl", "does not exist"),
         ("broken.jsonl", "line 1 is not JSON"),
+        ("deep.jsonl", "line 1 is not JSON"),
+        ("digits.jsonl", "line 1 is not JSON"),
         ("bytes.jsonl", "cannot be read"),
         ("not.jsonl.gz", "cannot be read"),
         ("not.parquet", "not a Parquet file"),
@@ -254,7 +395,8 @@ def test_a_family_without_one_oracle_answer_is_loaded() -> None:
     [
         ({"count_primse": {}}, ["'count_primse'", "did you mean 'count_primes'?"]),
         ({"gcd": {"max_valeu": 5}}, ["'max_valeu'", "did you mean 'max_value'?"]),
-        ({"gcd": {"seed": 5}}, ["no option 'seed'"]),
+        ({"zzz": {}}, ["'zzz'; there are ab, "]),
+        ({"gcd": {"seed": 5}}, ["no option 'seed'; it has "]),
         ({"gcd": {"min_value": 9, "max_value": 5}}, ["'gcd' refuses min_value = 9", "families.gcd"]),
         ({"gcd": {"min_value": 2, "max_value": 3}}, ["gave only 4 distinct tasks", "size = 20"]),
     ],
@@ -293,6 +435,21 @@ def test_overlap_is_measured_and_removed() -> None:
     assert [task.id for task in rest] == ["a0", "a2", "a3"]
     assert overlap(rest, against) == 0.0
     assert overlap([], against) == 0.0
+
+
+def test_a_problem_is_the_question_with_the_turns_before_it() -> None:
+    """Another system message makes no other problem; "And now?" behind other turns is one."""
+    user, reply = {"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}
+
+    def asked(*context: dict[str, Any], question: str = "And now?") -> list[Task]:
+        return [Task(id="t", source="s", question=question, answer="1", context=context)]
+
+    system = {"role": "system", "content": "You are a pirate."}
+    assert overlap(asked(system), asked()) == 1.0
+    assert overlap(asked(system, user, reply), asked(user, reply, question="and  NOW?")) == 1.0
+    assert overlap(asked(user, reply), asked()) == 0.0
+    assert overlap(asked(user, reply), asked(user, {**reply, "content": "3"})) == 0.0
+    assert overlap(asked(user, {**reply, "tool_calls": [{"id": "1"}]}), asked(user, reply)) == 0.0
 
 
 SIZES = st.dictionaries(st.sampled_from("abc"), st.integers(1, 7), min_size=1)

@@ -204,6 +204,13 @@ async def test_an_empty_box_never_equals_a_missing_oracle_answer() -> None:
     assert await judge(PythonHere(), "", task) == Scored(reward=0.0, method="reasoning_gym")
 
 
+@pytest.mark.parametrize("column", ["entry", "family"])
+async def test_a_column_of_a_users_row_is_no_mark_of_reasoning_gym(column: str) -> None:
+    task = Task(id="t", source="gcd", question="q", answer="1", meta={column: {}})
+    assert await judge(Answering(never), "1", task) == Scored(reward=1.0, method="exact")
+    assert await judge(Answering(never), "2", task) == Scored(reward=0.0, method="numeric")
+
+
 async def test_a_family_that_is_gone_is_an_error() -> None:
     task = Task(id="t", source="s", question="q", answer="1", meta={"family": "gone", "entry": {}})
     with pytest.raises(ConfigError, match="'gone'"):

@@ -96,8 +96,13 @@ def test_rows_are_read_and_blank_lines_skipped(tmp_path: Path) -> None:
         ("[1]", "line 2 has no 'messages'"),
         ('{"messages": []}', "line 2 has no 'messages'"),
         ('{"messages": "hi"}', "line 2 has no 'messages'"),
-        ('{"messages": [{"content": "x"}]}', "line 2: a message is no object with a 'role'"),
-        ('{"messages": ["x"]}', "line 2: a message is no object with a 'role'"),
+        ('{"messages": [{"content": "x"}]}', "line 2: message 1 is no object with a 'role'"),
+        ('{"messages": ["x"]}', "line 2: message 1 is no object with a 'role'"),
+        ('{"messages": [{"role": "user", "content": null}]}', "line 2: message 1 (user) has no content"),
+        ('{"messages": [{"role": "user", "content": 5}]}', "line 2: message 1 (user): content is 5"),
+        ('{"messages": [{"role": "user", "content": [5]}]}', "line 2: message 1 (user): content has 5"),
+        ('{"messages": [{"role": "human", "content": "x"}]}', "line 2: message 1 has role 'human'"),
+        ('{"messages": [{"role": "user", "content": "x"}], "tools": 1}', "line 2: tools is 1"),
     ],
 )
 def test_a_bad_row_is_named_by_its_line(tmp_path: Path, line: str, words: str) -> None:
