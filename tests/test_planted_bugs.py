@@ -139,6 +139,30 @@ BUGS: list[tuple[str, str, str, str]] = [
         "tests/train/test_checkpoint.py::test_what_is_written_is_the_state_at_the_begin",
     ),
     (
+        "engine/rollout.py",
+        "agent.chat.prompt_ids(task.question, task.context)",
+        "agent.chat.prompt_ids(task.question)",
+        "tests/engine/test_rollout.py::test_the_prompt_shows_the_messages_before_the_question",
+    ),
+    (
+        "engine/shown.py",
+        "self._check_form(messages, self._tools, generation_prompt=True)",
+        "pass",
+        "tests/engine/test_shown.py::test_what_a_template_leaves_out_or_changes_is_refused",
+    ),
+    (
+        "train/data.py",
+        'id=content_id(json.dumps(context, sort_keys=True) if context else "", question, answer)',
+        "id=content_id(config.source, question, answer)",
+        "tests/train/test_data.py::test_an_id_says_nothing_of_where_the_data_lies",
+    ),
+    (
+        "train/recipe_paths.py",
+        "start = Path() if any(",
+        "start = Path() if True or any(",
+        "tests/train/test_recipe_paths.py::test_paths_in_the_file_start_at_its_folder",
+    ),
+    (
         "engine/chat.py",
         "before, after = b.end[len(self.stop_text) :] + b.before_tools, b.after_tools",
         "before, after = b.before_tools, b.after_tools",

@@ -61,6 +61,15 @@ def test_what_is_missing_is_named(directory: Path, missing: str, words: str) -> 
         check_model_path(str(directory))
 
 
+def test_a_model_that_only_the_current_directory_has_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"does not exist, but 'model' does in the current directory"):
+        check_model_path(str(tmp_path / "mine" / "model"))
+
+
 @pytest.mark.parametrize("path", ["./gone", "/gone", "~/gone", "a/b/c"])
 def test_a_local_path_must_exist(path: str) -> None:
     with pytest.raises(ConfigError, match=f"{path}' does not exist"):

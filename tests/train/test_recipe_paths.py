@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.train.config import ConfigError, Recipe, load_recipe, to_toml
-from rocstar.train.model_io import check_model_path
+from rocstar.train.config import Recipe, load_recipe, to_toml
 from rocstar.train.recipe_paths import elsewhere, resolve_paths
 
 RECIPE = """
@@ -112,10 +111,7 @@ def test_what_only_the_current_directory_has_is_not_taken_and_the_error_says_so(
     (here / "mine" / "my.toml").write_text(text)
     model, template, *_ = paths_of(recipe := load_recipe("mine/my.toml"))
     assert (model, template) == (str(here / "mine" / "model"), str(here / "mine" / "named"))
-    with pytest.raises(
-        ConfigError, match=r"does not exist, but 'model' does in the current directory: paths"
-    ):
-        check_model_path(model)
+    assert elsewhere(Path(model)).startswith(", but 'model' does in the current directory: paths in a recipe")
     assert recipe.stages[0].data and "'data/tasks.jsonl'" in elsewhere(Path(recipe.stages[0].data.source))
     assert elsewhere(Path(recipe.sft.data)) == elsewhere(Path("data")) == ""
 
