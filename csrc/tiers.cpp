@@ -99,7 +99,8 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   if (landlock_abi() >= 3) layers += "truncate,";
   supervisor.zygote_command.push_back(layers);
   supervisor.hello_json = "{\"isolation\": \"" + names + "\", \"tier\": \"" + tier + "\", \"scratch\": \"" + base +
-                          "\", \"branch\": " + (notify ? "true" : "false") + "}";
+                          "\", \"branch\": " + (notify ? "true" : "false") +
+                          ", \"files\": " + (supervisor.home.base.empty() ? "false" : "true") + "}";
   return true;
 }
 

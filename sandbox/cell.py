@@ -19,6 +19,8 @@ import types
 from collections.abc import Callable
 from typing import IO, Any
 
+from rocstar.sandbox import files
+
 CELL = "<cell>"
 VALUE_FD = 3
 MEMORY_EXIT = 86
@@ -51,9 +53,20 @@ def open_streams() -> None:
 
 def run_cell(code: bytes, seed: int) -> int:
     """Runs a program from its UTF-8 source and returns the exit code for this process."""
+    if code[:1] == files.MARK:
+        try:
+            code = files.unpack_here(code)
+        except OSError as error:
+            return finish(not_written(error))
     if names_random(code):
         reseed(seed)
     return finish(run_source(code))
+
+
+def not_written(error: OSError) -> int:
+    """The program's files have no room, so it does not start."""
+    standard_error().write(f"the files of this call cannot be written: {error.strerror}\n")
+    return 1
 
 
 def names_random(code: bytes) -> bool:
@@ -94,6 +107,13 @@ def run_session_cell(code: bytes, seed: int | None) -> tuple[int, bytes, bool]:
     if _cells == 1:
         reseed(int.from_bytes(os.urandom(8), "little") if seed is None else seed)
     values: list[str] = []
+    try:
+        if code[:1] == files.MARK:
+            code = files.unpack_here(code)
+    except OSError as error:
+        exit_code = not_written(error)
+        flush()
+        return exit_code, b"", False
     try:
         exit_code = run_source(code, f"<cell {_cells}>", values.append)
     except SystemExit as stop:

@@ -225,7 +225,9 @@ class SandboxPool:
 
     def _call_of(self, request: ExecRequest) -> Call:
         flavour = self._flavour(request.flavour, request.code)
-        self._check_memory(request.limits)
+        self._check_memory(wire.with_files(request.limits, request.files))
+        if request.files:
+            self._check_files(flavour)
         if self._deterministic and request.seed is None:
             request = replace(request, seed=seed_of(request))
         index = self.flavours.index(flavour)
@@ -254,6 +256,14 @@ class SandboxPool:
                 kind="too_large",
                 retryable=False,
             )
+
+    def _check_files(self, flavour: str) -> None:
+        if flavour == CPP:
+            message = "flavour 'cpp' takes no files: a compiled program is alone in its directory"
+            raise SandboxError(message, kind="unknown_flavour", retryable=False)
+        if not self._facts["files"]:
+            message = "files need scratch directories, which this machine's isolation lacks (Landlock)"
+            raise SandboxError(message, kind="no_scratch", retryable=False)
 
     def _unclaimed(self, outcome: object) -> None:
         if isinstance(outcome, LiveSession):

@@ -5,9 +5,10 @@ caller -> LiveSession (one cell at a time) -> OpenSessions -> Calls -> superviso
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
+from rocstar.sandbox import files as program_files
 from rocstar.sandbox import wire
 from rocstar.sandbox.calls import Call, Calls, Line
 from rocstar.sandbox.types import ExecResult, Limits, SandboxError, SessionLost
@@ -44,11 +45,17 @@ class LiveSession:
         return self._lost
 
     async def run(
-        self, code: str, *, wall_s: float | None = None, deadline: float | None = None
+        self,
+        code: str,
+        *,
+        wall_s: float | None = None,
+        deadline: float | None = None,
+        files: Mapping[str, bytes] | None = None,
     ) -> ExecResult:
+        program_files.check(files or wire.NO_FILES)
         limits = self.limits if wall_s is None else dataclasses.replace(self.limits, wall_s=wall_s)
         async with self._own_turn(deadline):
-            return await self._owner.run_cell(self, code, limits.wall_s, deadline)
+            return await self._owner.run_cell(self, code, limits.wall_s, deadline, files or wire.NO_FILES)
 
     async def branch(self) -> "LiveSession":
         async with self._own_turn(None):
@@ -108,10 +115,15 @@ class OpenSessions:
     # --- for LiveSession ---------------------------------------------------------------------------------
 
     async def run_cell(
-        self, session: LiveSession, code: str, wall_s: float, deadline: float | None
+        self,
+        session: LiveSession,
+        code: str,
+        wall_s: float,
+        deadline: float | None,
+        files: Mapping[str, bytes],
     ) -> ExecResult:
         def encode(call_id: int) -> bytes:
-            return wire.encode_cell(call_id, session.number, code, wall_s)
+            return wire.encode_cell(call_id, session.number, code, wall_s, files)
 
         call = Call(encode, wall_s, restartable=False, session=session)
         result: ExecResult = await self._calls.perform(call, deadline)

@@ -157,16 +157,20 @@ class FakeSession:
         self.lost: str | None = None
 
     async def run(
-        self, code: str, *, wall_s: float | None = None, deadline: float | None = None
+        self,
+        code: str,
+        *,
+        wall_s: float | None = None,
+        deadline: float | None = None,
+        files: Mapping[str, bytes] | None = None,
     ) -> ExecResult:
         self._check()
         limits = self._template.limits
         if wall_s is not None:
             limits = dataclasses.replace(limits, wall_s=wall_s)
         try:
-            result = await self._sandbox.run(
-                dataclasses.replace(self._template, code=code, limits=limits), deadline=deadline
-            )
+            request = dataclasses.replace(self._template, code=code, limits=limits, files=files or {})
+            result = await self._sandbox.run(request, deadline=deadline)
         except SessionLost as loss:
             self.lost = loss.reason
             raise

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+from rocstar.sandbox import files as program_files
+
 MAX_TEXT_BYTES = 16 << 20
 """Largest code or stdin in one request: a frame must stay far below the zygote's own memory."""
 
@@ -59,24 +61,30 @@ class Limits:
     files: int = 64
 
     def __post_init__(self) -> None:
-        _check_number("wall_s", self.wall_s, 0.001, 86_400.0)
-        for name, low, high in (
-            ("cpu_s", 1, 86_400),
-            ("memory_bytes", 1 << 20, 1 << 46),
-            ("output_bytes", 0, MAX_OUTPUT_BYTES),
-            ("file_bytes", 0, 1 << 46),
-            ("files", 0, 65_536),
-        ):
+        for name, (low, high) in LIMIT_BOUNDS.items():
             value = getattr(self, name)
-            if not isinstance(value, int):
+            if name != "wall_s" and not isinstance(value, int):
                 raise TypeError(f"{name} is {value!r}; give a whole number")
             _check_number(name, value, low, high)
+
+
+LIMIT_BOUNDS: Mapping[str, tuple[Any, Any]] = {
+    "wall_s": (0.001, 86_400.0),
+    "cpu_s": (1, 86_400),
+    "memory_bytes": (1 << 20, 1 << 46),
+    "output_bytes": (0, MAX_OUTPUT_BYTES),
+    "file_bytes": (0, 1 << 46),
+    "files": (0, 65_536),
+}
+"""What is possible at all. A service may allow less."""
 
 
 DEFAULT_LIMITS = Limits()
 
 
 def check_seed(seed: int | None) -> None:
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise TypeError(f"seed is {seed!r}; give a whole number or None")
     if seed is not None and not 0 <= seed < 1 << 64:
         raise ValueError(f"seed is {seed}; it must lie in [0, 2**64)")
 
@@ -85,20 +93,36 @@ def check_seed(seed: int | None) -> None:
 class ExecRequest:
     """One program. `seed` fixes the random modules' state; None draws fresh entropy for every call.
 
-    flavour: "auto" chooses by what the code imports (see scan.py)."""
+    flavour: "auto" chooses by what the code imports (see scan.py). files: name to content
+    of what the program finds in its directory; they and their directories count beyond `limits.files`, and
+    `limits.file_bytes` is at least the largest."""
 
     code: str
     stdin: str = ""
     limits: Limits = field(default=DEFAULT_LIMITS)
     flavour: str = "stdlib"
     seed: int | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
+        program_files.check(self.files)
         for name in ("code", "stdin"):
-            length = len(getattr(self, name))
-            if length > MAX_TEXT_BYTES:
-                raise ValueError(f"{name} has {length} characters; at most {MAX_TEXT_BYTES} bytes are sent")
+            text = getattr(self, name)
+            if not isinstance(text, str):
+                raise TypeError(f"{name} is {_kind(text)}; give a str")
+            if len(text) > MAX_TEXT_BYTES:
+                raise ValueError(
+                    f"{name} has {len(text)} characters; at most {MAX_TEXT_BYTES} bytes are sent"
+                )
+        if not isinstance(self.limits, Limits):
+            raise TypeError(f"limits is {_kind(self.limits)}; give a Limits, for example Limits(wall_s=2.0)")
+        if not isinstance(self.flavour, str):
+            raise TypeError(f"flavour is {_kind(self.flavour)}; give a str, for example 'auto'")
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"of type {type(value).__name__}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +171,8 @@ class SandboxError(Exception):
     """The sandbox itself failed; nothing is known about the program.
 
     kind: a short stable word for counting (`deadline`, `zygote_died`, `zygote_start`, `missing_import`,
-    `no_isolation`, `unknown_flavour`, `closed`, `child_start`, `full`, `session_lost`, `supervisor_died`,
-    `fabric`). retryable: the same call may succeed later.
+    `no_isolation`, `no_scratch`, `unknown_flavour`, `too_large`, `closed`, `child_start`, `full`,
+    `session_lost`, `supervisor_died`, `fabric`). retryable: the same call may succeed later.
     """
 
     def __init__(self, message: str, *, kind: str, retryable: bool) -> None:
@@ -196,10 +220,16 @@ class Session(Protocol):
     def id(self) -> str: ...
 
     async def run(
-        self, code: str, *, wall_s: float | None = None, deadline: float | None = None
+        self,
+        code: str,
+        *,
+        wall_s: float | None = None,
+        deadline: float | None = None,
+        files: Mapping[str, bytes] | None = None,
     ) -> ExecResult:
-        """Runs one cell. `wall_s` replaces the session's own limit for this cell. An uncaught exception is an
-        `error` and leaves the session alive, and so does a `timeout` if the cell stops when it is interrupted
+        """Runs one cell. `wall_s` replaces the session's own limit for this cell. `files` are written before
+        it runs, within the limits that the session was opened with. An uncaught exception is an `error` and
+        leaves the session alive, and so does a `timeout` if the cell stops when it is interrupted
         (KeyboardInterrupt). A cell that exits, crashes or is killed still has a result; the session is then
         lost."""
         ...

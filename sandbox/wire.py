@@ -5,9 +5,13 @@ tests and benchmarks hold against it.
 """
 
 import struct
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
-from rocstar.sandbox.types import MAX_TEXT_BYTES, ExecRequest, Limits, SandboxError, Status
+from rocstar.sandbox import files as program_files
+from rocstar.sandbox.types import LIMIT_BOUNDS, MAX_TEXT_BYTES, ExecRequest, Limits, SandboxError, Status
 
 RUN, CANCEL, OPEN, CELL, BRANCH, CLOSE, PING = 1, 2, 3, 4, 5, 6, 7
 HELLO, FATAL, RESULT, FAILED, OPENED, GONE, ZYGOTE, PONG = 16, 17, 18, 19, 20, 21, 22, 23
@@ -19,6 +23,8 @@ STDOUT_TRUNCATED, STDERR_TRUNCATED, HAS_VALUE = 8, 16, 32
 
 FAILURES = {1: "child_start", 2: "cancelled", 3: "session_lost", 4: "full", 5: "cannot_branch"}
 GONE_REASONS = {1: "died", 2: "evicted", 3: "expired", 4: "closed"}
+
+NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 
 _HEADER = struct.Struct("=IB")
 _RUN = struct.Struct("=QQQQQQQBBQII")
@@ -46,10 +52,30 @@ def encode_text(name: str, text: str, errors: str) -> bytes:
 
 def encode_run(call_id: int, request: ExecRequest, flavour: int) -> bytes:
     """Lone surrogates in the code reach the child, which reports them as Python does; in stdin become "?"."""
-    code = encode_text("code", request.code, "surrogatepass")
+    code = encode_code(request.code, request.files)
     stdin = encode_text("stdin", request.stdin, "replace")
-    head = _run_head(call_id, request.limits, flavour, request.seed, len(code), len(stdin))
+    limits = with_files(request.limits, request.files)
+    head = _run_head(call_id, limits, flavour, request.seed, len(code), len(stdin))
     return frame(RUN, head + code + stdin)
+
+
+def encode_code(code: str, files: Mapping[str, bytes]) -> bytes:
+    text = encode_text("code", code, "surrogatepass")
+    return program_files.pack(files, text) if files else text
+
+
+def with_files(limits: Limits, files: Mapping[str, bytes]) -> Limits:
+    """Room for what comes along beside what the program may use itself: its child holds the files twice
+    while it writes them, and keeps them as long as it lives."""
+    if not files:
+        return limits
+    memory_bytes = limits.memory_bytes + 2 * sum(map(len, files.values()))
+    return replace(
+        limits,
+        memory_bytes=min(memory_bytes, LIMIT_BOUNDS["memory_bytes"][1]),
+        file_bytes=max(limits.file_bytes, program_files.largest(files)),
+        files=min(limits.files + program_files.created(files), LIMIT_BOUNDS["files"][1]),
+    )
 
 
 def encode_open(call_id: int, limits: Limits, flavour: int, seed: int | None) -> bytes:
@@ -73,8 +99,10 @@ def _run_head(call_id: int, limits: Limits, flavour: int, seed: int | None, code
     )
 
 
-def encode_cell(call_id: int, session: int, code: str, wall_s: float) -> bytes:
-    text = encode_text("code", code, "surrogatepass")
+def encode_cell(
+    call_id: int, session: int, code: str, wall_s: float, files: Mapping[str, bytes] = NO_FILES
+) -> bytes:
+    text = encode_code(code, files)
     return frame(CELL, _CELL.pack(call_id, session, round(wall_s * 1e6), len(text)) + text)
 
 

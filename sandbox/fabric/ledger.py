@@ -64,7 +64,9 @@ class Call:
     @property
     def weight(self) -> int:
         """About how many characters it takes in an entry."""
-        return 64 + len(self.request.code) + len(self.request.stdin)
+        request = self.request
+        files = sum(2 * len(content) for content in request.files.values())
+        return 64 + len(request.code) + len(request.stdin) + files
 
 
 @dataclass(slots=True)

@@ -1,7 +1,8 @@
 """What travels through Redis: entries of calls to the workers, answers back to the client. Pure functions.
 
     entry    {"v", "flavour", "limits": [{...}],
-              "calls": [[id, remaining_s, code, stdin, limits index, seed]]}
+              "calls": [[id, remaining_s, code, stdin, limits index, seed, {file: base64}]]}
+                        the last one only of calls with files
     answers  {"v", "refs": [entry ref], "fields": [...], "results": [[ref index, id, field values...]],
               "errors": [[ref index, id or null, message, kind, retryable]]}
 
@@ -10,6 +11,7 @@ per message: nodes of different versions notice each other instead of mixing fie
 """
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -61,7 +63,9 @@ def encode_entry(calls: Sequence[WireCall]) -> bytes:
     for call in calls:
         request = call.request
         number = limits.setdefault(request.limits, len(limits))
-        rows.append([call.id, call.remaining_s, request.code, request.stdin, number, request.seed])
+        row = [call.id, call.remaining_s, request.code, request.stdin, number, request.seed]
+        files = {name: b64encode(content).decode() for name, content in request.files.items()}
+        rows.append([*row, files] if files else row)
     tables = [{name: getattr(limit, name) for name in _LIMIT_FIELDS} for limit in limits]
     return _dump({"v": VERSION, "flavour": flavours.pop(), "limits": tables, "calls": rows})
 
@@ -77,16 +81,25 @@ def decode_entry(blob: bytes) -> list[WireCall]:
                 id=call_id,
                 remaining_s=remaining_s,
                 request=ExecRequest(
-                    code=code, stdin=stdin, limits=limits[number], flavour=flavour, seed=seed
+                    code=code,
+                    stdin=stdin,
+                    limits=limits[number],
+                    flavour=flavour,
+                    seed=seed,
+                    files=_files(*files),
                 ),
             )
-            for call_id, remaining_s, code, stdin, number, seed in message["calls"]
+            for call_id, remaining_s, code, stdin, number, seed, *files in message["calls"]
         ]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise WireError(f"an entry that this version of rocstar cannot read: {error}") from error
     if not calls:
         raise WireError("an entry without calls")
     return calls
+
+
+def _files(encoded: dict[str, str] | None = None) -> dict[str, bytes]:
+    return {name: b64decode(text, validate=True) for name, text in (encoded or {}).items()}
 
 
 def encode_answers(answers: Iterable[Answer]) -> bytes:

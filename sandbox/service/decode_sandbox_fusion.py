@@ -5,6 +5,7 @@ import binascii
 from dataclasses import dataclass
 from typing import Any
 
+from rocstar.sandbox import files as program_files
 from rocstar.sandbox.service.decode import Rules, check_text
 from rocstar.sandbox.service.errors import Refused
 from rocstar.sandbox.service.schema import Details, parse_body
@@ -44,6 +45,7 @@ LANGUAGES = (
 KERNELS = ("python3",)
 MAX_CELLS = 1000
 MAX_FILES = 32
+"""Given and fetched; how large they may be together is `files.MAX_FILES_BYTES`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,14 +181,25 @@ def _files(details: Details, raw: dict[str, str | None]) -> dict[str, bytes]:
     for name, text in raw.items():
         if text is None:  # that API skips them
             continue
-        if not _is_plain(name):
-            details.add("value_error", ("files", name), "give a path below the working directory", None)
+        if fault := program_files.fault_of(name):
+            details.add("value_error", ("files", name), fault, None)
             continue
         try:
             files[name] = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
             details.add("value_error", ("files", name), "the content is not base64", None)
+    if name := program_files.clash(files):
+        details.add("value_error", ("files", name), "it is a directory of another file", None)
+    _check_size(details, files)
     return files
+
+
+def _check_size(details: Details, files: dict[str, bytes]) -> None:
+    total, most = sum(map(len, files.values())), program_files.MAX_FILES_BYTES
+    if total > most:
+        largest = max(files, key=lambda name: len(files[name]))
+        msg = f"the files have {total} bytes together; at most {most} bytes are taken"
+        details.add("too_long", ("files", largest), msg, None, actual_length=total, max_length=most)
 
 
 def _names(details: Details, names: list[str]) -> list[str]:
@@ -194,18 +207,7 @@ def _names(details: Details, names: list[str]) -> list[str]:
         msg = f"List should have at most {MAX_FILES} items after validation, not {len(names)}"
         details.add("too_long", ("fetch_files",), msg, None, field_type="List", max_length=MAX_FILES)
     for name in names:
-        if not _is_plain(name):
-            details.add("value_error", ("fetch_files",), "give paths below the working directory", None)
+        if fault := program_files.fault_of(name):
+            details.add("value_error", ("fetch_files",), fault, None)
     details.raise_if_any()
     return names
-
-
-def _is_plain(name: str) -> bool:
-    """A relative path that stays below the working directory, in printable text."""
-    return (
-        bool(name)
-        and name.isprintable()
-        and not name.startswith("/")
-        and ".." not in name.split("/")
-        and len(name) < 200
-    )

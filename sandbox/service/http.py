@@ -20,6 +20,7 @@ FAILURE_STATUS = {
     "unknown_flavour": 400,
     "missing_import": 501,
     "no_isolation": 501,
+    "no_scratch": 501,
     "no_sessions": 501,
 }
 """HTTP status by kind of SandboxError; 503 if another may pass, 500 if not."""

@@ -1,8 +1,7 @@
 """SandboxFusion's dialect: /run_code and /run_jupyter, for Python and C++.
 
-Files of a request are written by a few lines of Python that run in the sandbox before the program, and
-fetched by a few after it, which hand them over as the value of a trailing expression. A session runs the
-notebook.
+Files of a request are the sandbox's own (`ExecRequest.files`). They are fetched by a few lines of Python that
+run after the program and hand them over as the value of a trailing expression. A session runs the notebook.
 """
 
 import ast
@@ -11,6 +10,7 @@ import base64
 import binascii
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
@@ -35,21 +35,11 @@ from rocstar.sandbox.types import (
     SessionSandbox,
     Status,
 )
+from rocstar.sandbox.wire import NO_FILES, with_files
 
 RETRYABLE_STATUS = 504
 """HTTP status of a failure of ours that may pass: the one that this API's clients retry."""
 
-_WRITE = """\
-def _rocstar_write(files):
-    import base64, os
-    for name, text in files.items():
-        if os.path.dirname(name):
-            os.makedirs(os.path.dirname(name), exist_ok=True)
-        with open(name, "wb") as file:
-            file.write(base64.b64decode(text))
-_rocstar_write({files!r})
-del _rocstar_write
-"""
 _FETCH = """
 def _rocstar_fetch(names):
     import base64, json, os
@@ -103,8 +93,8 @@ class SandboxFusion:
 
     def _request(self, run: CodeRun) -> ExecRequest:
         flavour = "cpp" if run.language == "cpp" else self._rules.choose(run.code)
-        code = run.code if run.language == "cpp" else _with_files(run)
-        return ExecRequest(code=code, stdin=run.stdin, limits=run.limits, flavour=flavour)
+        code = run.code if run.language == "cpp" else _with_fetch(run)
+        return ExecRequest(code=code, stdin=run.stdin, limits=run.limits, flavour=flavour, files=run.files)
 
     async def run_jupyter(self, request: web.Request) -> web.Response:
         run = decode_run_jupyter(await self._read_body(request), self._rules)
@@ -118,13 +108,14 @@ class SandboxFusion:
         loop = asyncio.get_running_loop()
         start_s = loop.time()
         flavour = self._rules.choose("\n".join(run.cells))
-        session = await self._sandbox.open_session(flavour=flavour, limits=run.limits)
+        limits = with_files(run.limits, run.files)
+        session = await self._sandbox.open_session(flavour=flavour, limits=limits)
         cells: list[dict[str, Any]] = []
         files: dict[str, str] = {}
         status, message = "Finished", ""
         try:
             if run.files:
-                await _must(session, _write_files(run.files))
+                await _must(session, "", run.files)
             for source in run.cells:
                 left_s = run.total_timeout_s - (loop.time() - start_s)
                 result = await session.run(source, wall_s=_cell_wall_s(run, left_s)) if left_s > 0 else None
@@ -158,29 +149,20 @@ def _cell_wall_s(run: JupyterRun, left_s: float) -> float:
     return max(0.001, min(left_s, run.cell_timeout_s or left_s))
 
 
-async def _must(session: Session, code: str) -> ExecResult:
+async def _must(session: Session, code: str, files: Mapping[str, bytes] = NO_FILES) -> ExecResult:
     """Runs a cell of ours. Raises SandboxError if it fails: no files can be written here, say."""
-    result = await session.run(code)
+    result = await session.run(code, files=files)
     if result.status is not Status.OK:
         reason = result.stderr.strip().rpartition("\n")[2]
         raise SandboxError(f"the files could not be handled: {reason}", kind="files", retryable=False)
     return result
 
 
-def _with_files(run: CodeRun) -> str:
-    if not run.files and not run.fetch_files:
+def _with_fetch(run: CodeRun) -> str:
+    if not run.fetch_files:
         return run.code + SCRIPT_END
     # The program is one statement of ours, so that its own line numbers stay right.
-    return (
-        (_write_files(run.files) if run.files else "")
-        + _RUN % run.code
-        + (_FETCH % run.fetch_files if run.fetch_files else SCRIPT_END)
-    )
-
-
-def _write_files(files: dict[str, bytes]) -> str:
-    encoded = {name: base64.b64encode(content).decode() for name, content in files.items()}
-    return _WRITE.replace("{files!r}", repr(encoded))
+    return _RUN % run.code + _FETCH % run.fetch_files
 
 
 def _fetched(value: str | None) -> dict[str, str]:

@@ -39,7 +39,13 @@ ids = st.integers(1, (1 << 63) - 1)
 def requests(flavour: str) -> st.SearchStrategy[ExecRequest]:
     seeds = st.none() | st.integers(0, (1 << 64) - 1)
     return st.builds(
-        ExecRequest, code=texts, stdin=texts, limits=limits, seed=seeds, flavour=st.just(flavour)
+        ExecRequest,
+        code=texts,
+        stdin=texts,
+        limits=limits,
+        seed=seeds,
+        flavour=st.just(flavour),
+        files=st.dictionaries(st.sampled_from(["a", "b/c", "é"]), st.binary(max_size=9), max_size=2),
     )
 
 
@@ -111,7 +117,8 @@ def test_other_fields_are_refused() -> None:
 
 def test_no_field_of_a_request_is_forgotten() -> None:
     """A new field has to be sent too, or a worker would silently run something else."""
-    assert {field.name for field in fields(ExecRequest)} == {"code", "stdin", "limits", "flavour", "seed"}
+    sent = {"code", "stdin", "limits", "flavour", "seed", "files"}
+    assert {field.name for field in fields(ExecRequest)} == sent
 
 
 def test_an_entry_has_one_flavour() -> None:

@@ -1,9 +1,11 @@
 """SandboxFusion's dialect over a fake sandbox. The fields are those of its `sandbox_api.py` at 469de08."""
 
+import base64
 from typing import Any
 
 import pytest
 
+from rocstar.sandbox.files import MAX_FILES_BYTES
 from rocstar.sandbox.service.decode_code_judge import SCRIPT_END
 from rocstar.sandbox.testing import FakeSandbox, error, ok, signaled, timeout
 from rocstar.sandbox.types import ExecResult, SandboxError
@@ -110,6 +112,8 @@ async def test_another_language_is_refused_in_the_schema(serve: Any, language: s
         ({"files": {"../a": ""}}, "value_error", ["files", "../a"]),
         ({"files": {"/etc/a": ""}}, "value_error", ["files", "/etc/a"]),
         ({"files": {"a": "%%%"}}, "value_error", ["files", "a"]),
+        ({"files": {"a": "", "a/b": ""}}, "value_error", ["files", "a"]),
+        ({"files": {"a/./b": ""}}, "value_error", ["files", "a/./b"]),
         ({"fetch_files": ["../../etc/passwd"]}, "value_error", ["fetch_files"]),
         ({"fetch_files": [1]}, "string_type", ["fetch_files", 0]),
     ],
@@ -118,6 +122,22 @@ async def test_mistakes_name_the_field(serve: Any, fields: Any, kind: str, loc: 
     status, answer = await run(serve, ok(), **fields)
     assert status == 422
     assert [(detail["type"], detail["loc"]) for detail in answer["detail"]] == [(kind, ["body", *loc])]
+
+
+@pytest.mark.parametrize("path", ["/run_code", "/run_jupyter"])
+async def test_files_above_the_limit_are_refused_by_a_message_that_names_it(serve: Any, path: str) -> None:
+    half = base64.b64encode(b"x" * (MAX_FILES_BYTES // 2)).decode()
+    body = {"code": "x", "language": "python", "cells": ["x"], "files": {"a": half, "b": half}}
+    fake = FakeSandbox({}, otherwise=ok())
+    async with serve(fake) as service:
+        assert (await service.post(path, body))[0] == 200
+        status, answer = await service.post(path, {**body, "files": {"a": half, "b": half, "c": "eA=="}})
+    (detail,) = answer["detail"]
+    assert (status, detail["type"], detail["input"]) == (422, "too_long", None)
+    assert detail["msg"] == "the files have 33554433 bytes together; at most 33554432 bytes are taken"
+    given = fake.requests[0]
+    assert {name: len(content) for name, content in given.files.items()} == dict.fromkeys("ab", 16 << 20)
+    assert len(given.code) < 100, "the files are no part of the program's text"
 
 
 @pytest.mark.parametrize("body", [{}, [], {"code": "x"}, {"language": "python"}])

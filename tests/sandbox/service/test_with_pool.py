@@ -1,6 +1,7 @@
 """The service over the real pool: what clients of each dialect see of real programs."""
 
 import asyncio
+import base64
 import json
 import os
 import signal
@@ -176,6 +177,21 @@ async def test_files_of_sandbox_fusion_go_in_and_out(service: Any) -> None:
     body = {"cells": ["print(open('in/a.txt').read())"], "files": files, "fetch_files": ["in/a.txt"]}
     _, answer = await service.post("/run_jupyter", body)
     assert (answer["cells"][0]["stdout"], answer["files"]) == ("hello\n", files)
+
+
+async def test_a_large_file_arrives_and_the_programs_mistakes_show_nothing_of_it(service: Any) -> None:
+    _, probe = await service.post("/v1/run", {"code": "open('a', 'w').close()"})
+    if probe["status"] != "ok":
+        pytest.skip("programs have no scratch directory without Landlock")
+    files = {"large": base64.b64encode(b"x" * (9 << 20)).decode()}
+    body = {"code": "import os\nprint(os.path.getsize('large'))\n1 / 0", "language": "python", "files": files}
+    _, answer = await service.post("/run_code", body)
+    result = answer["run_result"]
+    assert (result["stdout"], result["return_code"]) == (f"{9 << 20}\n", 1)
+    assert len(result["stderr"]) < 300 and "ZeroDivisionError" in result["stderr"], result["stderr"][:1000]
+    cells = ["import os", "os.path.getsize('large')"]
+    _, answer = await service.post("/run_jupyter", {"cells": cells, "files": files})
+    assert answer["cells"][1]["display"] == [{"text/plain": str(9 << 20)}]
 
 
 async def test_the_pools_numbers_are_in_the_metrics(service: Any) -> None:

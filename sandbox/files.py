@@ -1,0 +1,95 @@
+"""Files that a program finds in its directory: checked and packed by the pool, written by the child.
+
+    code sent = 0xFF | u32 number of files | (u32 name, u64 content | name, content)... | the program
+
+No UTF-8 begins with 0xFF, so a program never passes for a pack. The child writes them as the program's own
+user, within the program's own limits, before the program exists: nothing of it shows in a traceback. The
+zygote imports this module, so it imports nothing that the zygote would not have.
+"""
+
+import os
+from collections.abc import Mapping
+
+MARK = b"\xff"
+MAX_FILES = 64
+MAX_FILES_BYTES = 32 << 20
+"""Of all files of one request together: a frame must stay far below the zygote's own memory."""
+
+MAX_NAME_BYTES = 200
+
+
+def check(files: Mapping[str, bytes]) -> None:
+    """Raises TypeError or ValueError for files that no program can be given."""
+    if type(files) is dict and not files:
+        return
+    if not isinstance(files, Mapping):
+        raise TypeError(f"files is of type {type(files).__name__}; give a dict of names to bytes")
+    if len(files) > MAX_FILES:
+        raise ValueError(f"files has {len(files)} entries; at most {MAX_FILES} are sent")
+    for name, content in files.items():
+        if not isinstance(name, str) or not isinstance(content, bytes):
+            raise TypeError(
+                f"files has {type(name).__name__} to {type(content).__name__}; give a dict of str to bytes"
+            )
+        if why := fault_of(name):
+            raise ValueError(f"files has the name {name[:MAX_NAME_BYTES]!r}: {why}")
+    if name := clash(files):
+        raise ValueError(f"files has {name!r} both as a file and as a directory")
+    total = sum(map(len, files.values()))
+    if total > MAX_FILES_BYTES:
+        raise ValueError(f"files has {total} bytes; at most {MAX_FILES_BYTES} bytes are sent")
+
+
+def fault_of(name: str) -> str:
+    """Why a name is none of a file below the working directory; empty when it is one."""
+    if not name or name.startswith("/") or any(part in ("", ".", "..") for part in name.split("/")):
+        return "give a path below the working directory"
+    if not name.isprintable():
+        return "give printable characters"
+    if len(name.encode()) > MAX_NAME_BYTES:
+        return f"give at most {MAX_NAME_BYTES} bytes"
+    return ""
+
+
+def clash(files: Mapping[str, bytes]) -> str:
+    """A name that is a file and a directory of another one; empty when there is none."""
+    return next((name for name in _folders(files) if name in files), "")
+
+
+def created(files: Mapping[str, bytes]) -> int:
+    """How many files and directories writing them creates."""
+    return len(files) + len(_folders(files))
+
+
+def largest(files: Mapping[str, bytes]) -> int:
+    return max(map(len, files.values()), default=0)
+
+
+def _folders(files: Mapping[str, bytes]) -> list[str]:
+    parts = (name.split("/")[:-1] for name in files)
+    return sorted({"/".join(folders[:n]) for folders in parts for n in range(1, len(folders) + 1)})
+
+
+def pack(files: Mapping[str, bytes], code: bytes) -> bytes:
+    """What is sent in the place of `code`."""
+    pieces = [MARK, len(files).to_bytes(4, "little")]
+    for name, content in files.items():
+        encoded = name.encode()
+        pieces += [len(encoded).to_bytes(4, "little"), len(content).to_bytes(8, "little"), encoded, content]
+    return b"".join((*pieces, code))
+
+
+def unpack_here(packed: bytes) -> bytes:
+    """In the child: writes the files into the working directory and returns the program. Raises OSError."""
+    view, at = memoryview(packed), 5
+    for _ in range(int.from_bytes(view[1:at], "little")):
+        end = at + 12 + int.from_bytes(view[at : at + 4], "little")
+        name = str(view[at + 12 : end], "utf-8")
+        size, at = int.from_bytes(view[at + 4 : at + 12], "little"), end
+        if folder := os.path.dirname(name):
+            os.makedirs(folder, exist_ok=True)
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        while at < end + size:
+            at += os.write(fd, view[at : end + size])
+        os.close(fd)
+    return packed[at:]
