@@ -8,12 +8,12 @@ import difflib
 import json
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from rocstar.sandbox.scan import flavour_for
 from rocstar.sandbox.service.errors import Refused, TooLarge, Unparsable
-from rocstar.sandbox.types import DEFAULT_LIMITS, MAX_TEXT_BYTES, ExecRequest, Limits
+from rocstar.sandbox.types import DEFAULT_LIMITS, LIMIT_BOUNDS, MAX_TEXT_BYTES, ExecRequest, Limits
 
 AUTO = "auto"
 """The flavour of a call that names none: chosen by what the program imports."""
@@ -37,6 +37,12 @@ class Rules:
     max_wall_s: float = 3600.0
     max_memory_bytes: int = 64 << 30
     default_limits: Limits = field(default=DEFAULT_LIMITS)
+
+    def bounds_of(self, limit: str) -> tuple[Any, Any]:
+        """The least and the most of a field of Limits."""
+        low, high = LIMIT_BOUNDS[limit]
+        most = {"wall_s": self.max_wall_s, "memory_bytes": self.max_memory_bytes}
+        return low, min(high, most.get(limit, high))
 
     def choose(self, code: str) -> str:
         """The flavour that suits a program."""
@@ -230,30 +236,27 @@ def _limits(value: Any, prefix: str, rules: Rules) -> Limits:
     where = prefix + "limits"
     _object(value, where, LIMIT_FIELDS)
     try:
-        limits = Limits(**value)
+        limits = replace(rules.default_limits, **value)
     except (TypeError, ValueError, OverflowError):
-        raise _faulty_limit(value, where) from None
-    if limits.wall_s > rules.max_wall_s:
-        raise Refused(
-            f"{where}.wall_s is {limits.wall_s}; this service allows {rules.max_wall_s}",
-            field=where + ".wall_s",
-        )
-    if limits.memory_bytes > rules.max_memory_bytes:
-        raise Refused(
-            f"{where}.memory_bytes is {limits.memory_bytes}; this service allows {rules.max_memory_bytes}",
-            field=where + ".memory_bytes",
-        )
+        raise _faulty_limit(value, where, rules) from None
+    if limits.wall_s > rules.max_wall_s or limits.memory_bytes > rules.max_memory_bytes:
+        raise _faulty_limit(value, where, rules)
     return limits
 
 
-def _faulty_limit(values: Mapping[str, Any], where: str) -> Refused:
+def _faulty_limit(values: Mapping[str, Any], where: str, rules: Rules) -> Refused:
+    """The first that is none, or beyond what this service takes."""
     for name, value in values.items():
-        try:
-            Limits(**{name: value})
-        except (TypeError, ValueError) as error:
-            return Refused(f"{where}.{_shortened(str(error))}", field=f"{where}.{name}")
-        except OverflowError:  # an integer beyond all floats
-            return Refused(f"{where}.{name} is a huge number", field=f"{where}.{name}")
+        low, high = rules.bounds_of(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            fault = "give a number"
+        elif not low <= value <= high:
+            fault = f"this service takes {low} to {high}"
+        elif isinstance(value, float) and name != "wall_s":
+            fault = "give a whole number"
+        else:
+            continue
+        return Refused(f"{where}.{name} is {_shown(value)}; {fault}", field=f"{where}.{name}")
     raise AssertionError("limits that are each right are right together")
 
 
@@ -292,7 +295,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, int) and value.bit_length() > 200:
         return "a huge number"
     return repr(value)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 300 else text[:300] + "..."

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rocstar.sandbox.service.decode import Rules
 from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError
 
@@ -222,3 +223,36 @@ async def test_the_description_names_every_native_route(serve: Any) -> None:
         routes = {resource.canonical for resource in service.service.app.router.resources()}
     assert set(described["paths"]) == {path for path in routes if path.startswith("/v1/")} - {"/v1/ping"}
     assert set(described["components"]["schemas"]["Result"]["properties"]) == set(ok().to_json())
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"wall_s": 100000}, "limits.wall_s is 100000; this service takes 0.001 to 20.0"),
+        ({"wall_s": 30.0}, "limits.wall_s is 30.0; this service takes 0.001 to 20.0"),
+        ({"wall_s": 0}, "limits.wall_s is 0; this service takes 0.001 to 20.0"),
+        ({"memory_bytes": 1 << 50}, f"is {1 << 50}; this service takes {1 << 20} to {1 << 30}"),
+        ({"memory_bytes": 2 << 30}, f"is {2 << 30}; this service takes {1 << 20} to {1 << 30}"),
+        ({"cpu_s": 100000}, "limits.cpu_s is 100000; this service takes 1 to 86400"),
+        ({"output_bytes": 1 << 40}, f"this service takes 0 to {64 << 20}"),
+        ({"files": 1.0}, "limits.files is 1.0; give a whole number"),
+        ({"wall_s": "4"}, "limits.wall_s is '4'; give a number"),
+    ],
+)
+async def test_a_limit_out_of_bounds_is_told_those_of_this_service(
+    serve: Any, limits: dict[str, Any], message: str
+) -> None:
+    rules = Rules(flavours=("stdlib",), max_wall_s=20.0, max_memory_bytes=1 << 30)
+    async with serve(echo(), rules=rules) as service:
+        for path, body in (("/v1/run", {"code": "x"}), ("/v1/sessions", {})):
+            status, answer = await service.post(path, {**body, "limits": limits})
+            assert (status, message in answer["error"]["message"]) == (400, True), answer
+
+
+async def test_limits_that_are_not_named_are_the_services_own(serve: Any) -> None:
+    own = Limits(memory_bytes=200 << 20)
+    rules = Rules(flavours=("stdlib",), max_memory_bytes=200 << 20, default_limits=own)
+    fake = echo()
+    async with serve(fake, rules=rules) as service:
+        status, _ = await service.post("/v1/run", {"code": "x", "limits": {"wall_s": 1.0}})
+    assert (status, fake.requests[0].limits) == (200, Limits(wall_s=1.0, memory_bytes=200 << 20))
