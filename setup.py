@@ -68,6 +68,7 @@ setup(
     ],
     package_dir={f"rocstar.{folder}": folder for folder in FOLDERS},
     package_data={
+        "": ["py.typed"],
         "rocstar.engine": ["templates/*"],
         "rocstar.engine.inference": ["*.pyi"],
         "rocstar.sandbox": ["*.pyi"],

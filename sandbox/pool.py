@@ -63,6 +63,15 @@ def seed_of(request: ExecRequest) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
+def request_of(code: object) -> ExecRequest:
+    """Raises TypeError that says what to pass."""
+    if not isinstance(code, str):
+        raise TypeError(
+            f"a program is of type {type(code).__name__}; give its code as a str, or an ExecRequest"
+        )
+    return ExecRequest(code=code)
+
+
 class SandboxPool:
     """Runs programs in confined children of warm zygotes. Use it as an async context manager.
 
@@ -131,12 +140,13 @@ class SandboxPool:
             self._keeper, window=2 * live + 8, max_queued=max_queued, unclaimed=self._unclaimed
         )
         self._sessions = OpenSessions(self._calls, self._keeper)
-        self._closed = False
+        self._started = self._closed = False
         self.zygotes: dict[str, list[int]] = {name: [] for name in options.flavours}
         """Pids, the living and the replaced, oldest first."""
 
     async def __aenter__(self) -> Self:
         await self._keeper.start()
+        self._started = True
         return self
 
     async def __aexit__(
@@ -189,21 +199,27 @@ class SandboxPool:
 
     # --- calls -------------------------------------------------------------------------------------------
 
-    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
-        """Runs one program. `deadline`: absolute `loop.time()`. Raises SandboxError for failures of ours."""
+    async def run(self, request: ExecRequest | str, *, deadline: float | None = None) -> ExecResult:
+        """Runs one program; a str is `ExecRequest(code=...)`. `deadline`: absolute `loop.time()`. Raises
+        SandboxError for failures of ours."""
+        if not isinstance(request, ExecRequest):
+            request = request_of(request)
         result: ExecResult = await self._calls.perform(self._call_of(request), deadline)
         return result
 
     def run_batch(
-        self, requests: Sequence[ExecRequest], *, deadline: float | None = None
+        self, requests: Sequence[ExecRequest | str], *, deadline: float | None = None
     ) -> AsyncGenerator[tuple[int, ExecResult | SandboxError], None]:
-        """See BatchSandbox."""
-        return self._calls.perform_all(requests, self._call_of, deadline)
+        """See BatchSandbox; each request as in `run`."""
+        if isinstance(requests, str):
+            raise TypeError("run_batch takes a list of programs; for a single one use run(code)")
+        given = [item if isinstance(item, ExecRequest) else request_of(item) for item in requests]
+        return self._calls.perform_all(given, self._call_of, deadline)
 
     async def open_session(
         self,
         *,
-        flavour: str = "stdlib",
+        flavour: str = AUTO,
         limits: Limits = DEFAULT_LIMITS,
         seed: int | None = None,
         deadline: float | None = None,
@@ -239,6 +255,9 @@ class SandboxPool:
         )
 
     def _flavour(self, name: str, code: str) -> str:
+        if not self._started:
+            message = "the sandbox pool has not been started; use `async with SandboxPool() as pool`"
+            raise SandboxError(message, kind="closed", retryable=False)
         if name == AUTO:
             from rocstar.sandbox.scan import flavour_for
 

@@ -17,6 +17,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -106,6 +107,7 @@ class Supervisor(asyncio.Protocol):
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
+        self._socket: socket.socket
         self._process: subprocess.Popen[bytes]
         self.facts: dict[str, Any] = {}
 
@@ -126,6 +128,7 @@ class Supervisor(asyncio.Protocol):
     async def start(self) -> None:
         """Returns once every flavour is warm. Raises SandboxError; the process is gone then."""
         ours, theirs = socket.socketpair()
+        self._socket = ours
         with theirs:
             self._process = self._spawn(theirs.fileno(), ours)
         ours.setblocking(False)
@@ -157,6 +160,8 @@ class Supervisor(asyncio.Protocol):
     async def close(self) -> None:
         """Ends the process and all its children; returns when they are gone."""
         if self._transport is not None and not self._lost.done():
+            with suppress(OSError):  # a process that was forked from this one may hold the socket open
+                self._socket.shutdown(socket.SHUT_RDWR)
             self._transport.abort()  # a supervisor that hangs would never take what is still to be sent
             await self._lost
         if not self._hello.done():

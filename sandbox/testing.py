@@ -122,7 +122,7 @@ class FakeSandbox:
                 yield index, error
 
     async def open_session(
-        self, *, flavour: str = "stdlib", limits: Limits = DEFAULT_LIMITS, seed: int | None = None
+        self, *, flavour: str = "auto", limits: Limits = DEFAULT_LIMITS, seed: int | None = None
     ) -> "FakeSession":
         await asyncio.sleep(0)
         return self._add_session(ExecRequest(code="", flavour=flavour, limits=limits, seed=seed), [])

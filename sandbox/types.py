@@ -93,14 +93,14 @@ def check_seed(seed: int | None) -> None:
 class ExecRequest:
     """One program. `seed` fixes the random modules' state; None draws fresh entropy for every call.
 
-    flavour: "auto" chooses by what the code imports (see scan.py). files: name to content
+    flavour: "auto" chooses among those at hand by what the code imports (see scan.py). files: name to content
     of what the program finds in its directory; they and their directories count beyond `limits.files`, and
     `limits.file_bytes` is at least the largest."""
 
     code: str
     stdin: str = ""
     limits: Limits = field(default=DEFAULT_LIMITS)
-    flavour: str = "stdlib"
+    flavour: str = "auto"
     seed: int | None = None
     files: Mapping[str, bytes] = field(default_factory=dict, hash=False)
 
@@ -245,7 +245,7 @@ class SessionSandbox(BatchSandbox, Protocol):
     """A sandbox that also holds sessions."""
 
     async def open_session(
-        self, *, flavour: str = "stdlib", limits: Limits = DEFAULT_LIMITS, seed: int | None = None
+        self, *, flavour: str = "auto", limits: Limits = DEFAULT_LIMITS, seed: int | None = None
     ) -> Session:
         """Starts an interpreter. `limits.memory_bytes` holds for its life, `wall_s` for each cell."""
         ...

@@ -66,7 +66,7 @@ class SplitSandbox:
         return self._stateless.run_batch(requests, deadline=deadline)
 
     async def open_session(
-        self, *, flavour: str = "stdlib", limits: Limits = DEFAULT_LIMITS, seed: int | None = None
+        self, *, flavour: str = "auto", limits: Limits = DEFAULT_LIMITS, seed: int | None = None
     ) -> Session:
         return await self._stateful.open_session(flavour=flavour, limits=limits, seed=seed)
 

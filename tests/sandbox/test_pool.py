@@ -3,6 +3,7 @@
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -360,3 +361,25 @@ def test_world_readable_means_every_folder_above_too(tmp_path: Path) -> None:
     folder.parent.chmod(0o755)
     folder.chmod(0o711)
     assert not process.is_world_readable(str(folder))
+
+
+async def test_a_string_is_a_program() -> None:
+    async with SandboxPool() as pool:
+        assert (await pool.run("print(1)")).stdout == "1\n"
+        outcomes = {index: outcome async for index, outcome in pool.run_batch(["1", ExecRequest(code="2")])}
+    assert [outcomes[index].value for index in range(2)] == ["1", "2"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("program", [b"print(1)", None, 5])
+async def test_what_is_no_program_says_what_to_pass(program: Any) -> None:
+    with pytest.raises(TypeError, match="give its code as a str, or an ExecRequest"):
+        await SandboxPool().run(program)
+    with pytest.raises(TypeError, match="for a single one use run"):
+        SandboxPool().run_batch("print(1)")
+
+
+async def test_a_pool_that_was_not_started_says_so_and_does_not_wait_for_ever() -> None:
+    with pytest.raises(SandboxError, match="async with SandboxPool"):
+        await SandboxPool().run("1")
+    with pytest.raises(SandboxError, match="async with SandboxPool"):
+        await SandboxPool().open_session()

@@ -1,0 +1,146 @@
+"""`run`: one program, from code that is not asynchronous.
+
+    caller's thread -- run() --> thread "rocstar-sandbox" with a loop of its own --> a SandboxPool per flavour
+          <---------------------- ExecResult, or SandboxError -----------------------
+
+The thread and each pool start with the first call that needs them and end with the process. A fork gets none
+of them: its first call starts its own.
+"""
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import Future
+from contextlib import AsyncExitStack
+from functools import cache
+from importlib.util import find_spec
+from typing import TypeVar
+
+from rocstar.sandbox.flavours import FLAVOURS
+from rocstar.sandbox.pool import AUTO, SandboxPool
+from rocstar.sandbox.scan import flavour_for
+from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, ExecResult, Limits, SandboxError
+
+T = TypeVar("T")
+
+CLOSE_S = 30.0
+"""No pool takes so long to end; the process must not hang for one that does."""
+
+
+def run(
+    code: str,
+    *,
+    stdin: str = "",
+    flavour: str = AUTO,
+    limits: Limits = DEFAULT_LIMITS,
+    seed: int | None = None,
+    files: Mapping[str, bytes] | None = None,
+) -> ExecResult:
+    """Runs one program and waits for its end: for scripts, consoles and notebooks, from any thread.
+
+    The first call with a flavour takes as long as its imports. What runs many programs at a time uses a
+    SandboxPool. Raises SandboxError for failures of ours, TypeError and ValueError for what no program can be
+    given. Ctrl-C kills the program.
+    """
+    request = ExecRequest(
+        code=code,
+        stdin=stdin,
+        flavour=flavour,
+        limits=limits,
+        seed=seed,
+        files={} if files is None else files,
+    )
+    return _background().wait(request)
+
+
+@cache
+def installed_flavours() -> tuple[str, ...]:
+    """The flavours whose packages are here. Nothing is imported to find out."""
+    return tuple(name for name, flavour in FLAVOURS.items() if all(map(find_spec, flavour.packages)))
+
+
+def flavour_of(request: ExecRequest) -> str:
+    """The flavour that a pool for this one request needs."""
+    if request.flavour != AUTO:
+        return request.flavour
+    return flavour_for(request.code, installed_flavours())
+
+
+class _Background:
+    """The thread, its loop and its pools. Invariant: pools are touched by that thread alone."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._pools: dict[str, SandboxPool] = {}
+        self._opening = asyncio.Lock()
+        self._stack = AsyncExitStack()
+        self._thread = threading.Thread(target=self._serve, name="rocstar-sandbox", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    def wait(self, request: ExecRequest) -> ExecResult:
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("run() was called by its own thread, which would wait for itself")
+        call = self._send(self._run(request))
+        try:
+            return call.result()
+        except BaseException:
+            call.cancel()  # Ctrl-C: the program is killed
+            raise
+
+    def close(self) -> None:
+        if self._loop.is_closed():
+            return
+        self._send(self._stack.aclose()).result(CLOSE_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CLOSE_S)
+
+    def _send(self, work: Coroutine[None, None, T]) -> "Future[T]":
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _run(self, request: ExecRequest) -> ExecResult:
+        flavour = flavour_of(request)
+        if flavour not in FLAVOURS:
+            message = f"there is no flavour {flavour!r}; there are {', '.join(FLAVOURS)}, {AUTO}"
+            raise SandboxError(message, kind="unknown_flavour", retryable=False)
+        async with self._opening:
+            if flavour not in self._pools:
+                self._pools[flavour] = await self._stack.enter_async_context(SandboxPool((flavour,)))
+        return await self._pools[flavour].run(request)
+
+
+_lock = threading.Lock()
+_current: _Background | None = None
+
+
+def _background() -> _Background:
+    global _current
+    with _lock:
+        if _current is None:
+            _current = _Background()
+        return _current
+
+
+def close() -> None:
+    """Ends the pools of `run`; a later call starts them again. Called at the end of the process."""
+    global _current
+    with _lock:
+        ended, _current = _current, None
+    if ended is not None:
+        ended.close()
+
+
+def _forget() -> None:
+    """In a forked process: the thread is not there, and the pools are the parent's."""
+    global _current, _lock
+    _current, _lock = None, threading.Lock()
+
+
+atexit.register(close)
+os.register_at_fork(after_in_child=_forget)
