@@ -25,6 +25,7 @@ from rocstar.sandbox import pool as pools
 from rocstar.sandbox.attack_host import BAIT_VARIABLE, Host, allows_user_namespace, kill_descendants
 from rocstar.sandbox.attack_judge import PartResult, judge
 from rocstar.sandbox.attack_programs import GROUPS, Part, Program, Variant, load_programs
+from rocstar.sandbox.console import guarded
 from rocstar.sandbox.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Session, SessionLost
 
@@ -335,19 +336,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     chosen = [program for program in programs if not options.names or program.name in options.names]
     progress = sys.stderr if options.json else sys.stdout
-    try:
+
+    def attack() -> int:
         if options.breaches:
             verdicts = asyncio.run(run_breaches(chosen, progress))
         else:
             verdicts = asyncio.run(run_suite(chosen, progress, options.without))
-    except SandboxError as error:
-        print(f"rocstar sandbox: {error}", file=sys.stderr)
-        return 2
-    if options.json:
-        print(json.dumps([asdict(verdict) for verdict in verdicts]))
-    else:
-        print(table(verdicts))
-    return int(any(verdict.problems for verdict in verdicts))
+        print(json.dumps([asdict(verdict) for verdict in verdicts]) if options.json else table(verdicts))
+        return int(any(verdict.problems for verdict in verdicts))
+
+    return guarded(attack)
 
 
 if __name__ == "__main__":

@@ -1,35 +1,33 @@
 """`rocstar sandbox run`, `doctor`, `serve`, `worker` and `bench`.
 
 Exit status of `run`: the program's own; 128 + N after signal N, as in a shell; 2 for a mistake in the command
-line or a failure of the sandbox itself.
+line or a failure of the sandbox itself; 130 after Ctrl-C.
 """
 
 import argparse
 import asyncio
 import json
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rocstar.sandbox.bench import add_bench_parser
+from rocstar.sandbox.console import guarded, say
 from rocstar.sandbox.fabric_cli import add_worker_parser
 from rocstar.sandbox.flavours import FLAVOURS
 from rocstar.sandbox.service.parser import add_serve_parser
-from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, ExecResult, Limits, SandboxError, Status
+from rocstar.sandbox.types import DEFAULT_LIMITS, LIMIT_BOUNDS, ExecRequest, ExecResult, Limits, Status
 
-USAGE_ERROR = 2
+AUTO = "auto"
 SIGNAL_BASE = 128
+ATTACK_END_S = 60.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb and returns the exit status."""
     options = build_parser().parse_args(argv)
-    try:
-        status: int = options.run(options)
-    except (SandboxError, OSError, ValueError) as error:
-        print(f"rocstar sandbox: {error}", file=sys.stderr)
-        return USAGE_ERROR
-    return status
+    return guarded(lambda: int(options.run(options)))
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -46,9 +44,25 @@ def build_parser() -> argparse.ArgumentParser:
 def add_run(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = verbs.add_parser("run", help="run one program and show what it printed", description=__doc__)
     parser.add_argument("file", help="the program, or - for standard input")
-    parser.add_argument("--flavour", choices=FLAVOURS, default="stdlib", help="what is imported beforehand")
-    parser.add_argument("--wall-s", type=float, default=DEFAULT_LIMITS.wall_s, help="wall clock, seconds")
-    parser.add_argument("--memory-bytes", type=int, default=DEFAULT_LIMITS.memory_bytes, help="address space")
+    add = parser.add_argument
+    add(
+        "--flavour",
+        choices=(AUTO, *FLAVOURS),
+        default=AUTO,
+        help="what is imported beforehand (default: %(default)s, by what the program imports)",
+    )
+    add(
+        "--wall-s",
+        type=float,
+        default=DEFAULT_LIMITS.wall_s,
+        help="wall clock, seconds (default: %(default)s)",
+    )
+    add(
+        "--memory-bytes",
+        type=int,
+        default=DEFAULT_LIMITS.memory_bytes,
+        help="address space (default: %(default)s)",
+    )
     parser.add_argument("--seed", type=int, help="fix the random modules' state")
     parser.add_argument("--stdin", metavar="FILE", help="what the program reads as its standard input")
     parser.add_argument("--allow-no-isolation", action="store_true", help="run even without a seccomp filter")
@@ -64,10 +78,11 @@ def add_doctor(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.file == "-" and sys.stdin.isatty():
+        say("reading a program from the terminal until Ctrl-D")
     code = read_text(options.file)
     stdin = read_text(options.stdin) if options.stdin else ""
-    cpu_s = max(1, int(options.wall_s) + 1)
-    limits = Limits(wall_s=options.wall_s, cpu_s=cpu_s, memory_bytes=options.memory_bytes)
+    limits = limits_of(options)
     request = ExecRequest(code=code, stdin=stdin, limits=limits, flavour=options.flavour, seed=options.seed)
     result = asyncio.run(execute(request, allow_no_isolation=options.allow_no_isolation))
     if options.json:
@@ -77,18 +92,37 @@ def run(options: argparse.Namespace) -> int:
     return SIGNAL_BASE + result.signal if result.signal is not None else result.exit_code or 0
 
 
+def limits_of(options: argparse.Namespace) -> Limits:
+    """Raises ValueError naming the option."""
+    for name in ("wall_s", "memory_bytes"):
+        value, (low, high) = getattr(options, name), LIMIT_BOUNDS[name]
+        if not low <= value <= high:  # NaN neither
+            raise ValueError(f"--{name.replace('_', '-')} is {value}; give {low} to {high}")
+    cpu_s = min(int(options.wall_s) + 1, LIMIT_BOUNDS["cpu_s"][1])
+    return Limits(wall_s=options.wall_s, cpu_s=cpu_s, memory_bytes=options.memory_bytes)
+
+
 async def execute(request: ExecRequest, *, allow_no_isolation: bool) -> ExecResult:
     # The pool brings asyncio's socket machinery along, which --help does not need.
     from rocstar.sandbox.pool import SandboxPool
+    from rocstar.sandbox.running import flavour_of
 
-    pool = SandboxPool((request.flavour,), max_live=1, max_queued=0, allow_no_isolation=allow_no_isolation)
+    pool = SandboxPool(
+        (flavour_of(request),), max_live=1, max_queued=0, allow_no_isolation=allow_no_isolation
+    )
     async with pool:
         return await pool.run(request)
 
 
 def read_text(path: str) -> str:
-    """A file's text, or standard input's for '-'. Bytes that are no UTF-8 become U+FFFD."""
-    data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    """A file's text, or standard input's for '-'. Bytes that are no UTF-8 become U+FFFD. Raises ValueError
+    for one that cannot be read."""
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise ValueError(
+            f"cannot read {path}: {error.strerror}; give a file, or - for standard input"
+        ) from None
     return data.decode("utf-8", "replace")
 
 
@@ -107,6 +141,18 @@ def show(result: ExecResult) -> None:
 
 def doctor(options: argparse.Namespace) -> int:
     """Exit status 1 when no pool can start, or when an attack did not come to what it must."""
+    if options.attack:
+        return attack(["--json"] if options.json else [])
     from rocstar.sandbox import doctor as module
 
     return module.main(options)
+
+
+def attack(arguments: list[str]) -> int:
+    """A process of its own, whose environment it chooses. Ctrl-C reaches it as well: it says so once its
+    programs are gone."""
+    with subprocess.Popen([sys.executable, "-P", "-m", "rocstar.sandbox.attack", *arguments]) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            return process.wait(ATTACK_END_S)

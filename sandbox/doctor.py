@@ -12,8 +12,6 @@ import os
 import platform
 import resource
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -364,10 +362,7 @@ def kernel_version(release: str) -> tuple[int, int]:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Exit status 1 when no pool can start, or when an attack did not come to what it must."""
-    if options.attack:
-        command = [sys.executable, "-P", "-m", "rocstar.sandbox.attack"]
-        return subprocess.run([*command, *(["--json"] if options.json else [])], check=False).returncode
+    """Exit status 1 when no pool can start."""
     report = examine()
     if options.json:
         print(json.dumps(dataclasses.asdict(report), indent=2))

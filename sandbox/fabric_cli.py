@@ -1,19 +1,23 @@
 """`rocstar sandbox worker`: run calls that a service puts into Redis, on this node.
 
-It ends with status 0 after SIGTERM or SIGINT, when the running programs are answered (or handed back to Redis
-after --drain-s); a second signal ends it at once. It ends with status 2 when Redis refuses it or is away
-for --patience-s.
+It ends with status 0 after SIGTERM and 130 after Ctrl-C, when the running programs are answered (or handed
+back to Redis after --drain-s); a second signal ends it at once. It ends with status 2 when Redis refuses it
+or is away for --patience-s; until then it says every few seconds that it waits.
 """
 
 import argparse
 import asyncio
 import os
 import signal
-import sys
 from pathlib import Path
 
 from rocstar.sandbox import cpp
+from rocstar.sandbox.console import INTERRUPTED, Starting, Waiting, say
 from rocstar.sandbox.flavours import FLAVOURS
+from rocstar.sandbox.types import SandboxError
+
+REACH_S = 3.0
+"""How long a service that starts tries to reach its Redis. A worker waits for it: it may be started first."""
 
 URL_VARIABLES = ("ROCSTAR_REDIS_URL", "REDIS_URL", "REDIS_URI")
 
@@ -46,10 +50,9 @@ def redis_url(options: argparse.Namespace) -> str | None:
 
 def warn_of_password(options: argparse.Namespace) -> None:
     if options.redis and "@" in options.redis:
-        print(
-            "rocstar sandbox: the password in --redis shows in the process list; "
-            f"better use {URL_VARIABLES[0]} or --redis-file",
-            file=sys.stderr,
+        say(
+            "the password in --redis shows in the process list; "
+            f"better use {URL_VARIABLES[0]} or --redis-file"
         )
 
 
@@ -90,8 +93,7 @@ def run_worker(options: argparse.Namespace) -> int:
     if max_live < 1:
         raise ValueError(f"--max-live is {max_live}; at least 1 program must be able to run")
     warn_of_password(options)
-    uvloop.run(work(url, flavours, max_live, options))
-    return 0
+    return uvloop.run(work(url, flavours, max_live, options))
 
 
 def default_max_live() -> int:
@@ -99,19 +101,22 @@ def default_max_live() -> int:
     return max(2, len(os.sched_getaffinity(0)) * 3 // 2)
 
 
-async def work(url: str, flavours: tuple[str, ...], max_live: int, options: argparse.Namespace) -> None:
+async def work(url: str, flavours: tuple[str, ...], max_live: int, options: argparse.Namespace) -> int:
+    """The exit status."""
     # --help needs neither Redis nor the pool.
     from rocstar.sandbox.fabric import RedisWorker, as_batch
-    from rocstar.sandbox.fabric.link import PREFIX, shown
+    from rocstar.sandbox.fabric.link import PREFIX, Link, shown
     from rocstar.sandbox.pool import SandboxPool
 
     place = shown(url)
+    starting = Starting("worker", f"{', '.join(flavours)} for Redis at {place}")
+    interrupted = False
     for name in URL_VARIABLES:  # the pool starts its processes without them anyway
         os.environ.pop(name, None)
     memory = {} if options.memory_bytes is None else {"memory_bytes": options.memory_bytes}
-    async with SandboxPool(flavours, max_live=max_live, **memory) as pool:
+    async with SandboxPool(flavours, max_live=max_live, on_warm=starting.warm, **memory) as pool:
         worker = RedisWorker(
-            url,
+            Link(url, Waiting("worker", f"Redis at {place}", options.patience_s).tried),
             as_batch(pool),
             max_live,
             flavours=flavours,
@@ -123,23 +128,47 @@ async def work(url: str, flavours: tuple[str, ...], max_live: int, options: argp
         running = asyncio.create_task(worker.run())
         announcing = asyncio.create_task(announce(worker.ready, f"{worker.info} at {place}"))
 
-        def end() -> None:
-            if not worker.stop():
+        def end(by_hand: bool) -> None:
+            nonlocal interrupted
+            interrupted = interrupted or by_hand
+            if not worker.stop() or not worker.ready.is_set():  # still waiting for Redis, say
                 running.cancel()
 
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, end)
+        loop.add_signal_handler(signal.SIGTERM, end, False)
+        loop.add_signal_handler(signal.SIGINT, end, True)
         try:
             await asyncio.wait([running])
         finally:
             announcing.cancel()
             running.cancel()
-        print(f"rocstar sandbox worker: ended; {dict(worker.counters())}", file=sys.stderr, flush=True)
+        say(f"ended; {dict(worker.counters())}", "worker")
         if not running.cancelled():
             running.result()
+    return INTERRUPTED if interrupted else 0
+
+
+async def reach(url: str) -> None:
+    """Raises SandboxError of kind `fabric` when Redis does not answer within REACH_S."""
+    from rocstar.sandbox.fabric.link import Link
+
+    link = Link(url)
+    try:
+        async with asyncio.timeout(REACH_S):
+            await link.open(REACH_S)
+    except (TimeoutError, SandboxError) as error:
+        if isinstance(error, SandboxError) and not error.retryable:
+            raise
+        raise SandboxError(
+            f"Redis at {link.shown} did not answer within {REACH_S:g} s ({link.reason}); start it, mend the "
+            "URL, or leave --redis out to run everything on this node",
+            kind="fabric",
+            retryable=True,
+        ) from None
+    finally:
+        await link.close()
 
 
 async def announce(ready: asyncio.Event, what: str) -> None:
     await ready.wait()
-    print(f"rocstar sandbox worker: ready, {what}", file=sys.stderr, flush=True)
+    say(f"ready, {what}", "worker")

@@ -13,7 +13,7 @@ Who waits: a caller for room, then for its future (calls.py); nobody for the sup
 
 import hashlib
 import os
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -82,7 +82,7 @@ class SandboxPool:
     flavour. deterministic: a program without a seed gets one that follows from its text, so that the same
     call has the same random numbers each time. allow_no_isolation: start even below tier A; every result
     then says so. without: layers to leave out, for tests. cpp_command, compile_s: of the C++ flavour, see
-    cpp.py.
+    cpp.py. on_warm: told of a flavour whenever an interpreter of it is warm, while the pool starts and later.
 
     Invariants: every `run` ends in exactly one result, SandboxError or cancellation; when `run` was cancelled
     or its deadline passed, the child is killed; after the context ends no process of the pool is left.
@@ -103,6 +103,7 @@ class SandboxPool:
         without: Collection[str] = (),
         cpp_command: str = DEFAULT_COMMAND,
         compile_s: float = DEFAULT_COMPILE_S,
+        on_warm: Callable[[str], None] = lambda flavour: None,
     ) -> None:
         live = default_max_live() if max_live is None else max_live
         if live < 1 or max_queued < 0 or max_sessions < 0:
@@ -128,6 +129,7 @@ class SandboxPool:
             cpp=CppOptions(command=cpp_command, compile_s=compile_s),
         )
         self._deterministic = deterministic
+        self._on_warm = on_warm
         self._keeper = Keeper(
             options,
             on_frame=self._take_frame,
@@ -309,6 +311,7 @@ class SandboxPool:
         elif kind == wire.ZYGOTE:
             flavour, pid = wire.decode_zygote(frame[1])
             self.zygotes[self.flavours[flavour]].append(pid)
+            self._on_warm(self.flavours[flavour])
 
     def _result(self, frame: tuple[Any, ...]) -> ExecResult:
         facts = self._facts

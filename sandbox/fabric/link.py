@@ -141,16 +141,21 @@ async def limited(command: Awaitable[T]) -> T:
 class Link:
     """Invariant: `down_since` is None iff the last command of every task was answered. A server that answers
     reads and refuses writes is thereby down. `era` counts failures: Redis may have been replaced since.
+    `on_wait` is told after each failure of `open` how long it has waited, and why.
     `closing` ends the tasks even if a cancellation gets lost on the way through redis-py."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(
+        self, url: str, on_wait: Callable[[float, str], None] = lambda waited_s, reason: None
+    ) -> None:
+        self._on_wait = on_wait
         self.redis = connect(url)
         self.shown = shown(url)
         self.era = 0
         self.reconnects = 0
         self.closing = False
         self._failing: dict[str, float] = {}
-        self._reason = "no attempt has ended yet"
+        self.reason = "no attempt has ended yet"
+        """Why the last command that failed did."""
 
     @property
     def down_since(self) -> float | None:
@@ -163,12 +168,12 @@ class Link:
 
     def failed(self, task: str, error: BaseException) -> None:
         self.era += 1
-        self._reason = f"{type(error).__name__}: {error}"
+        self.reason = f"{type(error).__name__}: {error}"
         self._failing.setdefault(task, asyncio.get_running_loop().time())
 
     def error(self, waited_s: float) -> SandboxError:
         return SandboxError(
-            f"Redis at {self.shown} has not served this node for {waited_s:.1f} s ({self._reason})",
+            f"Redis at {self.shown} has not served this node for {waited_s:.1f} s ({self.reason})",
             kind="fabric",
             retryable=True,
         )
@@ -190,6 +195,7 @@ class Link:
                 self.failed("open", error)
                 if (waited_s := loop.time() - started_at) >= patience_s:
                     raise self.error(waited_s) from None
+                self._on_wait(waited_s, self.reason)
                 await backoff.wait()
             else:
                 break

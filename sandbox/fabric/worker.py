@@ -54,7 +54,7 @@ class RedisWorker:
 
     def __init__(
         self,
-        url: str,
+        url: str | Link,
         sandbox: BatchSandbox,
         capacity: int,
         *,
@@ -76,7 +76,7 @@ class RedisWorker:
         self.info = WorkerInfo(
             name=name or unique_name(), capacity=capacity, flavours=tuple(dict.fromkeys(flavours))
         )
-        self._link = Link(url)
+        self._link = url if isinstance(url, Link) else Link(url)
         self._redis = WorkerCommands(self._link, Keys(prefix), self.info)
         self._sandbox = sandbox
         self._limit = capacity + (capacity if prefetch is None else prefetch)

@@ -55,6 +55,7 @@ def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]
         default=30.0,
         help="time for calls to end after SIGTERM (default: %(default)s)",
     )
+    add("--access-log", action="store_true", help="a line per request on standard error")
     parser.set_defaults(run=_run)
 
 
@@ -65,21 +66,22 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 65_535:
-        raise argparse.ArgumentTypeError(f"{value} is no port; give 0 to 65535")
-    return value
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; give 0 to 65535")
+    return int(text)
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is too small; give at least 1")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no count; give a whole number of at least 1")
+    return int(text)
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no time; give seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; give seconds")
     return value

@@ -1,23 +1,28 @@
 """`rocstar sandbox serve`: the service as a process.
 
-    start: options -> sandbox (pool; with --redis a fabric for stateless calls) -> sockets -> "serving on"
-    stop:  SIGTERM -> no new connections, POST answers 503 -> wait for calls in flight, at most --drain-s
-           -> close the sandbox, which fails the rest with an answer -> close connections -> exit 0
-A second SIGTERM ends the waiting.
+    start: options -> is the port free? does Redis answer? -> sandbox (pool; with --redis a fabric for
+           stateless calls), a line for each flavour that is warm -> sockets -> "serving on"
+    stop:  SIGTERM or Ctrl-C -> no new connections, POST answers 503 -> wait for calls in flight, at most
+           --drain-s -> close the sandbox, which fails the rest with an answer -> close connections
+           -> exit 0, or 130 after Ctrl-C
+A second signal ends the waiting. One that comes during the start ends it.
 """
 
 import argparse
 import asyncio
 import gc
+import logging
 import os
 import resource
 import signal
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from aiohttp import web
 
+from rocstar.sandbox.console import INTERRUPTED, Starting, say
 from rocstar.sandbox.cpp import command_from
 from rocstar.sandbox.flavours import FLAVOURS
 from rocstar.sandbox.pool import SandboxPool, default_max_live, default_memory_bytes
@@ -126,34 +131,92 @@ def service_options(options: argparse.Namespace, token: str | None) -> ServiceOp
     )
 
 
+class Ending:
+    """What signals ask for. `stop`: end. `hurry`: at once. `status`: of the process then."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.stop, self.hurry = asyncio.Event(), asyncio.Event()
+        self.status = 0
+        loop.add_signal_handler(signal.SIGTERM, self._ask, 0)
+        loop.add_signal_handler(signal.SIGINT, self._ask, INTERRUPTED)
+
+    def _ask(self, status: int) -> None:
+        if self.stop.is_set():
+            self.hurry.set()
+        else:
+            self.status = status
+            self.stop.set()
+
+
 async def _serve(options: argparse.Namespace, settings: ServiceOptions, address: Address) -> int:
-    stop, hurry = asyncio.Event(), asyncio.Event()
-
-    def on_signal() -> None:
-        (hurry if stop.is_set() else stop).set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+    ending = Ending(asyncio.get_running_loop())
+    _check_free(address)
     async with AsyncExitStack() as stack:
-        sandbox = await _open_sandbox(options, settings, stack)
-        service = Service(sandbox, settings)
-        runner = web.AppRunner(service.app, access_log=None, shutdown_timeout=FAIL_S)
+        opening = asyncio.create_task(_open_sandbox(options, settings, stack))
+        if not await _opened(opening, ending.stop):
+            say("interrupted before it was ready", "serve")
+            return ending.status
+        service = Service(opening.result(), settings)
+        runner = web.AppRunner(service.app, access_log=_access_log(options), shutdown_timeout=FAIL_S)
         await runner.setup()
         try:
             site = web.TCPSite(runner, address.host, address.port, backlog=BACKLOG)
             await site.start()
             _announce(runner, settings)
             gc.freeze()  # what was imported lives as long as the process
-            await stop.wait()
+            await ending.stop.wait()
             service.draining = True
+            in_flight = service.metrics.in_flight
+            say(f"ending; {in_flight} calls in flight may end within {options.drain_s:g} s", "serve")
             await site.stop()
-            if not await _drained(service, hurry, options.drain_s):
+            if not await _drained(service, ending.hurry, options.drain_s):
                 await stack.aclose()
                 await _drained(service, asyncio.Event(), FAIL_S)
         finally:
             await runner.cleanup()
-    return 0
+    return ending.status
+
+
+async def _opened(opening: "asyncio.Task[SessionSandbox]", stop: asyncio.Event) -> bool:
+    """False when a signal came before; nothing is left of the sandbox then."""
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        if not opening.done():
+            opening.cancel()
+            await asyncio.wait((opening,))
+    return not opening.cancelled() and not stop.is_set()
+
+
+def _check_free(address: Address) -> None:
+    """Before the sandbox takes its time to start. Raises ValueError."""
+    for family, kind, proto, _, place in socket.getaddrinfo(
+        address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    ):
+        with socket.socket(family, kind, proto) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                probe.bind(place)
+            except OSError as error:
+                reason = (error.strerror or str(error)).lower()
+                raise ValueError(
+                    f"cannot listen on {address.host}:{address.port}: {reason}; give another --port or "
+                    "--host, --port 0 takes a free one"
+                ) from None
+
+
+def _access_log(options: argparse.Namespace) -> logging.Logger | None:
+    if not options.access_log:
+        return None
+    log = logging.getLogger("rocstar.sandbox.access")
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    log.handlers = [logging.StreamHandler()]
+    return log
 
 
 async def _open_sandbox(
@@ -166,12 +229,15 @@ async def _open_sandbox(
         max_sessions=options.max_sessions,
         lease_s=options.session_lease_s,
         cpp_command=command_from(os.environ),
+        on_warm=lambda flavour: starting.warm(flavour),
     )
+    flavours = ", ".join(settings.rules.flavours)
     if options.redis is None and options.redis_file is None:
+        starting = Starting("serve", flavours)
         return await stack.enter_async_context(pool)
     from rocstar.sandbox.fabric import RedisFabric
-    from rocstar.sandbox.fabric.link import PREFIX
-    from rocstar.sandbox.fabric_cli import URL_VARIABLES, redis_url, warn_of_password
+    from rocstar.sandbox.fabric.link import PREFIX, shown
+    from rocstar.sandbox.fabric_cli import URL_VARIABLES, reach, redis_url, warn_of_password
 
     url = redis_url(options)
     if url is None:
@@ -179,6 +245,8 @@ async def _open_sandbox(
     warn_of_password(options)
     for name in URL_VARIABLES:  # no child inherits it
         os.environ.pop(name, None)
+    starting = Starting("serve", f"{flavours} for sessions; other calls go to Redis at {shown(url)}")
+    await reach(url)
     fabric = await stack.enter_async_context(RedisFabric(url, prefix=options.redis_prefix or PREFIX))
     return SplitSandbox(fabric, await stack.enter_async_context(pool))
 

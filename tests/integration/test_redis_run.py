@@ -63,7 +63,7 @@ def worker(url: str, flavours: str) -> Iterator[list[str]]:
     )
     assert process.stderr is not None
     try:
-        assert "ready" in process.stderr.readline()
+        assert any("ready," in line for line in process.stderr)
         yield told
         process.send_signal(signal.SIGTERM)
         told.append(process.stderr.read())

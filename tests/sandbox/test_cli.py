@@ -1,5 +1,6 @@
 """`rocstar sandbox run` and `doctor`, as a shell sees them."""
 
+import dataclasses
 import io
 import json
 import sys
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox import cli
+from rocstar.sandbox.running import flavour_of
+from rocstar.sandbox.types import ExecRequest
 
 
 @pytest.fixture
@@ -58,8 +61,12 @@ def test_run_reads_standard_input_and_prints_json(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "/no/such/file"], "No such file"),
-        (["run", "FILE", "--wall-s", "-1"], "wall_s is -1.0"),
+        (["run", "/no/such/file"], "cannot read /no/such/file: No such file or directory; give a file, or -"),
+        (["run", "FILE", "--stdin", "/no/such/file"], "cannot read /no/such/file"),
+        (["run", "FILE", "--wall-s", "-1"], "--wall-s is -1.0; give 0.001 to 86400.0"),
+        (["run", "FILE", "--wall-s", "nan"], "--wall-s is nan; give 0.001 to 86400.0"),
+        (["run", "FILE", "--wall-s", "inf"], "--wall-s is inf; give 0.001 to 86400.0"),
+        (["run", "FILE", "--memory-bytes", "5"], "--memory-bytes is 5; give 1048576 to 70368744177664"),
         (["run", "FILE", "--seed", "-1"], "seed is -1"),
     ],
 )
@@ -70,6 +77,27 @@ def test_a_mistake_is_one_line_and_exits_2(
     assert cli.main([path if argument == "FILE" else argument for argument in arguments]) == 2
     error = capsys.readouterr().err
     assert error.startswith("rocstar sandbox: ") and message in error and error.count("\n") == 1
+
+
+def test_the_longest_wall_clock_is_taken(program: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", program("7"), "--wall-s", "86400"]) == 0
+    assert capsys.readouterr() == ("7\n", "")
+
+
+def test_the_flavour_is_chosen_by_the_imports_unless_it_is_named(program: Any) -> None:
+    parse = cli.build_parser().parse_args
+    assert parse(["run", "x"]).flavour == "auto" == ExecRequest(code="").flavour
+    request = ExecRequest(code="import numpy")
+    assert flavour_of(request) == "numeric"
+    assert flavour_of(dataclasses.replace(request, flavour="stdlib")) == "stdlib"
+
+
+@pytest.mark.parametrize("options", [["--flavour", "ruby"], ["--wall-s", "soon"]])
+def test_a_wrong_option_names_the_value(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["run", "x", *options])
+    error = capsys.readouterr().err
+    assert (stop.value.code, options[0] in error, options[1] in error) == (2, True, True)
 
 
 def test_an_unknown_verb_exits_2(capsys: pytest.CaptureFixture[str]) -> None:

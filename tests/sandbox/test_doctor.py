@@ -1,6 +1,5 @@
 """The doctor: what it says of this machine, and what it would say of others."""
 
-import argparse
 import json
 import resource
 from typing import Any
@@ -151,13 +150,19 @@ def test_kernel_versions_and_choices_are_read() -> None:
 def test_attack_runs_the_suite_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
 
-    class Done:
-        returncode = 1
+    class Process:
+        def __init__(self, command: list[str]) -> None:
+            commands.append(command)
 
-    def run(command: list[str], **_: object) -> Done:
-        commands.append(command)
-        return Done()
+        def __enter__(self) -> "Process":
+            return self
 
-    monkeypatch.setattr(doctor.subprocess, "run", run)
-    assert doctor.main(argparse.Namespace(attack=True, json=True)) == 1
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def wait(self) -> int:
+            return 1
+
+    monkeypatch.setattr(cli.subprocess, "Popen", Process)
+    assert cli.main(["doctor", "--attack", "--json"]) == 1
     assert commands[0][1:] == ["-P", "-m", "rocstar.sandbox.attack", "--json"]

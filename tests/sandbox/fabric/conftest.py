@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +233,13 @@ raise SystemExit(options.run(options))
 """
 
 
+def iter_until_ready(lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        yield line
+        if "ready," in line:
+            return
+
+
 @contextlib.contextmanager
 def worker_process(url: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     """`rocstar sandbox worker` with a real pool, ready to work."""
@@ -246,8 +253,8 @@ def worker_process(url: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     )
     assert process.stderr is not None
     try:
-        line = process.stderr.readline()
-        assert "ready" in line, line + process.stderr.read()
+        seen = [*iter_until_ready(process.stderr)]
+        assert "ready" in seen[-1], "".join(seen)
         yield process
     finally:
         process.kill()

@@ -175,20 +175,49 @@ def test_what_keeps_it_from_starting_is_one_line_and_exit_2(
 
 
 @pytest.mark.parametrize(
-    "options", [["--port", "70000"], ["--max-calls", "0"], ["--drain-s", "inf"], ["--allow-no-isolation"]]
+    "options",
+    [
+        *(["--port", "70000"], ["--port", "http"], ["--max-calls", "0"], ["--max-calls", "1.5"]),
+        *(["--drain-s", "inf"], ["--drain-s", "soon"], ["--allow-no-isolation"]),
+    ],
 )
 def test_a_wrong_option_is_exit_2(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(["serve", *options])
     assert end.value.code == 2
-    assert options[0] in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert all(word in error for word in options) and "_port" not in error and "_count" not in error
 
 
 def test_a_port_that_is_taken_is_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert cli.main(["serve", "--flavours", "stdlib", "--port", str(port)]) == 2
-    assert "address already in use" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error == (
+        f"rocstar sandbox: cannot listen on 127.0.0.1:{port}: address already in use; give another --port or "
+        "--host, --port 0 takes a free one\n"
+    ), "it is told before the sandbox starts"
+
+
+async def test_the_access_log_is_a_line_per_request_without_the_token() -> None:
+    token = "0123456789abcdef0123"
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        *SMALL,
+        "--access-log",
+        env={**os.environ, "ROCSTAR_SANDBOX_TOKEN": token},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(60):
+        line = await process.stdout.readline()
+    port = int(line.rsplit(b":", 1)[1])
+    assert (await exchange(port, "/v1/run", {"code": ""}, Authorization=f"Bearer {token}"))[0] == 200
+    process.send_signal(signal.SIGTERM)
+    _, said = await asyncio.wait_for(process.communicate(), 60)
+    assert b'"POST /v1/run HTTP/1.1" 200' in said and token.encode() not in said
 
 
 def test_help_imports_no_server() -> None:
