@@ -15,7 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
-from rocstar.sandbox.service.auth import is_authorized
+from rocstar.sandbox.service.auth import is_authorized, is_own_page
 from rocstar.sandbox.service.calls import Calls
 from rocstar.sandbox.service.code_judge import CodeJudge
 from rocstar.sandbox.service.decode import Rules
@@ -26,12 +26,13 @@ from rocstar.sandbox.service.idempotency import IdempotencyStore
 from rocstar.sandbox.service.metrics import CONTENT_TYPE, Metrics
 from rocstar.sandbox.service.native import Native
 from rocstar.sandbox.service.openapi import document
+from rocstar.sandbox.service.page import HEADERS, page
 from rocstar.sandbox.service.sandbox_fusion import SandboxFusion
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.types import ExecRequest, SandboxError, SessionSandbox, Status
 
-OPEN_PATHS = frozenset(("/healthz", "/ping"))
-"""Paths that need no token."""
+OPEN_PATHS = frozenset(("/healthz", "/ping", "/", "/docs"))
+"""Paths that need no token: they tell nothing of any program, and a browser that opens a page sends none."""
 
 READY_S = 10.0
 READY_KEPT_S = 1.0
@@ -108,6 +109,8 @@ class Service:
         app.router.add_get("/readyz", self.readyz)
         app.router.add_get("/metrics", self.show_metrics)
         app.router.add_get("/openapi.json", self.show_document)
+        app.router.add_get("/", self.show_page)
+        app.router.add_get("/docs", self.point_to_page)
         app.cleanup_ctx.append(self._background)
         return app
 
@@ -157,7 +160,8 @@ class Service:
             raise Refused(
                 "give the service's token as `Authorization: Bearer TOKEN`", status=401, kind="unauthorized"
             )
-        if options.token is None and "Origin" in request.headers:
+        origin = request.headers.get("Origin")
+        if options.token is None and origin is not None and not is_own_page(origin, request.host):
             # A page in a browser on this machine reaches loopback too, and it holds no token.
             raise Refused("requests from web pages need a token", status=403, kind="forbidden")
         if self.draining and request.method == "POST":
@@ -218,7 +222,15 @@ class Service:
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
     async def show_document(self, request: web.Request) -> web.Response:
-        return web.Response(body=to_json(document()), content_type=JSON)
+        return web.Response(body=to_json(document(self.options.rules)), content_type=JSON)
+
+    async def show_page(self, request: web.Request) -> web.Response:
+        options = self.options
+        text = page(request.host, options.rules.flavours, needs_token=options.token is not None)
+        return web.Response(text=text, content_type="text/html", headers=HEADERS)
+
+    async def point_to_page(self, request: web.Request) -> web.Response:
+        return web.Response(status=302, headers={"Location": "./"})
 
 
 def backend_stats(sandbox: object) -> dict[str, float]:

@@ -4,7 +4,9 @@ import hmac
 import ipaddress
 import socket
 from collections.abc import MutableMapping
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 TOKEN_VARIABLE = "ROCSTAR_SANDBOX_TOKEN"
 MIN_TOKEN_CHARS = 16
@@ -46,6 +48,15 @@ def is_loopback(host: str) -> bool:
     except ValueError:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         return all(ipaddress.ip_address(entry[4][0]).is_loopback for entry in found)
+
+
+def is_own_page(origin: str, host: str) -> bool:
+    """True for this service's own page, opened under a name of this machine alone. Somebody else's name may
+    be made to stand for loopback, so that it being the same twice says nothing."""
+    with suppress(ValueError):
+        name = urlsplit(f"//{host}").hostname or ""
+        return origin == f"http://{host}" and (name == "localhost" or ipaddress.ip_address(name).is_loopback)
+    return False
 
 
 def is_authorized(header: str | None, token: str | None) -> bool:

@@ -43,6 +43,7 @@ LANGUAGES = (
     *("verilog", "python_gpu", "lean", "swift", "racket"),
 )
 KERNELS = ("python3",)
+DEFAULT_S = {"compile_timeout": 10, "run_timeout": 10, "total_timeout": 45}
 MAX_CELLS = 1000
 MAX_FILES = 32
 """Given and fetched; how large they may be together is `files.MAX_FILES_BYTES`."""
@@ -97,7 +98,7 @@ def decode_run_code(body: bytes, rules: Rules) -> CodeRun:
         code=raw["code"],
         language=raw["language"],
         stdin=raw.get("stdin") or "",
-        limits=_limits(raw.get("run_timeout", 10), raw, rules),
+        limits=_limits(raw.get("run_timeout", default_s("run_timeout", rules)), raw, rules),
         files=files,
         fetch_files=_names(details, raw.get("fetch_files", [])),
     )
@@ -126,7 +127,7 @@ def decode_run_jupyter(body: bytes, rules: Rules) -> JupyterRun:
         _text(details, cell, "cells", index)
     files = _files(details, raw.get("files", {}))
     details.raise_if_any()
-    total_s = float(raw.get("total_timeout", 45))
+    total_s = float(raw.get("total_timeout", default_s("total_timeout", rules)))
     return JupyterRun(
         cells=raw["cells"],
         cell_timeout_s=float(raw.get("cell_timeout", 0)),
@@ -138,7 +139,13 @@ def decode_run_jupyter(body: bytes, rules: Rules) -> JupyterRun:
 
 
 def _number(details: Details, raw: dict[str, Any], name: str, rules: Rules) -> None:
-    details.number(raw.get(name, 10), (name,), low=0.001, high=rules.max_wall_s)
+    value = raw.get(name, default_s(name, rules))
+    details.number(value, (name,), low=0.001, high=rules.max_wall_s)
+
+
+def default_s(name: str, rules: Rules) -> float:
+    """Of a time limit that a body does not name: that API's, unless the service allows less."""
+    return min(DEFAULT_S[name], rules.max_wall_s)
 
 
 def _memory(details: Details, raw: dict[str, Any], rules: Rules) -> None:

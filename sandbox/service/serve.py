@@ -117,7 +117,10 @@ def service_options(options: argparse.Namespace, token: str | None) -> ServiceOp
         max_calls_per_batch=options.max_calls,
         max_wall_s=options.max_wall_s,
         max_memory_bytes=options.memory_bytes,
-        default_limits=Limits(memory_bytes=min(DEFAULT_LIMITS.memory_bytes, options.memory_bytes)),
+        default_limits=Limits(
+            wall_s=min(DEFAULT_LIMITS.wall_s, options.max_wall_s),
+            memory_bytes=min(DEFAULT_LIMITS.memory_bytes, options.memory_bytes),
+        ),
     )
     return ServiceOptions(
         rules=rules,

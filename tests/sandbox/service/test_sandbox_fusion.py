@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.files import MAX_FILES_BYTES
+from rocstar.sandbox.service.decode import Rules
 from rocstar.sandbox.service.decode_code_judge import SCRIPT_END
 from rocstar.sandbox.testing import FakeSandbox, error, ok, signaled, timeout
 from rocstar.sandbox.types import ExecResult, SandboxError
@@ -122,6 +123,16 @@ async def test_mistakes_name_the_field(serve: Any, fields: Any, kind: str, loc: 
     status, answer = await run(serve, ok(), **fields)
     assert status == 422
     assert [(detail["type"], detail["loc"]) for detail in answer["detail"]] == [(kind, ["body", *loc])]
+
+
+async def test_a_service_that_allows_little_time_gives_that_by_default(serve: Any) -> None:
+    fake = FakeSandbox({}, otherwise=ok())
+    async with serve(fake, rules=Rules(flavours=("stdlib",), max_wall_s=2.0)) as service:
+        assert (await service.post("/run_code", {"code": "x", "language": "python"}))[0] == 200
+        assert (await service.post("/run_jupyter", {"cells": ["x"]}))[0] == 200
+        status, _ = await service.post("/run_jupyter", {"cells": ["x"], "total_timeout": 45})
+    assert status == 422
+    assert [request.limits.wall_s <= 2.0 for request in fake.requests] == [True, True]
 
 
 @pytest.mark.parametrize("path", ["/run_code", "/run_jupyter"])

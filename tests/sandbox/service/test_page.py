@@ -1,0 +1,99 @@
+"""The page at `/`: complete in itself, and no way into it for what programs or clients write."""
+
+import base64
+import hashlib
+import re
+from typing import Any
+
+import pytest
+
+from rocstar.sandbox.service.auth import is_own_page
+from rocstar.sandbox.service.openapi import ROUTES
+from rocstar.sandbox.service.page import SCRIPT, curl, page
+from rocstar.sandbox.testing import FakeSandbox, ok
+
+TOKEN = "0123456789abcdef0123"
+
+
+async def test_it_is_one_file_that_lists_every_route(serve: Any) -> None:
+    async with serve(FakeSandbox({})) as service:
+        async with service.http.get("/docs") as answer:
+            assert (answer.url.path, answer.status, answer.content_type) == ("/", 200, "text/html")
+            text = await answer.text()
+    for route in ROUTES:
+        assert f"<code>{route.method} {route.path}</code>" in text
+    assert not re.search(r"(src|href)=.?(https?:)?//", text) and "@import" not in text
+    assert text.count("curl -s ") == 3, "an example for each dialect"
+    assert 'name="token"' not in text
+
+
+async def test_its_policy_lets_its_own_script_run_and_no_other(serve: Any) -> None:
+    async with serve(FakeSandbox({})) as service, service.http.get("/") as answer:
+        policy = answer.headers["Content-Security-Policy"].split("; ")
+        text = await answer.text()
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.S)
+    (style,) = re.findall(r"<style>(.*?)</style>", text, re.S)
+    for kind, content in (("script-src", script), ("style-src", style)):
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{kind} 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy and "unsafe" not in "".join(policy)
+    assert not re.search(r"\son\w+=|style=|javascript:", text), "what the policy would not let run"
+
+
+def test_what_a_program_wrote_becomes_text_only() -> None:
+    assert "textContent" in SCRIPT
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacent|document\.write|eval|Function\(|\.src|\.href", SCRIPT
+    )
+
+
+@pytest.mark.parametrize(
+    "hostile", ["<script>alert(1)</script>", 'x"><img src=x onerror=alert(1)>', "x'; id #"]
+)
+def test_what_a_client_calls_the_service_is_escaped(hostile: str) -> None:
+    text = page(hostile, ("stdlib", "<b>"), needs_token=False)
+    assert hostile not in text and "<img" not in text and "<b>" not in text
+    assert text.count("<script>") == 1
+
+
+async def test_with_a_token_the_page_is_open_and_asks_for_it(serve: Any) -> None:
+    async with serve(FakeSandbox({}, otherwise=ok("1\n")), token=TOKEN) as service:
+        async with service.http.get("/") as answer:
+            text = await answer.text()
+            assert answer.status == 200
+        assert 'name="token" type="password"' in text and TOKEN not in text
+        assert text.count("Authorization: Bearer $TOKEN") == 3
+        assert (await service.post("/v1/run", {"code": "x"}))[0] == 401
+
+
+async def test_its_form_may_run_programs_and_another_page_may_not(serve: Any) -> None:
+    async with serve(FakeSandbox({}, otherwise=ok("1\n"))) as service:
+        own = f"http://127.0.0.1:{service.port}"
+        for origin, status in ((own, 200), ("http://127.0.0.1:1", 403), ("null", 403), ("http://evil", 403)):
+            assert (await service.post("/v1/run", {"code": "x"}, headers={"Origin": origin}))[0] == status
+        # A name of theirs that they let stand for 127.0.0.1: origin and host agree.
+        headers = {"Origin": f"http://evil:{service.port}", "Host": f"evil:{service.port}"}
+        assert (await service.post("/v1/run", {"code": "x"}, headers=headers))[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "own"),
+    [
+        ("http://localhost:8088", "localhost:8088", True),
+        ("http://[::1]:8088", "[::1]:8088", True),
+        ("http://127.0.0.1:8088", "localhost:8088", False),
+        ("https://localhost:8088", "localhost:8088", False),
+        ("http://localhost.evil", "localhost.evil", False),
+        ("http://[::1", "[::1", False),
+        ("http://", "", False),
+    ],
+)
+def test_whose_page_it_is(origin: str, host: str, own: bool) -> None:
+    assert is_own_page(origin, host) is own
+
+
+def test_an_example_can_be_pasted() -> None:
+    (route,) = [route for route in ROUTES if route.path == "/judge"]
+    command = curl(route, "h:1", needs_token=True)
+    assert command.startswith("""curl -s http://h:1/judge -d '{"type": "python",""")
+    assert command.endswith(""" -H "Authorization: Bearer $TOKEN\"""")
