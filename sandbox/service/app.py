@@ -31,7 +31,7 @@ from rocstar.sandbox.service.sandbox_fusion import SandboxFusion
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.types import ExecRequest, SandboxError, SessionSandbox, Status
 
-OPEN_PATHS = frozenset(("/healthz", "/ping", "/", "/docs"))
+OPEN_PATHS = frozenset(("/healthz", "/ping", "/", "/docs", "/openapi.json"))
 """Paths that need no token: they tell nothing of any program, and a browser that opens a page sends none."""
 
 READY_S = 10.0

@@ -119,7 +119,7 @@ ROUTES = (
     _get("/healthz", "Whether the process answers.", "Healthy", open=True),
     _get("/readyz", "Whether a program runs now.", "Ready", answers={200: "Ready", 503: "Ready"}),
     _get("/metrics", "What Prometheus reads.", None, content="text/plain"),
-    _get("/openapi.json", "This description.", None),
+    _get("/openapi.json", "This description.", None, open=True),
     _get("/", "A page about this service.", None, content="text/html", open=True),
     _get("/docs", "The way to that page.", None, answers={302: None}, open=True),
 )
