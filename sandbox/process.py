@@ -137,6 +137,7 @@ class Supervisor(asyncio.Protocol):
                 await self._loop.create_unix_connection(lambda: self, sock=ours)
                 await self._hello
         except BaseException as error:
+            self._hello.cancel()  # nobody waits for it any more, nor for why it does not come
             await asyncio.shield(self.close())
             if isinstance(error, TimeoutError):
                 message = f"the zygotes were not ready after {START_TIMEOUT_S:.0f} s"

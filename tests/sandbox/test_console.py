@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from rocstar.sandbox import cli, console, fabric_cli
+from rocstar.sandbox import cli, console, fabric_cli, proctree
 from rocstar.sandbox.pool import SandboxPool
 from rocstar.sandbox.types import SandboxError
 
 COMMAND = [sys.executable, "-c", "import sys; from rocstar.sandbox.cli import main; sys.exit(main())"]
 PATIENCE_S = 120.0
-FOREVER = "print('running')\nwhile True: pass"
 
 
 class Terminal:
@@ -73,24 +72,26 @@ def lines_after_the_key(terminal: Terminal) -> list[str]:
     return terminal.text.rpartition("^C")[2].strip().splitlines()
 
 
-def test_ctrl_c_ends_a_run_in_one_line(file: Callable[[str], str]) -> None:
-    terminal = Terminal("run", file("open('up', 'w').close()\n" + FOREVER), "--wall-s", "3600")
-    wait_for_a_child(terminal.pid)
+@pytest.mark.parametrize("descendants", [1, 2, 3], ids=["supervisor", "zygote", "program"])
+def test_ctrl_c_ends_a_run_in_one_line(file: Callable[[str], str], descendants: int) -> None:
+    """Whatever it has started by then."""
+    terminal = Terminal("run", file("while True: pass"), "--wall-s", "3600")
+    wait_for_descendants(terminal.pid, descendants)
     terminal.type(b"\x03")
     assert terminal.ended() == 130
     assert lines_after_the_key(terminal) == ["rocstar sandbox: interrupted"]
 
 
-def wait_for_a_child(pid: int) -> None:
-    """Returns once the process has started another one."""
+def wait_for_descendants(pid: int, number: int) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while not Path(f"/proc/{pid}/task/{pid}/children").read_text():
+    while len(proctree.tree([pid])) <= number:
         assert time.monotonic() < deadline
 
 
-def test_ctrl_c_ends_a_benchmark_in_one_line() -> None:
+@pytest.mark.parametrize("descendants", [1, 3], ids=["supervisor", "program"])
+def test_ctrl_c_ends_a_benchmark_in_one_line(descendants: int) -> None:
     terminal = Terminal("bench", "--seconds", "3600", "--stdlib-only")
-    wait_for_a_child(terminal.pid)
+    wait_for_descendants(terminal.pid, descendants)
     terminal.type(b"\x03")
     assert terminal.ended() == 130
     assert lines_after_the_key(terminal) == ["rocstar sandbox: interrupted"]
