@@ -40,6 +40,7 @@ from rocstar.train.from_rollouts import Records, VersionCounter, recorded_source
 from rocstar.train.host_memory import keep_freed_memory
 from rocstar.train.live_source import live_source
 from rocstar.train.loop import run_stages
+from rocstar.train.manifest import recorded
 from rocstar.train.metrics import MetricsWriter
 from rocstar.train.model_io import has_safetensors, load_model, load_tokenizer
 from rocstar.train.nodes import Start, follow, gather_nodes, new_token, open_nodes
@@ -95,7 +96,10 @@ def _lead(recipe: Recipe, run_dir: Path, world: World, *, resume: bool, rollouts
                 if saved is not None:
                     check_same_kind(checkpoint.load_progress(saved), live=rollouts is None)
                 (run_dir / CONFIG).write_text(to_toml(recipe), encoding="utf-8")
-                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                with (
+                    recorded(run_dir, recipe, world_size=world.size),
+                    asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+                ):
                     runner.run(_run(recipe, run_dir, world, supply, tell, saved, resume=resume))
                 write_report(run_dir)
             finally:

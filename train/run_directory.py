@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from rocstar.train.config import ConfigError
 
 Lock = IO[str]
-METRICS, CONFIG, LOCK = "metrics.jsonl", "config.toml", "lock"
+METRICS, CONFIG, LOCK, MANIFEST = "metrics.jsonl", "config.toml", "lock", "manifest.json"
 TRAJECTORIES = "trajectories"
 """The folder of the records, one `records_file` per step."""
 
@@ -19,6 +21,16 @@ TRAJECTORIES = "trajectories"
 def records_file(directory: Path, step: int) -> Path:
     """Where a run keeps the trajectory records of a step."""
     return directory / TRAJECTORIES / f"step_{step:06d}.jsonl"
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write one JSON object; the file appears whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="ascii")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def claim(directory: Path, *, resume: bool, mark: str = METRICS) -> Lock:
@@ -81,7 +93,7 @@ def discard_if_unused(directory: Path) -> None:
     metrics = directory / METRICS
     if (metrics.exists() and metrics.stat().st_size) or any((directory / TRAJECTORIES).glob("*")):
         return
-    for name in (METRICS, CONFIG, LOCK):
+    for name in (METRICS, CONFIG, LOCK, MANIFEST):
         (directory / name).unlink(missing_ok=True)
     for path in (directory / TRAJECTORIES, directory / "logs", directory):
         with contextlib.suppress(OSError):  # not there, or somebody's files are in it
