@@ -7,51 +7,116 @@ import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 import uvloop
 
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.rollout import Agent
+from rocstar.engine.types import Group
 from rocstar.train import checkpoint
 from rocstar.train.agent import make_agent, open_sandbox
 from rocstar.train.between_steps import EVAL_SEED
-from rocstar.train.config import ConfigError, Recipe, StageConfig
+from rocstar.train.config import ConfigError, Recipe, StageConfig, to_toml
 from rocstar.train.determinism import deterministic_torch
 from rocstar.train.engines import open_engine_at
-from rocstar.train.evaluate import Evaluation, evaluate
+from rocstar.train.evaluate import Evaluation, attempt, summarise
+from rocstar.train.evaluation_files import summary, write_attempts
+from rocstar.train.manifest import recipe_hash, recorded, versions
 from rocstar.train.model_io import check_model_path, check_vocabulary, load_tokenizer
 from rocstar.train.preflight import chat_format, check_engine, load_all_tasks
+from rocstar.train.run_directory import CONFIG, discard_if_unused, write_json
 from rocstar.train.source import Engine
+from rocstar.train.targets import make_folder, write_or_rescue
 
 T = TypeVar("T")
+ATTEMPTS, SUMMARY = "attempts.jsonl", "summary.json"
+"""What `eval --out` leaves beside config.toml and manifest.json."""
 
 
-def evaluate_model(recipe: Recipe, model: str | None, *, limit: int) -> Evaluation:
-    """avg@k and pass@k on the recipe's held-out tasks. ConfigError if there are none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """An evaluation with what it is of."""
+
+    result: Evaluation
+    seed: int
+    model: str
+    recipe: str
+    """The hash of the resolved recipe, `model` in it."""
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"seed": self.seed, "model": self.model, "recipe": self.recipe}
+
+
+def evaluate_model(recipe: Recipe, model: str | None, *, limit: int, out: Path | None = None) -> Evaluated:
+    """avg@k and pass@k on the recipe's held-out tasks; with `out` the attempts and the numbers in a folder.
+
+    Raises:
+        ConfigError: there are no such tasks, no such model, or `out` holds something or cannot be written.
+    """
+    if out is None:
+        return _evaluate_model(recipe, model, limit=limit, out=None)
+    make_folder(out)
+    try:
+        return _evaluate_model(recipe, model, limit=limit, out=out)
+    finally:
+        if not (out / ATTEMPTS).exists():
+            discard_if_unused(out)
+
+
+def _evaluate_model(recipe: Recipe, model: str | None, *, limit: int, out: Path | None) -> Evaluated:
     tasks = load_all_tasks(recipe, model).heldout
     if not tasks:
         raise ConfigError("the recipe has no eval.data; add [eval.data] with the tasks to evaluate on")
     tasks = tasks[:limit] if limit else tasks
+    recipe, stage = with_model(recipe, model), last_stage(recipe)
     config = recipe.eval
-    stage = last_stage(recipe)
 
-    async def work(agent: Agent) -> Evaluation:
-        agent = dataclasses.replace(agent, sampling=Sampling(temperature=config.temperature))
-        seed = recipe.run.seed + EVAL_SEED
-        result, _ = await evaluate(agent, tasks, k=config.samples_per_task, seed=seed, step=0)
-        return result
-
-    async def everything() -> Evaluation:
+    async def work() -> Evaluation:
         tokens, turns = (
             config.max_response_tokens or stage.max_response_tokens,
             config.max_turns or stage.max_turns,
         )
-        async with open_agent(recipe, model, tokens, turns) as agent:
-            return await work(agent)
+        async with open_agent(recipe, None, tokens, turns) as agent:
+            agent = dataclasses.replace(agent, sampling=Sampling(temperature=config.temperature))
+            seed, k = recipe.run.seed + EVAL_SEED, config.samples_per_task
+            groups = await attempt(agent, tasks, k=k, seed=seed, step=0)
+            if out is None:
+                return summarise(groups, k=k)
+            return _keep(out, groups, recipe, agent)
 
-    return run_to_end(everything())
+    seed, path = recipe.run.seed, recipe.model.path
+    with contextlib.ExitStack() as stack:
+        if out is not None:
+            (out / CONFIG).write_text(to_toml(recipe), encoding="utf-8")
+            stack.enter_context(recorded(out, recipe, world_size=1))
+        result = run_to_end(work())
+    return Evaluated(result=result, seed=seed, model=path, recipe=recipe_hash(recipe))
+
+
+def _keep(out: Path, groups: list[Group], recipe: Recipe, agent: Agent) -> Evaluation:
+    """Write the attempts, then their summary, which is returned."""
+
+    def result() -> Evaluation:
+        return summarise(groups, k=recipe.eval.samples_per_task)
+
+    def write(folder: Path) -> None:
+        write_attempts(folder / ATTEMPTS, groups, agent.chat.decode)
+        facts = {"model": recipe.model.path, "recipe": recipe_hash(recipe), "versions": versions()}
+        write_json(folder / SUMMARY, summary(result(), seed=recipe.run.seed, step=0) | facts)
+
+    write_or_rescue(out, write)
+    return result()
+
+
+def with_model(recipe: Recipe, model: str | None) -> Recipe:
+    """The recipe with the model that was meant. ConfigError if there is no model to load."""
+    path = model_on_disk(recipe, model)
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": path})})
 
 
 def last_stage(recipe: Recipe) -> StageConfig:

@@ -6,15 +6,16 @@ A run that learns from records (`run.live` is None) neither evaluates nor filter
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rocstar.engine.types import Task
 from rocstar.train.checkpoint_writer import Order
 from rocstar.train.config import ConfigError, StageConfig
-from rocstar.train.evaluate import Evaluation, evaluate
+from rocstar.train.evaluate import Evaluation, attempt, evaluate, summarise
+from rocstar.train.evaluation_files import evaluation_files, summary, write_attempts
 from rocstar.train.run import Run
+from rocstar.train.run_directory import write_json
 from rocstar.train.source import Source, agent_for
 
 EVAL_SEED = 1_000_003
@@ -40,11 +41,12 @@ async def run_evaluation(run: Run) -> Evaluation | None:
     agent = dataclasses.replace(run.live.agent, limits=limits, sampling=sampling)
     with run.budget.phase("eval"):
         seed, k = run.recipe.run.seed + EVAL_SEED, config.samples_per_task
-        result, _ = await evaluate(agent, run.live.heldout, k=k, seed=seed, step=run.step)
+        groups = await attempt(agent, run.live.heldout, k=k, seed=seed, step=run.step)
+        attempts, numbers = evaluation_files(run.directory, run.step)
+        write_attempts(attempts, groups, run.decode)
+        result = summarise(groups, k=k)
+        write_json(numbers, summary(result, seed=run.recipe.run.seed, step=run.step))
     run.log(result.metrics("heldout"), stage="eval", phase="eval")
-    path = run.directory / "evaluations" / f"step_{run.step:06d}.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"k": result.k, "rewards": result.rewards, "by_source": result.by_source}))
     return result
 
 

@@ -152,6 +152,8 @@ def _add_eval(verbs: Any) -> None:
     _recipe_argument(parser)
     parser.add_argument("--model", help="Hugging Face directory, checkpoint, or hub name; default model.path")
     parser.add_argument("--limit", type=_count, default=0, help="use only the first so many tasks; 0 = all")
+    text = "a new folder for every attempt (attempts.jsonl), summary.json, config.toml and manifest.json"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(verb=_eval)
 
@@ -167,6 +169,8 @@ def _add_rollout(verbs: Any) -> None:
     number.add_argument("--steps", type=_step, help="so many steps of rl.tasks_per_step tasks")
     text = "with --steps: roll out the steps that the folder does not have yet"
     parser.add_argument("--resume", action="store_true", help=text)
+    text = "replace the file --out if there is one; it stays until the new one is whole"
+    parser.add_argument("--force", action="store_true", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(verb=_rollout)
 
@@ -235,9 +239,10 @@ def _train(options: argparse.Namespace, rest: list[str]) -> int:
 def _eval(options: argparse.Namespace, rest: list[str]) -> int:
     from rocstar.train.alone import evaluate_model
 
-    result = evaluate_model(_load(options, rest), options.model, limit=options.limit)
+    found = evaluate_model(_load(options, rest), options.model, limit=options.limit, out=options.out)
+    result = found.result
     if options.json:
-        print(json.dumps(result.metrics("heldout") | {"by_source": result.by_source}))
+        print(json.dumps(result.metrics("heldout") | {"by_source": result.by_source} | found.facts()))
         return 0
     print(f"avg@{result.k}   {result.avg:.3f}  95% interval [{result.ci_low:.3f}, {result.ci_high:.3f}]")
     over = f"over {result.num_tasks} tasks, {result.failed} attempts failed"
@@ -251,13 +256,17 @@ def _rollout(options: argparse.Namespace, rest: list[str]) -> int:
     from rocstar.train.rollouts import roll_out_file, roll_out_steps
 
     recipe = _load(options, rest)
+    if options.steps and options.force:
+        raise ConfigError("--force replaces the file of one step; with --steps go on with --resume instead")
     if options.steps:
         out, steps = options.out, options.steps
         summary = roll_out_steps(recipe, options.model, out=out, steps=steps, resume=options.resume)
     elif options.resume:
         raise ConfigError("--resume goes on with the steps of a folder; it needs --steps")
     else:
-        summary = roll_out_file(recipe, options.model, out=options.out, limit=options.limit)
+        summary = roll_out_file(
+            recipe, options.model, out=options.out, limit=options.limit, force=options.force
+        )
     lines = "\n".join(f"{key}  {value:.3f}" for key, value in summary.items())
     print(json.dumps(summary) if options.json else lines)
     return 0

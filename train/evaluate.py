@@ -8,13 +8,14 @@ alike (percentile method, 2000 draws, fixed seed). Attempts that Failed count ne
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from rocstar.engine.group import run_groups
 from rocstar.engine.rollout import Agent
-from rocstar.engine.types import Group, Scored, Task, Trajectory
+from rocstar.engine.types import Failed, Group, Scored, Task, Trajectory
 
 DRAWS = 2000
 
@@ -30,6 +31,8 @@ class Evaluation:
     ci_high: float
     num_tasks: int
     failed: int
+    failures: dict[str, int]
+    """Of these, how many by each kind of failure."""
     tool_error_share: float
     is_truncated: float
     by_source: dict[str, float]
@@ -73,9 +76,11 @@ def summarise(groups: Sequence[Group], *, k: int) -> Evaluation:
         if scores:
             rewards[group.task.id] = scores
             by_source.setdefault(group.task.source, []).append(fmean(scores))
+    failures = Counter(
+        t.outcome.kind for g in groups for t in g.trajectories if isinstance(t.outcome, Failed)
+    )
     if not rewards:
-        kinds = sorted({getattr(t.outcome, "kind", "?") for g in groups for t in g.trajectories})
-        raise ValueError(f"no attempt could be scored; failures: {', '.join(kinds)}")
+        raise ValueError(f"no attempt could be scored; failures: {', '.join(sorted(failures))}")
     results = [r for t in trajectories for r in t.results]
     low, high = bootstrap_interval(list(rewards.values()))
     return Evaluation(
@@ -85,7 +90,8 @@ def summarise(groups: Sequence[Group], *, k: int) -> Evaluation:
         ci_low=low,
         ci_high=high,
         num_tasks=len(rewards),
-        failed=sum(len(g.trajectories) for g in groups) - len(trajectories),
+        failed=failures.total(),
+        failures=dict(sorted(failures.items())),
         tool_error_share=fmean([float(r.is_error) for r in results]) if results else 0.0,
         is_truncated=fmean(float(t.is_truncated) for t in trajectories),
         by_source={source: fmean(values) for source, values in sorted(by_source.items())},
@@ -93,11 +99,22 @@ def summarise(groups: Sequence[Group], *, k: int) -> Evaluation:
     )
 
 
-async def evaluate(
-    agent: Agent, tasks: Sequence[Task], *, k: int, seed: int, step: int
-) -> tuple[Evaluation, list[Group]]:
-    """Roll out k attempts at each task and summarise; same (seed, step) = same noise."""
+async def attempt(agent: Agent, tasks: Sequence[Task], *, k: int, seed: int, step: int) -> list[Group]:
+    """Roll out k attempts at each task; same (seed, step) = same noise.
+
+    In the order of the tasks, whichever ended first: the bootstrap draws by place, so that another order
+    would give another interval.
+    """
+    places = {task.id: place for place, task in enumerate(tasks)}
     groups = [
         group async for group in run_groups(agent, tasks, size=k, seed=seed, step=step, max_groups=len(tasks))
     ]
+    return sorted(groups, key=lambda group: places[group.task.id])
+
+
+async def evaluate(
+    agent: Agent, tasks: Sequence[Task], *, k: int, seed: int, step: int
+) -> tuple[Evaluation, list[Group]]:
+    """k attempts at each task, and their summary."""
+    groups = await attempt(agent, tasks, k=k, seed=seed, step=step)
     return summarise(groups, k=k), groups

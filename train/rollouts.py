@@ -10,32 +10,39 @@ a run would be with this model: the same tasks, the same noise, whichever steps 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from rocstar.engine.group import run_groups
 from rocstar.engine.record import to_record, write_records
-from rocstar.engine.rollout import Agent
-from rocstar.engine.types import Group, Scored, Task
-from rocstar.train.alone import last_stage, model_on_disk, open_engine_and_agent, run_to_end
+from rocstar.engine.types import Scored, Task
+from rocstar.train.alone import last_stage, open_engine_and_agent, run_to_end, with_model
 from rocstar.train.config import ConfigError, Recipe, StageConfig, to_toml
 from rocstar.train.console import Console
 from rocstar.train.data import TaskCursor
+from rocstar.train.manifest import recorded
 from rocstar.train.preflight import load_all_tasks
 from rocstar.train.run_directory import CONFIG, METRICS, TRAJECTORIES, claim, discard_if_unused, records_file
 from rocstar.train.selection import Selection, policy_text, select
 from rocstar.train.source import LiveGroups
 from rocstar.train.step_metrics import rollout_metrics
+from rocstar.train.targets import check_file, write_or_rescue
 from rocstar.train.time_budget import TimeBudget
 from rocstar.train.verify import num_answers
 
 
-def roll_out_file(recipe: Recipe, model: str | None, *, out: Path, limit: int) -> dict[str, float]:
-    """Roll out groups on the first `limit` tasks; write records; return their metrics."""
+def roll_out_file(
+    recipe: Recipe, model: str | None, *, out: Path, limit: int, force: bool = False
+) -> dict[str, float]:
+    """Roll out groups on the first `limit` tasks; write records; return their metrics.
+
+    Raises:
+        ConfigError: `out` exists and `force` is false, or it cannot be written; where that shows at the end
+            only, the message says where the records are.
+    """
+    check_file(out, force=force)
+    out = out.resolve()
     stage, tasks = _first_stage(recipe)
-    if not out.resolve().parent.is_dir() or out.is_dir():
-        raise ConfigError(
-            f"--out {str(out)!r} cannot be written: give a file in a folder that exists, or --steps"
-        )
     seed, tasks = recipe.run.seed, tasks[:limit]
 
     async def work() -> dict[str, float]:
@@ -46,7 +53,11 @@ def roll_out_file(recipe: Recipe, model: str | None, *, out: Path, limit: int) -
                 group
                 async for group in run_groups(agent, tasks, size=size, seed=seed, step=1, max_groups=num)
             ]
-            return rollout_metrics(_write(out, groups, recipe, stage, agent, step=1))
+            selection = select(groups, recipe.rl, seed=seed, step=1)
+            write_or_rescue(
+                out.parent, lambda folder: _write(folder / out.name, selection, stage, agent.chat.decode)
+            )
+            return rollout_metrics(selection)
 
     return run_to_end(work())
 
@@ -60,12 +71,12 @@ def roll_out_steps(
         ConfigError: the folder has records and `resume` is false, or they are of another recipe or a run.
     """
     stage, tasks = _first_stage(recipe)
-    path = model_on_disk(recipe, model)
-    recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": path})})
+    recipe = with_model(recipe, model)
     with claim(out, resume=resume, mark=TRAJECTORIES):
         try:
             _settle(out, recipe)
-            return run_to_end(_all_steps(recipe, stage, tasks, out, steps))
+            with recorded(out, recipe, world_size=1):
+                return run_to_end(_all_steps(recipe, stage, tasks, out, steps))
         finally:
             discard_if_unused(out)
 
@@ -111,7 +122,9 @@ async def _all_steps(
                     cursor.take(recipe.rl.tasks_per_step)
                     continue
                 groups = (await source.take(step)).groups
-                metrics = rollout_metrics(_write(path, groups, recipe, stage, agent, step=step))
+                selection = select(groups, recipe.rl, seed=recipe.run.seed, step=step)
+                _write(path, selection, stage, agent.chat.decode)
+                metrics = rollout_metrics(selection)
                 console.step({"step": step, "stage": stage.name} | metrics | budget.finish())
                 total.update({k: int(v) for k, v in metrics.items() if k.startswith("ledger/")})
                 scored = [t.outcome.reward for g in groups for t in g.scored if isinstance(t.outcome, Scored)]
@@ -121,11 +134,9 @@ async def _all_steps(
 
 
 def _write(
-    path: Path, groups: list[Group], recipe: Recipe, stage: StageConfig, agent: Agent, *, step: int
-) -> Selection:
+    path: Path, selection: Selection, stage: StageConfig, decode: Callable[[tuple[int, ...]], str]
+) -> None:
     """Records of a step, with what this recipe's RoC would make of them."""
-    selection = select(groups, recipe.rl, seed=recipe.run.seed, step=step)
-    decode = agent.chat.decode
     write_records(
         path,
         (
@@ -133,4 +144,3 @@ def _write(
             for t, v in selection.verdicts
         ),
     )
-    return selection

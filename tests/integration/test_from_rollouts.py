@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from rocstar.engine.record import read_records
 from rocstar.train import agent, checkpoint, engines
+from rocstar.train.manifest import read_manifest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -124,7 +125,10 @@ def rolled_out(workshop: Any, finished: Path) -> Path:
 
 def test_a_step_is_rolled_out_as_a_run_would(rolled_out: Path, finished: Path) -> None:
     """Step 1 has the run's weights: the same tokens and verdicts. Step 2 has the same tasks."""
-    assert sorted(path.name for path in rolled_out.iterdir()) == ["config.toml", "lock", "trajectories"]
+    names = ["config.toml", "lock", "manifest.json", "trajectories"]
+    assert sorted(path.name for path in rolled_out.iterdir()) == names
+    starts = read_manifest(rolled_out)
+    assert [start["status"] for start in starts] == ["complete"] * 2, "a resume adds one, and loses none"
     for step in (1, 2):
         made, run = (
             list(read_records(d / f"trajectories/step_{step:06d}.jsonl")) for d in (rolled_out, finished)
@@ -151,6 +155,13 @@ def test_rollouts_of_a_fixed_model_are_learned_and_corrected(
 def test_one_file_is_one_step(workshop: Any, finished: Path, tmp_path: Path, read_rows: Rows) -> None:
     ended = rollout(workshop, finished, tmp_path / "some.jsonl", "--limit=2")
     assert ended.returncode == 0, ended.stderr
+    text = (tmp_path / "some.jsonl").read_text()
+    ended = rollout(workshop, finished, tmp_path / "some.jsonl", "--limit=1")
+    assert ended.returncode == 2 and "--force" in ended.stderr and ended.stdout == ""
+    assert (tmp_path / "some.jsonl").read_text() == text
+    shutil.copy(tmp_path / "some.jsonl", tmp_path / "other.jsonl")
+    ended = rollout(workshop, finished, tmp_path / "other.jsonl", "--limit=1", "--force")
+    assert ended.returncode == 0 and len(list(read_records(tmp_path / "other.jsonl"))) == 8
     model = f"--model.path={finished / 'checkpoints' / 'step_0'}"
     source, out = ("--from-rollouts", str(tmp_path / "some.jsonl")), ("--output-dir", str(tmp_path / "out"))
     ended = workshop.main(
