@@ -23,9 +23,10 @@ from rocstar.train.report_curves import (
     rows_of,
 )
 from rocstar.train.report_page import figure, page, tile
+from rocstar.train.report_sample import sample
 from rocstar.train.report_scales import format_value
 from rocstar.train.report_svg import escape, share_bar, stacked_bars
-from rocstar.train.report_trajectories import sample, trajectory_html
+from rocstar.train.report_trajectories import trajectory_html
 from rocstar.train.time_budget import PHASES
 
 PHASE_COLORS = dict(zip(PHASES, (0, 8, 5, 4, 3, 2, 6, 1, 7), strict=True))
@@ -178,7 +179,7 @@ def _ledger(rows: Sequence[Row]) -> str:
 
 def _trajectories(run_dir: Path) -> str:
     records, notes = sample(run_dir)
-    told = "".join(f'<p class="soft">{escape(note)}</p>' for note in notes[:5])
+    told = "".join(f'<p class="soft">{escape(note)}</p>' for note in notes)
     if not records:
         return f"<h2>Trajectories</h2>{told}" if told else ""
     cards = "".join(trajectory_html(record, is_open=i == 0) for i, record in enumerate(records))

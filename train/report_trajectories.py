@@ -1,18 +1,13 @@
-"""Ten trajectories to read: which ones, and how they look. All their text is untrusted and escaped."""
+"""How a trajectory looks on the report. All its text is untrusted and escaped."""
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, zip_longest
-from pathlib import Path
+from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any
 
+from rocstar.train.report_sample import Record, calls_of, reward_of
 from rocstar.train.report_svg import escape
-
-Record = Mapping[str, Any]
-
-BUCKETS = ("kept correct", "dropped_positive", "kept wrong", "dropped_negative", "no_signal", "failed")
-"""The kinds of trajectory that a sample should hold, most telling first."""
 
 WHY = {
     "kept": "Kept: the learner saw it.",
@@ -20,116 +15,24 @@ WHY = {
     "dropped_negative": "Dropped: wrong, and not drawn among the wrong siblings.",
     "no_signal": "Not used: all scored siblings of the group have the same reward, so no advantage exists.",
     "failed": "Not used: lost to a failure of the system, so it has no reward.",
+    "evaluated": "An attempt of an evaluation: no learner saw it.",
 }
-TOOL_CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)", re.S)
+TOOL_CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|(?=<tool_call>)|\Z)", re.S)
+CODE = "code"
+"""The argument that is a program, whatever the tool."""
+
 MAX_TEXT = 20_000
 """Characters of one text that the page shows."""
 
 
-def sample(run_dir: Path, num: int = 10) -> tuple[list[Record], list[str]]:
-    """About half of `num` trajectories from the first recorded step and half from the last, of all kinds.
-
-    Also returns sentences about files that were not read.
-    """
-    notes: list[str] = []
-    files = sorted((run_dir / "trajectories").glob("*.jsonl*"), key=_natural)
-    files = [f for f in files if f.suffix in (".jsonl", ".zst") and not f.name.startswith("eval")]
-    # The first and the last file hold the first and the last step, however many files a run has.
-    ends = [files[0], files[-1]] if len(files) > 1 else files
-    first, last = _end_steps(chain.from_iterable(_records(file, notes) for file in ends))
-    early = choose(first, num // 2 if last else num)
-    late = choose(last, num - len(early))
-    if len(early) + len(late) < num:
-        early = choose(first, num - len(late))
-    return early + late, notes
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """Sorts step_9 before step_10."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", path.name)]
-
-
-def _records(path: Path, notes: list[str]) -> Iterator[Record]:
-    """The JSON objects of a file; what cannot be read is told in `notes`."""
-    for number, line in enumerate(_lines(path, notes), start=1):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            notes.append(f"{path.name}, line {number}: not JSON, left out")
-            continue
-        if isinstance(record, dict) and record.get("v") == 1:
-            yield record
-        else:
-            notes.append(f"{path.name}, line {number}: not a trajectory record of version 1, left out")
-
-
-def _lines(path: Path, notes: list[str]) -> Iterator[str]:
-    if path.suffix != ".zst":
-        with path.open(encoding="utf-8", errors="replace") as file:
-            yield from file
-        return
-    try:
-        import zstandard
-    except ImportError:
-        notes.append(f"{path.name} is compressed; to read it: pip install 'rocstar[zstd]'")
-        return
-    try:
-        with zstandard.open(path, "rt", encoding="utf-8", errors="replace") as file:
-            yield from file
-    except zstandard.ZstdError as error:
-        notes.append(f"{path.name}: {error}, the rest is left out")
-
-
-def _end_steps(records: Iterable[Record]) -> tuple[list[Record], list[Record]]:
-    """The records of the lowest and of the highest step (empty if that is the same one)."""
-    by_step: dict[int, list[Record]] = {}
-    for record in records:
-        by_step.setdefault(int(record.get("step", 0)), []).append(record)
-        for middle in set(by_step) - {min(by_step), max(by_step)}:
-            del by_step[middle]
-    steps = sorted(by_step)
-    return (by_step[steps[0]] if steps else []), (by_step[steps[-1]] if len(steps) > 1 else [])
-
-
-def choose(records: Sequence[Record], num: int) -> list[Record]:
-    """At most `num` records, one of each kind in turn; within a kind those with a tool error alternate."""
-    by_kind: dict[str, list[Record]] = {kind: [] for kind in BUCKETS}
-    for record in records:
-        by_kind.setdefault(kind_of(record), []).append(record)
-    queues = []
-    for members in by_kind.values():
-        faulty = [r for r in members if any(c.get("is_error") for c in _calls(r))]
-        clean = [r for r in members if r not in faulty]
-        queues.append([r for pair in zip_longest(faulty, clean) for r in pair if r is not None])
-    in_turn = (record for layer in zip_longest(*queues) for record in layer if record is not None)
-    return [record for record, _ in zip(in_turn, range(num), strict=False)]
-
-
-def kind_of(record: Record) -> str:
-    """One of `BUCKETS`, or the bucket that the record names."""
-    reason = str((record.get("decision") or {}).get("reason", ""))
-    if reason == "kept":
-        return "kept correct" if _reward(record) == 1.0 else "kept wrong"
-    return reason
-
-
-def _reward(record: Record) -> float | None:
-    value = (record.get("outcome") or {}).get("reward")
-    return float(value) if value is not None else None
-
-
-def _calls(record: Record) -> list[Mapping[str, Any]]:
-    return [call for turn in record.get("turns") or [] for call in turn.get("calls") or []]
-
-
 def trajectory_html(record: Record, *, is_open: bool = False) -> str:
     """One trajectory as a folding card."""
-    reward = _reward(record)
+    reward = reward_of(record)
     verdict, style = (
         ("no reward", "quiet") if reward is None else ("correct", "good") if reward else ("wrong", "bad")
     )
     decision = record.get("decision") or {}
-    calls = _calls(record)
+    calls = calls_of(record)
     errors = sum(bool(call.get("is_error")) for call in calls)
     size = f"{_count(len(record.get('turns') or []), 'turn')}, {_count(len(calls), 'call')}"
     size += f" ({_count(errors, 'error')})" if errors else ""
@@ -207,28 +110,42 @@ def _policy_text(text: str) -> str:
 
 
 def _call_html(call: Mapping[str, Any], raw: str) -> str:
-    """The program (or what could not be decoded), the status and the result."""
+    """The program and the other arguments (or what could not be decoded), the status and the result."""
     arguments, malformed = call.get("arguments"), call.get("malformed")
     if malformed or not isinstance(arguments, Mapping):
-        program, name = raw, "undecodable call"
+        name, shown = "undecodable call", _pre(raw)
     else:
-        name = str(call.get("name"))
-        # Most tools take one program; more arguments are shown with their names.
-        program = (
-            str(next(iter(arguments.values())))
-            if len(arguments) == 1
-            else json.dumps(arguments, indent=1, ensure_ascii=False)
-        )
+        name, shown = str(call.get("name")), _arguments_html(arguments)
     is_error, status = bool(call.get("is_error")), str(call.get("status", ""))
-    result = str(call.get("result", ""))
     detail = f": {malformed}" if malformed else ""
     return (
-        f'<div class="call{" error" if is_error else ""}"><div class="who">calls {escape(name)}</div>'
-        f"<pre>{escape(_clip(program, MAX_TEXT))}</pre>"
+        f'<div class="call{" error" if is_error else ""}"><div class="who">calls {escape(name)}</div>{shown}'
         f'<div class="result"><span class="chip {"bad" if is_error else "good"}">'
-        f"{escape(status)}{escape(detail)}</span>"
-        f"<pre>{escape(_clip(result.rstrip(), MAX_TEXT))}</pre></div></div>"
+        f"{escape(status)}{escape(detail)}</span>{_pre(str(call.get('result', '')).rstrip())}</div></div>"
     )
+
+
+def _arguments_html(arguments: Mapping[str, Any]) -> str:
+    """The program first, then every other argument under its name."""
+    if CODE not in arguments and len(arguments) == 1:
+        return _pre(_plain(next(iter(arguments.values()))))
+    first = [_pre(_plain(arguments[CODE]))] if CODE in arguments else []
+    others = [
+        f'<div class="who">{escape(name)}{"" if value != "" else ": empty"}</div>'
+        + (_pre(_plain(value)) if value != "" else "")
+        for name, value in arguments.items()
+        if name != CODE
+    ]
+    return "".join([*first, *others])
+
+
+def _plain(value: object) -> str:
+    """A text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
+
+
+def _pre(text: str) -> str:
+    return f"<pre>{escape(_clip(text, MAX_TEXT))}</pre>"
 
 
 def _tokens_html(record: Record) -> str:

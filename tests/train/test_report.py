@@ -101,7 +101,7 @@ def test_unknown_metrics_of_another_version_are_shown(tmp_path: Path, tags_of: A
     (tmp_path / "trajectories" / "step_1.jsonl").write_text("torn")
     text = tags_of(write_report(tmp_path).read_text()).text
     assert "future/metric" in text
-    assert "step_1.jsonl, line 1: not JSON" in text
+    assert "step_1.jsonl, line 1: not a trajectory record" in text
 
 
 def test_evaluations_take_the_last_of_a_repeated_step(evaluation: MakeEvaluation) -> None:

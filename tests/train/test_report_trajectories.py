@@ -1,14 +1,27 @@
-"""The trajectories of the report: the right ones, readable, and unable to act."""
+"""The trajectories of the report: readable, and unable to act."""
 
 import json
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rocstar.train.report_trajectories import choose, kind_of, sample, trajectory_html
+from rocstar.engine.record import Verdict, to_record
+from rocstar.engine.testing import ByteTokenizer
+from rocstar.engine.toolcalls import parse_tool_calls
+from rocstar.engine.tools import TOOLS
+from rocstar.engine.types import (
+    FinishReason,
+    Origin,
+    Scored,
+    Segment,
+    Task,
+    ToolResult,
+    Trajectory,
+    TrajectoryKey,
+    Turn,
+)
+from rocstar.train.report_trajectories import trajectory_html
 
 MakeRecord = Callable[..., dict[str, Any]]
 
@@ -34,66 +47,6 @@ def test_what_a_model_wrote_cannot_act(
     assert not {"script", "img"} & {tag for tag, _ in tags.found}
     assert not [a for _, attributes in tags.found for a in attributes if a.startswith("on")]
     assert attack in tags.text, "inert, and still readable"
-
-
-def test_ten_trajectories_of_every_kind_from_both_ends(run_dir: Path) -> None:
-    records, notes = sample(run_dir)
-    assert not notes
-    assert [r["step"] for r in records] == [1] * 5 + [60] * 5
-    kinds = ["kept correct", "dropped_positive", "kept wrong", "dropped_negative", "no_signal"]
-    assert [kind_of(r) for r in records] == kinds * 2
-
-
-def test_a_run_of_one_step_fills_the_ten_from_it(tmp_path: Path, record: MakeRecord) -> None:
-    folder = tmp_path / "trajectories"
-    folder.mkdir()
-    (folder / "step_9.jsonl").write_text("".join(json.dumps(record(9, i)) + "\n" for i in range(14)))
-    assert len(sample(tmp_path)[0]) == 10
-    (folder / "step_10.jsonl").write_text(json.dumps(record(10, 0)) + "\n")
-    assert [r["step"] for r in sample(tmp_path)[0]] == [9] * 9 + [10], "10 comes after 9"
-
-
-def test_one_file_of_many_steps_gives_its_ends(tmp_path: Path, record: MakeRecord) -> None:
-    (tmp_path / "trajectories").mkdir()
-    lines = [json.dumps(record(step, i)) for step in (3, 4, 5, 4) for i in range(6)]
-    (tmp_path / "trajectories" / "all.jsonl").write_text("\n".join(lines) + "\n")
-    assert [r["step"] for r in sample(tmp_path)[0]] == [3] * 5 + [5] * 5
-
-
-def test_what_cannot_be_read_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: MakeRecord
-) -> None:
-    (tmp_path / "trajectories").mkdir()
-    path = tmp_path / "trajectories" / "step_1.jsonl"
-    path.write_text('not json\n{"v": 2}\n' + json.dumps(record(1, 0)) + "\n")
-    (tmp_path / "trajectories" / "step_2.jsonl.zst").write_bytes(b"")
-    monkeypatch.setitem(sys.modules, "zstandard", None)
-    records, notes = sample(tmp_path)
-    assert len(records) == 1
-    assert notes == [
-        "step_1.jsonl, line 1: not JSON, left out",
-        "step_1.jsonl, line 2: not a trajectory record of version 1, left out",
-        "step_2.jsonl.zst is compressed; to read it: pip install 'rocstar[zstd]'",
-    ]
-
-
-def test_compressed_trajectories_are_read(tmp_path: Path, record: MakeRecord) -> None:
-    zstandard = pytest.importorskip("zstandard")
-    (tmp_path / "trajectories").mkdir()
-    data = zstandard.ZstdCompressor().compress(json.dumps(record(4, 0)).encode() + b"\n")
-    path = tmp_path / "trajectories" / "step_4.jsonl.zst"
-    path.write_bytes(data)
-    assert sample(tmp_path) == ([record(4, 0)], [])
-    path.write_bytes(b"no such frame")
-    records, notes = sample(tmp_path)
-    assert not records
-    assert "the rest is left out" in notes[0]
-
-
-def test_within_a_kind_errors_and_clean_ones_alternate(record: MakeRecord) -> None:
-    clean = [record(1, i, turns=[]) for i in range(3)]
-    faulty = [record(1, i) for i in range(3, 5)]
-    assert [r["sibling"] for r in choose([*clean, *faulty], 4)] == [3, 0, 4, 1]
 
 
 def test_a_trajectory_shows_why_and_how(record: MakeRecord, tags_of: Any) -> None:
@@ -140,7 +93,8 @@ def test_undecodable_unfinished_and_unmatched_calls_are_shown(record: MakeRecord
     for part in (
         "{oops",
         "malformed_call: not JSON",
-        '"lang": "py"',
+        "lang",
+        "py",
         "cut here",
         "never run",
         "Bucket: other_bucket",
@@ -152,3 +106,69 @@ def test_long_texts_are_clipped(record: MakeRecord) -> None:
     html = trajectory_html(record(1, 0, text="x" * 50_000))
     assert len(html) < 60_000
     assert "[30000 more characters]" in html
+
+
+PROGRAM = "import sys\nfor line in sys.stdin:\n    print('<b>', line)"
+
+
+def recorded(text: str) -> dict[str, Any]:
+    """The record of a trajectory of one turn that wrote `text`, with its calls parsed as a rollout does."""
+    tokenizer, calls = ByteTokenizer(), parse_tool_calls(text)
+    result = ToolResult(status="ok", is_error=False, text="7")
+    ids = tuple(tokenizer.encode(text))
+    trajectory = Trajectory(
+        key=TrajectoryKey(seed=0, step=1, task_id="t", sibling=0),
+        task=Task(id="t", source="s", question="q", answer="7"),
+        ids=ids,
+        logprobs=(-0.5,) * len(ids),
+        segments=(Segment(start=0, end=len(ids), origin=Origin.policy),),
+        version_spans=(),
+        turns=(
+            Turn(start=0, end=len(ids), text=text, stopped=True, calls=calls, results=(result,) * len(calls)),
+        ),
+        finish_reason=FinishReason.answered,
+        outcome=Scored(reward=1.0, method="strict"),
+    )
+    verdict = Verdict(bucket="kept", penalty_error=0.0, penalty_format=0.0, advantage=1.0)
+    return to_record(trajectory, verdict, stage="rl", num_answers=1, decode=tokenizer.decode)
+
+
+def call_of(html: str, tags_of: Any) -> str:
+    """What a reader sees of the first call: the text of its box, without the tokens below."""
+    start = html.index('<div class="call')
+    return str(tags_of(html[start : html.index('<div class="result">', start)] + "</div>").text)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_program_is_shown_as_a_program_whatever_else_a_tool_takes(tool: str, tags_of: Any) -> None:
+    """Each schema that a policy can be given, every argument of it filled, in either order."""
+    function = TOOLS[tool].schema["function"]
+    names = list(function["parameters"]["properties"])
+    for order in (names, names[::-1]):
+        arguments = {name: PROGRAM if name == "code" else f"the\n{name} given" for name in order}
+        body = json.dumps({"name": function["name"], "arguments": arguments})
+        html = trajectory_html(recorded(f"<tool_call>{body}</tool_call>"))
+        shown = call_of(html, tags_of)
+        assert shown.startswith(f"calls {function['name']}{PROGRAM}"), "line by line, and first"
+        for name in set(names) - {"code"}:
+            assert shown.endswith(f"{name}the\n{name} given"), "with its name, below"
+
+
+def test_arguments_that_are_no_text_or_empty_are_shown_too(tags_of: Any) -> None:
+    body = json.dumps({"name": "other", "arguments": {"input": "", "code": "1", "limits": {"wall_s": 2}}})
+    shown = call_of(trajectory_html(recorded(f"<tool_call>{body}</tool_call>")), tags_of)
+    assert shown == 'calls other1input: emptylimits{\n "wall_s": 2\n}'
+
+
+@pytest.mark.parametrize(
+    "raw", ['{"name": "x", "arguments": "print(1)"}', '{"name": "x", "arguments": {"code": "a']
+)
+def test_arguments_that_cannot_be_parsed_are_shown_as_they_were_written(raw: str, tags_of: Any) -> None:
+    shown = call_of(trajectory_html(recorded(f"<tool_call>{raw}</tool_call>")), tags_of)
+    assert shown == f"calls undecodable call<tool_call>{raw}</tool_call>"
+
+
+def test_a_call_that_is_not_closed_does_not_take_the_next_one_along(tags_of: Any) -> None:
+    good = '<tool_call>{"name": "x", "arguments": {"code": "2"}}</tool_call>'
+    shown = call_of(trajectory_html(recorded(f"<tool_call>torn {good}")), tags_of)
+    assert shown == "calls undecodable call<tool_call>torn "
