@@ -163,6 +163,14 @@ def metric_of(name: str) -> Metric:
     raise UnknownMetricError(f"metric {name!r} is not listed; add it to METRICS in train/metrics.py")
 
 
+_ZERO_IF_ABSENT = frozenset({"finish/{reason}", "tool/status/{status}", "failed/{kind}"})
+
+
+def is_zero_if_absent(name: str) -> bool:
+    """Whether a step without this metric means 0: it counts something that may not happen in a step."""
+    return any(metric.name in _ZERO_IF_ABSENT and pattern.fullmatch(name) for pattern, metric in _PATTERNS)
+
+
 def check_names(metrics: Iterable[str]) -> None:
     """Raise `UnknownMetricError` for a name that `METRICS` does not list."""
     for name in metrics:

@@ -1,4 +1,4 @@
-"""A run as one page: report.html, self-contained, from config.toml, metrics.jsonl and trajectories/.
+"""A run as one page: report.html, self-contained, from what the run wrote.
 
     python -m rocstar.train.report RUN                     writes RUN/report.html
     python -m rocstar.train.report RUN --svg PICTURE.svg   writes the rising curve as a picture
@@ -10,10 +10,12 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rocstar.train.console_text import duration, number, time_percents
-from rocstar.train.metrics import MetricsFileError, Row, UnknownMetricError, metric_of, read_metrics
+from rocstar.train.metrics import MetricsFileError, Row, metric_of, read_metrics
+from rocstar.train.report_bars import share_bar, stacked_bars
 from rocstar.train.report_curves import (
     Evaluation,
     curves_section,
@@ -22,10 +24,12 @@ from rocstar.train.report_curves import (
     picture_svg,
     rows_of,
 )
+from rocstar.train.report_foot import foot
+from rocstar.train.report_numbers import numbers_section
 from rocstar.train.report_page import figure, page, tile
 from rocstar.train.report_sample import sample
 from rocstar.train.report_scales import format_value
-from rocstar.train.report_svg import escape, share_bar, stacked_bars
+from rocstar.train.report_svg import escape
 from rocstar.train.report_trajectories import trajectory_html
 from rocstar.train.time_budget import PHASES
 
@@ -52,9 +56,9 @@ def write_report(run_dir: Path) -> Path:
         _time(rows),
         _ledger(rows),
         _trajectories(run_dir),
-        _numbers(rows),
+        numbers_section(rows),
         _config(run_dir),
-        "<footer>Made from config.toml, metrics.jsonl and trajectories/ of this run.</footer>",
+        foot(run_dir),
     ]
     path, partial = run_dir / "report.html", run_dir / "report.html.partial"
     text = page(title, [section for section in sections if section])
@@ -140,13 +144,12 @@ def _time(rows: Sequence[Row]) -> str:
     parts = {
         _words(p): [number(row, f"time/{p}") or 0.0 for row in steps] for p in PHASES if _words(p) in percents
     }
-    svg = stacked_bars(
-        "Time of each step", "s", [row["step"] for row in steps], parts, colors=colors, width=1060, height=260
-    )
+    xs = [row["step"] for row in steps]
+    draw = partial(stacked_bars, "Time of each step", "s", xs, parts, colors=colors)
     caption = "Each step's wall time by what it was spent on; the parts are exclusive."
     return (
         f"<h2>Where the time went</h2>{share_bar(percents, colors=colors)}"
-        f'<div class="charts">{figure(svg, caption, is_wide=True)}</div>'
+        f'<div class="charts">{figure(draw, caption, is_wide=True)}</div>'
     )
 
 
@@ -163,18 +166,11 @@ def _ledger(rows: Sequence[Row]) -> str:
         for name in LEDGER_COLORS
     }
     parts = {name: counts for name, counts in parts.items() if any(counts)}
-    svg = stacked_bars(
-        "Ledger",
-        "trajectories",
-        [row["step"] for row in steps],
-        parts,
-        colors=LEDGER_COLORS,
-        width=1060,
-        height=260,
-    )
+    xs = [row["step"] for row in steps]
+    draw = partial(stacked_bars, "Ledger", "trajectories", xs, parts, colors=LEDGER_COLORS)
     caption = "What became of every generated trajectory: kept for the learner, dropped by RoC, in a group "
     caption += "whose rewards are all equal (no signal), or failed. Nothing is dropped uncounted."
-    return f'<h2>What the learner saw</h2><div class="charts">{figure(svg, caption, is_wide=True)}</div>'
+    return f'<h2>What the learner saw</h2><div class="charts">{figure(draw, caption, is_wide=True)}</div>'
 
 
 def _trajectories(run_dir: Path) -> str:
@@ -186,30 +182,6 @@ def _trajectories(run_dir: Path) -> str:
     return (
         f'<h2>{len(records)} trajectories to read</h2><p class="soft">From the first and the last recorded '
         f'step, one of each kind in turn. <button id="unfold">unfold all</button></p>{cards}{told}'
-    )
-
-
-def _numbers(rows: Sequence[Row]) -> str:
-    """Every metric with its first and last value and its meaning."""
-    names = sorted({name for row in rows for name in row if "/" in name})
-    lines = []
-    for name in names:
-        values = [value for row in rows if (value := number(row, name)) is not None]
-        try:
-            unit, meaning = metric_of(name).unit, metric_of(name).meaning
-        except UnknownMetricError:
-            unit, meaning = "", ""
-        ends = [format_value(v, unit) for v in (values[0], values[-1])] if values else ["", ""]
-        cells = "".join(f'<td class="n">{escape(end)}</td>' for end in ends)
-        lines.append(
-            f"<tr><td>{escape(name)}</td>{cells}<td>{escape(unit)}</td><td>{escape(meaning)}</td></tr>"
-        )
-    head = (
-        '<tr><th>metric</th><th class="n">first</th><th class="n">last</th><th>unit</th><th>meaning</th></tr>'
-    )
-    return (
-        '<h2>All numbers</h2><details class="fold"><summary>every metric, first and last value, and what it '
-        f"means</summary><table>{head}{''.join(lines)}</table></details>"
     )
 
 

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from rocstar.train.console_text import number
 from rocstar.train.metrics import Row, metric_of
 from rocstar.train.report_page import figure
-from rocstar.train.report_svg import Chart, Interval, Series, join_svgs, line_chart
+from rocstar.train.report_svg import SMOOTH_FROM, Chart, Interval, Series, join_svgs, line_chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +38,14 @@ class Plot:
     """Left out where every value is 0."""
 
 
+NOTE = "Faint points are steps, a line is their running mean; the number at its end is the last step's own."
 REWARD = Plot(
     title="Reward",
     keys={"reward/mean": "training"},
     subtitle="share of trajectories judged correct",
     top=1.0,
-    caption="Share of the generated trajectories judged correct. Faint points are steps, the line is their "
-    "running mean. Dots with whiskers: held-out evaluation with its 95% bootstrap interval.",
+    caption="Share of the generated trajectories judged correct. Dots with whiskers: held-out evaluation "
+    "with its 95% bootstrap interval.",
 )
 ERRORS = Plot(
     title="Tool errors in correct trajectories",
@@ -205,19 +207,21 @@ def stage_marks(steps: Sequence[Row]) -> list[tuple[float, str]]:
 
 def curves_section(rows: Sequence[Row]) -> str:
     """The part of the page with the curves; empty for a run without any."""
-    steps = rows_of(rows, "rl")
+    steps, found = rows_of(rows, "rl"), evaluations(rows)
     figures = []
-    if steps or evaluations(rows):
-        svg = plot_svg(rows, REWARD, set_name=main_set_of(evaluations(rows)), width=1060, height=300)
-        figures.append(figure(svg, REWARD.caption, is_wide=True))
+    if steps or found:
+        draw = partial(plot_svg, rows, REWARD, set_name=main_set_of(found))
+        figures.append(figure(draw, REWARD.caption, is_wide=True))
     for plot in PLOTS:
         values = [number(row, key) for row in steps for key in plot.keys]
         if any(v is not None and (v or not plot.is_dull_at_zero) for v in values):
-            figures.append(figure(plot_svg(rows, plot), plot.caption))
+            figures.append(figure(partial(plot_svg, rows, plot), plot.caption))
     losses = [(row["step"], number(row, "loss/sft")) for row in rows_of(rows, "sft")]
     if any(loss is not None for _, loss in losses):
         chart = Chart(title="SFT loss", unit="nats", series=[Series(label="", points=losses, color=0)])
-        figures.append(
-            figure(line_chart(chart), "The cold start: cross-entropy per assistant token, by SFT step.")
-        )
-    return f'<h2>Curves</h2><div class="charts">{"".join(figures)}</div>' if figures else ""
+        caption = "The cold start: cross-entropy per assistant token, by SFT step."
+        figures.append(figure(partial(line_chart, chart), caption))
+    if not figures:
+        return ""
+    note = f'<p class="soft">{NOTE}</p>' if max(len(steps), len(losses)) >= SMOOTH_FROM else ""
+    return f'<h2>Curves</h2>{note}<div class="charts">{"".join(figures)}</div>'

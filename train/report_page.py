@@ -2,9 +2,10 @@
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
+from typing import Protocol
 
-from rocstar.train.report_svg import DARK, LIGHT, STYLE, escape
+from rocstar.train.report_svg import DARK, LIGHT, NARROW, STYLE, escape
 
 CSS = f"""
 :root{{{LIGHT};--card:#f6f8fa;--good:#00795a;--bad:#b64a00;color-scheme:light dark}}
@@ -25,7 +26,8 @@ p{{margin:4px 0 12px}} .soft{{color:var(--soft)}} a{{color:var(--c0)}}
 figure{{margin:0;background:var(--paper);border:1px solid var(--line);border-radius:10px;padding:8px 8px 4px}}
 figure.wide{{grid-column:1/-1}}
 figcaption{{color:var(--soft);font-size:13px;padding:0 10px 8px}}
-svg.rc{{display:block;width:100%;height:auto}}
+svg.rc{{display:block;width:100%;height:auto;touch-action:pan-y}}
+.phone{{display:none}}
 {STYLE}
 .sharebar{{display:flex;height:22px;border-radius:6px;overflow:hidden;margin:10px 0 6px}}
 .sharebar i{{display:block}}
@@ -63,7 +65,15 @@ table{{border-collapse:collapse;font-size:13.5px;width:100%}}
 th,td{{text-align:left;padding:3px 12px 3px 0;border-bottom:1px solid var(--line);vertical-align:top}}
 td.n,th.n{{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}}
 .fold>summary{{cursor:pointer;color:var(--soft);margin:8px 0}}
-footer{{margin-top:44px;color:var(--soft);font-size:13px}}
+.scroll{{overflow-x:auto}} .scroll td:last-child{{min-width:240px}}
+footer{{margin-top:44px;color:var(--soft);font-size:13px;overflow-wrap:anywhere}}
+@media(max-width:600px){{
+main{{padding:20px 12px 40px}}
+figure{{padding:6px 2px 2px}}
+.screen{{display:none}} .phone{{display:block}}
+.tiles{{grid-template-columns:1fr 1fr;gap:10px}} .tile{{padding:10px 12px}}
+.tile .value,.tile.hero .value{{font-size:20px;white-space:normal}}
+}}
 """
 
 JS = """
@@ -71,7 +81,7 @@ JS = """
 const tip = document.getElementById("tip");
 for (const svg of document.querySelectorAll("svg[data-chart]")) {
   const data = JSON.parse(svg.dataset.chart), cross = svg.querySelector(".cross");
-  svg.addEventListener("pointermove", (event) => {
+  for (const kind of ["pointermove", "pointerdown"]) svg.addEventListener(kind, (event) => {
     const box = svg.getBoundingClientRect();
     const at = (event.clientX - box.left) * svg.viewBox.baseVal.width / box.width;
     let best = 0;
@@ -92,7 +102,7 @@ for (const svg of document.querySelectorAll("svg[data-chart]")) {
     tip.style.display = "block";
     const left = event.clientX + 16 + tip.offsetWidth > innerWidth
       ? event.clientX - 16 - tip.offsetWidth : event.clientX + 16;
-    tip.style.left = `${left}px`;
+    tip.style.left = `${Math.max(4, left)}px`;
     tip.style.top = `${event.clientY + 14}px`;
   });
   svg.addEventListener("pointerleave", () => {
@@ -107,6 +117,12 @@ if (button) button.addEventListener("click", () => {
   button.textContent = open ? "fold all" : "unfold all";
 });
 """
+
+
+class Drawing(Protocol):
+    """Draws the same at any size, as one <svg> element."""
+
+    def __call__(self, *, width: int, height: int) -> str: ...
 
 
 def page(title: str, sections: Sequence[str]) -> str:
@@ -132,8 +148,26 @@ def tile(name: str, value: str, detail: str = "", *, is_hero: bool = False) -> s
     )
 
 
-def figure(svg: str, caption: str, *, is_wide: bool = False) -> str:
-    """A drawing (trusted markup) with its caption (escaped here)."""
+def figure(draw: Drawing, caption: str, *, is_wide: bool = False) -> str:
+    """A drawing (trusted markup) with its caption (escaped here): once for a screen, once for a phone, where
+    the first would shrink until nobody can read it."""
+    width, height = (1060, 280) if is_wide else (520, 250)
+    screen, phone = draw(width=width, height=height), draw(width=NARROW, height=240)
     return (
-        f"<figure{' class=wide' if is_wide else ''}>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
+        f'<figure{" class=wide" if is_wide else ""}><div class="screen">{screen}</div>'
+        f'<div class="phone">{phone}</div><figcaption>{escape(caption)}</figcaption></figure>'
     )
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Container[int] = ()) -> str:
+    """A table that scrolls by itself where it is wider than the screen; columns `numbers` are aligned right.
+    All texts are escaped here."""
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "".join(
+            f"<{tag}{' class=n' if k in numbers else ''}>{escape(cell)}</{tag}>"
+            for k, cell in enumerate(cells)
+        )
+
+    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+    return f'<div class="scroll"><table><tr>{line(head, "th")}</tr>{body}</table></div>'

@@ -7,22 +7,20 @@ chart also lies in its `data-chart` attribute, from which the page's script make
 
 import html
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-from rocstar.train.report_scales import (
-    Point,
-    format_tick,
-    format_value,
-    nice_ticks,
-    running_mean,
-    spread,
-)
+from rocstar.engine.scales import nice_ticks
+from rocstar.train.report_scales import Point, format_tick, format_value, running_mean, spread
 
 LEFT, RIGHT, TOP, BOTTOM = 46, 104, 50, 30
+NARROW = 340
+"""Width of a drawing for a phone: there one user unit is about a pixel, so that its text can be read."""
+
 MIN_LABEL_GAP = 14.0
+LABEL_CHAR = 7.8
+"""Widest mean width of a character of a label, in user units."""
+
 SMOOTH_FROM = 12
 """Fewer points than this are joined as they are; more are also averaged."""
 
@@ -37,6 +35,7 @@ STYLE = """
 .rc .axis{stroke:var(--soft);stroke-width:1}
 .rc .mark{stroke:var(--soft);stroke-width:1;stroke-dasharray:3 3}
 .rc .curve{fill:none;stroke-width:2.2;stroke-linejoin:round;stroke-linecap:round}
+.rc .dots{fill:none;stroke-linecap:round}
 .rc .cross{stroke:var(--soft);stroke-width:1;visibility:hidden}
 """
 LIGHT = (
@@ -91,7 +90,7 @@ def escape(text: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Frame:
+class Frame:
     """The plot area: data coordinates to user units."""
 
     width: float
@@ -101,15 +100,16 @@ class _Frame:
     y_low: float
     y_high: float
     right: float = RIGHT
+    top: float = TOP
 
     def x(self, value: float) -> float:
         inside = self.width - LEFT - self.right
         return round(LEFT + inside * (value - self.x_low) / (self.x_high - self.x_low), 1)
 
     def y(self, value: float) -> float:
-        inside = self.height - TOP - BOTTOM
+        inside = self.height - self.top - BOTTOM
         clamped = min(max(value, self.y_low), self.y_high)
-        return round(TOP + inside * (1 - (clamped - self.y_low) / (self.y_high - self.y_low)), 1)
+        return round(self.top + inside * (1 - (clamped - self.y_low) / (self.y_high - self.y_low)), 1)
 
 
 def line_chart(chart: Chart, *, width: int = 520, height: int = 250, standalone: bool = False) -> str:
@@ -118,78 +118,25 @@ def line_chart(chart: Chart, *, width: int = 520, height: int = 250, standalone:
     values += [v for i in chart.intervals for v in (i.value, i.low, i.high) if v is not None]
     xs = sorted({x for s in chart.series for x, _ in s.points} | {i.x for i in chart.intervals})
     if not values:
-        return _svg(chart.title, width, height, _header(chart) + _nothing(width, height), None, standalone)
+        return svg_element(
+            chart.title, width, height, header(chart) + nothing(width, height), None, standalone
+        )
     top = chart.top if chart.top is not None else max(values)
     ticks = nice_ticks(min(0.0, *values), top)
     high = chart.top if chart.top is not None else ticks[-1]
-    frame = _Frame(width, height, xs[0], max(xs[-1], xs[0] + 1), ticks[0], high)
+    ends = _ends(chart)
+    longest = max((len(end.text) for end in ends), default=0)
+    right = max(14 + LABEL_CHAR * longest, RIGHT if width > NARROW else 0)
+    frame = Frame(width, height, xs[0], max(xs[-1], xs[0] + 1), ticks[0], high, right)
     body = [
-        _header(chart),
-        _axes(frame, [t for t in ticks if t <= high], chart.unit),
+        header(chart),
+        axes(frame, [t for t in ticks if t <= high], chart.unit),
         _marks(frame, chart.marks),
     ]
     body += [_curve(frame, s) for s in chart.series]
     body += [_interval(frame, i) for i in chart.intervals]
-    body.append(_end_labels(frame, chart))
-    return _svg(chart.title, width, height, "".join(body), _hover_data(frame, chart, xs), standalone)
-
-
-def stacked_bars(
-    title: str,
-    unit: str,
-    xs: Sequence[float],
-    parts: Mapping[str, Sequence[float]],
-    *,
-    colors: Mapping[str, int],
-    width: int = 520,
-    height: int = 250,
-) -> str:
-    """One bar per x, made of the parts in their order from the bottom; a legend names them."""
-    chart = Chart(title=title, unit=unit, series=())
-    totals = [math.fsum(values[i] for values in parts.values()) for i in range(len(xs))]
-    if not xs or max(totals) <= 0:
-        return _svg(title, width, height, _header(chart) + _nothing(width, height), None, standalone=False)
-    ticks = nice_ticks(0.0, max(totals))
-    frame = _Frame(width, height, xs[0] - 0.5, xs[-1] + 0.5, 0.0, ticks[-1], right=14)
-    step = min((b - a for a, b in pairwise(xs)), default=1.0)
-    bar = max(0.6, (frame.x(xs[0] + step) - frame.x(xs[0])) * 0.86)
-    body = [_header(chart), _axes(frame, ticks, unit), _legend(parts, colors)]
-    for i, x in enumerate(xs):
-        floor = 0.0
-        for name, values in parts.items():
-            if values[i] > 0:
-                y, base = frame.y(floor + values[i]), frame.y(floor)
-                body.append(
-                    f'<rect x="{frame.x(x) - bar / 2:.1f}" y="{y}" width="{bar:.1f}" '
-                    f'height="{base - y:.1f}" fill="var(--c{colors[name]})"/>'
-                )
-                floor += values[i]
-    data = {
-        "x": [frame.x(x) for x in xs],
-        "head": [f"step {x:g}: {format_value(t, unit)}" for x, t in zip(xs, totals, strict=True)],
-        "rows": [
-            {
-                "label": name,
-                "color": colors[name],
-                "values": [format_value(v, unit) if v else "" for v in values],
-            }
-            for name, values in parts.items()
-        ],
-    }
-    return _svg(title, width, height, "".join(body), data, standalone=False)
-
-
-def share_bar(percents: Mapping[str, int], *, colors: Mapping[str, int]) -> str:
-    """One bar of 100% as HTML, with a legend of the same percents."""
-    cells = "".join(
-        f'<i style="width:{percent}%;background:var(--c{colors[name]})" title="{escape(name)}"></i>'
-        for name, percent in percents.items()
-    )
-    legend = "".join(
-        f'<li><b style="background:var(--c{colors[name]})"></b>{escape(name)} {percent}%</li>'
-        for name, percent in percents.items()
-    )
-    return f'<div class="sharebar">{cells}</div><ul class="legend">{legend}</ul>'
+    body.append(_end_labels(frame, ends))
+    return svg_element(chart.title, width, height, "".join(body), _hover_data(frame, chart, xs), standalone)
 
 
 def join_svgs(svgs: Sequence[str], *, width: int, height: int, gap: int = 16) -> str:
@@ -199,10 +146,10 @@ def join_svgs(svgs: Sequence[str], *, width: int, height: int, gap: int = 16) ->
         svg.replace("<svg ", f'<svg x="{i * (width + gap)}" width="{width}" height="{height}" ', 1)
         for i, svg in enumerate(svgs)
     )
-    return _svg("", total, height, inner, None, standalone=True)
+    return svg_element("", total, height, inner, None, standalone=True)
 
 
-def _svg(
+def svg_element(
     title: str, width: int, height: int, body: str, data: Mapping[str, object] | None, standalone: bool
 ) -> str:
     attribute = f' data-chart="{escape(json.dumps(data))}"' if data is not None and not standalone else ""
@@ -220,7 +167,7 @@ def _svg(
     )
 
 
-def _header(chart: Chart) -> str:
+def header(chart: Chart) -> str:
     subtitle = chart.unit if chart.subtitle is None else chart.subtitle
     return (
         f'<text class="title" x="{LEFT - 34}" y="18">{escape(chart.title)}'
@@ -228,21 +175,22 @@ def _header(chart: Chart) -> str:
     )
 
 
-def _nothing(width: int, height: int) -> str:
+def nothing(width: int, height: int) -> str:
     return f'<text class="unit" x="{width / 2}" y="{height / 2}" text-anchor="middle">nothing recorded</text>'
 
 
-def _axes(frame: _Frame, ticks: Sequence[float], unit: str) -> str:
+def axes(frame: Frame, ticks: Sequence[float], unit: str) -> str:
     end = frame.width - frame.right
     parts = [
-        f'<line class="{"axis" if tick == ticks[0] else "grid"}" x1="{LEFT}" x2="{end}" '
+        f'<line class="{"axis" if tick == ticks[0] else "grid"}" x1="{LEFT}" x2="{end:.1f}" '
         f'y1="{frame.y(tick)}" y2="{frame.y(tick)}"/>'
         f'<text class="tick" x="{LEFT - 6}" y="{frame.y(tick) + 4}" text-anchor="end">'
         f"{format_tick(tick, unit)}</text>"
         for tick in ticks
     ]
     floor = frame.height - BOTTOM
-    inside = [t for t in nice_ticks(frame.x_low, frame.x_high, 6) if frame.x_low <= t <= frame.x_high]
+    count = 6 if frame.width > NARROW else 4
+    inside = [t for t in nice_ticks(frame.x_low, frame.x_high, count) if frame.x_low <= t <= frame.x_high]
     for tick in [t for t in inside if t == round(t)]:
         parts.append(
             f'<text class="tick" x="{frame.x(tick)}" y="{floor + 16}" text-anchor="middle">'
@@ -251,7 +199,7 @@ def _axes(frame: _Frame, ticks: Sequence[float], unit: str) -> str:
     return "".join(parts)
 
 
-def _marks(frame: _Frame, marks: Sequence[tuple[float, str]]) -> str:
+def _marks(frame: Frame, marks: Sequence[tuple[float, str]]) -> str:
     floor = frame.height - BOTTOM
     return "".join(
         f'<line class="mark" x1="{frame.x(x)}" x2="{frame.x(x)}" y1="{TOP - 12}" y2="{floor}"/>'
@@ -273,22 +221,24 @@ def _runs(points: Sequence[Point]) -> Iterator[list[tuple[float, float]]]:
         yield run
 
 
-def _curve(frame: _Frame, series: Series) -> str:
+def _curve(frame: Frame, series: Series) -> str:
+    """Points joined by a line; many points are faint around their running mean. The last one stands out."""
     color = f"var(--c{series.color})"
     is_long = len(series.points) >= SMOOTH_FROM
-    parts = [
-        f'<circle cx="{frame.x(x)}" cy="{frame.y(y)}" r="{1.8 if is_long else 2.6}" fill="{color}" '
-        f'opacity="{0.35 if is_long else 1}"/>'
-        for x, y in series.points
-        if y is not None
-    ]
+    at = [(frame.x(x), frame.y(y)) for x, y in series.points if y is not None]
+    dots = "".join(f"M{x},{y}h.01" for x, y in at)
+    faint = ' stroke-width="3.6" opacity=".35"' if is_long else ' stroke-width="5.2"'
+    # One path for all: a circle for each point would be most of the page.
+    parts = [f'<path class="dots" stroke="{color}"{faint} d="{dots}"/>'] if at else []
     for run in _runs(running_mean(series.points) if is_long else series.points):
         path = " ".join(f"{frame.x(x)},{frame.y(y)}" for x, y in run)
         parts.append(f'<polyline class="curve" stroke="{color}" points="{path}"/>')
+    if at:
+        parts.append(f'<circle class="last" cx="{at[-1][0]}" cy="{at[-1][1]}" r="3" fill="{color}"/>')
     return "".join(parts)
 
 
-def _interval(frame: _Frame, interval: Interval) -> str:
+def _interval(frame: Frame, interval: Interval) -> str:
     x, y = frame.x(interval.x), frame.y(interval.value)
     whiskers = ""
     if interval.low is not None and interval.high is not None:
@@ -308,33 +258,43 @@ def _interval(frame: _Frame, interval: Interval) -> str:
     return f'{dot}<text class="label" x="{x + 7}" y="{above:.1f}" fill="var(--c1)">{text}</text>'
 
 
-def _end_labels(frame: _Frame, chart: Chart) -> str:
-    """The name and last value of each curve at its right end, pushed apart where they would touch."""
-    ends: list[tuple[float, str, int]] = []
+@dataclass(frozen=True, slots=True)
+class _End:
+    """What is written at the right end of a curve: the last value itself, not the mean that is drawn."""
+
+    value: float
+    text: str
+    color: int
+
+
+def _ends(chart: Chart) -> list[_End]:
+    """The name and last value of each curve; where the last step has none, the step that had one."""
+    ends = []
     for series in chart.series:
-        smooth = running_mean(series.points) if len(series.points) >= SMOOTH_FROM else series.points
-        known = [y for _, y in smooth if y is not None]
+        known = [(x, y) for x, y in series.points if y is not None]
         if known:
-            ends.append(
-                (
-                    frame.y(known[-1]),
-                    f"{series.label} {format_value(known[-1], chart.unit)}".strip(),
-                    series.color,
-                )
-            )
+            x, y = known[-1]
+            name = series.label if x == series.points[-1][0] else f"{series.label} step {x:g}:".strip()
+            ends.append(_End(y, f"{name} {format_value(y, chart.unit)}".strip(), series.color))
     if chart.intervals:
         last = chart.intervals[-1]
-        ends.append((frame.y(last.value), f"{last.label} {format_value(last.value, chart.unit)}", 1))
-    ends.sort()
-    ys = spread([y for y, _, _ in ends], MIN_LABEL_GAP, frame.height - BOTTOM)
+        ends.append(_End(last.value, f"{last.label} {format_value(last.value, chart.unit)}", 1))
+    return ends
+
+
+def _end_labels(frame: Frame, ends: Sequence[_End]) -> str:
+    """The labels at their heights, pushed apart where they would touch."""
+    placed = sorted(ends, key=lambda end: (frame.y(end.value), end.text))
+    ys = spread([frame.y(end.value) for end in placed], MIN_LABEL_GAP, frame.height - BOTTOM)
     x = frame.width - frame.right + 8
     return "".join(
-        f'<text class="label" x="{x}" y="{y + 4:.1f}" fill="var(--c{color})">{escape(text)}</text>'
-        for y, (_, text, color) in zip(ys, ends, strict=True)
+        f'<text class="label" x="{x:.1f}" y="{y + 4:.1f}" fill="var(--c{end.color})">'
+        f"{escape(end.text)}</text>"
+        for y, end in zip(ys, placed, strict=True)
     )
 
 
-def _hover_data(frame: _Frame, chart: Chart, xs: Sequence[float]) -> dict[str, object]:
+def _hover_data(frame: Frame, chart: Chart, xs: Sequence[float]) -> dict[str, object]:
     rows: list[dict[str, object]] = []
     for series in chart.series:
         by_x = dict(series.points)
@@ -353,15 +313,3 @@ def _interval_text(interval: Interval, unit: str) -> str:
     if interval.low is None or interval.high is None:
         return text
     return f"{text} [{format_value(interval.low, unit)}, {format_value(interval.high, unit)}]"
-
-
-def _legend(parts: Mapping[str, Sequence[float]], colors: Mapping[str, int]) -> str:
-    """Squares and names in one row under the title."""
-    items, x = [], float(LEFT)
-    for name in parts:
-        items.append(
-            f'<rect x="{x:.0f}" y="28" width="9" height="9" rx="2" fill="var(--c{colors[name]})"/>'
-            f'<text class="tick" x="{x + 13:.0f}" y="36.5">{escape(name)}</text>'
-        )
-        x += 13 + 6.1 * len(name) + 12
-    return "".join(items)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 from rocstar.engine.nodes.grants import FILL, PART
@@ -233,13 +234,12 @@ def _draw(
     ranked = [o.policy for o in sorted(outcomes, key=lambda o: o.makespan_s)]
     ours = [name for name in ranked if name == "predictive"]
     chosen = (ours + [name for name in ranked if name not in ours])[:PICTURED]
-    bars = makespan_bars(f"Makespan of one step, {workload.name}", outcomes)
-    bands = occupancy(
-        [(name, dict(flights)[name]) for name in chosen], "KV in use, one row per replica, over time"
-    )
+    bars = partial(makespan_bars, f"Makespan of one step, {workload.name}", outcomes)
+    drawn = [(name, dict(flights)[name]) for name in chosen]
+    bands = partial(occupancy, drawn, "KV in use, one row per replica, over time")
     if options.svg is not None:
-        options.svg.write_text(bars, encoding="utf-8")
-        options.svg.with_stem(options.svg.stem + "-occupancy").write_text(bands, encoding="utf-8")
+        options.svg.write_text(bars(), encoding="utf-8")
+        options.svg.with_stem(options.svg.stem + "-occupancy").write_text(bands(), encoding="utf-8")
     if options.html is not None:
         lines = [*facts, *(advice.lines(cluster) if advice is not None else [])]
         title = f"rocstar sim: {workload.name}"

@@ -9,11 +9,14 @@ import html
 import math
 from collections.abc import Sequence
 
+from rocstar.engine.scales import nice_ticks
 from rocstar.engine.sim.cost import Cluster
 from rocstar.engine.sim.flight import Flight, Sample
 from rocstar.engine.sim.outcome import Outcome
 
-WIDTH, ROW, LEFT, RIGHT = 760, 24, 130, 118
+WIDTH, NARROW, ROW = 760, 360, 24
+"""The second width is for a phone: there one user unit is about a pixel, so that its text can be read."""
+
 SHADES = 8
 STYLE = (
     "svg{--paper:#ffffff;--ink:#1c2430;--soft:#5c6675;--line:#e6e9ee;--ours:#0072b2;--peer:#9aa2ad;"
@@ -25,67 +28,75 @@ STYLE = (
 )
 
 
-def _picture(title: str, height: float, body: str) -> str:
+def _margins(width: int) -> tuple[int, int]:
+    """Left and right of what is drawn, for names and numbers."""
+    return (130, 118) if width > NARROW else (106, 96)
+
+
+def _picture(title: str, width: int, height: float, body: str) -> str:
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" role="img" '
         f'aria-label="{html.escape(title)}"><style>{STYLE}</style>'
-        f'<rect width="{WIDTH}" height="{height:.0f}" rx="8" fill="var(--paper)"/>'
+        f'<rect width="{width}" height="{height:.0f}" rx="8" fill="var(--paper)"/>'
         f'<text class="title" x="12" y="20">{html.escape(title)}</text>{body}</svg>'
     )
 
 
-def makespan_bars(title: str, outcomes: Sequence[Outcome]) -> str:
+def makespan_bars(title: str, outcomes: Sequence[Outcome], *, width: int = WIDTH) -> str:
     """One bar per policy, the shortest first, and a line at the lower bound."""
     ranked = sorted(outcomes, key=lambda o: o.makespan_s)
     bound = ranked[0].bound_s
-    scale = (WIDTH - LEFT - RIGHT) / max(o.makespan_s for o in ranked)
-    x, bottom = LEFT + bound * scale, 44 + ROW * len(ranked)
+    left, right = _margins(width)
+    scale = (width - left - right) / max(o.makespan_s for o in ranked)
+    x, bottom = left + bound * scale, 44 + ROW * len(ranked)
     body = []
     for k, o in enumerate(ranked):
         y = 40 + ROW * k
         colour = "--ours" if o.policy == "predictive" else "--peer"
         label = f"{o.makespan_s:,.0f} s, {o.ratio:.2f}x"
         body.append(
-            f'<text x="{LEFT - 8}" y="{y + 15}" text-anchor="end">{html.escape(o.policy)}</text>'
-            f'<rect x="{LEFT}" y="{y + 3}" width="{o.makespan_s * scale:.1f}" height="{ROW - 7}" rx="2" '
+            f'<text x="{left - 8}" y="{y + 15}" text-anchor="end">{html.escape(o.policy)}</text>'
+            f'<rect x="{left}" y="{y + 3}" width="{o.makespan_s * scale:.1f}" height="{ROW - 7}" rx="2" '
             f'fill="var({colour})"/>'
-            f'<text x="{LEFT + o.makespan_s * scale + 6:.1f}" y="{y + 15}">{label}</text>'
+            f'<text x="{left + o.makespan_s * scale + 6:.1f}" y="{y + 15}">{label}</text>'
         )
     body.append(
         f'<path d="M{x:.1f},36V{bottom}" stroke="var(--bound)" stroke-width="1.6" stroke-dasharray="4 3"/>'
         f'<text class="soft" x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">'
         f"lower bound {bound:,.0f} s</text>"
     )
-    return _picture(title, bottom + 26, "".join(body))
+    return _picture(title, width, bottom + 26, "".join(body))
 
 
-def occupancy(flights: Sequence[tuple[str, Flight]], title: str, *, columns: int = 120) -> str:
+def occupancy(flights: Sequence[tuple[str, Flight]], title: str, *, width: int = WIDTH) -> str:
     """A band per policy: a row per replica, time to the right, darker where more of its KV pool is in use.
 
     All bands share one time axis; the flights must have been recorded.
     """
     end = max(flight.makespan_s for _, flight in flights)
-    inner = WIDTH - LEFT - 20
+    left, columns = _margins(width)[0], 120 if width > NARROW else 60
+    inner = width - left - 20
     rows = flights[0][1].cluster.replicas
     row = max(1.0, min(6.0, 96 / rows))
     y, body = 36.0, []
     for name, flight in flights:
         grid = occupancy_grid(flight.samples, flight.cluster, end, columns)
-        body.append(f'<text x="{LEFT - 8}" y="{y + rows * row / 2 + 4:.1f}" text-anchor="end">{name}</text>')
+        body.append(f'<text x="{left - 8}" y="{y + rows * row / 2 + 4:.1f}" text-anchor="end">{name}</text>')
         body.append(
-            f'<rect x="{LEFT}" y="{y:.1f}" width="{inner}" height="{rows * row:.1f}" fill="var(--line)"/>'
+            f'<rect x="{left}" y="{y:.1f}" width="{inner}" height="{rows * row:.1f}" fill="var(--line)"/>'
         )
-        body += _shades(grid, y, inner / columns, row)
+        body += _shades(grid, left, y, inner / columns, row)
         y += rows * row + 10
-    for k in range(5):
-        x = LEFT + inner * k / 4
-        body.append(
-            f'<text class="soft" x="{x:.1f}" y="{y + 8:.1f}" text-anchor="middle">{end * k / 4:,.0f} s</text>'
-        )
-    return _picture(title, y + 18, "".join(body))
+    for tick in nice_ticks(0.0, end, 5 if width > NARROW else 4):
+        x = left + inner * tick / end
+        if tick <= end:
+            body.append(
+                f'<text class="soft" x="{x:.1f}" y="{y + 8:.1f}" text-anchor="middle">{tick:,.12g} s</text>'
+            )
+    return _picture(title, width, y + 18, "".join(body))
 
 
-def _shades(grid: Sequence[Sequence[float]], y: float, width: float, height: float) -> list[str]:
+def _shades(grid: Sequence[Sequence[float]], left: float, y: float, width: float, height: float) -> list[str]:
     """One path per shade; equal neighbours of a row are one rectangle, empty cells are not drawn."""
     paths: dict[int, list[str]] = {}
     for r, cells in enumerate(grid):
@@ -93,7 +104,7 @@ def _shades(grid: Sequence[Sequence[float]], y: float, width: float, height: flo
         start = 0
         for k in range(1, len(shades) + 1):
             if k == len(shades) or shades[k] != shades[start]:
-                x, span = LEFT + start * width, (k - start) * width
+                x, span = left + start * width, (k - start) * width
                 paths.setdefault(shades[start], []).append(
                     f"M{x:.0f},{y + r * height:.1f}h{span:.0f}v{height:.1f}h-{span:.0f}z"
                 )

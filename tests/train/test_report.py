@@ -58,6 +58,21 @@ def test_the_page_asks_for_nothing_from_outside(html: str, tags_of: Any) -> None
     assert policy.startswith("default-src 'none'")
 
 
+def test_each_drawing_is_there_for_a_screen_and_for_a_phone(html: str, tags_of: Any) -> None:
+    """What of this a reader sees is tested in a browser (test_pages.py), where there is one."""
+    drawn = re.findall(r'<div class="(screen|phone)"><svg[^>]* viewBox="0 0 (\d+) ', html)
+    screens, phones = ([int(width) for name, width in drawn if name == kind] for kind in ("screen", "phone"))
+    assert len(screens) == len(phones) == tags_of(html).count("figure") and set(screens) == {1060, 520}
+    assert set(phones) == {340}
+    assert "@media(max-width:600px)" in html and ".phone{display:block}" in html
+    assert html.count("<table>") == html.count('<div class="scroll"><table>') > 0
+    assert not re.findall(r'<(?:svg|table|div)[^>]* width="', html), "no width but that of the screen"
+
+
+def test_a_curve_is_one_element_not_one_for_each_point(html: str) -> None:
+    assert html.count("<circle") < 60, "60 steps"
+
+
 def test_the_policy_allows_exactly_the_script_of_the_page(html: str) -> None:
     script = re.findall(r"<script>(.*?)</script>", html, flags=re.S)
     assert len(script) == 1

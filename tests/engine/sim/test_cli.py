@@ -1,13 +1,19 @@
 """`rocstar sim` as a user meets it: table, JSON, pictures, and one line for each mistake."""
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from rocstar.engine.scheduling.policies import POLICIES
 from rocstar.engine.sim.cli import main
+from rocstar.engine.sim.cost import MI300X_14B, Cluster, ReplicaModel
+from rocstar.engine.sim.svg import NARROW, WIDTH, occupancy
 
 SMALL = ["--workload", "paper", "--tasks", "2", "--siblings", "4", "--replicas", "2", "--kv-tokens", "40000"]
 
@@ -46,7 +52,24 @@ def test_pictures_are_well_formed(tmp_path: Path, capsys: pytest.CaptureFixture[
     bands = ElementTree.parse(tmp_path / "plot-occupancy.svg").getroot()
     drawn = [p.get("d") or "" for p in bands.iter("{http://www.w3.org/2000/svg}path")]
     assert len(drawn) > 3 and sum(d.count("z") for d in drawn) > 10
-    assert page.read_text().count("<svg") == 2 and "</table>" in page.read_text()
+    assert page.read_text().count("<svg") == 4 and "</table>" in page.read_text()
+    drawn_for = re.findall(r'<div class="(\w+)"><svg[^>]* viewBox="0 0 (\d+) ', page.read_text())
+    assert drawn_for == [("screen", "760"), ("phone", "360")] * 2
+    assert re.search(r'<div class="scroll"><table>', page.read_text())
+
+
+@pytest.mark.parametrize("end_s", [0.3, 2.0, 7.3, 109.9, 5400.0, 123_456.0])
+@pytest.mark.parametrize("width", [WIDTH, NARROW])
+def test_no_two_ticks_of_the_time_axis_read_alike(end_s: float, width: int) -> None:
+    """Rounded to whole seconds, four ticks over 2 s would read 0, 1, 1, 2 and 2."""
+    cluster = Cluster(model=ReplicaModel(kv_tokens=100, cost=MI300X_14B), replicas=1)
+    flight: Any = SimpleNamespace(makespan_s=end_s, cluster=cluster, samples=[])
+    svg = occupancy([("a", flight)], "t", width=width)
+    texts = re.findall(r'<text class="soft" x="([\d.]+)"[^>]*>([^<]+) s</text>', svg)
+    seconds = [float(text.replace(",", "")) for _, text in texts]
+    assert len(seconds) >= 3 and seconds[0] == 0 and seconds == sorted(set(seconds)) and seconds[-1] <= end_s
+    gaps = [b - a for a, b in pairwise(float(x) for x, _ in texts)]
+    assert max(gaps) - min(gaps) < 0.3, "as far apart as their numbers say"
 
 
 def test_a_cost_model_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
