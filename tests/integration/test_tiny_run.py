@@ -223,6 +223,11 @@ def test_a_killed_run_goes_on_where_its_checkpoint_stood(
     result = workshop.main("train", "coin.toml", "--output-dir", str(directory), "--resume")
     assert result.returncode == 0, result.stderr
     assert f"resuming from {saved}" in result.stderr
+    starts = read_manifest(directory)
+    assert [(start["status"], start["ended"] is None) for start in starts] == [
+        ("interrupted", True),
+        ("complete", False),
+    ]
     rows, whole = read_rows(directory), read_rows(finished)
     assert [(r["phase"], r["step"]) for r in rows] == [(r["phase"], r["step"]) for r in whole]
     for row, expected in zip(rows, whole, strict=True):
@@ -267,6 +272,7 @@ def test_ctrl_c_ends_with_130_and_the_last_checkpoint_whole(
     code, messages = interrupt(directory, "step 2/102", signal.SIGINT, "--stages.0.steps=100")
     assert code == 130
     assert "Traceback" not in messages and "interrupted" in messages
+    assert [start["status"] for start in read_manifest(directory)] == ["interrupted"]
     saved = checkpoint.latest(directory)
     assert saved is not None
     AutoModelForCausalLM.from_pretrained(saved)
