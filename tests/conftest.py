@@ -1,25 +1,53 @@
-"""Settings that every test shares: no model hub, no tokenizer threads, no timed Hypothesis."""
+"""What every test shares: no model hub, no spinning threads, no timed Hypothesis; what was left out."""
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from .needs import GPU, SGLANG, is_set, left_out
+
+HERE = Path(__file__).parent
+
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Read when torch loads. Threads that spin while they wait take the cores from the other test processes.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 settings.register_profile("rocstar", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("rocstar")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` are skipped where torch sees no device; torch is imported only when one is there."""
+    """Leaves out what needs SGLang or a GPU, where there is none."""
+    if not is_set("ROCSTAR_SGLANG_PYTHON"):
+        for item in items:
+            if item.path.is_relative_to(HERE / "sglang"):
+                item.add_marker(pytest.mark.skip(reason=SGLANG.reason))
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if not gpu_items:
         return
-    import torch
+    import torch  # only where a test asks for a device
 
     if not torch.cuda.is_available():
         for item in gpu_items:
-            item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+            item.add_marker(pytest.mark.skip(reason=GPU.reason))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """The line above pytest's last one: what did not run, and how to have it run."""
+    yield
+    skipped = terminalreporter.stats.get("skipped", [])
+    if line := left_out(reason_of(report) for report in skipped):
+        terminalreporter.write_line(line, yellow=True)
+
+
+def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Why a test was skipped, in the words of the skip."""
+    if isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
+    return str(report.longrepr)

@@ -8,12 +8,14 @@ it works for editable installs, wheels and plain checkouts, and for processes th
 
 A row proves something only if its tests pass without the bug, if the module was really imported, and if
 the old text is still there; each of these is checked too. Text that a module reads from its own file
-(Triton kernels do) is not mutated.
+(Triton kernels do) is not mutated. Where the child leaves tests out for what this machine lacks, the row says
+nothing, and is left out for the same reason.
 """
 
 import os
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -295,7 +297,10 @@ sys.meta_path.insert(0, MutatedFinder)
 
 
 def run_with_source(file: str, text: str, selection: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """Run the selected tests in a child process in which `text` stands in for the source of `file`."""
+    """Run the selected tests in a child process in which `text` stands in for the source of `file`.
+
+    The calling test is skipped if none failed and the child had to leave tests out.
+    """
     name = "rocstar." + file.removesuffix(".py").replace("/", ".")
     (tmp_path / "mutated.txt").write_text(text, encoding="utf-8")
     site = SITECUSTOMIZE.format(name=name, file=str(ROOT / file))
@@ -305,12 +310,20 @@ def run_with_source(file: str, text: str, selection: str, tmp_path: Path) -> sub
     # -P: the repository root must not come first on the path, where `train` or `kernels` would shadow others.
     command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", selection]
     # A temporary folder of its own: each new numbered one may remove older ones, the parent run's among them.
-    command.append(f"--basetemp={tmp_path / 'child'}")
+    command += [f"--basetemp={tmp_path / 'child'}", f"--junitxml={tmp_path / 'child.xml'}"]
     result = subprocess.run(
         command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
+    if result.returncode == pytest.ExitCode.OK and (lacking := lacks(tmp_path / "child.xml")):
+        pytest.skip(lacking)
     assert (tmp_path / "imported").exists(), f"{selection} never imported {name}:\n{result.stdout}"
     return result
+
+
+def lacks(junit_xml: Path) -> str | None:
+    """Why tests of a child were left out, if for something that this machine lacks."""
+    reasons = (skipped.get("message", "") for skipped in ElementTree.parse(junit_xml).iter("skipped"))
+    return next((reason for reason in reasons if reason.startswith("needs ")), None)
 
 
 @pytest.mark.parametrize(("file", "old", "new", "selection"), BUGS)
@@ -328,3 +341,22 @@ def test_planted_bug_is_caught(file: str, old: str, new: str, selection: str, tm
 def test_selection_passes_without_a_bug(file: str, selection: str, tmp_path: Path) -> None:
     result = run_with_source(file, (ROOT / file).read_text(encoding="utf-8"), selection, tmp_path)
     assert result.returncode == pytest.ExitCode.OK, result.stdout[-3000:] + result.stderr[-1000:]
+
+
+def selection_skipped_for(reason: str, tmp_path: Path) -> str:
+    """A file with one test, which is always left out."""
+    selection = tmp_path / "test_left_out.py"
+    selection.write_text(f"import pytest\n\ndef test_it() -> None:\n    pytest.skip({reason!r})\n")
+    return str(selection)
+
+
+def test_a_row_whose_test_lacks_something_is_left_out_too(tmp_path: Path) -> None:
+    reason = "needs thunder: wait for it"
+    with pytest.raises(pytest.skip.Exception, match=reason):
+        run_with_source("train/batch.py", "", selection_skipped_for(reason, tmp_path), tmp_path)
+
+
+def test_a_row_whose_test_is_left_out_for_another_reason_is_not(tmp_path: Path) -> None:
+    """A test that nobody can ever have run would prove nothing for ever."""
+    with pytest.raises(AssertionError, match="never imported"):
+        run_with_source("train/batch.py", "", selection_skipped_for("it is Sunday", tmp_path), tmp_path)

@@ -18,6 +18,8 @@ import pytest
 from rocstar.train import checkpoint
 from rocstar.train.metrics import read_metrics
 
+from .. import needs
+
 NO_TOOLS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}" + (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
@@ -262,7 +264,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(mount, capture_output=True, text=True, check=False) if shutil.which("mount") else None
     )
     if made is None or made.returncode:
-        pytest.skip(f"needs root to mount a tmpfs: {made.stderr.strip() if made else 'there is no mount'}")
+        needs.ROOT.skip()  # to mount a tmpfs
     try:
         yield directory
     finally:

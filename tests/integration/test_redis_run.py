@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,13 +17,14 @@ import pytest
 
 from rocstar.train import agent
 
+from .. import needs
+
 START = "import sys; from rocstar.train.cli import main; sys.exit(main())"
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    if shutil.which("redis-server") is None:
-        pytest.skip("needs redis-server: apt-get install redis-server")
+    needs.redis_server()
     # A socket's path holds 107 bytes, which pytest's own folders exceed.
     with tempfile.TemporaryDirectory(prefix="rocstar-redis-") as folder:
         command = [

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ import pytest
 from rocstar.engine.record import read_records
 from rocstar.train.run_directory import records_file
 
+from .. import needs
 from .launching import DEADLINE_S, ended, start_nodes
 
 Rows = Callable[..., list[dict[str, Any]]]
@@ -33,8 +33,7 @@ STEPS = 3
 @contextlib.contextmanager
 def fabric() -> Iterator[str]:
     """A Redis on a unix socket and one worker for it; the URL."""
-    if shutil.which("redis-server") is None:
-        pytest.skip("needs redis-server: apt-get install redis-server")
+    needs.redis_server()
     with tempfile.TemporaryDirectory(
         prefix="rocstar-nodes-"
     ) as folder:  # a socket's path is at most 107 bytes

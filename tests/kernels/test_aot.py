@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="the package triton is not installed")
+from ..needs import package
+
+pytestmark = package("triton").unless(find_spec("triton") is not None)
 
 
 def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -6,12 +6,12 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
+from ..needs import package
 
 HERE = Path(__file__).parent
 DEADLINE_S = 540.0
 
-pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="the package triton is not installed")
+pytestmark = package("triton").unless(find_spec("triton") is not None)
 
 
 def test_kernels_in_the_interpreter() -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from rocstar.sandbox.flavours import FLAVOURS, Flavour
 
+from .. import needs
+
 CHECK = """
 import importlib, sys
 from rocstar.sandbox.flavours import FLAVOURS
@@ -28,7 +30,7 @@ def missing(flavour: Flavour) -> list[str]:
 @pytest.mark.parametrize("flavour", FLAVOURS.values(), ids=lambda flavour: flavour.name)
 def test_the_warm_up_prints_nothing_and_the_packages_are_there(flavour: Flavour) -> None:
     if absent := missing(flavour):
-        pytest.skip(f"not installed: {', '.join(absent)}")
+        needs.package(" and ".join(absent)).skip()
     ended = subprocess.run(
         [sys.executable, "-c", CHECK, flavour.name], capture_output=True, text=True, timeout=120, check=False
     )

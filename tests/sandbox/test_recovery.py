@@ -12,6 +12,7 @@ from rocstar.sandbox import calls, process, watchdog
 from rocstar.sandbox.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, Limits, SandboxError, SessionLost
 
+from .. import needs
 from .watching import PATIENCE_S, children_of, ended, programs_of, until
 
 
@@ -43,10 +44,8 @@ async def test_zygotes_killed_again_and_again_under_load() -> None:
         await until(lambda: not programs_of(pool))  # no zombies: a child that nobody knew of is reaped too
 
 
-@pytest.mark.skipif(
-    not os.environ.get("ROCSTAR_SLOW_TESTS"),
-    reason="waits 20 s for kBirthGrace; test_hang.cpp is the same in C++",
-)
+# It waits 20 s for kBirthGrace; test_hang.cpp is the same in C++.
+@needs.time_for("ROCSTAR_SLOW_TESTS").unless(needs.is_set("ROCSTAR_SLOW_TESTS"))
 async def test_a_hung_zygote_is_replaced() -> None:
     async with SandboxPool() as pool:
         first = pool.zygotes["stdlib"][-1]

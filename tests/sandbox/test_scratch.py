@@ -11,6 +11,8 @@ import pytest_asyncio
 from rocstar.sandbox.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Status
 
+from .. import needs
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 Run = Callable[..., Awaitable[ExecResult]]
@@ -21,7 +23,7 @@ async def scratch_pool(request: pytest.FixtureRequest) -> AsyncIterator[SandboxP
     without = ("namespaces", "cgroup", "uid") if request.param == "tier A" else ()
     async with SandboxPool(max_live=2, without=without) as pool:
         if not pool._facts["files"]:
-            pytest.skip("this kernel has no Landlock, or cannot ask about new files")
+            needs.LANDLOCK.skip()  # or a kernel that cannot ask about new files
         yield pool
 
 

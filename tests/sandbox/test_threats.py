@@ -13,6 +13,8 @@ import pytest
 from rocstar.sandbox.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Status
 
+from .. import needs
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 Run = Callable[..., Awaitable[ExecResult]]
@@ -320,7 +322,7 @@ async def test_landlock_hides_files_and_other_processes(tmp_path: Path) -> None:
     async with SandboxPool() as pool:
         result = await pool.run(ExecRequest(code=f"{PEEK}[peek(path) for path in {paths!r}]"))
     if "landlock" not in result.isolation:
-        pytest.skip("this kernel has no Landlock")
+        needs.LANDLOCK.skip()
     assert result.value is not None
     answers = result.value.strip("[]").replace("'", "").split(", ")
     assert set(answers) <= {"PermissionError", "FileNotFoundError"}, dict(zip(paths, answers, strict=True))
@@ -334,14 +336,14 @@ async def test_a_relative_path_or_link_is_no_way_round_landlock() -> None:
         )
         result = await pool.run(ExecRequest(code=code))
     if "landlock" not in result.isolation:
-        pytest.skip("this kernel has no Landlock")
+        needs.LANDLOCK.skip()
     assert result.value == "['PermissionError', 'empty']"
 
 
 @pytest.mark.privileged
 async def test_root_keeps_no_power_even_without_landlock() -> None:
     if os.geteuid() != 0:
-        pytest.skip("needs root")
+        needs.ROOT.skip()
     code = PEEK + f"[peek('/proc/{os.getpid()}/environ'), os.getgroups(), os.getuid()]"
     async with SandboxPool(without=("landlock", "namespaces"), allow_no_isolation=True) as pool:
         result = await pool.run(ExecRequest(code=code))

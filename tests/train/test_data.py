@@ -22,6 +22,8 @@ from rocstar.train.data import (
 )
 from rocstar.train.rows import DATA_DIR_VARIABLE
 
+from ..needs import modules
+
 ROWS = [{"question": "1 + 1?", "answer": "2"}, {"question": "2 + 2?", "answer": "4"}]
 
 
@@ -71,7 +73,7 @@ def test_a_gzipped_file_and_blank_lines_are_read(tmp_path: Path) -> None:
 
 
 def test_verl_rows_in_parquet_are_understood(tmp_path: Path) -> None:
-    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pa, parquet = modules("pyarrow", "pyarrow.parquet")
     row = {
         "data_source": "dapo",
         "prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "How many?"}],

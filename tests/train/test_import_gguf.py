@@ -14,15 +14,15 @@ import pytest
 from rocstar.train.config import ConfigError
 from rocstar.train.import_gguf import import_gguf, locate_gguf, main
 
+from ..needs import modules
+
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
 
 @pytest.fixture(scope="module")
 def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama of 2 layers and 18 tokens with random weights, its matrices in Q8_0."""
-    gguf = pytest.importorskip("gguf")
-    pytest.importorskip("accelerate")
-    np = pytest.importorskip("numpy")
+    gguf, np, _ = modules("gguf", "numpy", "accelerate")
     path = tmp_path_factory.mktemp("gguf") / "tiny.Q8_0.gguf"
     hidden, heads, kv_heads, ff, layers = 64, 2, 1, 128, 2
     tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *"abcdefgh", "ab", "Ġ", *"12345"]
@@ -170,8 +170,7 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
 
 
 def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
-    pytest.importorskip("gguf")
-    pytest.importorskip("accelerate")
+    modules("gguf", "accelerate")
     (tmp_path / "m.gguf").write_bytes(b"not GGUF at all")
     with pytest.raises(ConfigError, match="cannot be read as a causal language model"):
         import_gguf(str(tmp_path / "m.gguf"), tmp_path / "out")

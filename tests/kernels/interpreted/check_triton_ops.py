@@ -11,7 +11,6 @@ import functools
 import importlib.util
 import itertools
 import math
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,8 @@ from rocstar.kernels.testing import (
     pairwise_grid,
 )
 from rocstar.kernels.tokens import LossSpec, Tokens, TokenStats, merge_row_stats
+
+from ...needs import is_set, time_for
 
 GRID = pairwise_grid()
 BLOCKS = (256, 1024)  # 130 columns: one incomplete block; 4097: whole ones and one column more
@@ -60,7 +61,7 @@ def test_half_precision() -> None:
     check_interpreted(with_block(triton_ops, 256), Case(dtype=torch.float16, entropy_coef=0.01))
 
 
-@pytest.mark.skipif("ROCSTAR_FULL_GRID" not in os.environ, reason="minutes: set ROCSTAR_FULL_GRID=1")
+@time_for("ROCSTAR_FULL_GRID").unless(is_set("ROCSTAR_FULL_GRID"))
 @pytest.mark.slow
 def test_the_full_grid() -> None:
     for case in full_grid():

@@ -24,6 +24,7 @@ import pytest
 
 from rocstar.sandbox.attack_programs import GROUPS
 
+from ... import needs
 from .world_readable import world_readable_python
 
 pytestmark = pytest.mark.slow
@@ -70,9 +71,9 @@ def verdicts_of(configuration: str, python: Path | None, *arguments: str) -> Ver
     if configuration == "here" or (configuration == "tier A" and os.geteuid() != 0):
         return suite(Path(sys.executable), *arguments)
     if os.geteuid() != 0:
-        pytest.skip("needs root, to become other users; as an ordinary user `here` is the test")
+        needs.ROOT.skip()  # to become other users; as an ordinary user `here` is the test
     if python is None:
-        pytest.skip("no Python of this version that all users may read (apt-get install python3, say)")
+        needs.PUBLIC_PYTHON.skip()
     return suite(python, *arguments, user=None if configuration == "slots" else NOBODY)
 
 

@@ -10,9 +10,11 @@ from rocstar.sandbox import cpp, proctree
 from rocstar.sandbox.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Status
 
+from ...needs import COMPILER
+
 MARKS = [
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.skipif(not cpp.offered(), reason="needs g++, Landlock and seccomp user notification"),
+    COMPILER.unless(cpp.offered()),
 ]
 
 Run = Callable[..., Awaitable[ExecResult]]

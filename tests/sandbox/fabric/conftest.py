@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import ctypes
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +18,8 @@ import pytest
 from rocstar.sandbox.fabric import RedisFabric, RedisWorker, as_batch
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import BatchSandbox, ExecRequest, ExecResult, SandboxError
+
+from ... import needs
 
 DEADLINE_S = 20.0
 
@@ -82,8 +83,7 @@ class RedisServer:
 
 @contextlib.contextmanager
 def redis_server(*options: str) -> Iterator[RedisServer]:
-    if shutil.which("redis-server") is None:
-        pytest.skip("needs redis-server: apt-get install redis-server")
+    needs.redis_server()
     # A socket's path holds 107 bytes, which pytest's own folders exceed.
     with tempfile.TemporaryDirectory(prefix="rocstar-redis-") as folder:
         server = RedisServer(Path(folder), *options)

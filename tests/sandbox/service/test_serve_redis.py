@@ -13,11 +13,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
+from ...needs import REDIS
 
 CLI = [sys.executable, "-c", "import sys; from rocstar.sandbox.cli import main; sys.exit(main())"]
 
-pytestmark = pytest.mark.skipif(shutil.which("redis-server") is None, reason="no redis-server on PATH")
+pytestmark = REDIS.unless(shutil.which("redis-server") is not None)
 
 
 @asynccontextmanager

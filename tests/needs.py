@@ -1,0 +1,86 @@
+"""What a test needs and a machine may lack, in one form: `make test` counts it, and says how to get it.
+
+A test that is left out for another reason gives it in its own words; the last line then repeats them.
+"""
+
+import importlib
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import pytest
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """`what` stands in "72 tests that need ..."; `how` is the command, or else the place, that has it."""
+
+    what: str
+    how: str
+
+    @property
+    def reason(self) -> str:
+        return f"needs {self.what}: {self.how}"
+
+    def skip(self) -> NoReturn:
+        pytest.skip(self.reason)
+
+    def unless(self, there: bool) -> pytest.MarkDecorator:
+        """A mark that leaves the test out unless the thing is there."""
+        return pytest.mark.skipif(not there, reason=self.reason)
+
+
+REDIS = Need("redis-server", "apt-get install redis-server")
+ROOT = Need("root", "sudo make test")
+PUBLIC_PYTHON = Need("a Python of this version that all users may read", "apt-get install python3")
+GPU = Need("a GPU", "a machine with one")
+SGLANG = Need("SGLang", "make test-sglang")
+LANDLOCK = Need("Landlock", "Linux 5.13 or newer, with landlock among the kernel's security modules")
+COMPILER = Need("g++, Landlock and seccomp user notification", "apt-get install g++, on Linux 5.19 or newer")
+GLIBC = Need("glibc", "a distribution that is built on it")
+
+
+def package(name: str) -> Need:
+    """A Python package that `make setup` installs and another environment may lack."""
+    return Need(f"the package {name}", "make setup")
+
+
+def time_for(variable: str) -> Need:
+    return Need("minutes", f"{variable}=1 make test")
+
+
+def redis_server() -> None:
+    """Leaves the running test out where there is no redis-server."""
+    if shutil.which("redis-server") is None:
+        REDIS.skip()
+
+
+def modules(*names: str) -> list[Any]:
+    """These modules; the running test is left out where one cannot be imported."""
+    found = []
+    for name in names:
+        try:
+            found.append(importlib.import_module(name))
+        except ModuleNotFoundError:
+            package(name.partition(".")[0]).skip()
+    return found
+
+
+def is_set(variable: str) -> bool:
+    return bool(os.environ.get(variable))
+
+
+def left_out(reasons: Iterable[str]) -> str:
+    """One line about skipped tests, of the reason of each; empty if there are none."""
+    parts = []
+    for reason, count in Counter(" ".join(reason.split()) for reason in reasons).most_common():
+        number = f"{count} test{'s' if count > 1 else ''}"
+        if need := re.fullmatch(r"needs (.+?): (.+)", reason):
+            parts.append(f"{number} that need{'' if count > 1 else 's'} {need[1]}: {need[2]}")
+        else:
+            parts.append(f"{number}: {reason}")
+    return f"left out: {'; '.join(parts)}" if parts else ""
