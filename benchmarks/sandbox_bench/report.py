@@ -15,14 +15,20 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 
 
+def commit() -> str:
+    """The checkout's commit; empty outside a checkout, and where there is no git."""
+    command = ["git", "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:
+        return ""
+
+
 def machine() -> dict[str, Any]:
     """Commit, processor, cores, memory, kernel and Python of this run."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
     facts = Path("/proc/cpuinfo").read_text().splitlines()
     return {
-        "commit": commit,
+        "commit": commit(),
         "cpu": next((line.split(":")[1].strip() for line in facts if "model name" in line), "?"),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),

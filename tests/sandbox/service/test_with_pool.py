@@ -16,6 +16,8 @@ from rocstar.sandbox.pool import SandboxPool
 from rocstar.sandbox.service.decode import Rules
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions
 
+from ... import needs
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 RECORDED = json.loads((Path(__file__).parent / "recordings" / "code_judge.json").read_text(encoding="utf-8"))
@@ -51,6 +53,15 @@ def comparable(answer: dict[str, Any], name: str) -> dict[str, Any]:
     return fields
 
 
+def in_words_of_this_python(recorded: str) -> str:
+    """A recorded last line of standard error. NUL bytes in a program are a SyntaxError only since 3.11.4."""
+    try:
+        compile("\0", "", "exec")
+    except (SyntaxError, ValueError) as now:
+        words = f"{type(now).__name__}: {now}".replace("source code string", "source code")
+    return words if recorded == "SyntaxError: source code cannot contain null bytes" else recorded
+
+
 async def test_programs_end_as_under_code_judge(service: Any) -> None:
     answers = await asyncio.gather(
         *(service.post(case["path"], data=case["body"].encode()) for case in PROGRAMS)
@@ -66,7 +77,10 @@ async def test_programs_end_as_under_code_judge(service: Any) -> None:
             else [(answer, theirs)]
         )
         for ours, recorded in pairs:
-            assert comparable(ours, case["name"]) == comparable(recorded, case["name"]), case["name"]
+            expected = comparable(recorded, case["name"])
+            if "stderr" in expected:
+                expected["stderr"] = in_words_of_this_python(expected["stderr"])
+            assert comparable(ours, case["name"]) == expected, case["name"]
 
 
 async def test_a_timeout_says_so_in_the_originals_words(service: Any) -> None:
@@ -161,7 +175,7 @@ async def test_sandbox_fusion_runs_programs_and_notebooks(service: Any) -> None:
 async def test_files_of_sandbox_fusion_go_in_and_out(service: Any) -> None:
     _, probe = await service.post("/v1/run", {"code": "open('a', 'w').close()"})
     if probe["status"] != "ok":
-        pytest.skip("programs have no scratch directory without Landlock")
+        needs.LANDLOCK.skip()  # without it programs have no scratch directory
     code = "\n".join(
         (
             "print(open('in/a.txt').read())",
