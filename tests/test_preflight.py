@@ -54,6 +54,29 @@ def test_it_is_the_first_thing_that_readme_has_one_do() -> None:
     ]
 
 
+def bare(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [ROOT / ".ci" / "bare", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_the_script_for_a_bare_machine_runs_those_lines() -> None:
+    block = re.search(r"^```bash\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    assert block is not None
+    lines = [line.partition("#")[0].rstrip() for line in block[1].splitlines()]
+    assert bare("--list").stdout.splitlines() == lines
+    assert bare("--list", "--only", "test").stdout.splitlines() == [lines[0], "make test"]
+    assert bare("--list", "--only", "quickstart", "--", "A=b c").stdout.splitlines()[1] == (
+        "make quickstart A=b\\ c"
+    )
+
+
+def test_a_wrong_option_of_that_script_is_named() -> None:
+    for wrong in (["--as", "nobody"], ["--only", "lint"], ["--nonsense"]):
+        ended = bare(*wrong)
+        assert ended.returncode == 2 and wrong[0] in ended.stderr
+
+
 def test_one_message_names_only_what_is_missing(commands: Path) -> None:
     (commands / "g++").unlink()
     ended = preflight(commands, "no-such-python")
