@@ -89,7 +89,7 @@ async def save(run: Run, stage: StageConfig | None, source: Source | None, *, fi
         "cursor": source.state() if source else None,
         "dropped_tasks": run.dropped_tasks,
         "bad_steps": run.bad_steps,
-        "metrics_bytes": run.metrics.path.stat().st_size,
+        "metrics_bytes": run.metrics.num_bytes,
     }
     keep = run.recipe.checkpoint
     await run.team.save(

@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import re
 import shutil
 import tempfile
 import warnings
@@ -34,8 +33,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rocstar.train.config import ConfigError
 from rocstar.train.learner import Learner
-
-COMPLETE = "COMPLETE"
+from rocstar.train.run_directory import COMPLETE as COMPLETE
+from rocstar.train.run_directory import complete_checkpoints, step_of
 
 
 class CheckpointError(ConfigError):
@@ -48,18 +47,8 @@ def step_directory(run_dir: Path, step: int) -> Path:
 
 def latest(run_dir: Path, *, before: int | None = None) -> Path | None:
     """The complete checkpoint with the highest step (below `before`), or None."""
-    found = [path for path in _complete(run_dir) if before is None or _step_of(path) < before]
+    found = [path for path in complete_checkpoints(run_dir) if before is None or step_of(path) < before]
     return found[-1] if found else None
-
-
-def _step_of(path: Path) -> int:
-    return int(path.name[len("step_") :])
-
-
-def _complete(run_dir: Path) -> list[Path]:
-    """All complete checkpoints by step."""
-    named = [p for p in (run_dir / "checkpoints").glob("step_*") if re.fullmatch(r"step_[0-9]+", p.name)]
-    return sorted((p for p in named if (p / COMPLETE).is_file()), key=_step_of)
 
 
 def full_weights(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
@@ -258,8 +247,8 @@ def prune(run_dir: Path, keep_last: int, *, keep_every: int = 0, always: int = 0
 
     Kept are the newest `keep_last`, those whose step is a multiple of `keep_every` (0: none), and `always`.
     """
-    for path in _complete(run_dir)[:-keep_last]:
-        step = _step_of(path)
+    for path in complete_checkpoints(run_dir)[:-keep_last]:
+        step = step_of(path)
         if step != always and not (keep_every and step % keep_every == 0):
             (path / COMPLETE).unlink()  # first, so that a half-deleted directory is no checkpoint
             shutil.rmtree(path)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
@@ -32,7 +33,7 @@ from rocstar.train import checkpoint
 from rocstar.train.agent import make_agent, open_sandbox
 from rocstar.train.between_steps import check_same_kind
 from rocstar.train.cold_start import build_from_nothing, conversations_for, run_cold_start
-from rocstar.train.config import ConfigError, ModelConfig, Recipe, StageConfig, TrainingStopped, to_toml
+from rocstar.train.config import ConfigError, ModelConfig, Recipe, StageConfig, TrainingStopped
 from rocstar.train.console import Console
 from rocstar.train.determinism import deterministic_torch
 from rocstar.train.engines import Origin, open_learning_engine
@@ -47,8 +48,9 @@ from rocstar.train.nodes import Start, follow, gather_nodes, new_token, open_nod
 from rocstar.train.placement import hide_servers
 from rocstar.train.preflight import Tasks, chat_format, check, load_all_tasks
 from rocstar.train.report import write_report
+from rocstar.train.resume import bytes_to_keep, complete, take_recipe
 from rocstar.train.run import Live, Publisher, Run
-from rocstar.train.run_directory import CONFIG, METRICS, claim, discard_if_unused
+from rocstar.train.run_directory import METRICS, REPORT, claim, discard_if_unused
 from rocstar.train.source import OpenSource, Source
 from rocstar.train.stall import guarded, stall_s
 from rocstar.train.team import LearnerTeam, World, is_apart, local_device, shard
@@ -57,7 +59,16 @@ from rocstar.train.trackers import Tracker, TrackerError, make_tracker
 
 
 def train(recipe: Recipe, run_dir: Path, *, resume: bool, rollouts: Path | None = None) -> None:
-    """Run a whole recipe, or learn its stages from the records at `rollouts`; called on every rank."""
+    """Run a whole recipe, or learn its stages from the records at `rollouts`; called on every rank.
+
+    A resumed run that is complete says so and is left as it is.
+    """
+    if resume and (told := complete(recipe, run_dir, live=rollouts is None)):
+        if os.environ.get("RANK", "0") == "0":
+            print(told, file=sys.stderr)
+            if not (run_dir / REPORT).exists():
+                write_report(run_dir)
+        return
     if rollouts is None:
         hide_servers(recipe.engine)
         check(recipe)
@@ -95,7 +106,8 @@ def _lead(recipe: Recipe, run_dir: Path, world: World, *, resume: bool, rollouts
                 saved = checkpoint.latest(run_dir) if resume else None
                 if saved is not None:
                     check_same_kind(checkpoint.load_progress(saved), live=rollouts is None)
-                (run_dir / CONFIG).write_text(to_toml(recipe), encoding="utf-8")
+                if told_changes := take_recipe(recipe, run_dir, saved):
+                    print(told_changes, file=sys.stderr)
                 with (
                     recorded(run_dir, recipe, world_size=world.size),
                     asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
@@ -120,11 +132,10 @@ async def _run(
     resume: bool,
 ) -> None:
     stages = recipe.stages
-    if resume:
-        _rewind(run_dir / METRICS, saved)
+    keep_bytes = bytes_to_keep(run_dir, saved) if resume else None
     with (
         ThreadPoolExecutor(1, thread_name_prefix="device") as thread,
-        MetricsWriter(run_dir / METRICS) as metrics,
+        MetricsWriter(run_dir / METRICS, keep_bytes=keep_bytes) as metrics,
         _open_trackers(recipe, run_dir) as trackers,
         Console(sum(s.steps for s in stages), [s.name for s in stages]) as console,
     ):
@@ -137,12 +148,6 @@ async def _run(
                 await builder.recorded(supply)
             else:
                 await builder.live(supply)
-
-
-def _rewind(metrics: Path, saved: Path | None) -> None:
-    """Forget the rows of what will be done again: all behind the checkpoint."""
-    size = checkpoint.load_progress(saved)["metrics_bytes"] if saved else 0
-    os.truncate(metrics, min(size, metrics.stat().st_size))
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -205,15 +205,46 @@ def _parse(path: Path, data: bytes) -> list[tuple[Row, int]]:
     return rows
 
 
+def _spans(rows: list[tuple[Row, int]]) -> list[tuple[tuple[Row, int], int]]:
+    """Each parsed row with the offset of its begin."""
+    return list(zip(rows, [0, *(end for _, end in rows)], strict=False))
+
+
+def rows_behind(path: Path, num_bytes: int) -> list[tuple[Row, int]]:
+    """The rows behind the first `num_bytes` of a metrics.jsonl, each with the offset behind it."""
+    return [(row, end) for row, end in _parse(path, path.read_bytes()) if end > num_bytes]
+
+
+def num_succeeded(old: Sequence[Row], row: Row) -> int:
+    """How many of the `old` rows, in the order of a run, came before `row` would, or are its predecessor.
+
+    An evaluation and the difficulty filter behind it share step and phase, and differ in the stage.
+    """
+    place = _place(row)
+    same = [k for k, o in enumerate(old) if _place(o) == place and o["stage"] == row["stage"]]
+    return same[-1] + 1 if same else sum(_place(o) < place for o in old)
+
+
+def _place(row: Row) -> tuple[bool, int, bool]:
+    """Where in a run a row is written: the cold start, then each step before what is evaluated after it."""
+    return row["phase"] != "sft", row["step"], row["phase"] == "eval"
+
+
 class MetricsWriter:
     """Appends one JSON object per step to metrics.jsonl.
 
-    Invariant: after every `write` the file is a sequence of whole lines, one per written row, in order.
+    Invariant: after every `write` the file is a sequence of whole lines, one per written row, in order;
+    behind them those of an earlier life whose successors are not written yet.
     A line torn by a crash is cut off when the file is opened again, and `time_s` goes on from the last row.
     """
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, path: Path, *, keep_bytes: int | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Open `path` for appending, mending its last line.
+
+        Rows behind the first `keep_bytes` will be written again: each goes when its successor is written, in
+        one rename, so that nothing is lost in between.
 
         Raises:
             MetricsFileError: the file holds something else.
@@ -223,16 +254,22 @@ class MetricsWriter:
         self.num_nonfinite = 0
         """Values written as null so far."""
         self._clock = clock
-        self._rows_s = 0.0
-        rows = _parse(path, path.read_bytes()) if path.exists() else []
-        if path.exists():
-            os.truncate(path, rows[-1][1] if rows else 0)
-        self._continue_after([row for row, _ in rows])
-
-    def _continue_after(self, rows: list[Row]) -> None:
-        self._started = self._clock()
-        self._rows_s = max((float(row["time_s"]) for row in rows), default=0.0)
+        data = path.read_bytes() if path.exists() else b""
+        rows = _parse(path, data)
+        whole = rows[-1][1] if rows else 0
+        if whole < len(data):
+            os.truncate(path, whole)
+        own = whole if keep_bytes is None else min(keep_bytes, whole)
+        self._own = data[:own]
+        self._old = [(row, data[begin:end]) for (row, end), begin in _spans(rows) if end > own]
         self._file: TextIO = self.path.open("a", encoding="utf-8")
+        self._started = self._clock()
+        self._rows_s = max((float(row["time_s"]) for row, end in rows if end <= own), default=0.0)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of this life's rows and of those it goes on from."""
+        return len(self._own) if self._old else self.path.stat().st_size
 
     def write(self, metrics: Mapping[str, float], *, step: int, stage: str, phase: Phase) -> Row:
         """Append one row and flush it; return it as written. NaN and infinity become null and are counted.
@@ -253,9 +290,30 @@ class MetricsWriter:
         if num_nonfinite:
             self.num_nonfinite += num_nonfinite
             row["metrics/nonfinite"] = float(num_nonfinite)
-        self._file.write(json.dumps(row, allow_nan=False) + "\n")
-        self._file.flush()
+        line = json.dumps(row, allow_nan=False) + "\n"
+        if self._old:
+            self._replace(row, line.encode())
+        else:
+            self._file.write(line)
+            self._file.flush()
         return row
+
+    def _replace(self, row: Row, line: bytes) -> None:
+        """Put a row where its predecessor of an earlier life stood."""
+        left = self._old[num_succeeded([old for old, _ in self._old], row) :]
+        own = self._own + line
+        partial = self.path.with_name(self.path.name + ".partial")
+        try:
+            with partial.open("wb") as file:
+                file.write(own + b"".join(old for _, old in left))
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(self.path)
+        finally:
+            partial.unlink(missing_ok=True)
+        self._own, self._old = own, left
+        self._file.close()
+        self._file = self.path.open("a", encoding="utf-8")
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

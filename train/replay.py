@@ -26,7 +26,7 @@ from rocstar.train.loop import loss_settings, pack_updates, stage_optimizer
 from rocstar.train.loss_stats import LossStats
 from rocstar.train.metrics import MetricsFileError, Row, read_metrics
 from rocstar.train.model_io import load_model
-from rocstar.train.run_directory import CONFIG, METRICS
+from rocstar.train.run_directory import CONFIG, METRICS, config_of
 from rocstar.train.selection import Selection
 from rocstar.train.step_metrics import update_metrics
 from rocstar.train.team import World, shard
@@ -96,7 +96,7 @@ class Replay:
 
 def replay(run_dir: Path, step: int) -> Replay:
     """Recompute step `step` of a run. ConfigError for a folder or a step that cannot be replayed."""
-    recipe, rows = _read_run(run_dir)
+    recipe, rows = _read_run(run_dir, step)
     if step not in rows:
         known = f"1 to {max(rows)}" if rows else "none yet"
         raise ConfigError(f"run {str(run_dir)!r} has no RL step {step}; its steps are {known}")
@@ -139,8 +139,8 @@ def _learn_again(
     return losses
 
 
-def _read_run(run_dir: Path) -> tuple[Recipe, dict[int, Row]]:
-    """The recipe of a run and its RL rows by step."""
+def _read_run(run_dir: Path, step: int) -> tuple[Recipe, dict[int, Row]]:
+    """The recipe that a run had at a step, and its RL rows by step."""
     for name in (CONFIG, METRICS):
         if not (run_dir / name).is_file():
             raise ConfigError(f"{str(run_dir)!r} is no run directory: it has no {name}")
@@ -148,7 +148,7 @@ def _read_run(run_dir: Path) -> tuple[Recipe, dict[int, Row]]:
         rows = read_metrics(run_dir / METRICS)
     except MetricsFileError as error:
         raise ConfigError(str(error)) from None
-    return load_recipe(run_dir / CONFIG), {row["step"]: row for row in rows if row["phase"] == "rl"}
+    return load_recipe(config_of(run_dir, step)), {row["step"]: row for row in rows if row["phase"] == "rl"}
 
 
 def _recorded(run_dir: Path, step: int) -> Selection:
