@@ -1,23 +1,24 @@
 """`rocstar VERB`. Parses before it imports torch; a mistake of the user is one message and exit code 2.
 
-Exit codes: 0 done, 1 the work failed, 2 a recipe, option, path or disk is not usable, 130 interrupted.
+Exit codes: see ending.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import os
-import select
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rocstar.train.config import ConfigError, Recipe, TrainingStopped, load_recipe, to_toml
+from rocstar.train.config import ConfigError, Recipe, load_recipe, shipped_recipes, to_toml
+from rocstar.train.ending import guarded, run_interrupted
 
 Verb = Callable[[argparse.Namespace, list[str]], int]
+FIELDS = "fields are set with --section.field=value or --section.field value, switches with true or false"
+WITH_RECIPE = ("train", "sft", "eval", "rollout")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,61 +31,47 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["sim"]:
         from rocstar.engine.sim.cli import main as sim_main
 
-        return _guarded(lambda: sim_main(arguments[1:]))
+        return guarded(lambda: sim_main(arguments[1:]))
     if arguments[:1] == ["import-gguf"]:
         from rocstar.train.import_gguf import main as import_main
 
-        return _guarded(lambda: import_main(arguments[1:]))
+        return guarded(lambda: import_main(arguments[1:]))
+    if arguments[:1] in [[verb] for verb in WITH_RECIPE]:
+        arguments = _joined(arguments)
     options, rest = _parser().parse_known_args(arguments)
     verb: Verb | None = getattr(options, "verb", None)
     if verb is None:  # `rocstar --option sandbox`: the verb comes first
-        return _guarded(lambda: _fail(f"option {arguments[0]!r} is not known; the verb comes first"))
-    return _guarded(lambda: verb(options, rest))
+        return guarded(lambda: _fail(f"option {arguments[0]!r} is not known; the verb comes first"))
+    runs = verb is _train and not options.dry_run
+    return guarded(
+        lambda: verb(options, rest),
+        resumes=runs and not options.only_sft,
+        interrupted=lambda: _interrupted(options, rest, arguments) if runs else "interrupted",
+    )
+
+
+def _joined(arguments: list[str]) -> list[str]:
+    """`--rl.lr 1e-3` as `--rl.lr=1e-3`: a recipe field always takes a value, a switch too (`... true`)."""
+    joined: list[str] = []
+    for argument in arguments:
+        last = joined[-1] if joined else ""
+        if last.startswith("--") and "." in last and "=" not in last and not argument.startswith("--"):
+            joined[-1] = f"{last}={argument}"
+        else:
+            joined.append(argument)
+    return joined
+
+
+def _interrupted(options: argparse.Namespace, rest: list[str], arguments: list[str]) -> str:
+    try:
+        directory = _directory(options, _load(options, rest))
+    except ConfigError:
+        return "interrupted"
+    return run_interrupted(directory, arguments, resumes=not options.only_sft)
 
 
 def _fail(message: str) -> int:
     raise ConfigError(message)
-
-
-def _guarded(work: Callable[[], int]) -> int:
-    """Turn mistakes and interruptions into one line and an exit code."""
-    try:
-        code = work()
-        sys.stdout.flush()
-        return code
-    except KeyboardInterrupt:
-        print("interrupted; the last complete checkpoint is whole, go on with --resume", file=sys.stderr)
-        return 130
-    except ConfigError as error:
-        print(f"rocstar: {_told(str(error))}", file=sys.stderr)
-        return 2
-    except TrainingStopped as error:
-        print(f"rocstar: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        if isinstance(error, BrokenPipeError) and _is_unread():
-            return 141  # as a shell names an end by SIGPIPE
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        where = f" at {error.filename}" if error.filename else ""
-        print(f"rocstar: the disk is full{where}; free some space, then go on with --resume", file=sys.stderr)
-        return 2
-
-
-def _is_unread() -> bool:
-    """Whether nobody reads standard output any more (`rocstar ... | head`); nothing is written to it then."""
-    poll = select.poll()
-    poll.register(1, 0)
-    if not any(event & select.POLLERR for _, event in poll.poll(0)):
-        return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return True
-
-
-def _told(message: str) -> str:
-    """One line, whatever library wrote a part of it; a difference between two texts keeps its lines."""
-    head, is_diff, diff = message.partition("\n--- ")
-    return " ".join(head.split()) + is_diff + diff
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -93,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Train language models to solve problems with Python.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print version and commit")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     _add_train(verbs)
     _add_sft(verbs)
@@ -108,12 +96,22 @@ def _parser() -> argparse.ArgumentParser:
     replay.set_defaults(verb=_replay)
     elsewhere = {
         "import-gguf": "turn a GGUF file into a Hugging Face directory",
-        "sandbox": "run|doctor",
+        "sandbox": "run|serve|worker|doctor|bench: the tool environment alone",
         "sim": "replay a step through scheduling policies, without GPUs",
     }
     for name, text in elsewhere.items():
         verbs.add_parser(name, help=text, add_help=False)
     return parser
+
+
+class _Version(argparse.Action):
+    """Asks for the version only when it is wanted: git is a process."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
+        from rocstar.train.version import describe
+
+        print(describe())
+        parser.exit()
 
 
 def _verb(verbs: Any, name: str, text: str) -> argparse.ArgumentParser:
@@ -123,7 +121,7 @@ def _verb(verbs: Any, name: str, text: str) -> argparse.ArgumentParser:
 
 
 def _recipe_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", help="a TOML file; override fields with --section.field=value")
+    parser.add_argument("recipe", help=f"a TOML file, or one of {', '.join(shipped_recipes())}; {FIELDS}")
 
 
 def _add_train(verbs: Any) -> None:
@@ -137,7 +135,7 @@ def _add_train(verbs: Any) -> None:
     parser.add_argument("--dry-run", action="store_true", help=text)
     text = "of --dry-run: nodes and ranks on each, 8x8 for example; default: this process, or torchrun's"
     parser.add_argument("--world", metavar="NODESxRANKS", help=text)
-    parser.set_defaults(verb=_train)
+    parser.set_defaults(verb=_train, only_sft=False)
 
 
 def _add_sft(verbs: Any) -> None:
@@ -216,7 +214,7 @@ def _without_stages(recipe: Recipe) -> Recipe:
 
 def _train(options: argparse.Namespace, rest: list[str]) -> int:
     recipe = _load(options, rest)
-    if getattr(options, "only_sft", False):
+    if options.only_sft:
         recipe = _without_stages(recipe)
     if options.dry_run:
         from rocstar.train.plan import Machines, describe
@@ -229,11 +227,15 @@ def _train(options: argparse.Namespace, rest: list[str]) -> int:
         raise ConfigError("--world describes a plan; it needs --dry-run (torchrun says how many ranks run)")
     from rocstar.train.main import train
 
-    directory = Path(options.output_dir or f"runs/{recipe.run.name}")
+    directory = _directory(options, recipe)
     train(recipe, directory, resume=options.resume, rollouts=options.from_rollouts)
     if os.environ.get("RANK", "0") == "0":
         print(f"report: {directory / 'report.html'}")
     return 0
+
+
+def _directory(options: argparse.Namespace, recipe: Recipe) -> Path:
+    return Path(options.output_dir or f"runs/{recipe.run.name}")
 
 
 def _eval(options: argparse.Namespace, rest: list[str]) -> int:

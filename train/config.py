@@ -6,7 +6,6 @@ written back resolved beside the run. Every field is listed in tests/config_surf
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import tomllib
@@ -17,12 +16,23 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from rocstar.train.engine_config import EngineConfig
+from rocstar.train.recipe_errors import explain
 from rocstar.train.recipe_paths import resolve_paths
 from rocstar.train.section import Section
+
+RECIPES = Path(__file__).parent / "recipes"
 
 
 class ConfigError(Exception):
     """A mistake in a recipe, an option or a path: value, reason and fix in one message. Exit code 2."""
+
+
+class ConfigErrors(ConfigError):
+    """Several of them, each with its field and fix."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = list(problems)
 
 
 class TrainingStopped(Exception):
@@ -278,11 +288,14 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     Relative paths become absolute: those of the file start at its folder, those of overrides at the current
     directory.
     """
-    path = Path(path)
+    path = _find_recipe(Path(path))
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"recipe {str(path)!r} does not exist; the shipped ones are in recipes/") from None
+        raise ConfigError(
+            f"recipe {str(path)!r} does not exist; give a TOML file, or the name of a shipped one: "
+            f"{', '.join(shipped_recipes())}"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"recipe {str(path)!r} cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
@@ -293,11 +306,25 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return parse_recipe(raw, where=str(path))
 
 
+def shipped_recipes() -> list[str]:
+    """Names of the recipes that come with rocstar."""
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
+
+
+def _find_recipe(path: Path) -> Path:
+    """The file that is meant: itself, or where there is none the shipped recipe of that name."""
+    shipped = RECIPES / f"{path.name.removesuffix('.toml')}.toml"
+    is_name = len(path.parts) == 1 and shipped.stem in shipped_recipes()
+    return shipped if is_name and not path.is_file() else path
+
+
 def parse_recipe(raw: Mapping[str, Any], *, where: str) -> Recipe:
     try:
         return Recipe.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError(f"{where}: " + "; ".join(_explain(e) for e in error.errors())) from None
+        raise ConfigError(
+            f"{where}: " + "; ".join(explain(e, Recipe, surface()) for e in error.errors())
+        ) from None
 
 
 def apply_override(raw: dict[str, Any], option: str) -> None:
@@ -341,37 +368,6 @@ def _index(node: list[Any], part: str, option: str) -> int:
             f"option {option!r}: {part!r} is not one of the {len(node)} entries 0..{len(node) - 1}"
         )
     return int(part)
-
-
-def _explain(error: Any) -> str:
-    """One pydantic error as: field, value, reason, and for an unknown key its nearest neighbour."""
-    location = ".".join(str(part) for part in error["loc"]) or "recipe"
-    if error["type"] == "extra_forbidden":
-        known = _fields_at(error["loc"][:-1])
-        near = difflib.get_close_matches(str(error["loc"][-1]), known, n=1, cutoff=0.0)
-        hint = f"did you mean {near[0]!r}?" if near else "remove it"
-        return f"unknown key {location!r}; {hint}"
-    if error["type"] == "missing":
-        return f"{location} is missing"
-    reason = error["msg"].removeprefix("Value error, ")
-    value = error.get("input")
-    shown = "" if isinstance(value, dict | list) or error["type"] == "value_error" else f" = {value!r}"
-    return f"{location}{shown}: {reason}"
-
-
-def _fields_at(location: Sequence[Any]) -> list[str]:
-    """Names of the fields of the section at `location`."""
-    model: Any = Recipe
-    for part in location:
-        if isinstance(part, int):
-            continue
-        annotation = model.model_fields[part].annotation
-        options = [annotation, *getattr(annotation, "__args__", ())]
-        sections = [o for o in options if isinstance(o, type) and issubclass(o, BaseModel)]
-        if not sections:
-            return []
-        model = sections[0]
-    return list(model.model_fields)
 
 
 def surface() -> list[str]:

@@ -75,7 +75,10 @@ def train(*options: str, recipe: str = "coin.toml") -> list[str]:
     ("options", "words"),
     [
         (["--rl.group_sise=4"], ["rl.group_sise", "unknown key", "did you mean 'group_size'"]),
-        (["--optimiser.lr=4"], ["'optimiser'", "unknown key", "did you mean"]),
+        (["--optimiser.lr=4"], ["'optimiser'", "unknown key", "the sections are run, model"]),
+        (["--rl.learning_rate=4"], ["'rl.learning_rate'", "did you mean 'lr'?"]),
+        (["--rl.max_turns", "4"], ["'rl.max_turns'", "another section", "'stages.max_turns'"]),
+        (["--rl.lr", "fast"], ["rl.lr = 'fast'", "valid number"]),
         (["--rl.group_size=1"], ["group_size = 1", "an advantage compares siblings", "set it to 2"]),
         (["--rl.group_size=9"], ["group_size = 9", "rollouts_per_task = 8", "lower group_size"]),
         (["--rl.lr=fast"], ["rl.lr = 'fast'", "valid number"]),

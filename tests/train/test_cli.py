@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rocstar.train.cli import _guarded, _without_stages, main
-from rocstar.train.config import ConfigError, load_recipe
+from rocstar.train import cli
+from rocstar.train.cli import _without_stages, main
+from rocstar.train.config import ConfigError, ConfigErrors, load_recipe
+from rocstar.train.ending import guarded
 
 VERBS = ("train", "sft", "eval", "rollout", "report")
 
@@ -18,7 +20,7 @@ def ending(error: BaseException) -> int:
     def work() -> int:
         raise error
 
-    return _guarded(work)
+    return guarded(work)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +29,14 @@ def ending(error: BaseException) -> int:
         (ConfigError("x = 1: too\n  small"), 2, "rocstar: x = 1: too small\n"),
         (OSError(errno.ENOSPC, "No space left", "/a/b"), 2, "disk is full at /a/b"),
         (OSError(errno.EDQUOT, "Quota"), 2, "disk is full"),
-        (KeyboardInterrupt(), 130, "--resume"),
+        (OSError(errno.EROFS, "Read-only file system", "/mnt/r/report.html"), 2, "cannot write '/mnt/r/rep"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/mnt/x"),
+            2,
+            "Permission denied; give this user",
+        ),
+        (FileNotFoundError(errno.ENOENT, "No such file", "/gone/x.svg"), 2, "make the folder first"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
 )
 def test_a_mistake_or_an_interruption_is_one_line(
@@ -35,17 +44,42 @@ def test_a_mistake_or_an_interruption_is_one_line(
 ) -> None:
     assert ending(error) == code
     printed = capsys.readouterr().err
-    assert message in printed and printed.count("\n") == 1
+    assert message in printed and printed.count("\n") == 1 and "--resume" not in printed
 
 
-@pytest.mark.parametrize("error", [OSError(errno.EIO, "I/O error"), ValueError("a bug of ours")])
+def test_every_problem_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ending(ConfigErrors(["a = 1: too\nsmall", "b = 2: too large"])) == 2
+    assert capsys.readouterr().err == "rocstar: a = 1: too small\nrocstar: b = 2: too large\n"
+
+
+def test_only_a_verb_that_resumes_advises_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        raise OSError(errno.ENOSPC, "No space left", "/a/b")
+
+    assert guarded(work, resumes=True) == 2
+    assert capsys.readouterr().err.endswith("free some space, then go on with --resume\n")
+
+
+OURS = str(Path(cli.__file__).parent / "recipes" / "gone.toml")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EIO, "I/O error"),
+        ValueError("a bug of ours"),
+        FileNotFoundError(errno.ENOENT, "No such file", OURS),
+        FileNotFoundError(errno.ENOENT, "No such file", "/proc/1234567/stat"),
+        PermissionError(errno.EPERM, "Operation not permitted"),
+    ],
+)
 def test_a_bug_keeps_its_traceback(error: Exception) -> None:
     with pytest.raises(type(error)):
         ending(error)
 
 
 def test_done_is_zero() -> None:
-    assert _guarded(lambda: 0) == 0
+    assert guarded(lambda: 0) == 0
 
 
 @pytest.mark.parametrize("arguments", [["--help"], *([verb, "--help"] for verb in VERBS)])
