@@ -132,12 +132,16 @@ class Supervisor(asyncio.Protocol):
         with theirs:
             self._process = self._spawn(theirs.fileno(), ours)
         ours.setblocking(False)
+        connecting = asyncio.ensure_future(self._loop.create_unix_connection(lambda: self, sock=ours))
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
-                await self._loop.create_unix_connection(lambda: self, sock=ours)
+                # uvloop never tells the protocol that a connection was lost whose making was cancelled, and
+                # `close` waits for that. The socket is connected already: its making takes no time.
+                await asyncio.shield(connecting)
                 await self._hello
         except BaseException as error:
             self._hello.cancel()  # nobody waits for it any more, nor for why it does not come
+            await asyncio.wait([connecting], timeout=EXIT_TIMEOUT_S)
             await asyncio.shield(self.close())
             if isinstance(error, TimeoutError):
                 message = f"the zygotes were not ready after {START_TIMEOUT_S:.0f} s"
