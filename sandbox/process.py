@@ -164,13 +164,13 @@ class Supervisor(asyncio.Protocol):
 
     async def close(self) -> None:
         """Ends the process and all its children; returns when they are gone."""
+        if not self._hello.done():
+            self._hello.cancel()  # before it is lost, which would be an error that nobody takes
         if self._transport is not None and not self._lost.done():
             with suppress(OSError):  # a process that was forked from this one may hold the socket open
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._transport.abort()  # a supervisor that hangs would never take what is still to be sent
             await self._lost
-        if not self._hello.done():
-            self._hello.cancel()
         await self._reap()
 
     def kill(self) -> None:

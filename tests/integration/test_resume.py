@@ -1,0 +1,204 @@
+"""`train --resume` of a run that is complete, nearly complete, changed, or interrupted again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.train import checkpoint
+from rocstar.train.config import load_recipe
+
+Rows = Callable[..., list[dict[str, Any]]]
+
+
+def state_of(directory: Path) -> dict[str, tuple[str, int]]:
+    """Content and time of change of every file but the lock."""
+    files = [p for p in directory.rglob("*") if p.is_file() and p.name != "lock"]
+    return {
+        str(p.relative_to(directory)): (hashlib.sha256(p.read_bytes()).hexdigest(), p.stat().st_mtime_ns)
+        for p in files
+    }
+
+
+@pytest.fixture
+def run_dir(finished: Path, tmp_path: Path) -> Path:
+    """A copy of a whole run."""
+    directory = tmp_path / "run"
+    shutil.copytree(finished, directory)
+    return directory
+
+
+@pytest.fixture
+def resume(workshop: Any, run_dir: Path) -> Callable[..., Any]:
+    def run(*options: str) -> Any:
+        return workshop.main("train", "coin.toml", "--output-dir", str(run_dir), "--resume", *options)
+
+    return run
+
+
+def places(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str, int]]:
+    return [(row["phase"], row["stage"], row["step"]) for row in rows]
+
+
+def lose_step(run_dir: Path, step: int) -> None:
+    """As if the checkpoint of that step had not been written: it is not there."""
+    (checkpoint.step_directory(run_dir, step) / "COMPLETE").unlink()
+
+
+def test_a_complete_run_is_left_as_it_is(resume: Callable[..., Any], run_dir: Path) -> None:
+    before = state_of(run_dir)
+    for options in ([], ["--rl.lr=0.5"]):
+        ended = resume(*options)
+        assert ended.returncode == 0, ended.stderr
+        assert "this run is complete" in ended.stderr and "step_4" in ended.stderr
+        assert ended.stdout == f"report: {run_dir / 'report.html'}\n"
+        assert state_of(run_dir) == before
+    assert "rl.lr: was 0.001, now 0.5" in ended.stderr
+
+
+def test_only_a_report_that_is_missing_is_made(resume: Callable[..., Any], run_dir: Path) -> None:
+    before = state_of(run_dir)
+    (run_dir / "report.html").unlink()
+    assert resume().returncode == 0
+    after = state_of(run_dir)
+    assert after.pop("report.html") and before.pop("report.html")
+    assert after == before
+
+
+def test_a_run_without_its_last_evaluation_does_just_that(
+    resume: Callable[..., Any], run_dir: Path, read_rows: Rows
+) -> None:
+    whole, before = read_rows(run_dir), state_of(run_dir)
+    lines = (run_dir / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (run_dir / "metrics.jsonl").write_bytes(b"".join(lines[:-1]))
+    ended = resume()
+    assert ended.returncode == 0, ended.stderr
+    assert (run_dir / "metrics.jsonl").read_bytes().startswith(b"".join(lines[:-1]))
+    assert places(read_rows(run_dir)) == places(whole)
+    kept = [name for name in before if name.startswith(("checkpoints", "trajectories", "config"))]
+    after = state_of(run_dir)
+    assert kept and all(after[name] == before[name] for name in kept)
+
+
+def test_more_steps_extend_a_complete_run(
+    resume: Callable[..., Any], run_dir: Path, read_rows: Rows, workshop: Any
+) -> None:
+    whole = read_rows(run_dir)
+    ended = resume("--stages.1.steps=3", "--rl.lr=2e-3")
+    assert ended.returncode == 0, ended.stderr
+    assert "stages.1.steps: was 2, now 3" in ended.stderr and "rl.lr: was 0.001, now 0.002" in ended.stderr
+    rows = read_rows(run_dir)
+    assert rows[: len(whole)] == whole, "what was measured stays"
+    assert places(rows[len(whole) :]) == [("rl", "two", 5), ("eval", "eval", 5)]
+    assert load_recipe(run_dir / "config.1.toml") == load_recipe(workshop.recipe)
+    assert load_recipe(run_dir / "config.toml").rl.lr == 2e-3
+    replayed = workshop.main("replay", str(run_dir), "--step", "5", "--json")
+    assert json.loads(replayed.stdout)["agrees"], replayed.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--model.template=rstar2"], ["model.template is part of what the policy reads"]),
+        (["--run.seed=9", "--tool.text=plain"], ["run.seed orders", "tool.text is part", "was 'brief', now"]),
+        (
+            ["--stages.0.data.source=heldout.jsonl"],
+            ["stages.0.data.source belongs to a stage that"],
+        ),
+        (["--stages.0.steps=5"], ["stages.0.steps is behind the run"]),
+    ],
+)
+def test_what_would_rewrite_the_run_is_refused(
+    resume: Callable[..., Any], run_dir: Path, options: list[str], words: list[str]
+) -> None:
+    before = state_of(run_dir)
+    ended = resume(*options)
+    assert ended.returncode == 2 and "Traceback" not in ended.stderr
+    assert ended.stderr.startswith("rocstar: --resume cannot go on in")
+    assert all(word in ended.stderr for word in words), ended.stderr
+    assert state_of(run_dir) == before
+
+
+def test_a_resume_that_fails_before_its_first_row_costs_none(
+    resume: Callable[..., Any], run_dir: Path, monkeypatch: pytest.MonkeyPatch, read_rows: Rows
+) -> None:
+    import rocstar.train.main as composition
+
+    async def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    whole = (run_dir / "metrics.jsonl").read_bytes()
+    lose_step(run_dir, 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(composition, "run_stages", dies)
+        assert resume().returncode == 130
+    assert (run_dir / "metrics.jsonl").read_bytes() == whole
+    ended = resume()
+    assert ended.returncode == 0, ended.stderr
+    again = [json.loads(line) for line in whole.splitlines()]
+    assert places(read_rows(run_dir)) == places(again)
+
+
+def interrupted(workshop: Any, *arguments: str, at: str) -> tuple[int, str]:
+    """Run a command until a line begins so, press Ctrl-C, return exit code and messages."""
+    process: subprocess.Popen[str] = workshop.start(*arguments)
+    with process:
+        assert process.stderr is not None
+        seen = ""
+        for line in process.stderr:
+            seen += line
+            if line.startswith(at):
+                process.send_signal(signal.SIGINT)
+        return process.wait(), seen
+
+
+def test_ctrl_c_tells_the_command_that_goes_on(workshop: Any, finished: Path, read_rows: Rows) -> None:
+    directory = workshop.directory / "stopped here"
+    model = f"--model.path={finished / 'checkpoints' / 'step_0'}"
+    options = ["--sft.steps=0", "--stages.0.steps=100", model]
+    command = ["train", "coin.toml", "--output-dir", str(directory), *options]
+    code, messages = interrupted(workshop, *command, at="step 2/102")
+    assert code == 130 and "Traceback" not in messages
+    last = messages.splitlines()[-1]
+    saved = checkpoint.latest(directory)
+    assert saved is not None and str(saved) in last and "go on with --resume" in last
+    assert last.endswith(f"rocstar train coin.toml --output-dir '{directory}' {' '.join(options)} --resume")
+    # The same command goes on, and a second Ctrl-C costs no row.
+    before = read_rows(directory)
+    code, messages = interrupted(workshop, *command, "--resume", at="resuming from")
+    assert code == 130 and messages.splitlines()[-1] == last
+    after = read_rows(directory)
+    assert places(after)[: len(before)] == places(before)
+
+
+def test_ctrl_c_in_the_cold_start_has_nothing_to_resume(workshop: Any) -> None:
+    directory = workshop.directory / "stopped_early"
+    command = ["train", "coin.toml", "--output-dir", str(directory), "--sft.steps=600"]
+    code, messages = interrupted(workshop, *command, at="sft 60/600")
+    last = messages.splitlines()[-1]
+    assert code == 130 and "Traceback" not in messages and directory.exists()
+    assert "before the first checkpoint: nothing can be resumed; this begins again" in last
+    assert last.endswith("--sft.steps=600 --resume")
+
+
+def test_ctrl_c_before_anything_was_done_removes_the_directory(workshop: Any) -> None:
+    recipe, directory = workshop.directory / "many.toml", workshop.directory / "stopped_first"
+    tasks = '[sft.demonstration_tasks]\nsource = "reasoning_gym"\nsize = 40\nseed = 5\n'
+    tasks += "families = { gcd = { min_value = 2, max_value = 20 } }\n[rl]\n"
+    text = workshop.recipe.read_text().replace('data = "chat.jsonl"', "num_demonstrations = 100000")
+    recipe.write_text(text.replace("[rl]\n", tasks))
+    code, messages = interrupted(
+        workshop, "train", "many.toml", "--output-dir", str(directory), at="cold start:"
+    )
+    last = messages.splitlines()[-1]
+    assert code == 130 and "Traceback" not in messages
+    assert f"nothing can be resumed, and {directory} was removed" in last and "--resume" not in last
+    assert not directory.exists()
