@@ -179,6 +179,11 @@ def check_space(directory: Path, model: PreTrainedModel) -> None:
         raise CheckpointError(lack)
 
 
+def checkpoint_bytes(parameters: int) -> int:
+    """About what a checkpoint takes: float32 weights, twice their size of moments, and a rest."""
+    return 16 * parameters + (1 << 20)
+
+
 def _lack_of_space(directory: Path, model: PreTrainedModel) -> str | None:
     """What to tell the user if there is no room for the weights, twice their size of moments, and a rest."""
     needed = 4 * sum(p.numel() * p.element_size() for p in model.parameters()) + (1 << 20)

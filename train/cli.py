@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rocstar.train.config import ConfigError, Recipe, load_recipe, shipped_recipes, to_toml
+from rocstar.train.config import ConfigError, Recipe, load_recipe, shipped_recipes
 from rocstar.train.ending import guarded, run_interrupted
 
 Verb = Callable[[argparse.Namespace, list[str]], int]
@@ -131,18 +131,24 @@ def _add_train(verbs: Any) -> None:
     parser.add_argument("--resume", action="store_true", help="go on from the last complete checkpoint")
     text = "learn from the trajectories of another run or of `rocstar rollout`; nothing is rolled out"
     parser.add_argument("--from-rollouts", type=Path, metavar="PATH", help=text)
-    text = "print the resolved recipe and plan, with memory per rank; build nothing"
+    _add_dry_run(parser)
+    parser.set_defaults(verb=_train, only_sft=False)
+
+
+def _add_dry_run(parser: argparse.ArgumentParser) -> None:
+    text = "check model, data, engine, output directory and disk, and print recipe and plan; build nothing"
     parser.add_argument("--dry-run", action="store_true", help=text)
     text = "of --dry-run: nodes and ranks on each, 8x8 for example; default: this process, or torchrun's"
     parser.add_argument("--world", metavar="NODESxRANKS", help=text)
-    parser.set_defaults(verb=_train, only_sft=False)
+    parser.add_argument("--json", action="store_true", help="of --dry-run: print one JSON object")
 
 
 def _add_sft(verbs: Any) -> None:
     parser = _verb(verbs, "sft", "the cold start alone, with the evaluation after it")
     _recipe_argument(parser)
     parser.add_argument("--output-dir", help="run directory; default runs/NAME")
-    parser.set_defaults(verb=_train, resume=False, dry_run=False, from_rollouts=None, only_sft=True)
+    _add_dry_run(parser)
+    parser.set_defaults(verb=_train, resume=False, from_rollouts=None, only_sft=True)
 
 
 def _add_eval(verbs: Any) -> None:
@@ -153,6 +159,8 @@ def _add_eval(verbs: Any) -> None:
     text = "a new folder for every attempt (attempts.jsonl), summary.json, config.toml and manifest.json"
     parser.add_argument("--out", type=Path, metavar="DIR", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    text = "check model, data and engine; load nothing large"
+    parser.add_argument("--dry-run", action="store_true", help=text)
     parser.set_defaults(verb=_eval)
 
 
@@ -170,6 +178,8 @@ def _add_rollout(verbs: Any) -> None:
     text = "replace the file --out if there is one; it stays until the new one is whole"
     parser.add_argument("--force", action="store_true", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    text = "check model, data and engine and --out; load nothing large"
+    parser.add_argument("--dry-run", action="store_true", help=text)
     parser.set_defaults(verb=_rollout)
 
 
@@ -216,18 +226,25 @@ def _train(options: argparse.Namespace, rest: list[str]) -> int:
     recipe = _load(options, rest)
     if options.only_sft:
         recipe = _without_stages(recipe)
+    directory = _directory(options, recipe)
     if options.dry_run:
-        from rocstar.train.plan import Machines, describe
+        from rocstar.train.dry_run import dry_run_of_training
 
-        machines = Machines.parse(options.world)
-        print(to_toml(recipe))
-        print(describe(recipe, options.recipe, machines))
-        return 0
-    if getattr(options, "world", None):
+        return dry_run_of_training(
+            recipe,
+            options.recipe,
+            directory,
+            world=options.world,
+            resume=options.resume,
+            rollouts=options.from_rollouts,
+            as_json=options.json,
+        )
+    if options.json:
+        raise ConfigError("--json is of --dry-run; a run writes metrics.jsonl")
+    if options.world:
         raise ConfigError("--world describes a plan; it needs --dry-run (torchrun says how many ranks run)")
     from rocstar.train.main import train
 
-    directory = _directory(options, recipe)
     train(recipe, directory, resume=options.resume, rollouts=options.from_rollouts)
     if os.environ.get("RANK", "0") == "0":
         print(f"report: {directory / 'report.html'}")
@@ -239,9 +256,14 @@ def _directory(options: argparse.Namespace, recipe: Recipe) -> Path:
 
 
 def _eval(options: argparse.Namespace, rest: list[str]) -> int:
+    recipe = _load(options, rest)
+    if options.dry_run:
+        from rocstar.train.dry_run import dry_run_alone, what_eval_needs
+
+        return dry_run_alone(recipe, options.model, what=what_eval_needs, out=options.out, as_json=options.json)
     from rocstar.train.alone import evaluate_model
 
-    found = evaluate_model(_load(options, rest), options.model, limit=options.limit, out=options.out)
+    found = evaluate_model(recipe, options.model, limit=options.limit, out=options.out)
     result = found.result
     if options.json:
         print(json.dumps(result.metrics("heldout") | {"by_source": result.by_source} | found.facts()))
@@ -255,9 +277,14 @@ def _eval(options: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _rollout(options: argparse.Namespace, rest: list[str]) -> int:
+    recipe = _load(options, rest)
+    if options.dry_run:
+        from rocstar.train.dry_run import dry_run_alone, what_rollout_needs
+
+        out, as_json = options.out, options.json
+        return dry_run_alone(recipe, options.model, what=what_rollout_needs, out=out, as_json=as_json)
     from rocstar.train.rollouts import roll_out_file, roll_out_steps
 
-    recipe = _load(options, rest)
     if options.steps and options.force:
         raise ConfigError("--force replaces the file of one step; with --steps go on with --resume instead")
     if options.steps:

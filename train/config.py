@@ -285,10 +285,10 @@ class Recipe(Section):
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read, override, validate. Raises ConfigError with the value, the reason and the fix.
 
-    Relative paths become absolute: those of the file start at its folder, those of overrides at the current
-    directory.
+    Relative paths become absolute: those of the file start at its folder, those of overrides, and those of a
+    shipped recipe that is called by its name, at the current directory.
     """
-    path = _find_recipe(Path(path))
+    named, path = Path(path), _find_recipe(Path(path))
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -302,7 +302,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         raise ConfigError(f"recipe {str(path)!r} is not valid TOML: {error}") from None
     for option in overrides:
         apply_override(raw, option)
-    resolve_paths(raw, path.parent, overrides)
+    resolve_paths(raw, path.parent if path == named else Path(), overrides)
     return parse_recipe(raw, where=str(path))
 
 

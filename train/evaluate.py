@@ -16,6 +16,7 @@ from statistics import fmean
 from rocstar.engine.group import run_groups
 from rocstar.engine.rollout import Agent
 from rocstar.engine.types import Failed, Group, Scored, Task, Trajectory
+from rocstar.train.config import ConfigError, TrainingStopped
 
 DRAWS = 2000
 
@@ -65,8 +66,28 @@ def bootstrap_interval(
     return draws[int(tail * DRAWS)], draws[min(DRAWS - 1, int((1 - tail) * DRAWS))]
 
 
+def _nothing_scored(trajectories: Sequence[Trajectory]) -> Exception:
+    failures = [t.outcome for t in trajectories if isinstance(t.outcome, Failed)]
+    kinds = Counter(failure.kind for failure in failures)
+    if set(kinds) == {"too_long"}:
+        lengths = [t.prompt_length for t in trajectories]
+        return ConfigError(
+            f"no attempt could be scored: prompts of {min(lengths)} to {max(lengths)} tokens are too long "
+            f"({failures[0].detail}); take a model with more positions, a shorter model.template or shorter "
+            "tasks, or give the engine more room"
+        )
+    counts = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
+    last = f"; the last: {failures[-1].detail}" if failures else ""
+    return TrainingStopped(f"no attempt could be scored; failures: {counts or 'no attempt was made'}{last}")
+
+
 def summarise(groups: Sequence[Group], *, k: int) -> Evaluation:
-    """Summary of finished groups. ValueError if no attempt was scored."""
+    """Summary of finished groups.
+
+    Raises:
+        ConfigError: no prompt has room.
+        TrainingStopped: no attempt was scored for other reasons.
+    """
     rewards: dict[str, list[float]] = {}
     by_source: dict[str, list[float]] = {}
     trajectories: list[Trajectory] = []
@@ -80,7 +101,7 @@ def summarise(groups: Sequence[Group], *, k: int) -> Evaluation:
         t.outcome.kind for g in groups for t in g.trajectories if isinstance(t.outcome, Failed)
     )
     if not rewards:
-        raise ValueError(f"no attempt could be scored; failures: {', '.join(sorted(failures))}")
+        raise _nothing_scored([t for g in groups for t in g.trajectories])
     results = [r for t in trajectories for r in t.results]
     low, high = bootstrap_interval(list(rewards.values()))
     return Evaluation(

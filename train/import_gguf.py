@@ -96,7 +96,7 @@ def _load(gguf: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A savable bfloat16 model and its tokenizer."""
     for package in ("gguf", "accelerate"):
         if importlib.util.find_spec(package) is None:
-            raise ConfigError(f"reading GGUF needs the package {package}; run: pip install 'rocstar[gguf]'")
+            raise ConfigError(f"reading GGUF needs the package {package}; run: pip install {package}")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

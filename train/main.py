@@ -71,7 +71,7 @@ def train(recipe: Recipe, run_dir: Path, *, resume: bool, rollouts: Path | None 
         return
     if rollouts is None:
         hide_servers(recipe.engine)
-        check(recipe)
+        check(recipe, run_dir, resume=resume)
     world = World.join()
     if local_device().type == "cpu":
         keep_freed_memory()

@@ -127,7 +127,7 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     """The tokenizer beside a model. ConfigError if there is none that works."""
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError) as error:  # KeyError: a tokenizer.json that lacks a part
         raise ConfigError(f"model.path = {path!r} has no usable tokenizer: {_first_line(error)}") from None
     result: PreTrainedTokenizerBase = tokenizer
     return result

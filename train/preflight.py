@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
+import redis
 import torch
 from transformers import PreTrainedTokenizerBase
 
@@ -16,16 +19,26 @@ from rocstar.engine.chat import ChatFormat, Tokenizer, load_template
 from rocstar.engine.tools import TOOLS
 from rocstar.engine.types import Task
 from rocstar.sandbox.flavours import FLAVOURS
-from rocstar.train.agent import redis_url
+from rocstar.train import hub
+from rocstar.train.agent import REDIS_VARIABLE, redis_url
+from rocstar.train.checkpoint import checkpoint_bytes
 from rocstar.train.cold_start import scratch_template
-from rocstar.train.config import ConfigError, DataConfig, Recipe, StageConfig
+from rocstar.train.config import ConfigError, ConfigErrors, DataConfig, Recipe, StageConfig
 from rocstar.train.data import interleave_by_source, load_tasks, without_overlap
+from rocstar.train.hub import Unreachable
 from rocstar.train.model_io import check_model_path, check_vocabulary, load_max_positions, load_tokenizer
+from rocstar.train.model_size import measure
 from rocstar.train.placement import check_gpus
 from rocstar.train.prompts import PromptCheck, template_refused
+from rocstar.train.rows import DATA_DIR_VARIABLE
+from rocstar.train.run_directory import check_claim, complete_checkpoints
 from rocstar.train.scratch import MAX_POSITIONS
 from rocstar.train.servers import check_sglang
 from rocstar.train.sft import read_conversations
+
+REDIS_S = 3.0
+WEIGHTS = ("*.safetensors", "*.bin")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,25 +50,66 @@ class Tasks:
     demonstrations: list[Task]
 
 
-def load_all_tasks(recipe: Recipe, model: str | None = None) -> Tasks:
-    """Load every data source; no RL task is a held-out one. ConfigError for the first that cannot be used.
+@dataclass(slots=True)
+class Findings:
+    """What is wrong with a recipe on this machine, all of it, and what cannot be seen from here."""
 
-    `model`: the one that will see them, if it is not the recipe's.
+    problems: list[str] = field(default_factory=list)
+    """A line each: field, reason, fix."""
+    unknown: list[str] = field(default_factory=list)
+    has_template: bool = True
+    """Whether it can be seen here how a conversation is put in words."""
+
+    def of(self, look: Callable[[], T]) -> T | None:
+        """What `look` gives; None where it finds something wrong, which is noted."""
+        try:
+            return look()
+        except ConfigErrors as error:
+            found = error.problems
+        except ConfigError as error:
+            found = [str(error)]
+        self.problems += [problem for problem in found if problem not in self.problems]
+        return None
+
+    def refuse(self) -> None:
+        """Raise what was found, as one error."""
+        if len(self.problems) == 1:
+            raise ConfigError(self.problems[0])
+        if self.problems:
+            raise ConfigErrors(self.problems)
+
+
+def load_all_tasks(recipe: Recipe, model: str | None = None, *, has_template: bool = True) -> Tasks:
+    """Load every data source; no RL task is a held-out one. ConfigErrors for all that cannot be used.
+
+    `model`: the one that will see them, if it is not the recipe's; without its template rows are only read.
     """
-    shown = PromptCheck(recipe, model)
-    heldout = _load(recipe.eval.data, shown) if recipe.eval.data else []
+    found = Findings()
+    shown = PromptCheck(recipe, model) if has_template else None
+    sources = {name: config for name, config in data_sources(recipe)}
+    loaded = {name: found.of(partial(_load, name, config, shown)) or [] for name, config in sources.items()}
+    found.refuse()
+    heldout = loaded.get("eval.data", [])
     stages: list[list[Task]] = []
-    for stage in recipe.stages:
-        stages.append(_not_held_out(stage, heldout, shown) if stage.data else stages[-1])
+    for k, stage in enumerate(recipe.stages):
+        tasks = loaded.get(f"stages.{k}.data")
+        stages.append(stages[-1] if tasks is None else _not_held_out(stage, tasks, heldout))
+    return Tasks(stages=stages, heldout=heldout, demonstrations=loaded.get("sft.demonstration_tasks", []))
+
+
+def data_sources(recipe: Recipe) -> Iterator[tuple[str, DataConfig]]:
+    """Every source of tasks that the recipe needs, under the name of its field."""
+    if recipe.eval.data:
+        yield "eval.data", recipe.eval.data
+    for k, stage in enumerate(recipe.stages):
+        if stage.data:
+            yield f"stages.{k}.data", stage.data
     source = recipe.sft.demonstration_tasks
-    needed = recipe.sft.steps and recipe.sft.data == "demonstrations" and source is not None
-    demonstrations = _load(source, shown) if needed and source is not None else []
-    return Tasks(stages=stages, heldout=heldout, demonstrations=demonstrations)
+    if recipe.sft.steps and recipe.sft.data == "demonstrations" and source:
+        yield "sft.demonstration_tasks", source
 
 
-def _not_held_out(stage: StageConfig, heldout: Sequence[Task], shown: PromptCheck) -> list[Task]:
-    assert stage.data is not None
-    tasks = _load(stage.data, shown)
+def _not_held_out(stage: StageConfig, tasks: list[Task], heldout: Sequence[Task]) -> list[Task]:
     apart = without_overlap(tasks, heldout)
     if not apart:
         raise ConfigError(
@@ -65,48 +119,242 @@ def _not_held_out(stage: StageConfig, heldout: Sequence[Task], shown: PromptChec
     return apart
 
 
-def _load(config: DataConfig, shown: PromptCheck) -> list[Task]:
-    tasks = interleave_by_source(load_tasks(config, base=Path.cwd(), check=shown.task))
+def _load(name: str, config: DataConfig, shown: PromptCheck | None) -> list[Task]:
+    try:
+        if hub_name(config) is not None:
+            _see_hub_data(config)
+        tasks = interleave_by_source(
+            load_tasks(config, base=Path.cwd(), **({"check": shown.task} if shown else {}))
+        )
+    except Unreachable as error:
+        raise ConfigError(
+            f"{name}: {config.source!r} is not on this machine, and the hub cannot be asked ({error}); "
+            f"put its files into ${DATA_DIR_VARIABLE}/{hub_name(config)}, or give local files"
+        ) from None
+    except ConfigError as error:
+        is_models = str(error).startswith("model.")  # of the template that would show the rows
+        raise error if is_models else ConfigError(f"{name}: {error}") from None
     return tasks[: config.limit] if config.limit else tasks
 
 
-def check(recipe: Recipe) -> None:
-    """What can be wrong before any work. Raises ConfigError; nothing was written."""
-    model, sft = recipe.model, recipe.sft
-    if model.path != "scratch":
-        check_model_path(model.path)
-        tokenizer = load_tokenizer(model.path)
-        chat_format(recipe, tokenizer)
-        check_vocabulary(model.path, tokenizer)
-        max_positions = load_max_positions(model.path)
-    else:
-        if not sft.steps:
-            raise ConfigError(
-                "model.path = 'scratch' needs sft.steps > 0: its tokenizer comes from the cold start"
-            )
-        check_scratch(recipe)
-        max_positions = MAX_POSITIONS
+def _unseen(task: Task) -> None:
+    """Of a task whose template is not here."""
+
+
+def hub_name(config: DataConfig) -> str | None:
+    """OWNER/NAME of a source that would be read from the hub; None for one that lies here."""
+    if not config.source.startswith("hub:"):
+        return None
+    name = config.source.removeprefix("hub:").partition(":")[0]
+    override = os.environ.get(DATA_DIR_VARIABLE)
+    return None if override and (Path(override) / name).is_dir() else name
+
+
+def _see_hub_data(config: DataConfig) -> None:
+    """ConfigError unless the hub or its cache has the data set; Unreachable where that cannot be known."""
+    name = hub_name(config)
+    if name is not None and not hub.is_cached(name, "datasets") and not hub.exists(name, "datasets"):
+        raise ConfigError(
+            f"data source {config.source!r}: the hub shows no such data set to this user; check the name "
+            "(hub:OWNER/NAME:CONFIGURATION), or log in with `hf auth login`"
+        )
+
+
+def check(recipe: Recipe, run_dir: Path | None = None, *, resume: bool = False) -> None:
+    """What can be wrong before any work. ConfigError with all of it; nothing was written.
+
+    Every rank calls it. The run's folder and, where something else is wrong, the data are rank 0's to see: it
+    loads the data next.
+    """
+    found = examine(recipe)
+    if run_dir is not None and os.environ.get("RANK", "0") == "0":
+        examine_directory(recipe, run_dir, found, resume=resume)
+        if found.problems:
+            found.of(lambda: load_all_tasks(recipe, has_template=found.has_template))
+    found.refuse()
+
+
+def rehearse(
+    recipe: Recipe, run_dir: Path | None, *, resume: bool = False, elsewhere: bool = False
+) -> Findings:
+    """All that a run would need, for `--dry-run`. `elsewhere`: it is to run on other machines than this."""
+    found = examine(recipe, elsewhere=elsewhere, dry=True)
+    if run_dir is not None:
+        examine_directory(recipe, run_dir, found, resume=resume, elsewhere=elsewhere)
+    away = False
+    for name, config in data_sources(recipe):
+        remote = hub_name(config)
+        if remote is None:
+            continue
+        away = True
+        try:
+            found.of(partial(_see_hub_data, config))
+            found.unknown.append(f"{name} = {config.source!r}: its rows, which are read when the run starts")
+        except Unreachable as error:
+            found.unknown.append(f"{name} = {config.source!r}: the hub cannot be asked ({error})")
+    if not away:
+        found.of(lambda: load_all_tasks(recipe, has_template=found.has_template))
+        return found
+    shown = PromptCheck(recipe) if found.has_template else None
+    for name, config in data_sources(recipe):
+        if hub_name(config) is None:
+            found.of(partial(_load, name, config, shown))
+    return found
+
+
+def examine(recipe: Recipe, *, elsewhere: bool = False, dry: bool = False) -> Findings:
+    """Model, tokenizer, template, conversations, engine and lengths."""
+    found, sft = Findings(), recipe.sft
+    max_positions = found.of(lambda: _examine_model(recipe, found, dry=dry))
     if sft.steps and sft.data != "demonstrations":
-        PromptCheck(recipe).conversations(read_conversations(Path(sft.data)))
-    check_engine(recipe)
+        rows = found.of(lambda: read_conversations(Path(sft.data)))
+        if rows is not None and found.has_template:
+            found.of(lambda: PromptCheck(recipe).conversations(rows))
+    for look in _engine_checks(recipe, found, elsewhere=elsewhere):
+        found.of(look)
     if recipe.tool.flavour not in (*FLAVOURS, "auto"):
-        raise ConfigError(f"tool.flavour = {recipe.tool.flavour!r} is not one of {', '.join(FLAVOURS)}, auto")
+        found.problems.append(
+            f"tool.flavour = {recipe.tool.flavour!r} is not one of {', '.join(FLAVOURS)}, auto"
+        )
     for k, stage in enumerate(recipe.stages):
         if max_positions is not None and stage.max_response_tokens >= max_positions:
-            raise ConfigError(
+            found.problems.append(
                 f"stages.{k}.max_response_tokens = {stage.max_response_tokens} leaves no room for a prompt "
                 f"in the model's {max_positions} positions; lower it"
             )
+    return found
+
+
+def _examine_model(recipe: Recipe, found: Findings, *, dry: bool) -> int | None:
+    """The model's positions, where it says so. What is wrong with its parts is noted part by part."""
+    model = recipe.model
+    if model.path == "scratch":
+        if not recipe.sft.steps:
+            found.problems.append(
+                "model.path = 'scratch' needs sft.steps > 0: its tokenizer comes from the cold start"
+            )
+        found.of(lambda: check_scratch(recipe))
+        return MAX_POSITIONS
+    if not _is_here(recipe, found, dry=dry):
+        if model.template != "model":
+            found.of(lambda: check_scratch(recipe))  # the template alone, without the tokenizer
+        found.has_template = False
+        return None
+    tokenizer = found.of(lambda: load_tokenizer(model.path))
+    if tokenizer is not None:
+        found.of(lambda: chat_format(recipe, tokenizer))
+        found.of(lambda: check_vocabulary(model.path, tokenizer))
+    else:
+        found.has_template = False
+        if model.template != "model":
+            found.of(lambda: check_scratch(recipe))
+    return load_max_positions(model.path)
+
+
+def _is_here(recipe: Recipe, found: Findings, *, dry: bool) -> bool:
+    """Whether the model's files can be looked at now. A run fetches them from the hub; a dry run does not."""
+    path = recipe.model.path
+    before = len(found.problems)
+    found.of(lambda: check_model_path(path))
+    if len(found.problems) > before:
+        return False
+    if Path(path).is_dir() and not any(any(Path(path).glob(name)) for name in WEIGHTS):
+        found.problems.append(f"model.path = {path!r} has no weights; copy its *.safetensors there")
+    if Path(path).is_dir() or hub.is_cached(path, "models"):
+        return True
+    nowhere = f"model.path = {path!r} is no folder here and not in the hub's cache"
+    try:
+        known = hub.exists(path, "models")
+    except Unreachable as error:
+        text = f"{nowhere}, and the hub cannot be asked ({error})"
+        if dry:
+            found.unknown.append(text)
+        else:
+            found.problems.append(f"{text}; give a Hugging Face directory")
+        return False
+    if not known:
+        found.problems.append(
+            f"{nowhere}, and the hub shows no such model to this user; give a Hugging Face directory or "
+            "a hub name, or log in with `hf auth login`"
+        )
+    elif dry:
+        found.unknown.append(
+            f"{nowhere}; the hub has it, tokenizer and template are seen when the run starts"
+        )
+    return known and not dry
+
+
+def examine_directory(
+    recipe: Recipe, run_dir: Path, found: Findings, *, resume: bool, elsewhere: bool = False
+) -> None:
+    """Whether a run could be written there."""
+    found.of(lambda: check_claim(run_dir, resume=resume))
+    if elsewhere:
+        found.unknown.append(f"output directory {str(run_dir)!r}: its free space on the other machines")
+    else:
+        found.of(lambda: check_disk(recipe, run_dir))
+
+
+def check_disk(recipe: Recipe, run_dir: Path) -> None:
+    """ConfigError where the checkpoints that lie there at one time have no room."""
+    size = measure(recipe.model)
+    if isinstance(size, str):
+        return  # what is missing of the model is said elsewhere
+    there = next(path for path in (run_dir, *run_dir.absolute().parents) if path.is_dir())
+    num = max(1, peak_checkpoints(recipe) - len(complete_checkpoints(run_dir)))
+    each = checkpoint_bytes(size.parameters)
+    free = shutil.disk_usage(there).free
+    if free < num * each:
+        raise ConfigError(
+            f"output directory {str(run_dir)!r}: {free / 1e6:,.1f} MB are free, and {num} checkpoints of "
+            f"{each / 1e6:,.1f} MB will lie there; free some space, lower checkpoint.keep_last = "
+            f"{recipe.checkpoint.keep_last}, or choose another --output-dir"
+        )
+
+
+def peak_checkpoints(recipe: Recipe) -> int:
+    """The most checkpoints that exist at one time: those that are kept, and the one that is written."""
+    config, first = recipe.checkpoint, 0
+    steps = [0]
+    for stage in recipe.stages:
+        last = first + stage.steps
+        steps += [k for k in range(first + 1, last) if config.every and k % config.every == 0]
+        steps += [last] if stage.steps else []
+        first = last
+    kept = [k for k in steps if k == 0 or (config.keep_every and k % config.keep_every == 0)]
+    return min(len(steps), len({*kept, *steps[-config.keep_last - 1 :]}))
 
 
 def check_engine(recipe: Recipe) -> None:
     """What the engine and the tools need of this node. ConfigError; nothing was started."""
+    found = Findings()
+    for look in _engine_checks(recipe, found, elsewhere=False):
+        found.of(look)
+    found.refuse()
+
+
+def _engine_checks(recipe: Recipe, found: Findings, *, elsewhere: bool) -> Iterator[Callable[[], object]]:
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    check_gpus(recipe.engine, torch.cuda.device_count(), ranks)
+    if not elsewhere:
+        yield lambda: check_gpus(recipe.engine, torch.cuda.device_count(), ranks)
+    elif not isinstance(recipe.engine.replicas, int):
+        found.unknown.append("engine.replicas: the GPUs of the nodes that --world describes")
     if recipe.engine.kind == "sglang":
-        check_sglang()
+        yield check_sglang
     if recipe.tool.sandbox == "redis":
-        redis_url()
+        yield lambda: check_redis(redis_url())
+
+
+def check_redis(url: str) -> None:
+    """ConfigError unless a Redis answers there; the URL is not shown, for it may hold a password."""
+    try:
+        with redis.Redis.from_url(url, socket_connect_timeout=REDIS_S, socket_timeout=REDIS_S) as client:
+            client.ping()
+    except (redis.RedisError, ValueError) as error:
+        raise ConfigError(
+            f"tool.sandbox = 'redis': the Redis of {REDIS_VARIABLE} does not answer "
+            f"({type(error).__name__}); start it or correct the URL, or set tool.sandbox = 'local'"
+        ) from None
 
 
 def check_scratch(recipe: Recipe) -> None:

@@ -103,7 +103,7 @@ def _parquet_rows(path: Path) -> Rows:
         import pyarrow.parquet
     except ImportError:
         raise ConfigError(
-            f"data file {str(path)!r} needs pyarrow, which is missing; run: pip install 'rocstar[data]'"
+            f"data file {str(path)!r} needs pyarrow, which is missing; run: pip install pyarrow"
         ) from None
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
@@ -128,7 +128,7 @@ def _hub_rows(config: DataConfig) -> Rows:
     except ImportError:
         raise ConfigError(
             f"data source {config.source!r} needs the package datasets, which is missing; "
-            f"run: pip install 'rocstar[data]', or put its files into ${DATA_DIR_VARIABLE}/{name}"
+            f"run: pip install datasets, or put its files into ${DATA_DIR_VARIABLE}/{name}"
         ) from None
     try:
         dataset = datasets.load_dataset(name, configuration or None, split=config.split)

@@ -108,7 +108,7 @@ def _package(module: str, *, extra: str) -> Any:
     except ImportError as error:
         raise TrackerError(
             f"tracker {extra!r} needs a package that is not installed ({error}); "
-            f"install it with: pip install 'rocstar[{extra}]'"
+            f"install it with: pip install {extra}"
         ) from error
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.train import checkpoint
+from rocstar.train import checkpoint, preflight
 from rocstar.train.metrics import read_metrics
 
 from .. import needs
@@ -39,6 +39,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     ],
     "taught.jsonl": [{"messages": [SYSTEM, USER, {"role": "assistant", "content": "1"}]}],
 }
+TRAIN = ["train", "coin.toml"]
 Refused = Callable[..., str]
 
 
@@ -258,8 +259,9 @@ def test_argparse_also_ends_with_2(
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 8 MiB."""
+def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A tmpfs of 8 MiB; that the checkpoints have no room there is not seen before the run begins."""
+    monkeypatch.setattr(preflight, "check_disk", lambda *_: None)
     directory = tmp_path / "disk"
     directory.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(directory)]
@@ -277,6 +279,24 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def fill(disk: Path, *, spare_bytes: int) -> None:
     free = os.statvfs(disk)
     (disk / "ballast").write_bytes(bytes(free.f_bavail * free.f_frsize - spare_bytes))
+
+
+@pytest.mark.privileged
+@pytest.mark.parametrize(
+    "verb",
+    [["report"], ["train", "coin.toml", "--resume", "--output-dir"], ["train", "coin.toml", "--output-dir"]],
+)
+def test_a_read_only_run_directory_is_one_line(
+    workshop: Any, finished: Path, small_disk: Path, verb: list[str]
+) -> None:
+    directory = small_disk / "run"
+    if verb[-1:] != ["--output-dir"] or "--resume" in verb:
+        shutil.copytree(finished, directory, ignore=shutil.ignore_patterns("checkpoints"))
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    ended = workshop.main(*verb, str(directory))
+    (line,) = ended.stderr.splitlines()
+    assert ended.returncode == 2 and line.startswith("rocstar: ") and str(directory) in line
+    assert "cannot be written" in line or "cannot write" in line
 
 
 @pytest.mark.privileged

@@ -1,14 +1,17 @@
 """Exit codes and the one line: what `main` makes of every way in which work can end."""
 
 import errno
+import importlib.metadata
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from rocstar.train import cli
+from rocstar.train import cli, version
 from rocstar.train.cli import _without_stages, main
 from rocstar.train.config import ConfigError, ConfigErrors, load_recipe
 from rocstar.train.ending import guarded
@@ -101,16 +104,115 @@ def test_a_refused_recipe_imports_no_torch() -> None:
     assert result.returncode == 2 and result.stderr.startswith("rocstar: recipe 'gone.toml'")
 
 
-def test_who_stops_reading_gets_no_traceback() -> None:
+def test_who_stops_reading_gets_no_traceback(tmp_path: Path) -> None:
     """`rocstar train RECIPE --dry-run | head -1`"""
     read_end, write_end = os.pipe()
     os.close(read_end)
     start = "import sys; from rocstar.train.cli import main; sys.exit(main())"
     recipe = str(Path(__file__).parents[2] / "recipes" / "quickstart.toml")
-    command = [sys.executable, "-c", start, "train", recipe, "--dry-run"]
+    command = [sys.executable, "-c", start, "train", recipe, "--dry-run", f"--output-dir={tmp_path / 'run'}"]
     ended = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, timeout=120, check=False)
     os.close(write_end)
     assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+def test_a_shipped_recipe_is_found_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shipped = load_recipe(Path(cli.__file__).parent / "recipes" / "quickstart.toml")
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe("quickstart") == load_recipe("quickstart.toml") == shipped
+    (tmp_path / "quickstart").mkdir()
+    assert load_recipe("quickstart") == shipped, "a folder is no recipe"
+    (tmp_path / "quickstart.toml").write_text("[run]\nname = 'mine'\n")
+    assert load_recipe("quickstart.toml").run.name == "mine", "what is here comes first"
+    assert main(["train", "fast"]) == 2
+    assert "shipped one: quickstart, rstar2_14b, smollm2_gsm8k" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "value"),
+    [
+        (["--rl.lr", "1e-3"], "lr", 1e-3),
+        (["--rl.lr=1e-3"], "lr", 1e-3),
+        (["--rl.roc_mode", "sort", "--rl.clip_high", "0.3"], "roc_mode", "sort"),
+    ],
+)
+def test_a_field_takes_its_value_after_a_space_too(
+    options: list[str], field: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import rocstar.train.main as composition
+
+    seen = []
+    monkeypatch.setattr(composition, "train", lambda recipe, directory, **_: seen.append(recipe))
+    for arguments in (["quickstart", *options], [*options, "quickstart"]):
+        assert main(["train", *arguments, "--output-dir", "x.y"]) == 0
+        assert getattr(seen[-1].rl, field) == value
+
+
+def test_a_switch_takes_true_or_false_and_no_field_goes_without_a_value(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import rocstar.train.main as composition
+
+    seen = []
+    monkeypatch.setattr(composition, "train", lambda recipe, directory, **_: seen.append(recipe))
+    assert main(["train", "quickstart", "--engine.deterministic", "false", "--rl.max_staleness", "1"]) == 0
+    assert not seen[0].engine.deterministic
+    capsys.readouterr()
+    assert main(["train", "quickstart", "--engine.deterministic", "--rl.lr=1"]) == 2
+    assert "'--engine.deterministic' is not of the form --section.field=value" in capsys.readouterr().err
+
+
+def test_the_version_is_that_of_the_package_and_the_commit_that_of_the_checkout(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    printed = capsys.readouterr().out
+    assert ended.value.code == 0 and printed.startswith(f"rocstar {importlib.metadata.version('rocstar')}")
+    assert version.commit(tmp_path) is None
+    if (found := version.commit()) is not None:
+        assert f"(commit {found})" in printed
+
+
+def test_help_names_every_verb_of_the_sandbox(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    printed = capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["sandbox", "--help"])
+    verbs = re.findall(r"^    ([a-z]+)  ", capsys.readouterr().out, flags=re.M)
+    named = re.search(r"sandbox\s+([a-z|]+):", printed)
+    assert named and set(named[1].split("|")) == set(verbs)
+
+
+def test_no_message_advises_to_install_what_is_on_no_index() -> None:
+    root = Path(cli.__file__).parents[1]
+    files = [p for f in ("engine", "kernels", "sandbox", "train") for p in (root / f).rglob("*.py")]
+    advice = re.compile(r"pip install\s+['\"]?rocstar")
+    assert len(files) > 100 and [str(p) for p in files if advice.search(p.read_text())] == []
+
+
+def test_ctrl_c_is_told_as_fits_the_verb() -> None:
+    """Of verbs that leave nothing to resume: a real SIGINT in a child, once it says that it works."""
+    program = (
+        "import sys, time, rocstar.train.alone as alone\n"
+        "def work(*_, **__):\n    print('working', flush=True)\n    time.sleep(600)\n"
+        "alone.evaluate_model = work\n"
+        "from rocstar.train.cli import main\nsys.exit(main())"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "eval", "quickstart"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as child:
+        assert child.stdout is not None and child.stdout.readline() == "working\n"
+        child.send_signal(signal.SIGINT)
+        _, messages = child.communicate(timeout=120)
+    assert (child.returncode, messages) == (130, "interrupted\n")
 
 
 def test_sft_alone_has_no_stages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """avg@k, pass@k and their interval; attempts that Failed count neither way."""
 
+import dataclasses
 from statistics import fmean
 
 import pytest
@@ -20,6 +21,7 @@ from rocstar.engine.types import (
     TrajectoryKey,
     Turn,
 )
+from rocstar.train.config import ConfigError, TrainingStopped
 from rocstar.train.evaluate import bootstrap_interval, summarise
 from rocstar.train.metrics import check_names
 
@@ -84,8 +86,16 @@ def test_tasks_weigh_the_same_and_failures_count_neither_way() -> None:
 
 
 def test_nothing_scored_is_an_error_that_says_why() -> None:
-    with pytest.raises(ValueError, match="no attempt could be scored; failures: deadline"):
+    with pytest.raises(TrainingStopped, match="no attempt could be scored; failures: 2 deadline"):
         summarise([group("a", [None, None])], k=2)
+
+
+def test_prompts_without_room_are_a_mistake_in_the_recipe_with_lengths_and_limit() -> None:
+    found = group("a", [None, None])
+    why = Failed(kind="too_long", retryable=False, detail="a prompt of 700 and 100 tokens; 512 is the most")
+    attempts = tuple(dataclasses.replace(t, outcome=why) for t in found.trajectories)
+    with pytest.raises(ConfigError, match=r"prompts of 1 to 1 tokens are too long .*512 is the most"):
+        summarise([dataclasses.replace(found, trajectories=attempts)], k=2)
 
 
 rewards = st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=4), min_size=1, max_size=12)

@@ -100,8 +100,9 @@ def test_the_world_is_torchruns_unless_told(monkeypatch: pytest.MonkeyPatch) -> 
             Machines.parse(wrong)
 
 
-def test_the_command_prints_a_recipe_and_its_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "recipes/quickstart.toml", "--dry-run", "--world=2x2"]) == 0
+def test_the_command_prints_a_recipe_and_its_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    where = f"--output-dir={tmp_path / 'run'}"
+    assert main(["train", "recipes/quickstart.toml", "--dry-run", "--world=2x2", where]) == 0
     printed = capsys.readouterr().out
     assert tomllib.loads(printed)["run"]["name"] == "quickstart" and "--node-rank=1" in printed
     assert main(["train", "recipes/quickstart.toml", "--world=2x2"]) == 2

@@ -1,0 +1,47 @@
+"""What is known of a name on the Hugging Face hub without downloading it: cached here, there, or not."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from huggingface_hub import constants, get_token
+
+ASK_S = 4.0
+"""Seconds to wait for the hub: who has no network should hear so, not wait for it."""
+Kind = Literal["models", "datasets"]
+
+
+class Unreachable(Exception):
+    """The hub cannot be asked; the message says why."""
+
+
+def is_cached(name: str, kind: Kind) -> bool:
+    """Whether a snapshot of the name lies in the hub's cache."""
+    folder = Path(constants.HF_HUB_CACHE) / f"{kind}--{name.replace('/', '--')}" / "snapshots"
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def exists(name: str, kind: Kind, *, open_url: Callable[..., object] = urllib.request.urlopen) -> bool:
+    """Whether the hub has the name and shows it to this user.
+
+    Raises:
+        Unreachable: it cannot be asked.
+    """
+    if constants.HF_HUB_OFFLINE:
+        raise Unreachable("HF_HUB_OFFLINE is set")
+    token = get_token()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(f"{constants.ENDPOINT}/api/{kind}/{name}", headers=headers)
+    try:
+        open_url(request, timeout=ASK_S)
+    except urllib.error.HTTPError as error:
+        if error.code in (401, 403, 404):
+            return False
+        raise Unreachable(f"{constants.ENDPOINT} answers {error.code}") from None
+    except OSError as error:
+        raise Unreachable(f"{constants.ENDPOINT}: {getattr(error, 'reason', error)}") from None
+    return True
