@@ -260,7 +260,9 @@ def _eval(options: argparse.Namespace, rest: list[str]) -> int:
     if options.dry_run:
         from rocstar.train.dry_run import dry_run_alone, what_eval_needs
 
-        return dry_run_alone(recipe, options.model, what=what_eval_needs, out=options.out, as_json=options.json)
+        return dry_run_alone(
+            recipe, options.model, what=what_eval_needs, out=options.out, as_json=options.json
+        )
     from rocstar.train.alone import evaluate_model
 
     found = evaluate_model(recipe, options.model, limit=options.limit, out=options.out)
