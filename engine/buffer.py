@@ -73,6 +73,11 @@ class SlotBuffer(Generic[Group]):
         """Groups that wait for the learner, in the order in which they finished."""
         return [(slot.key, _filled(slot)) for slot in self._finished.values()]
 
+    @property
+    def num_finished(self) -> int:
+        """Groups that wait for the learner; may be asked from any thread."""
+        return len(self._finished)
+
     def born(self, key: str) -> int:
         """Learner steps that were done when the group was started."""
         slot = self._running.get(key) or self._finished.get(key)

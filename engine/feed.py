@@ -81,6 +81,11 @@ class GroupFeed:
         """Groups that wait for the learner, with their births: what a checkpoint has to keep."""
         return [(self._tickets[key], group, self._buffer.born(key)) for key, group in self._buffer.finished]
 
+    @property
+    def num_finished(self) -> int:
+        """Groups that wait for the learner; may be asked from any thread."""
+        return self._buffer.num_finished
+
     def restore(self, ticket: Ticket, group: Group | None, born: int) -> None:
         """A group of an earlier process, before the block is entered; None: it is rolled out again.
 

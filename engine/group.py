@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rocstar.engine.inference.base import Generation, Inference, KvLoad
+from rocstar.engine.progress import attempting
 from rocstar.engine.rollout import Agent, run_trajectory
 from rocstar.engine.types import (
     Failed,
@@ -87,7 +88,7 @@ async def run_group(
     if early is not None:
         agent = replace(agent, inference=meter)
     async with asyncio.TaskGroup() as siblings:
-        running = [siblings.create_task(run_trajectory(agent, task, key)) for key in keys]
+        running = [siblings.create_task(_followed(agent, task, key)) for key in keys]
         if early is not None:
             await _cancel_surplus(running, early.enough)
     if early is None or not any(sibling.cancelled() for sibling in running):
@@ -99,6 +100,11 @@ async def run_group(
     )
     _count(early.counts, trajectories, meter.context_tokens)
     return Group(task=task, trajectories=trajectories)
+
+
+async def _followed(agent: Agent, task: Task, key: TrajectoryKey) -> Trajectory:
+    with attempting(str(key)):
+        return await run_trajectory(agent, task, key)
 
 
 async def _cancel_surplus(running: list[asyncio.Task[Trajectory]], enough: int) -> None:

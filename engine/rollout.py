@@ -16,6 +16,7 @@ from typing import Protocol
 
 from rocstar.engine.chat import ChatFormat
 from rocstar.engine.inference.base import Generation, Inference, InferenceError, Sampling, StopReason
+from rocstar.engine.progress import turn_ended
 from rocstar.engine.seeds import stream_of
 from rocstar.engine.toolcalls import parse_tool_calls
 from rocstar.engine.tools import ToolBox, Tools, cut_middle
@@ -145,6 +146,7 @@ async def _converse(
                 deadline=deadline,
             )
         draft.append_generation(generation)
+        turn_ended(who, len(generation.ids))
         text = agent.chat.turn_text(generation.ids)
         stopped = generation.finish is StopReason.stop
         calls = parse_tool_calls(text) if stopped else ()

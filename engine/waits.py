@@ -83,6 +83,10 @@ class WaitBoard:
         finally:
             _BOARD.reset(token)
 
+    def age_s(self, wait: Wait) -> float:
+        """Seconds since it began."""
+        return self.clock() - wait.since
+
     def add(self, wait: Wait) -> None:
         """The running task begins to wait."""
         wait.since, wait.task = self.clock(), asyncio.current_task()

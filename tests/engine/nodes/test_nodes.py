@@ -12,6 +12,7 @@ import pytest
 
 from rocstar.engine.group import run_group
 from rocstar.engine.inference.base import KvLoad, Sampling
+from rocstar.engine.nodes import nodes as nodes_module
 from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.nodes.nodes import FIRST_LOOK_S, GRACE_S, NodeLimits, Nodes
 from rocstar.engine.nodes.testing import FakeNode, Fault
@@ -94,6 +95,20 @@ def test_several_nodes_make_the_groups_of_one(
     assert sorted(cluster.at_home + [key for node in cluster.others for key in node.ended]) == sorted(
         order.key for order in orders
     )
+
+
+def test_what_another_node_rolled_out_is_counted_once(
+    cluster_of: Callable[..., Cluster], orders: list[GroupOrder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, counted = cluster_of(1), []
+    monkeypatch.setattr(nodes_module, "rolled_out_elsewhere", counted.append)
+
+    async def main() -> None:
+        async with cluster.opened() as nodes:
+            await cluster.roll_out(nodes, orders)
+
+    run_virtual(main())
+    assert len(counted) == len(cluster.others[0].ended) == len(orders) - len(cluster.at_home) > 0
 
 
 @pytest.mark.parametrize("fault", list(Fault))
