@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 
 from rocstar.engine.nodes.grants import FILL, PART
+from rocstar.engine.progress import Work, working
 from rocstar.engine.scheduling.policies import POLICIES
 from rocstar.engine.sim.advice import Advice, advise
 from rocstar.engine.sim.bound import LowerBound, lower_bound
@@ -25,8 +25,13 @@ from rocstar.engine.sim.traces import TraceError, load_trace
 from rocstar.engine.sim.two_levels import Levels
 from rocstar.engine.sim.work import Workload
 from rocstar.engine.sim.workloads import RECIPES, earlier_step, generate
+from rocstar.engine.status import Status
 
 USAGE_ERROR, FAILED = 2, 1
+HOW_LONG = (
+    "All policies on a step of the default size take about a minute of one core; a terminal shows how far it "
+    "is. Fewer --policies, or fewer --tasks on fewer --replicas, take less."
+)
 PICTURED = 3
 """Policies whose replicas are drawn over time: ours and the best of the others."""
 
@@ -49,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="rocstar sim", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="rocstar sim", description=__doc__, epilog=HOW_LONG, allow_abbrev=False
+    )
     add = parser.add_argument
     add("trace", nargs="?", type=Path, help="run directory or .jsonl file of trajectory records")
     add("--workload", choices=list(RECIPES), help="a generated step instead of a trace")
@@ -88,7 +95,38 @@ def _positive(text: str) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     policies = _policies(options.policies)
-    workload, history = _work(options)
+    with Status():
+        found = _simulated(options, policies)
+    if found.flights:
+        _draw(options, found)
+    if options.json:
+        print(json.dumps(_json(found)))
+        return 0
+    print("\n".join(found.facts), text_table(found.outcomes), sep="\n\n")
+    if found.advice is not None:
+        print("", *found.advice.lines(found.cluster), sep="\n")
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What the simulations gave; `flights` only where they are drawn."""
+
+    workload: Workload
+    cluster: Cluster
+    bound: LowerBound
+    outcomes: Sequence[Outcome]
+    flights: Sequence[tuple[str, Flight]]
+    advice: Advice | None
+
+    @property
+    def facts(self) -> list[str]:
+        return _facts(self.workload, self.cluster, self.bound)
+
+
+def _simulated(options: argparse.Namespace, policies: Sequence[str]) -> _Found:
+    with working("the work of a step"):
+        workload, history = _work(options)
     cluster = _cluster(options)
     if workload.limit_tokens > cluster.model.kv_tokens:
         raise UsageError(
@@ -96,38 +134,51 @@ def _run(options: argparse.Namespace) -> int:
             "and limit), which no replica could hold; give more KV tokens or a lower --limit-tokens"
         )
     levels = Levels(part=options.part, fill=options.fill) if options.two_levels else None
-    progress = Progress(sys.stderr.isatty())
-    bound = lower_bound(workload, cluster)
+    with working("the lower bound"):
+        bound = lower_bound(workload, cluster)
     outcomes: list[Outcome] = []
     flights: list[tuple[str, Flight]] = []
     drawn = options.html is not None or options.svg is not None
-    for k, policy in enumerate(policies, 1):
-        report = progress.of(f"{policy} ({k} of {len(policies)})")
-        found, flight = simulate(
-            workload,
-            cluster,
-            policy,
-            history=history,
-            bound=bound,
-            record=drawn,
-            two_levels=levels,
-            on_left=report,
-        )
-        outcomes.append(found)
-        if drawn:
-            flights.append((policy, flight))
-    advice = advise(workload, cluster, outcomes, history, progress.say) if options.advise else None
-    progress.done()
-    facts = _facts(workload, cluster, bound)
-    if drawn:
-        _draw(options, workload, facts, outcomes, flights, advice, cluster)
-    if options.json:
-        print(json.dumps(_json(workload, cluster, bound, outcomes, advice)))
-        return 0
-    print("\n".join(facts), text_table(outcomes), sep="\n\n")
-    if advice is not None:
-        print("", *advice.lines(cluster), sep="\n")
-    return 0
+    with working("policies", unit="trajectories") as work:
+        for k, policy in enumerate(policies):
+            work.what = f"{policy}, policy {k + 1} of {len(policies)}"
+            outcome, flight = simulate(
+                workload,
+                cluster,
+                policy,
+                history=history,
+                bound=bound,
+                record=drawn,
+                two_levels=levels,
+                on_left=_counting(work, k, len(policies)),
+            )
+            outcomes.append(outcome)
+            if drawn:
+                flights.append((policy, flight))
+    advice = _advice(workload, cluster, outcomes, history) if options.advise else None
+    return _Found(
+        workload=workload, cluster=cluster, bound=bound, outcomes=outcomes, flights=flights, advice=advice
+    )
+
+
+def _counting(work: Work, run: int, runs: int) -> Callable[[int, int], None]:
+    """Counts the trajectories of run `run` of `runs`, from 0, which all have equally many."""
+
+    def count(left: int, total: int) -> None:
+        work.done, work.total = run * total + left, runs * total
+
+    return count
+
+
+def _advice(
+    workload: Workload, cluster: Cluster, outcomes: Sequence[Outcome], history: Workload | None
+) -> Advice:
+    with working("settings") as work:
+
+        def begin(text: str) -> None:
+            work.what = text
+
+        return advise(workload, cluster, outcomes, history, begin)
 
 
 def _policies(text: str | None) -> list[str]:
@@ -204,69 +255,34 @@ def _facts(workload: Workload, cluster: Cluster, bound: LowerBound) -> list[str]
     ]
 
 
-def _json(
-    workload: Workload,
-    cluster: Cluster,
-    bound: LowerBound,
-    outcomes: Sequence[Outcome],
-    advice: Advice | None,
-) -> dict[str, object]:
+def _json(found: _Found) -> dict[str, object]:
+    bound = found.bound
     return {
-        "workload": workload.name,
-        "trajectories": len(workload.trajectories),
-        "replicas": cluster.replicas,
-        "kv_tokens": cluster.model.kv_tokens,
+        "workload": found.workload.name,
+        "trajectories": len(found.workload.trajectories),
+        "replicas": found.cluster.replicas,
+        "kv_tokens": found.cluster.model.kv_tokens,
         "bound": {"seconds": bound.seconds, "alone_s": bound.alone_s, "work_s": bound.work_s},
-        "policies": [o.to_json() for o in outcomes],
-        "advice": None if advice is None else advice.to_json(),
+        "policies": [o.to_json() for o in found.outcomes],
+        "advice": None if found.advice is None else found.advice.to_json(),
     }
 
 
-def _draw(
-    options: argparse.Namespace,
-    workload: Workload,
-    facts: Sequence[str],
-    outcomes: Sequence[Outcome],
-    flights: Sequence[tuple[str, Flight]],
-    advice: Advice | None,
-    cluster: Cluster,
-) -> None:
+def _draw(options: argparse.Namespace, found: _Found) -> None:
+    workload, outcomes = found.workload, found.outcomes
     ranked = [o.policy for o in sorted(outcomes, key=lambda o: o.makespan_s)]
     ours = [name for name in ranked if name == "predictive"]
     chosen = (ours + [name for name in ranked if name not in ours])[:PICTURED]
     bars = partial(makespan_bars, f"Makespan of one step, {workload.name}", outcomes)
-    drawn = [(name, dict(flights)[name]) for name in chosen]
+    drawn = [(name, dict(found.flights)[name]) for name in chosen]
     bands = partial(occupancy, drawn, "KV in use, one row per replica, over time")
     if options.svg is not None:
         options.svg.write_text(bars(), encoding="utf-8")
         options.svg.with_stem(options.svg.stem + "-occupancy").write_text(bands(), encoding="utf-8")
     if options.html is not None:
-        lines = [*facts, *(advice.lines(cluster) if advice is not None else [])]
+        lines = [*found.facts, *(found.advice.lines(found.cluster) if found.advice is not None else [])]
         title = f"rocstar sim: {workload.name}"
         options.html.write_text(html_page(title, lines, outcomes, [bars, bands]), encoding="utf-8")
-
-
-class Progress:
-    """One line on a terminal that is written over; nothing where there is no terminal."""
-
-    def __init__(self, shown: bool) -> None:
-        self._shown, self._last = shown, 0.0
-
-    def of(self, what: str) -> Callable[[int, int], None]:
-        def report(left: int, total: int) -> None:
-            if self._shown and time.monotonic() - self._last > 0.2:
-                self.say(f"{what}: {left:,} of {total:,} trajectories")
-
-        return report
-
-    def say(self, text: str) -> None:
-        if self._shown:
-            self._last = time.monotonic()
-            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
-    def done(self) -> None:
-        if self._shown:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

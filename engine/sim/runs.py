@@ -34,6 +34,7 @@ def simulate(
     tunable that is none; SimulationError if the policy never lets the work end.
 
     two_levels: one scheduler per node behind grants of parts of groups, instead of one over all replicas.
+    on_left: called with how many trajectories have left, of how many, those of `history` included.
     """
     told: dict[str, Any] = {**cluster.model.cost.in_context_tokens()} if policy == "predictive" else {}
     tunables = told | dict(tunables or {})
@@ -45,9 +46,15 @@ def simulate(
         scheduler: Scheduler | TwoLevels = Scheduler(made())
     else:
         scheduler = TwoLevels(made, replicas_per_node=cluster.replicas_per_node, levels=two_levels)
+    before = 0 if history is None else len(history.trajectories)
+    total = before + len(workload.trajectories)
+
+    def left_behind(earlier: int) -> Callable[[int, int], None] | None:
+        return None if on_left is None else lambda left, _: on_left(earlier + left, total)
+
     if history is not None:
         _expect(scheduler, history)
-        Flight(workload=history, cluster=cluster, scheduler=scheduler).run()
+        Flight(workload=history, cluster=cluster, scheduler=scheduler, on_left=left_behind(0)).run()
     _expect(scheduler, workload)
     flight = Flight(
         workload=workload,
@@ -55,7 +62,7 @@ def simulate(
         scheduler=scheduler,
         goes_on=history is not None,
         record=record,
-        on_left=on_left,
+        on_left=left_behind(before),
     ).run()
     return outcome(flight, policy, bound or lower_bound(workload, cluster)), flight
 

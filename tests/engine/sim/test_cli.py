@@ -1,8 +1,10 @@
 """`rocstar sim` as a user meets it: table, JSON, pictures, and one line for each mistake."""
 
+import io
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,9 +13,12 @@ from typing import Any
 import pytest
 
 from rocstar.engine.scheduling.policies import POLICIES
+from rocstar.engine.sim import cli
 from rocstar.engine.sim.cli import main
 from rocstar.engine.sim.cost import MI300X_14B, Cluster, ReplicaModel
+from rocstar.engine.sim.runs import simulate
 from rocstar.engine.sim.svg import NARROW, WIDTH, occupancy
+from rocstar.engine.status import Status
 
 SMALL = ["--workload", "paper", "--tasks", "2", "--siblings", "4", "--replicas", "2", "--kv-tokens", "40000"]
 
@@ -23,6 +28,33 @@ def test_table_names_every_policy_and_the_bound(capsys: pytest.CaptureFixture[st
     out, err = capsys.readouterr()
     assert all(name in out for name in POLICIES) and "No policy can take less than" in out
     assert err == "", "no progress where there is no terminal"
+
+
+@pytest.mark.parametrize("history", [[], ["--cold"]])
+def test_who_watches_sees_how_far_the_policies_are(
+    history: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Trajectories of all policies, the earlier step's included: the count only grows, up to all."""
+    status = Status(file=io.StringIO(), clock=lambda: 0.0)
+    seen: list[tuple[str, int, int]] = []
+
+    def watched(*arguments: Any, on_left: Callable[[int, int], None], **options: Any) -> Any:
+        def looked(left: int, total: int) -> None:
+            on_left(left, total)
+            (work,) = status.progress.works
+            assert work.unit == "trajectories"
+            seen.append((work.what, work.done, work.total))
+
+        return simulate(*arguments, on_left=looked, **options)
+
+    monkeypatch.setattr(cli, "Status", lambda: status)
+    monkeypatch.setattr(cli, "simulate", watched)
+    assert main([*SMALL, *history, "--policies", "predictive,sticky"]) == 0
+    each = 8 if history else 12
+    assert [done for _, done, _ in seen] == list(range(1, 2 * each + 1))
+    assert {total for _, _, total in seen} == {2 * each}
+    assert [seen[0][0], seen[-1][0]] == ["predictive, policy 1 of 2", "sticky, policy 2 of 2"]
+    assert capsys.readouterr().err == ""
 
 
 def test_json_holds_what_the_table_holds(capsys: pytest.CaptureFixture[str]) -> None:
