@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from rocstar.engine.chat import ChatFormat
 from rocstar.engine.inference.base import Inference, Sampling
+from rocstar.engine.progress import working
 from rocstar.engine.rollout import Agent, RolloutLimits
 from rocstar.engine.tools import JupyterToolBox, PythonToolBox, ToolBox
 from rocstar.sandbox.fabric import RedisFabric
@@ -43,7 +44,9 @@ async def open_sandbox(recipe: Recipe) -> AsyncIterator[Toolable]:
         # A trajectory ends within its own time limit: no interpreter is taken from a living one.
         lease_s=engine.trajectory_timeout_s + 60.0,
     )
-    async with pool:
+    async with contextlib.AsyncExitStack() as stack:
+        with working("starting the sandbox"):
+            await stack.enter_async_context(pool)
         yield pool
 
 

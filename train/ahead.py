@@ -16,6 +16,7 @@ from typing import Any
 from rocstar.engine.buffer import SlotBuffer
 from rocstar.engine.feed import GroupFeed, Ticket
 from rocstar.engine.nodes.nodes import Nodes
+from rocstar.engine.progress import Attempts, working
 from rocstar.engine.rollout import Agent
 from rocstar.engine.types import Group, Task
 from rocstar.train.config import RlConfig
@@ -74,9 +75,12 @@ class AheadGroups:
         batch_timeout_s: float,
         budget: TimeBudget,
         idle: Idle,
+        attempts: Attempts,
         nodes: Nodes | None = None,
     ) -> None:
+        """attempts: those that the feed's groups count in."""
         self._feed, self._tickets, self._engine = feed, tickets, engine
+        self._attempts = attempts
         self._max_staleness, self._batch_timeout_s = max_staleness, batch_timeout_s
         self._budget, self._idle, self._nodes = budget, idle, nodes
         self._has_taken = False
@@ -87,8 +91,15 @@ class AheadGroups:
             self._feed.advance()
         self._has_taken = True
         deadline = asyncio.get_running_loop().time() + self._batch_timeout_s
-        with self._idle.divided(self._budget):
-            aged = await self._feed.batch(deadline)
+        feed, batch = self._feed, self._tickets.batch
+        shown = working(
+            f"step {step}",
+            unit="groups",
+            count=lambda: (min(batch, feed.num_finished), batch),
+            attempts=self._attempts,
+        )
+        with self._idle.divided(self._budget), shown:
+            aged = await feed.batch(deadline)
         groups = [one.group for one in aged]
         found = staleness(groups, self._engine.version)
         assert found <= self._max_staleness, f"a token is {found} versions old, {self._max_staleness} allowed"
@@ -134,7 +145,8 @@ async def ahead_source(
     idle = Idle(engine)
     roll_out = roller(idle.watching(agent), rl, seed=seed, nodes=nodes)
     buffer: SlotBuffer[Group] = SlotBuffer(batch=tickets.batch, max_staleness=rl.max_staleness)
-    async with GroupFeed(roll_out, tickets, buffer) as feed:
+    attempts = Attempts()
+    async with GroupFeed(attempts.counting(roll_out), tickets, buffer) as feed:
         yield AheadGroups(
             feed,
             tickets,
@@ -143,5 +155,6 @@ async def ahead_source(
             batch_timeout_s=BATCH_TIMEOUT_FACTOR * agent.limits.timeout_s,
             budget=budget,
             idle=idle,
+            attempts=attempts,
             nodes=nodes,
         )

@@ -15,7 +15,9 @@ import torch
 import uvloop
 
 from rocstar.engine.inference.base import Sampling
+from rocstar.engine.progress import working
 from rocstar.engine.rollout import Agent
+from rocstar.engine.status import Status
 from rocstar.engine.types import Group
 from rocstar.train import checkpoint
 from rocstar.train.agent import make_agent, open_sandbox
@@ -69,7 +71,8 @@ def evaluate_model(recipe: Recipe, model: str | None, *, limit: int, out: Path |
 
 
 def _evaluate_model(recipe: Recipe, model: str | None, *, limit: int, out: Path | None) -> Evaluated:
-    tasks = load_all_tasks(recipe, model).heldout
+    with Status(), working("loading the tasks"):
+        tasks = load_all_tasks(recipe, model).heldout
     if not tasks:
         raise ConfigError("the recipe has no eval.data; add [eval.data] with the tasks to evaluate on")
     tasks = tasks[:limit] if limit else tasks
@@ -94,6 +97,7 @@ def _evaluate_model(recipe: Recipe, model: str | None, *, limit: int, out: Path 
         if out is not None:
             (out / CONFIG).write_text(to_toml(recipe), encoding="utf-8")
             stack.enter_context(recorded(out, recipe, world_size=1))
+        stack.enter_context(Status())
         result = run_to_end(work())
     return Evaluated(result=result, seed=seed, model=path, recipe=recipe_hash(recipe))
 

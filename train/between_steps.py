@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rocstar.engine.progress import working
 from rocstar.engine.types import Task
 from rocstar.train.checkpoint_writer import Order
 from rocstar.train.config import ConfigError, StageConfig
@@ -58,7 +59,8 @@ async def filter_by_difficulty(run: Run, stage: StageConfig, tasks: Sequence[Tas
     seed = run.recipe.run.seed + FILTER_SEED
     agent = agent_for(run.live.agent, stage)
     with run.budget.phase("eval"):
-        result, _ = await evaluate(agent, tasks, k=k, seed=seed, step=run.step)
+        what = f"{stage.name}: difficulty filter"
+        result, _ = await evaluate(agent, tasks, k=k, seed=seed, step=run.step, what=what)
     mastered = {
         task_id for task_id, rewards in result.rewards.items() if len(rewards) == k and min(rewards) == 1.0
     }
@@ -92,15 +94,15 @@ async def save(run: Run, stage: StageConfig | None, source: Source | None, *, fi
         "metrics_bytes": run.metrics.num_bytes,
     }
     keep = run.recipe.checkpoint
-    await run.team.save(
-        Order(
-            run_dir=run.directory,
-            step=run.step,
-            progress=progress,
-            keep_last=keep.keep_last,
-            keep_every=keep.keep_every,
-        )
+    order = Order(
+        run_dir=run.directory,
+        step=run.step,
+        progress=progress,
+        keep_last=keep.keep_last,
+        keep_every=keep.keep_every,
     )
+    with working(f"checkpoint of step {run.step}"):
+        await run.team.save(order)
 
 
 def _kind(*, live: bool) -> str:

@@ -6,10 +6,11 @@ Exit codes: see ending.py.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,19 @@ def _without_stages(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"stages": [], "eval": config.model_copy(update=limits)})
 
 
+@contextlib.contextmanager
+def _loading() -> Iterator[None]:
+    """Show the import of torch, which takes seconds, on a busy machine a minute; of one rank is enough."""
+    from rocstar.engine.progress import working
+    from rocstar.engine.status import Status
+
+    if os.environ.get("RANK", "0") != "0":
+        yield
+        return
+    with Status(), working("importing torch"):
+        yield
+
+
 def _train(options: argparse.Namespace, rest: list[str]) -> int:
     recipe = _load(options, rest)
     if options.only_sft:
@@ -243,7 +257,8 @@ def _train(options: argparse.Namespace, rest: list[str]) -> int:
         raise ConfigError("--json is of --dry-run; a run writes metrics.jsonl")
     if options.world:
         raise ConfigError("--world describes a plan; it needs --dry-run (torchrun says how many ranks run)")
-    from rocstar.train.main import train
+    with _loading():
+        from rocstar.train.main import train
 
     train(recipe, directory, resume=options.resume, rollouts=options.from_rollouts)
     if os.environ.get("RANK", "0") == "0":
@@ -263,7 +278,8 @@ def _eval(options: argparse.Namespace, rest: list[str]) -> int:
         return dry_run_alone(
             recipe, options.model, what=what_eval_needs, out=options.out, as_json=options.json
         )
-    from rocstar.train.alone import evaluate_model
+    with _loading():
+        from rocstar.train.alone import evaluate_model
 
     found = evaluate_model(recipe, options.model, limit=options.limit, out=options.out)
     result = found.result
@@ -285,7 +301,8 @@ def _rollout(options: argparse.Namespace, rest: list[str]) -> int:
 
         out, as_json = options.out, options.json
         return dry_run_alone(recipe, options.model, what=what_rollout_needs, out=out, as_json=as_json)
-    from rocstar.train.rollouts import roll_out_file, roll_out_steps
+    with _loading():
+        from rocstar.train.rollouts import roll_out_file, roll_out_steps
 
     if options.steps and options.force:
         raise ConfigError("--force replaces the file of one step; with --steps go on with --resume instead")

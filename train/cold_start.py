@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 
 from rocstar.engine.boundaries import render
 from rocstar.engine.chat import ChatFormat, load_template
+from rocstar.engine.progress import working
 from rocstar.engine.tools import TOOLS, result_text
 from rocstar.engine.types import Task
 from rocstar.sandbox.types import Limits, Sandbox
@@ -67,7 +68,8 @@ def build_from_nothing(
         render(template, row["messages"], tools, generation_prompt=False) for row in rows[:TOKENIZER_ROWS]
     )
     scratch = recipe.model.scratch
-    tokenizer = train_tokenizer(texts, vocab_size=scratch.vocab_size, template=template)
+    with working("training a tokenizer"):
+        tokenizer = train_tokenizer(texts, vocab_size=scratch.vocab_size, template=template)
     return build_model(scratch, len(tokenizer), seed=recipe.run.seed), tokenizer
 
 
@@ -82,12 +84,14 @@ async def run_cold_start(
 ) -> None:
     """Learn the conversations; about fifty rows of metrics tell how it went."""
     sft = recipe.sft
-    conversations, skipped = tokenise(rows, chat, max_tokens=sft.max_tokens)
+    with working(f"cold start: tokens of {len(rows):,} conversations"):
+        conversations, skipped = tokenise(rows, chat, max_tokens=sft.max_tokens)
     if skipped:
         console.note(f"cold start: {skipped} of {len(rows)} conversations skipped (too long or empty)")
     total = sft.steps
 
     def on_step(step: int, loss: float, grad_norm: float) -> None:
+        work.done = step
         console.sft_progress(step, total, loss)
         if step % max(1, total // 50) == 0 or step == total:
             values = {"loss/sft": loss, "optim/grad_norm": grad_norm}
@@ -95,7 +99,10 @@ async def run_cold_start(
 
     is_digit_V = digit_token_mask(cast("PreTrainedTokenizerFast", tokenizer))
     try:
-        with stops_run(metrics.path.parent, "cold_start"):
+        with (
+            stops_run(metrics.path.parent, "cold_start"),
+            working("cold start", unit="updates", total=total) as work,
+        ):
             await cold_start(
                 team,
                 conversations,

@@ -1,21 +1,18 @@
 """What a person watching a run sees: one live panel on a terminal, one plain line per step elsewhere."""
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, TextIO
 
-from rich.console import Console as RichConsole
 from rich.console import Group, RenderableType
-from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from rocstar.engine.progress_text import duration
+from rocstar.engine.status import Log, Status
 from rocstar.train.console_text import (
     apportion,
-    duration,
     evaluation_lines,
     number,
     progress_bar,
@@ -54,11 +51,13 @@ MAX_WIDTH = 80
 CURVE_WIDTH = 32
 
 
-class Console:
+class Console(Status):
     """Live status of a run. Missing metrics are left out, never an error.
 
     `step` and `sft_progress` only remember and draw; nothing here waits for anything.
     """
+
+    keeps_display = True
 
     def __init__(
         self,
@@ -66,43 +65,25 @@ class Console:
         stage_names: Sequence[str],
         *,
         file: TextIO | None = None,
+        log: Log | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`total_steps` counts the RL steps of all stages; `file` defaults to stderr."""
+        super().__init__(file=file, log=log, clock=clock)
         self.total_steps = total_steps
         self._stage_names = tuple(stage_names)
-        self._clock = clock
         self._started = clock()
-        self._rich = RichConsole(file=file or sys.stderr, highlight=False)
-        self._live: Live | None = None
         self._history: dict[str, list[float]] = {}
         self._step_times_s: list[float] = []
         self._last: Mapping[str, Any] = {}
         self._step = 0
         self._sft: tuple[int, int, float | None] | None = None
 
-    def __enter__(self) -> Self:
-        if self._rich.is_terminal:
-            self._live = Live(get_renderable=self.panel, console=self._rich, refresh_per_second=2)
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-    def note(self, text: str) -> None:
-        """Print one line that stays: an evaluation, a checkpoint, the start of a stage."""
-        self._rich.print(Text(text), soft_wrap=True)
-
     def sft_progress(self, step: int, total: int, loss: float | None) -> None:
         """SFT has done `step` of `total` updates; `loss` is its last loss."""
         self._sft = (step, total, loss)
-        if self._live is None and (step == total or step % max(1, total // 10) == 0):
-            self.note(self._progress_text())
+        if step == total or step % max(1, total // 10) == 0:
+            self.plain(self._progress_text())
 
     def step(self, row: Mapping[str, Any]) -> None:
         """Show a row of metrics.jsonl, or bare metrics. A row of phase `eval` is a line of its own."""
@@ -121,8 +102,7 @@ class Console:
         seconds = number(row, "time/step")
         if seconds is not None:
             self._step_times_s.append(seconds)
-        if self._live is None:
-            self.note(self.plain_line())
+        self.plain(self.plain_line())
 
     def plain_line(self) -> str:
         """The last step as one line, for logs."""
@@ -137,6 +117,9 @@ class Console:
             parts.append(step_time(seconds) + (f" ({budget})" if budget else ""))
         return "  ".join(parts)
 
+    def drawn(self) -> RenderableType:
+        return self.panel()
+
     def panel(self) -> Panel:
         """The live panel, at most 80 columns wide."""
         width = min(MAX_WIDTH, self._rich.width)
@@ -150,6 +133,8 @@ class Console:
                 ends = f"{first} → {last}" if len(values) > 1 else last
                 curves.add_row(label, sparkline(values, CURVE_WIDTH, top), ends)
         rows: list[RenderableType] = [self._progress_line()]
+        if under_way := self.progress_text():
+            rows.append(under_way)
         if curves.row_count:
             rows.append(curves)
         rows += self._budget_lines(width - 4)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rocstar.engine.progress_text import duration as duration
 from rocstar.train.time_budget import PHASES, whole_percents
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -35,15 +36,6 @@ def progress_bar(done: int, total: int, width: int) -> str:
     """`width` characters, filled to done / total."""
     filled = max(0, min(width, width * done // total)) if total > 0 else 0
     return "━" * filled + "╌" * (width - filled)
-
-
-def duration(seconds: float) -> str:
-    """`42s`, `3m07s` or `2h05m`."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    minutes, rest = divmod(whole, 60)
-    return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
 
 
 def step_time(seconds: float) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rocstar.engine.progress import Work, working
 from rocstar.engine.types import Task
 from rocstar.sandbox.types import (
     DEFAULT_LIMITS,
@@ -219,17 +220,19 @@ async def make_demonstrations(
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
     indices = iter(range(count))
 
-    async def work() -> None:
+    async def work(made: Work) -> None:
         for index in indices:
             rng = random.Random(f"{seed}/{index}")
             rows[index]["messages"] = await demonstrator.solve(tasks[index % len(tasks)], rng)
             if tools is not None:
                 rows[index]["tools"] = list(tools)
+            made.done += 1
 
     try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(num_workers, count)):
-                group.create_task(work())
+        with working("demonstrations", unit="conversations", total=count) as made:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(num_workers, count)):
+                    group.create_task(work(made))
     except ExceptionGroup as failures:
         ours, others = failures.split(SandboxError)
         if ours is None or others is not None:

@@ -23,6 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rocstar.engine.fleet import Fleet, FleetLimits
 from rocstar.engine.inference.base import Inference
 from rocstar.engine.inference.embedded import EmbeddedEngine
+from rocstar.engine.progress import working
 from rocstar.engine.scheduling.policies import make_policy
 from rocstar.engine.waits import waiting
 from rocstar.train import checkpoint
@@ -186,7 +187,8 @@ async def _start_folder(folder: Path, origin: Origin, team: LearnerTeam) -> Path
     weights: list[tuple[str, Tensor]] | None = await team.full_weights()
     model = team.learner.model
     _emptied(folder)
-    checkpoint.save_model(folder, model, weights or checkpoint.full_weights(model), origin.tokenizer)
+    with working("writing the weights that servers start from"):
+        checkpoint.save_model(folder, model, weights or checkpoint.full_weights(model), origin.tokenizer)
     return folder
 
 

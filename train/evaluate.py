@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from rocstar.engine.group import run_groups
+from rocstar.engine.progress import Attempts, working
 from rocstar.engine.rollout import Agent
 from rocstar.engine.types import Failed, Group, Scored, Task, Trajectory
 from rocstar.train.config import ConfigError, TrainingStopped
@@ -120,22 +121,27 @@ def summarise(groups: Sequence[Group], *, k: int) -> Evaluation:
     )
 
 
-async def attempt(agent: Agent, tasks: Sequence[Task], *, k: int, seed: int, step: int) -> list[Group]:
+async def attempt(
+    agent: Agent, tasks: Sequence[Task], *, k: int, seed: int, step: int, what: str = "evaluation"
+) -> list[Group]:
     """Roll out k attempts at each task; same (seed, step) = same noise.
 
     In the order of the tasks, whichever ended first: the bootstrap draws by place, so that another order
-    would give another interval.
+    would give another interval. what: as who watches knows it.
     """
     places = {task.id: place for place, task in enumerate(tasks)}
-    groups = [
-        group async for group in run_groups(agent, tasks, size=k, seed=seed, step=step, max_groups=len(tasks))
-    ]
+    groups: list[Group] = []
+    rolled_out = run_groups(agent, tasks, size=k, seed=seed, step=step, max_groups=len(tasks))
+    with working(what, unit="tasks", total=len(tasks), attempts=Attempts(total=k * len(tasks))) as work:
+        async for group in rolled_out:
+            groups.append(group)
+            work.done += 1
     return sorted(groups, key=lambda group: places[group.task.id])
 
 
 async def evaluate(
-    agent: Agent, tasks: Sequence[Task], *, k: int, seed: int, step: int
+    agent: Agent, tasks: Sequence[Task], *, k: int, seed: int, step: int, what: str = "evaluation"
 ) -> tuple[Evaluation, list[Group]]:
     """k attempts at each task, and their summary."""
-    groups = await attempt(agent, tasks, k=k, seed=seed, step=step)
+    groups = await attempt(agent, tasks, k=k, seed=seed, step=step, what=what)
     return summarise(groups, k=k), groups

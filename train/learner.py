@@ -112,6 +112,8 @@ class Learner:
         """Called whenever the weights are about to change; returns when nobody else reads them."""
         self.learning: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         """Entered for each batch, in the learner's thread: who works beside it may take less meanwhile."""
+        self.gone_through = (0, 0)
+        """Of the batch that is learned now: microbatches so far, of all. Any thread may look."""
         self._optimizers: Optimizers | None = None
         self._grad_clip = math.inf
 
@@ -135,7 +137,11 @@ class Learner:
             ids_T = micro.targets_T.to(self.device)
             return lambda hidden, weight: linear_logprobs(hidden, weight, ids_T, temperature=temperature)
 
-        return [self.policy(micro, head_for(micro)) for micro in microbatches]
+        found = []
+        for micro in microbatches:
+            found.append(self.policy(micro, head_for(micro)))
+            self._next_microbatch()
+        return found
 
     @torch.no_grad()
     def greedy(self, ids: Sequence[int], num_tokens: int) -> tuple[list[int], list[float]]:
@@ -214,8 +220,12 @@ class Learner:
         ratios need, of the first one's by its own. Then the gate decides, the same on every rank;
         `bad_before` counts the steps in a row before this one that were beyond its bounds.
         """
-        with self.learning():
-            return self._policy_step(updates, settings, bad_before)
+        self.gone_through = (0, sum(map(len, updates)) + sum(map(len, updates[1:])))
+        try:
+            with self.learning():
+                return self._policy_step(updates, settings, bad_before)
+        finally:
+            self.gone_through = (0, 0)
 
     def _policy_step(
         self, updates: Sequence[Sequence[MicroBatch]], settings: LossSettings, bad_before: int
@@ -282,6 +292,7 @@ class Learner:
         for k, micro in enumerate(micros):
             stats, logprobs_T = self._micro_backward(micro, olds[k] if olds else None, settings)
             loss += stats.loss
+            self._next_microbatch()
             logprobs.append(logprobs_T)
             total.add(stats)
         norm = _whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._grad_clip))
@@ -299,6 +310,10 @@ class Learner:
             changed = f"{made} earlier updates of the batch were made" if made else "no weight was changed"
             raise NonFiniteGradientError(f"{why}; {changed}", parts)
         return norm, logprobs
+
+    def _next_microbatch(self) -> None:
+        done, total = self.gone_through
+        self.gone_through = (done + 1, total)
 
     def _micro_backward(
         self, micro: MicroBatch, old_logprobs_T: Tensor | None, settings: LossSettings | None

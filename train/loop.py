@@ -14,6 +14,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+from rocstar.engine.progress import working
 from rocstar.engine.record import to_record, write_records
 from rocstar.engine.types import Task
 from rocstar.engine.waits import waiting
@@ -120,9 +121,11 @@ async def train_step(run: Run, stage: StageConfig, source: Source) -> dict[str, 
 async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[str, float]:
     """Update the weights and serve them."""
     with run.budget.phase("learn"), stops_run(run.directory, f"step_{step:06d}"):
-        lr = run.team.learner.optimizers.lr
+        learner = run.team.learner
+        lr = learner.optimizers.lr
         async with waiting(f"step {step}", "the learner", kind="learn", deadline=None):
-            stats = await run.team.policy_step(updates, loss_settings(run.recipe), run.bad_steps)
+            with working(f"step {step}, learning", unit="microbatches", count=lambda: learner.gone_through):
+                stats = await run.team.policy_step(updates, loss_settings(run.recipe), run.bad_steps)
     note_gate(run, step, stats)
     with run.budget.phase("publish"):
         async with waiting(f"step {step}", "the engine to take new weights", kind="publish", deadline=None):

@@ -16,6 +16,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from rocstar.engine.progress import working
 from rocstar.train.config import ConfigError
 from rocstar.train.recipe_paths import elsewhere
 
@@ -113,14 +114,24 @@ def load_model(path: str, dtype: Literal["float32", "bfloat16"]) -> PreTrainedMo
     A weight in the file's mapping lies where the file's header ends. Products of such rows round otherwise
     than those of weights that torch allocated, and a run that is resumed would not be the one that went on.
     """
-    try:
-        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype])
-    except (OSError, ValueError, SafetensorError) as error:
-        raise ConfigError(f"model.path = {path!r} cannot be loaded: {_first_line(error)}") from None
-    for parameter in model.parameters():
-        parameter.data = parameter.data.clone()
+    with working(f"loading the model {_described(path)}"):
+        try:
+            model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype])
+        except (OSError, ValueError, SafetensorError) as error:
+            raise ConfigError(f"model.path = {path!r} cannot be loaded: {_first_line(error)}") from None
+        for parameter in model.parameters():
+            parameter.data = parameter.data.clone()
     result: PreTrainedModel = model
     return result
+
+
+def _described(path: str) -> str:
+    """Where it comes from and how much it is, as far as that is known beforehand."""
+    folder = Path(path)
+    if not folder.is_dir():
+        return f"{path} from the hub, or this machine's cache of it"
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    return f"in {path}" + (f" ({size / 1e9:.1f} GB)" if size >= 1e8 else "")
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:

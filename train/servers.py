@@ -22,6 +22,7 @@ from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.inference.sglang.canary import Canary, Sing
 from rocstar.engine.inference.sglang.replica import Replica, server_command, sglang_python
 from rocstar.engine.inference.sglang.weights import DiskWeights
+from rocstar.engine.progress import working
 from rocstar.engine.scheduling.policies import make_policy
 from rocstar.train.config import ConfigError, Recipe
 from rocstar.train.model_io import vocabulary_size
@@ -177,7 +178,13 @@ def _replica(
 async def _enter_all(
     stack: contextlib.AsyncExitStack, replicas: Sequence[Replica], logs: Sequence[Path]
 ) -> None:
-    outcomes = await asyncio.gather(*(r.__aenter__() for r in replicas), return_exceptions=True)
+    with working("starting inference servers", unit="servers", total=len(replicas)) as work:
+
+        async def enter(replica: Replica) -> None:
+            await replica.__aenter__()
+            work.done += 1
+
+        outcomes = await asyncio.gather(*map(enter, replicas), return_exceptions=True)
     failed: list[tuple[int, BaseException]] = []
     for k, (replica, outcome) in enumerate(zip(replicas, outcomes, strict=True)):
         if isinstance(outcome, BaseException):

@@ -24,6 +24,7 @@ from rocstar.engine.feed import Ticket
 from rocstar.engine.group import run_group
 from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.nodes.nodes import Nodes
+from rocstar.engine.progress import Attempts, working
 from rocstar.engine.rollout import Agent
 from rocstar.engine.types import Group, Task
 from rocstar.train.config import RlConfig, StageConfig
@@ -145,8 +146,13 @@ class LiveGroups:
     async def take(self, step: int) -> Batch:
         # An epoch may end inside a batch: a task then comes once, for two attempts would be the same attempt.
         tasks = {task.id: task for task in self.cursor.take(self.rl.tasks_per_step)}
-        with self._idle.divided(self.budget):
-            groups = await all_groups(self._roll_out, [Ticket(step=step, task=t) for t in tasks.values()])
+        attempts = Attempts(total=len(tasks) * self.rl.rollouts_per_task)
+        with (
+            self._idle.divided(self.budget),
+            working(f"step {step}", unit="groups", total=len(tasks), attempts=attempts) as work,
+        ):
+            tickets = [Ticket(step=step, task=t) for t in tasks.values()]
+            groups = await all_groups(work.counting(self._roll_out), tickets)
         found = staleness(groups, self.engine.version)
         return Batch(groups=groups, staleness=found, metrics=self.nodes.counts() if self.nodes else {})
 

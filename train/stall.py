@@ -32,12 +32,16 @@ async def guarded(
     stall_s: float,
     note: Callable[[str], None],
     leave: Callable[[int], object] = os._exit,
+    board: WaitBoard | None = None,
 ) -> AsyncIterator[WaitBoard]:
     """Watch over the block. After `stall_s` without any change the oldest wait with a deadline is ended; if
     then still nothing moves, the process leaves with exit code 1, at once: a thread stuck in a collective
     would keep an orderly exit waiting. Checkpoints are whole at any moment, and children die with us.
+
+    board: where the block's waits are written down; by default one on the loop's clock.
     """
-    board = WaitBoard(asyncio.get_running_loop().time)
+    if board is None:
+        board = WaitBoard(asyncio.get_running_loop().time)
 
     def tell(report: str) -> None:
         path = run_dir / REPORT

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from rocstar.engine.progress import ProgressBoard, attempting
 from rocstar.engine.rollout import Agent, RolloutLimits
 from rocstar.engine.testing import run_virtual
 from rocstar.engine.types import FinishReason, Group, Scored, Task, Trajectory, TrajectoryKey, VersionSpan
@@ -127,6 +128,42 @@ def test_a_stage_that_had_ended_goes_on_when_it_is_made_longer(world: World) -> 
         assert {str(group.trajectories[0].key) for group in groups} == {
             f"{ticket.key}/0" for ticket in list(supply(3))[6:]
         }
+
+    run_virtual(main())
+
+
+def test_who_watches_sees_the_batch_and_what_is_in_flight_of_any_step(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups that are started while a batch is waited for outlive that wait, and are counted still."""
+    made = world.run_group
+
+    async def run_group(agent: Agent, task: Task, *, step: int, **options: Any) -> Group:
+        with attempting(f"s{step}/{task.id}/0"):
+            return await made(agent, task, step=step, **options)
+
+    monkeypatch.setattr(source, "run_group", run_group)
+
+    async def main() -> None:
+        board = ProgressBoard(asyncio.get_running_loop().time)
+        seen: list[tuple[str, int, int, int]] = []
+        with board.installed():
+            async with opened(world, supply(4), 1) as ahead:
+                for step in (1, 2, 3, 4):
+                    taking = asyncio.ensure_future(ahead.take(step))
+                    await asyncio.sleep(0)
+                    if not taking.done():
+                        (work,) = board.works
+                        (done, total), attempts = work.counts(), work.attempts
+                        assert attempts is not None and total == 3
+                        seen.append((work.what, done, len(attempts.running), attempts.ended))
+                    await taking
+                    assert not board.works
+        assert seen[0] == ("step 1", 0, 6, 0), "two batches are in flight"
+        for what, done, running, ended in seen:
+            taken = 3 * (int(what.removeprefix("step ")) - 1)
+            assert done == min(3, ended - taken) and running <= 6 and running + ended <= 12
+        assert len(seen) > 1 and seen[-1][3] > 3
 
     run_virtual(main())
 

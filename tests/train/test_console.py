@@ -2,6 +2,7 @@
 
 import io
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console as RichConsole
 
+from rocstar.engine.progress import Attempts, attempting, working
 from rocstar.train.console import Console
 from rocstar.train.console_text import (
     apportion,
-    duration,
     evaluation_lines,
     progress_bar,
     sparkline,
@@ -133,6 +134,39 @@ def test_the_panel_before_and_during_sft() -> None:
     assert "sft" not in drawn(console)
 
 
+def test_the_panel_shows_the_inside_of_a_step() -> None:
+    now = [0.0]
+    console = Console(40, ["rl-1"], file=io.StringIO(), clock=lambda: now[0])
+    attempts = Attempts(total=1024)
+    with (
+        console.progress.installed(),
+        working("step 1", unit="groups", total=32, attempts=attempts) as work,
+        attempting("s1/a/7"),
+    ):
+        now[0], work.done, attempts.ended, attempts.tokens = 200.0, 12, 400, 240_000
+        text = drawn(console)
+    assert {len(line) for line in text.splitlines()} == {80}
+    inside = " ".join(text.replace("│", " ").split())
+    assert "step 0/40 3m20s" in inside
+    assert (
+        "step 1: 12 of 32 groups, 400 of 1,024 attempts, 1 in flight (2/s, 1.2k tokens/s), 3m20s, "
+        "about 5m12s left slowest: s1/a/7, turn 1, 3m20s"
+    ) in inside
+    assert "slowest" not in drawn(console)
+
+
+def test_the_log_has_what_a_pipe_would_get_also_from_a_terminal(terminal: Terminal) -> None:
+    said: list[str] = []
+    log = SimpleNamespace(write=said.append)
+    piped = io.StringIO()
+    for file in (terminal, piped):
+        with Console(40, ["rl-1"], file=file, log=log if file is terminal else None) as console:
+            console.sft_progress(12, 120, 2.0)
+            console.step(ROW)
+            console.note("a note stays")
+    assert said == piped.getvalue().splitlines() and len(said) == 3
+
+
 def test_on_a_terminal_the_panel_is_live_and_goes(terminal: Terminal) -> None:
     with Console(40, ["rl-1"], file=terminal) as console:
         console.sft_progress(12, 120, 2.0)
@@ -189,13 +223,6 @@ def test_evaluation_lines_name_every_set() -> None:
 )
 def test_sparkline(values: list[float], width: int, top: float | None, text: str) -> None:
     assert sparkline(values, width, top) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.2, "0s"), (42, "42s"), (187, "3m07s"), (7500, "2h05m"), (-3, "0s")]
-)
-def test_duration(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocstar.engine.progress import ProgressBoard
 from rocstar.engine.types import Task
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, Status
 from rocstar.train.config import ConfigError
@@ -90,6 +91,32 @@ def all_tasks(size: int = 30) -> list[Task]:
 def demonstrate(tasks: list[Task], count: int, **options: Any) -> list[dict[str, Any]]:
     options = {"seed": 0, "sandbox": PythonHere(), "tool_name": "python", "render_result": render, **options}
     return asyncio.run(make_demonstrations(tasks, count, **options))
+
+
+async def test_who_watches_sees_how_many_are_made() -> None:
+    board = ProgressBoard()
+    seen: list[tuple[int, int]] = []
+
+    class Watched(PythonHere):
+        async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
+            (work,) = board.works
+            assert (work.what, work.unit) == ("demonstrations", "conversations")
+            seen.append((work.done, work.total))
+            return await super().run(request, deadline=deadline)
+
+    with board.installed():
+        await make_demonstrations(
+            tasks_of("gcd"),
+            40,
+            seed=0,
+            sandbox=Watched(),
+            tool_name="python",
+            render_result=render,
+            num_workers=1,
+        )
+    assert {total for _, total in seen} == {40}
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert seen[0][0] < 5 and seen[-1][0] >= 35 and not board.works
 
 
 def execute(code: str) -> str:

@@ -1,12 +1,15 @@
 """avg@k, pass@k and their interval; attempts that Failed count neither way."""
 
 import dataclasses
+from collections.abc import AsyncIterator
 from statistics import fmean
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocstar.engine.progress import ProgressBoard
 from rocstar.engine.types import (
     Failed,
     FinishReason,
@@ -21,8 +24,9 @@ from rocstar.engine.types import (
     TrajectoryKey,
     Turn,
 )
+from rocstar.train import evaluate as evaluate_module
 from rocstar.train.config import ConfigError, TrainingStopped
-from rocstar.train.evaluate import bootstrap_interval, summarise
+from rocstar.train.evaluate import bootstrap_interval, evaluate, summarise
 from rocstar.train.metrics import check_names
 
 RESULT = ToolResult(status="error", is_error=True, text="")
@@ -49,6 +53,27 @@ def attempt(
         if reward is not None
         else Failed(kind="deadline", retryable=True, detail=""),
     )
+
+
+@pytest.mark.parametrize("what", ["evaluation", "two: difficulty filter"])
+async def test_who_watches_sees_how_many_tasks_are_done(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    board, seen = ProgressBoard(), []
+    groups = [group(name, [1.0, 0.0]) for name in "abc"]
+
+    async def run_groups(*_: Any, **__: Any) -> AsyncIterator[Group]:
+        for made in groups:
+            (work,) = board.works
+            assert work.attempts is not None
+            seen.append((work.what, work.done, work.total, work.unit, work.attempts.total))
+            yield made
+
+    monkeypatch.setattr(evaluate_module, "run_groups", run_groups)
+    nobody: Any = None
+    options = {} if what == "evaluation" else {"what": what}
+    with board.installed():
+        result, found = await evaluate(nobody, [g.task for g in groups], k=2, seed=0, step=0, **options)
+    assert seen == [(what, done, 3, "tasks", 6) for done in range(3)]
+    assert found == groups and result.avg == 0.5 and not board.works
 
 
 def group(

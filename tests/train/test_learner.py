@@ -411,6 +411,28 @@ def test_whoever_works_beside_the_learner_is_told_of_each_batch_and_of_nothing_e
     assert told == ["begin", "end"]
 
 
+def test_who_watches_sees_how_many_microbatches_are_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second update's twice: measured before the first one, then learned."""
+    made, seen = learner(), []
+    through = made.policy.__call__
+
+    def watched(*arguments: Any) -> Any:
+        seen.append(made.gone_through)
+        return through(*arguments)
+
+    monkeypatch.setattr(made, "policy", watched)
+    first, second = (
+        pack(examples()[:3], tokens_per_microbatch=12),
+        pack(examples()[3:], tokens_per_microbatch=6),
+    )
+    total = len(first) + 2 * len(second)
+    made.policy_step([first, second], SETTINGS)
+    assert len(first) > 1 and seen == [(done, total) for done in range(total)]
+    assert made.gone_through == (0, 0)
+    made.imitation_step(pack(examples(), tokens_per_microbatch=12))
+    assert made.gone_through[1] == 0, "nothing of a batch is shown when none is learned"
+
+
 def test_a_step_begins_without_the_gradient_of_the_last() -> None:
     micros = pack(examples(), tokens_per_microbatch=16)
     made, twice = learner(lr=1e-9), learner(lr=1e-9)

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
+from rocstar.engine.progress import ProgressBoard
 from rocstar.train.config import ConfigError, ScratchConfig
 from rocstar.train.model_io import (
     check_model_path,
@@ -35,6 +36,30 @@ def test_a_whole_directory_loads(directory: Path) -> None:
     assert load_tokenizer(str(directory)).chat_template == "x"
     assert load_model(str(directory), "float32").dtype == torch.float32
     assert load_model(str(directory), "bfloat16").dtype == torch.bfloat16
+
+
+def test_who_watches_sees_what_is_loaded_from_where(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    board, seen = ProgressBoard(), []
+    load = AutoModelForCausalLM.from_pretrained
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        seen.extend(work.what for work in board.works)
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", watched)
+    with board.installed():
+        load_model(str(directory), "float32")
+        with (directory / "more.safetensors").open("wb") as file:
+            file.truncate(3_000_000_000)  # of nothing: it takes no room
+        load_model(str(directory), "float32")
+        with pytest.raises(ConfigError):
+            load_model("nobody/nothing", "float32")
+    assert seen == [
+        f"loading the model in {directory}",
+        f"loading the model in {directory} (3.0 GB)",
+        "loading the model nobody/nothing from the hub, or this machine's cache of it",
+    ]
+    assert not board.works
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from rocstar.engine.inference.base import InferenceError
+from rocstar.engine.progress import ProgressBoard
+from rocstar.train import servers
 from rocstar.train.config import Recipe, TrainingStopped, parse_recipe
 from rocstar.train.server_weights import ServerPublisher, ServerWeights
 from rocstar.train.servers import Launch, Servers, server_args, server_environment
@@ -63,6 +65,24 @@ def test_servers_are_started_from_where_the_weights_are_now(monkeypatch: pytest.
     before = launch(7)
     launch.folder = Path("b")
     assert [command[4] for command in (before, launch(7))] == ["a", "b"]
+
+
+async def test_who_watches_sees_how_many_servers_are_up() -> None:
+    board, seen = ProgressBoard(), []
+
+    class Server:
+        async def __aenter__(self) -> None:
+            (work,) = board.works
+            seen.append((work.what, work.done, work.total, work.unit))
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+    with board.installed():
+        async with contextlib.AsyncExitStack() as stack:
+            await servers._enter_all(stack, cast(Any, [Server()] * 3), [Path("log")] * 3)
+            assert not board.works
+    assert seen == [("starting inference servers", k, 3, "servers") for k in range(3)]
 
 
 class Team:

@@ -12,6 +12,7 @@ import pytest
 from rocstar.engine.feed import Ticket
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.nodes.node import GroupOrder
+from rocstar.engine.progress import ProgressBoard, attempting
 from rocstar.engine.rollout import Agent, RolloutLimits
 from rocstar.engine.types import FinishReason, Group, Scored, Task, Trajectory, TrajectoryKey, VersionSpan
 from rocstar.train import source
@@ -90,6 +91,27 @@ async def test_a_task_comes_once_in_a_batch(rolled_out: list[dict[str, Any]]) ->
     batch = await open_live(8).take(1)
     assert sorted(asked["task"] for asked in rolled_out) == [task.id for task in TASKS]
     assert len(batch.groups) == 5 and batch.staleness == 0
+
+
+async def test_who_watches_sees_the_groups_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    board, seen = ProgressBoard(), []
+    turns = asyncio.Semaphore(1)
+
+    async def run_group(agent: Any, task: Task, **_: Any) -> Group:
+        async with turns:  # one after the other
+            with attempting(f"s7/{task.id}/0"):
+                (work,) = board.works
+                assert work.attempts is not None
+                seen.append((work.what, work.done, work.total, work.attempts.ended, work.attempts.total))
+                assert list(work.attempts.running) == [f"s7/{task.id}/0"]
+                await asyncio.sleep(0)
+        return group(task, 3)
+
+    monkeypatch.setattr(source, "run_group", run_group)
+    with board.installed():
+        await open_live(3).take(7)
+    size = RlConfig().rollouts_per_task
+    assert seen == [("step 7", done, 3, done, 3 * size) for done in range(3)] and not board.works
 
 
 async def test_time_without_decoding_is_tool_wait(rolled_out: list[dict[str, Any]]) -> None:

@@ -217,7 +217,10 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[float]
     """Evaluation that answers from a table: rewards by task id."""
 
     def script(table: dict[str, list[float]]) -> None:
-        async def evaluate(agent: Agent, tasks: Sequence[Task], **_: Any) -> tuple[Evaluation, list[Group]]:
+        async def evaluate(
+            agent: Agent, tasks: Sequence[Task], *, what: str, **_: Any
+        ) -> tuple[Evaluation, list[Group]]:
+            assert what.endswith(": difficulty filter"), "who watches must not take it for an evaluation"
             await asyncio.sleep(0)
             groups = [
                 Group(task=t, trajectories=tuple(attempt(t, k, r) for k, r in enumerate(table[t.id])))
