@@ -27,6 +27,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rocstar.engine.chat import ChatFormat
 from rocstar.engine.garbage import settle_garbage
+from rocstar.engine.progress import working
+from rocstar.engine.status import Status
 from rocstar.engine.types import Task
 from rocstar.sandbox.types import Sandbox
 from rocstar.train import checkpoint
@@ -35,6 +37,7 @@ from rocstar.train.between_steps import check_same_kind
 from rocstar.train.cold_start import build_from_nothing, conversations_for, run_cold_start
 from rocstar.train.config import ConfigError, ModelConfig, Recipe, StageConfig, TrainingStopped
 from rocstar.train.console import Console
+from rocstar.train.console_log import ConsoleLog
 from rocstar.train.determinism import deterministic_torch
 from rocstar.train.engines import Origin, open_learning_engine
 from rocstar.train.from_rollouts import Records, VersionCounter, recorded_source
@@ -97,7 +100,8 @@ def _lead(recipe: Recipe, run_dir: Path, world: World, *, resume: bool, rollouts
     try:
         supply: Tasks | Records
         if rollouts is None:
-            supply = load_all_tasks(recipe)
+            with Status(), working("loading the tasks"):
+                supply = load_all_tasks(recipe)
         else:
             supply = Records.open(rollouts, recipe, run_dir)
             recipe = supply.recipe
@@ -106,14 +110,17 @@ def _lead(recipe: Recipe, run_dir: Path, world: World, *, resume: bool, rollouts
                 saved = checkpoint.latest(run_dir) if resume else None
                 if saved is not None:
                     check_same_kind(checkpoint.load_progress(saved), live=rollouts is None)
-                if told_changes := take_recipe(recipe, run_dir, saved):
-                    print(told_changes, file=sys.stderr)
-                with (
-                    recorded(run_dir, recipe, world_size=world.size),
-                    asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-                ):
-                    runner.run(_run(recipe, run_dir, world, supply, tell, saved, resume=resume))
-                write_report(run_dir)
+                with ConsoleLog(run_dir) as log:
+                    if told_changes := take_recipe(recipe, run_dir, saved):
+                        log.write(told_changes)
+                        print(told_changes, file=sys.stderr)
+                    with (
+                        recorded(run_dir, recipe, world_size=world.size),
+                        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+                    ):
+                        runner.run(_run(recipe, run_dir, world, supply, tell, saved, log, resume=resume))
+                    with Status(log=log), working("writing the report"):
+                        write_report(run_dir)
             finally:
                 discard_if_unused(run_dir)
     finally:
@@ -128,6 +135,7 @@ async def _run(
     supply: Tasks | Records,
     tell: Callable[[Start], None],
     saved: Path | None,
+    log: ConsoleLog,
     *,
     resume: bool,
 ) -> None:
@@ -137,13 +145,14 @@ async def _run(
         ThreadPoolExecutor(1, thread_name_prefix="device") as thread,
         MetricsWriter(run_dir / METRICS, keep_bytes=keep_bytes) as metrics,
         _open_trackers(recipe, run_dir) as trackers,
-        Console(sum(s.steps for s in stages), [s.name for s in stages]) as console,
+        Console(sum(s.steps for s in stages), [s.name for s in stages], log=log) as console,
     ):
         if saved is not None:
             console.note(f"resuming from {saved}")
         builder = _Builder(recipe, run_dir, world, thread, metrics, trackers, console, tell, saved)
         settle_garbage()
-        async with guarded(run_dir, stall_s=stall_s(recipe.engine.trajectory_timeout_s), note=console.note):
+        patience_s = stall_s(recipe.engine.trajectory_timeout_s)
+        async with guarded(run_dir, stall_s=patience_s, note=console.note, board=console.waits):
             if isinstance(supply, Records):
                 await builder.recorded(supply)
             else:
@@ -343,7 +352,8 @@ class _Builder:
                 await run_stages(run, tasks, opened, self.saved)
             except TrainingStopped as error:
                 stopped = error
-            await run.team.finish_saving()
+            with working("finishing the last checkpoint"):
+                await run.team.finish_saving()
             await run.team.stop()
             if stopped is not None:
                 raise stopped

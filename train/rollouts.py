@@ -14,11 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rocstar.engine.group import run_groups
+from rocstar.engine.progress import Attempts, working
 from rocstar.engine.record import to_record, write_records
-from rocstar.engine.types import Scored, Task
+from rocstar.engine.status import Status
+from rocstar.engine.types import Group, Scored, Task
 from rocstar.train.alone import last_stage, open_engine_and_agent, run_to_end, with_model
 from rocstar.train.config import ConfigError, Recipe, StageConfig, to_toml
 from rocstar.train.console import Console
+from rocstar.train.console_log import ConsoleLog
 from rocstar.train.data import TaskCursor
 from rocstar.train.manifest import recorded
 from rocstar.train.preflight import load_all_tasks
@@ -49,17 +52,20 @@ def roll_out_file(
         opened = open_engine_and_agent(recipe, model, stage.max_response_tokens, stage.max_turns)
         async with opened as (_, agent):
             size, num = recipe.rl.rollouts_per_task, len(tasks)
-            groups = [
-                group
-                async for group in run_groups(agent, tasks, size=size, seed=seed, step=1, max_groups=num)
-            ]
+            attempts = Attempts(total=size * num)
+            groups: list[Group] = []
+            with working("rollouts", unit="tasks", total=num, attempts=attempts) as shown:
+                async for group in run_groups(agent, tasks, size=size, seed=seed, step=1, max_groups=num):
+                    groups.append(group)
+                    shown.done += 1
             selection = select(groups, recipe.rl, seed=seed, step=1)
             write_or_rescue(
                 out.parent, lambda folder: _write(folder / out.name, selection, stage, agent.chat.decode)
             )
             return rollout_metrics(selection)
 
-    return run_to_end(work())
+    with Status():
+        return run_to_end(work())
 
 
 def roll_out_steps(
@@ -70,20 +76,21 @@ def roll_out_steps(
     Raises:
         ConfigError: the folder has records and `resume` is false, or they are of another recipe or a run.
     """
-    stage, tasks = _first_stage(recipe)
     recipe = with_model(recipe, model)
+    stage, tasks = _first_stage(recipe)
     with claim(out, resume=resume, mark=TRAJECTORIES):
         try:
             _settle(out, recipe)
-            with recorded(out, recipe, world_size=1):
-                return run_to_end(_all_steps(recipe, stage, tasks, out, steps))
+            with ConsoleLog(out) as log, recorded(out, recipe, world_size=1):
+                return run_to_end(_all_steps(recipe, stage, tasks, out, steps, log))
         finally:
             discard_if_unused(out)
 
 
 def _first_stage(recipe: Recipe) -> tuple[StageConfig, list[Task]]:
     last_stage(recipe)
-    return recipe.stages[0], load_all_tasks(recipe).stages[0]
+    with Status(), working("loading the tasks"):
+        return recipe.stages[0], load_all_tasks(recipe).stages[0]
 
 
 def _settle(out: Path, recipe: Recipe) -> None:
@@ -101,12 +108,12 @@ def _settle(out: Path, recipe: Recipe) -> None:
 
 
 async def _all_steps(
-    recipe: Recipe, stage: StageConfig, tasks: list[Task], out: Path, steps: int
+    recipe: Recipe, stage: StageConfig, tasks: list[Task], out: Path, steps: int, log: ConsoleLog
 ) -> dict[str, float]:
     opened = open_engine_and_agent(recipe, None, stage.max_response_tokens, stage.max_turns)
     total, rewards = Counter[str](), 0.0
     cursor, budget = TaskCursor(tasks, seed=recipe.run.seed), TimeBudget()
-    with Console(steps, [stage.name]) as console:
+    with Console(steps, [stage.name], log=log) as console:
         async with opened as (engine, agent):
             source = LiveGroups(
                 agent=agent,

@@ -16,6 +16,7 @@ from rocstar.train.config import ConfigError
 Lock = IO[str]
 METRICS, CONFIG, LOCK, MANIFEST = "metrics.jsonl", "config.toml", "lock", "manifest.json"
 REPORT = "report.html"
+CONSOLE_LOG = "logs/console.log"
 TRAJECTORIES = "trajectories"
 """The folder of the records, one `records_file` per step."""
 COMPLETE = "COMPLETE"
@@ -165,9 +166,10 @@ def discard_if_unused(directory: Path) -> None:
     metrics = directory / METRICS
     if (metrics.exists() and metrics.stat().st_size) or any((directory / TRAJECTORIES).glob("*")):
         return
-    names = (METRICS, CONFIG, LOCK, MANIFEST)
+    names = (METRICS, CONFIG, LOCK, MANIFEST, CONSOLE_LOG)
     for path in (*_former_configs(directory), *(directory / name for name in names)):
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(NotADirectoryError):  # somebody's file is called `logs`
+            path.unlink(missing_ok=True)
     for path in (directory / TRAJECTORIES, directory / "logs", directory):
         with contextlib.suppress(OSError):  # not there, or somebody's files are in it
             path.rmdir()

@@ -1,0 +1,172 @@
+"""A watched run tells of its inside on a terminal; a piped one says its lines and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import math
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.engine import status
+
+DEADLINE_S = 240.0
+OFTEN = "import rocstar.engine.status as status; status.REFRESHES_PER_S = 20.0; "
+PROGRAM = OFTEN + "import sys; from rocstar.train.cli import main; sys.exit(main())"
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[│╭╮╰╯─]")
+PLAIN = re.compile(
+    r"sft \d+/60  loss .*|eval heldout  avg@2 .*|step [12]/2  .*|two: \d+ of \d+ tasks are not mastered .*"
+)
+COMMON = ["coin.toml", "--stages.0.steps=1", "--stages.1.steps=1"]
+
+
+@pytest.fixture
+def nothing_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is: what takes a minute would be told."""
+    monkeypatch.setattr(status, "next_told_s", lambda age_s: math.inf)
+
+
+@contextlib.contextmanager
+def on_a_terminal(workshop: Any, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """`rocstar ARGUMENTS` with its messages on a terminal of 100 columns, and the other end of that."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    environment = workshop.environment() | {"TERM": "xterm-256color"}
+    for name in ("NO_COLOR", "COLUMNS", "LINES"):
+        environment.pop(name, None)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        cwd=workshop.directory,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        # A shell starts background jobs with SIGINT ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    os.close(theirs)
+    try:
+        yield process, ours
+    finally:
+        process.kill()
+        process.wait(DEADLINE_S)
+        os.close(ours)
+
+
+def read(terminal: int) -> str:
+    """What was written meanwhile; "" when nobody writes any more."""
+    ready, _, _ = select.select([terminal], [], [], DEADLINE_S)
+    assert ready, f"nothing is drawn for {DEADLINE_S} s"
+    try:
+        return os.read(terminal, 65536).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def watch(process: subprocess.Popen[bytes], terminal: int, wanted: list[str]) -> None:
+    """Read until all of `wanted` was shown, in this order; then the run is told to end, and ends."""
+    shown, missing = "", list(wanted)
+    while missing and (more := read(terminal)):
+        shown += more
+        text = " ".join(CONTROL.sub(" ", shown).split())
+        while missing and re.search(missing[0], text):
+            missing.pop(0)
+    assert not missing, f"never shown: {missing}; {CONTROL.sub(' ', shown)[-3000:]}"
+    process.send_signal(signal.SIGINT)
+    while read(terminal):
+        pass
+
+
+def test_a_terminal_shows_the_inside_of_an_evaluation_and_of_a_step(workshop: Any) -> None:
+    """Both are far too large to end between two looks, and are interrupted when they have been seen."""
+    run = workshop.directory / "watched"
+    sizes = ["--eval.samples_per_task=100", "--rl.rollouts_per_task=2000", "--rl.group_size=4"]
+    wanted = [
+        r"importing torch: \d+s",
+        r"starting the sandbox: \d+s",
+        r"cold start: \d+ of 60 updates",
+        r"evaluation: \d of 4 tasks, \d+ of 400 attempts, \d+ in flight",
+        r"step 1: \d of 2 groups, [1-9][\d,]* of 4,000 attempts, [\d,]+ in flight \(.*tokens/s\)",
+        r"slowest: s1/\w+/\d+, turn \d+, \d+s, waits for (the policy|its tools|the judge) since \d+s",
+    ]
+    with on_a_terminal(workshop, "train", *COMMON, *sizes, "--output-dir", str(run)) as (process, terminal):
+        watch(process, terminal, wanted)
+        assert process.wait(DEADLINE_S) == 130
+    log = (run / "logs" / "console.log").read_text()
+    assert "\x1b" not in log and "╭" not in log and "in flight" not in log
+    assert log.splitlines()[-1].endswith(" ended: interrupted")
+
+
+def test_eval_shows_its_attempts_on_a_terminal(workshop: Any, finished: Path) -> None:
+    model = str(finished / "checkpoints" / "step_4")
+    arguments = ["eval", "coin.toml", "--model", model, "--eval.samples_per_task=2000"]
+    wanted = [r"evaluation: \d of 4 tasks, [1-9][\d,]* of 8,000 attempts"]
+    with on_a_terminal(workshop, *arguments) as (process, terminal):
+        watch(process, terminal, wanted)
+        assert process.wait(DEADLINE_S) == 130
+
+
+@pytest.mark.usefixtures("nothing_is_long")
+def test_a_pipe_gets_the_lines_it_always_got_and_the_log_has_them_too(workshop: Any) -> None:
+    run = workshop.directory / "piped"
+    result = workshop.main("train", *COMMON, "--output-dir", str(run))
+    assert result.returncode == 0, result.stderr
+    said = result.stderr.splitlines()
+    assert all(PLAIN.fullmatch(line) for line in said), said
+    assert [line for line in said if line.startswith("step")] == [said[11], said[13]]
+    first, *rest = (run / "logs" / "console.log").read_text().splitlines()
+    assert " started: " in first
+    assert [line.partition(" ")[2] for line in rest] == said
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", line) for line in rest)
+
+
+@pytest.mark.parametrize("verb", ["eval", "rollout"])
+@pytest.mark.usefixtures("nothing_is_long")
+def test_the_other_verbs_say_nothing_to_a_pipe_while_they_are_short(
+    workshop: Any, finished: Path, tmp_path: Path, verb: str
+) -> None:
+    out = ["--out", str(tmp_path / "out.jsonl"), "--limit=1"] if verb == "rollout" else ["--limit=1"]
+    model = str(finished / "checkpoints" / "step_4")
+    result = workshop.main(verb, "coin.toml", "--model", model, *out)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.usefixtures("nothing_is_long")
+def test_rollouts_into_a_folder_keep_a_log_over_resumes(
+    workshop: Any, finished: Path, tmp_path: Path
+) -> None:
+    out, model = tmp_path / "out", str(finished / "checkpoints" / "step_4")
+    for steps, resume in (("1", []), ("2", ["--resume"])):
+        arguments = ["coin.toml", "--model", model, "--out", str(out), "--steps", steps, *resume]
+        result = workshop.main("rollout", *arguments)
+        assert result.returncode == 0, result.stderr
+    lines = [line.partition(" ")[2] for line in (out / "logs" / "console.log").read_text().splitlines()]
+    assert [line.partition(" ")[0] for line in lines] == ["started:", "step", "started:", "step"]
+
+
+def test_a_run_that_fails_leaves_the_reason_in_its_log(
+    workshop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rocstar.train import main
+    from rocstar.train.config import TrainingStopped
+
+    def stopped(run_dir: Path) -> None:
+        raise TrainingStopped("no more")
+
+    monkeypatch.setattr(main, "write_report", stopped)
+    run = workshop.directory / "stopped"
+    arguments = ["--stages.0.steps=0", "--stages.1.steps=0", "--sft.steps=1"]
+    result = workshop.main("train", "coin.toml", *arguments, "--output-dir", str(run))
+    assert result.returncode == 1
+    assert (run / "logs" / "console.log").read_text().splitlines()[-1].endswith(" ended: no more")
