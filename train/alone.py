@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from rocstar.engine.inference.base import Sampling
 from rocstar.engine.progress import working
 from rocstar.engine.rollout import Agent
 from rocstar.engine.status import Status
-from rocstar.engine.types import Group
+from rocstar.engine.types import Group, Task
 from rocstar.train import checkpoint
 from rocstar.train.agent import make_agent, open_sandbox
 from rocstar.train.between_steps import EVAL_SEED
@@ -60,46 +60,65 @@ def evaluate_model(recipe: Recipe, model: str | None, *, limit: int, out: Path |
     Raises:
         ConfigError: there are no such tasks, no such model, or `out` holds something or cannot be written.
     """
+    with _evaluation(recipe, model, limit=limit, out=out) as work:
+        return run_to_end(work)
+
+
+async def evaluate_in_loop(
+    recipe: Recipe, model: str | None, *, limit: int = 0, out: Path | None = None
+) -> Evaluated:
+    """`evaluate_model` in a loop that runs already."""
+    with _evaluation(recipe, model, limit=limit, out=out) as work:
+        return await work
+
+
+@contextlib.contextmanager
+def _evaluation(
+    recipe: Recipe, model: str | None, *, limit: int, out: Path | None
+) -> Iterator[Coroutine[None, None, Evaluated]]:
+    """The work, to be run to its end inside."""
     if out is None:
-        return _evaluate_model(recipe, model, limit=limit, out=None)
+        with _evaluation_into(None, recipe, model, limit) as work:
+            yield work
+        return
     make_folder(out)
     try:
-        return _evaluate_model(recipe, model, limit=limit, out=out)
+        with _evaluation_into(out, recipe, model, limit) as work:
+            yield work
     finally:
         if not (out / ATTEMPTS).exists():
             discard_if_unused(out)
 
 
-def _evaluate_model(recipe: Recipe, model: str | None, *, limit: int, out: Path | None) -> Evaluated:
+@contextlib.contextmanager
+def _evaluation_into(
+    out: Path | None, recipe: Recipe, model: str | None, limit: int
+) -> Iterator[Coroutine[None, None, Evaluated]]:
     with Status(), working("loading the tasks"):
         tasks = load_all_tasks(recipe, model).heldout
     if not tasks:
         raise ConfigError("the recipe has no eval.data; add [eval.data] with the tasks to evaluate on")
     tasks = tasks[:limit] if limit else tasks
-    recipe, stage = with_model(recipe, model), last_stage(recipe)
-    config = recipe.eval
-
-    async def work() -> Evaluation:
-        tokens, turns = (
-            config.max_response_tokens or stage.max_response_tokens,
-            config.max_turns or stage.max_turns,
-        )
-        async with open_agent(recipe, None, tokens, turns) as agent:
-            agent = dataclasses.replace(agent, sampling=Sampling(temperature=config.temperature))
-            seed, k = recipe.run.seed + EVAL_SEED, config.samples_per_task
-            groups = await attempt(agent, tasks, k=k, seed=seed, step=0)
-            if out is None:
-                return summarise(groups, k=k)
-            return _keep(out, groups, recipe, agent)
-
-    seed, path = recipe.run.seed, recipe.model.path
+    recipe, _ = with_model(recipe, model), last_stage(recipe)
     with contextlib.ExitStack() as stack:
         if out is not None:
             (out / CONFIG).write_text(to_toml(recipe), encoding="utf-8")
             stack.enter_context(recorded(out, recipe, world_size=1))
         stack.enter_context(Status())
-        result = run_to_end(work())
-    return Evaluated(result=result, seed=seed, model=path, recipe=recipe_hash(recipe))
+        yield _evaluate(recipe, tasks, out)
+
+
+async def _evaluate(recipe: Recipe, tasks: Sequence[Task], out: Path | None) -> Evaluated:
+    config, stage = recipe.eval, last_stage(recipe)
+    tokens = config.max_response_tokens or stage.max_response_tokens
+    turns = config.max_turns or stage.max_turns
+    async with open_agent(recipe, None, tokens, turns) as agent:
+        agent = dataclasses.replace(agent, sampling=Sampling(temperature=config.temperature))
+        seed, k = recipe.run.seed + EVAL_SEED, config.samples_per_task
+        groups = await attempt(agent, tasks, k=k, seed=seed, step=0)
+        result = summarise(groups, k=k) if out is None else _keep(out, groups, recipe, agent)
+    path = recipe.model.path
+    return Evaluated(result=result, seed=recipe.run.seed, model=path, recipe=recipe_hash(recipe))
 
 
 def _keep(out: Path, groups: list[Group], recipe: Recipe, agent: Agent) -> Evaluation:

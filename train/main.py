@@ -1,7 +1,7 @@
 """The composition root: the one file that puts together everything a run is made of.
 
-    train ─┬─ rank 0: _lead -> _run ─┬─ _live:     sandbox, model, cold start, engine, agent ─┬─> run_stages
-           │                         └─ _recorded: model, records                            ─┘
+    train ─┬─ rank 0: _led -> _run ─┬─ live:     sandbox, model, cold start, engine, agent ─┬─> run_stages
+           │                        └─ recorded: model, records                            ─┘
            └─ other ranks: follow (nodes.py), driven by rank 0's LearnerTeam
 
 From here to the loss: `run_stages` and `train_step` (loop.py), `Learner.policy_step` (learner.py).
@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -66,12 +66,45 @@ def train(recipe: Recipe, run_dir: Path, *, resume: bool, rollouts: Path | None 
 
     A resumed run that is complete says so and is left as it is.
     """
-    if resume and (told := complete(recipe, run_dir, live=rollouts is None)):
-        if os.environ.get("RANK", "0") == "0":
-            print(told, file=sys.stderr)
-            if not (run_dir / REPORT).exists():
-                write_report(run_dir)
+    if resume and _told_complete(recipe, run_dir, rollouts):
         return
+    with _joined(recipe, run_dir, rollouts, resume=resume) as world:
+        if world.rank:
+            follow(recipe, world)
+            return
+        with (
+            _led(recipe, run_dir, world, resume=resume, rollouts=rollouts) as work,
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            runner.run(work)
+
+
+async def train_in_loop(
+    recipe: Recipe, run_dir: Path, *, resume: bool = False, rollouts: Path | None = None
+) -> None:
+    """`train` in a loop that runs already, as one process. Cancelled, it leaves what Ctrl-C leaves."""
+    if resume and _told_complete(recipe, run_dir, rollouts):
+        return
+    with (
+        _joined(recipe, run_dir, rollouts, resume=resume) as world,
+        _led(recipe, run_dir, world, resume=resume, rollouts=rollouts) as work,
+    ):
+        await work
+
+
+def _told_complete(recipe: Recipe, run_dir: Path, rollouts: Path | None) -> bool:
+    """Whether nothing is left to do of the run; then it has been said."""
+    told = complete(recipe, run_dir, live=rollouts is None)
+    if told and os.environ.get("RANK", "0") == "0":
+        print(told, file=sys.stderr)
+        if not (run_dir / REPORT).exists():
+            write_report(run_dir)
+    return bool(told)
+
+
+@contextlib.contextmanager
+def _joined(recipe: Recipe, run_dir: Path, rollouts: Path | None, *, resume: bool) -> Iterator[World]:
+    """This process checked, among its ranks and with its settings of torch."""
     if rollouts is None:
         hide_servers(recipe.engine)
         check(recipe, run_dir, resume=resume)
@@ -81,15 +114,16 @@ def train(recipe: Recipe, run_dir: Path, *, resume: bool, rollouts: Path | None 
     checkpoint.set_threads(world.threads(recipe.run.threads))
     try:
         with deterministic_torch(recipe.engine.deterministic):
-            if world.rank == 0:
-                _lead(recipe, run_dir, world, resume=resume, rollouts=rollouts)
-            else:
-                follow(recipe, world)
+            yield world
     finally:
         world.leave()
 
 
-def _lead(recipe: Recipe, run_dir: Path, world: World, *, resume: bool, rollouts: Path | None) -> None:
+@contextlib.contextmanager
+def _led(
+    recipe: Recipe, run_dir: Path, world: World, *, resume: bool, rollouts: Path | None
+) -> Iterator[Coroutine[None, None, None]]:
+    """Rank 0's work, to be run to its end inside, in a folder that is claimed; then its report."""
     told = False
 
     def tell(start: Start) -> None:
@@ -114,11 +148,8 @@ def _lead(recipe: Recipe, run_dir: Path, world: World, *, resume: bool, rollouts
                     if told_changes := take_recipe(recipe, run_dir, saved):
                         log.write(told_changes)
                         print(told_changes, file=sys.stderr)
-                    with (
-                        recorded(run_dir, recipe, world_size=world.size),
-                        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-                    ):
-                        runner.run(_run(recipe, run_dir, world, supply, tell, saved, log, resume=resume))
+                    with recorded(run_dir, recipe, world_size=world.size):
+                        yield _run(recipe, run_dir, world, supply, tell, saved, log, resume=resume)
                     with Status(log=log), working("writing the report"):
                         write_report(run_dir)
             finally:

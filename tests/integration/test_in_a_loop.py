@@ -1,0 +1,58 @@
+"""Training and evaluating in an event loop that runs already, as a notebook's does."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.train.checkpoint import step_directory
+from rocstar.train.config import ConfigError
+from rocstar.train.console import Console
+from rocstar.train.notebook import evaluate, load_recipe, train
+
+Rows = Callable[..., list[dict[str, Any]]]
+
+
+def children() -> set[int]:
+    """Processes that this one has started and that still live."""
+    tasks = Path("/proc/self/task").glob("*/children")
+    return {int(child) for task in tasks for child in task.read_text().split()}
+
+
+async def test_a_run_that_is_cancelled_leaves_nobody_behind_and_goes_on(
+    workshop: Any, tmp_path: Path, read_rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, directory = children(), tmp_path / "run"
+    recipe = load_recipe(workshop.recipe, ["--checkpoint.every=1"])
+    reached, shown = asyncio.Event(), Console.step
+
+    def step(console: Console, row: Any) -> None:
+        shown(console, row)
+        if row["phase"] == "rl" and row["step"] == 2:
+            reached.set()
+
+    monkeypatch.setattr(Console, "step", step)
+    cell = asyncio.create_task(train(recipe, directory))
+    await asyncio.wait([cell, asyncio.create_task(reached.wait())], return_when=asyncio.FIRST_COMPLETED)
+    cell.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await cell
+    assert cell.cancelled() and children() == before
+    with pytest.raises(ConfigError, match="holds a run"):
+        await train(recipe, directory)
+    await train(recipe, directory, resume=True)
+    assert [row["step"] for row in read_rows(directory, "rl")] == [1, 2, 3, 4]
+    assert (directory / "report.html").exists() and children() == before
+
+
+async def test_a_model_is_evaluated(workshop: Any, finished: Path, tmp_path: Path) -> None:
+    recipe, model = load_recipe(workshop.recipe), step_directory(finished, 4)
+    found = await evaluate(recipe, model, limit=2, out=tmp_path / "evaluated")
+    assert found.result.num_tasks == 2 and found.model == os.fspath(model)
+    assert (tmp_path / "evaluated" / "attempts.jsonl").exists()
+    with pytest.raises(ConfigError, match="nowhere"):
+        await evaluate(recipe, tmp_path / "nowhere")
