@@ -254,7 +254,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(
     assert steps == [row["step"] for row in read_rows(finished, "sft")]
 
 
-def test_a_finished_run_resumed_does_only_its_last_evaluation_again(workshop: Any, read_rows: Rows) -> None:
+def test_a_finished_run_resumed_does_nothing_again(workshop: Any, read_rows: Rows) -> None:
     directory = workshop.directory / "twice"
     fewer = ["--stages.0.steps=1", "--stages.1.steps=0"]
     for resume in ([], ["--resume"]):

@@ -124,6 +124,10 @@ def test_a_bad_override_is_refused(option: str, words: str) -> None:
     ("raw", "words"),
     [
         ({"rl": {"groupsize": 4}}, "unknown key 'rl.groupsize'; did you mean 'group_size'?"),
+        ({"rl": {"learning_rate": 1}}, "unknown key 'rl.learning_rate'; did you mean 'lr'?"),
+        ({"rl": {"zzz": 1}}, "unknown key 'rl.zzz'; the fields of rl are tasks_per_step, rollouts_per_task"),
+        ({"rl": {"epochs": 1}}, "it belongs to another section: 'sft.steps' or 'stages.steps'"),
+        ({"optimiser": {}}, "unknown key 'optimiser'; the sections are run, model"),
         ({"modl": {}}, "unknown key 'modl'; did you mean 'model'?"),
         ({"model": {"scratch": {"layers": 2}}}, "did you mean 'num_layers'?"),
         ({"stages": [{"steps": 1, "max_turn": 2}]}, "did you mean 'max_turns'?"),
