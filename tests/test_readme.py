@@ -1,9 +1,11 @@
-"""Every command, path and link of the README is real."""
+"""Every command, path, link and recipe field of the README is real, and its blocks can be pasted in order."""
 
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -11,20 +13,58 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PLAIN_COMMANDS = {"apt-get", "cd", "curl", "export", "git", "pip", "python3", "sudo", "."}
+PLAIN_COMMANDS = {"apt-get", "cd", "curl", "echo", "export", "git", "kill", "pip", "python3", "sudo", "."}
 """Commands that are not ours; of these only the file names are checked."""
 
 FILE_NAME = re.compile(r"^[\w./-]+\.(toml|py|md|svg|png|txt|cpp|h)$")
 
+ALWAYS_THERE = {".", "apt-get", "cd", "echo", "export", "kill", "sudo"}
+IN_VENV = {"pip", "python", "rocstar", "torchrun"}
+"""Found once `. .venv/bin/activate` was run; the rest is there once an apt line named a package so."""
 
-def commands(text: str) -> list[str]:
-    """The command lines of the fenced shell blocks, comments and `$ ` removed, continued lines joined."""
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of a shell block, and what the shell does with it."""
+
+    words: tuple[str, ...]
+    is_fed: bool
+    """By a pipe or a file."""
+    is_background: bool
+    is_last: bool
+    """Nothing of its block follows."""
+
+    @property
+    def program(self) -> str:
+        return self.words[0].rpartition("/")[2]
+
+    def __str__(self) -> str:
+        return shlex.join(self.words)
+
+
+def of_line(line: str, *, is_last: bool = True) -> Iterator[Command]:
+    """The commands of one line, its comment removed."""
+    lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars="|&;<>")
+    lexer.whitespace_split = True
+    words: list[str] = []
+    is_fed = False
+    for word in [*lexer, ";"]:
+        if word == "<":
+            is_fed = True
+        elif word not in {"|", "&", "&&", ";"}:
+            words.append(word)
+        elif words:
+            yield Command(tuple(words), is_fed, is_background=word == "&", is_last=is_last)
+            words, is_fed = [], word == "|"
+
+
+def commands(text: str) -> list[Command]:
+    """Those of the fenced shell blocks, comments and `$ ` removed, continued lines joined."""
     found = []
     for block in re.findall(r"^```(?:bash|sh|shell|console)\n(.*?)^```", text, flags=re.M | re.S):
-        for line in block.replace("\\\n", " ").splitlines():
-            command = shlex.join(shlex.split(line.removeprefix("$ "), comments=True))
-            if command:
-                found.append(command)
+        lines = [line for line in block.replace("\\\n", " ").splitlines() if line.partition("#")[0].strip()]
+        for number, line in enumerate(lines, 1):
+            found += of_line(line, is_last=number == len(lines))
     return found
 
 
@@ -44,17 +84,17 @@ def help_of(*verb: str) -> str | None:
     code = "import sys; from rocstar.train.cli import main; sys.exit(main())"
     result = subprocess.run(
         [sys.executable, "-c", code, *verb, "--help"],
-        capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
+        capture_output=True, text=True, cwd=ROOT, timeout=300, check=False,
     )  # fmt: skip
     return result.stdout if result.returncode == 0 else None
 
 
-def fault(command: str) -> str | None:
+def fault(command: Command) -> str | None:
     """What is wrong with a command of the README, or None."""
-    words = shlex.split(command)
+    words = list(command.words)
     while words and re.match(r"^\w+=", words[0]):
         words.pop(0)
-    program, rest = Path(words[0]).name, words[1:]
+    program, rest = words[0].rpartition("/")[2], words[1:]
     for word in words:
         if FILE_NAME.match(word) and not word.startswith(("/", "runs/")) and not (ROOT / word).exists():
             return f"{word} does not exist"
@@ -83,16 +123,55 @@ def verb_fault(words: list[str]) -> str | None:
     return f"rocstar {' '.join(verb)} has no {missing}" if missing else None
 
 
+def paste_fault(command: Command) -> str | None:
+    """How a command would eat the lines that were pasted behind it, or None."""
+    if command.program == "sudo" and not command.is_last:
+        return "a password is asked for, and what follows in the block is lost"
+    if command.words[:3] == ("sudo", "apt-get", "install") and "-y" not in command.words:
+        return "apt-get asks whether to go on"
+    if "-" in command.words[1:] and not command.is_fed:
+        return "it reads standard input"
+    serves = command.words[:2] == ("rocstar", "sandbox") and command.words[2] in {"serve", "worker"}
+    if serves and not (command.is_background or command.is_last):
+        return "it runs until it is stopped"
+    return None
+
+
+def missing_programs(found: list[Command]) -> Iterator[str]:
+    """Commands that come before the line that installs them."""
+    there = set(ALWAYS_THERE)
+    is_built = False
+    for command in found:
+        words = [word for word in command.words if word != "sudo"]
+        if words[:2] == ["apt-get", "install"]:
+            there |= {word for word in words[2:] if not word.startswith("-")}
+        elif words[0] == "make" and {"quickstart", "setup"} & set(words):
+            is_built = True
+        elif words == [".", ".venv/bin/activate"] and is_built:
+            there |= IN_VENV
+        if words[0].rpartition("/")[2] not in there:
+            yield str(command)
+
+
 def test_readme_exists_and_shows_the_two_commands() -> None:
     assert README.exists(), "README.md is missing"
-    found = commands(README.read_text())
+    found = [str(command) for command in commands(README.read_text())]
     assert "make quickstart" in found
     assert "make test" in found
 
 
 def test_every_command_is_real() -> None:
-    faults = {c: f for c in commands(README.read_text()) if (f := fault(c))}
+    faults = {str(c): f for c in commands(README.read_text()) if (f := fault(c))}
     assert not faults
+
+
+def test_blocks_can_be_pasted() -> None:
+    faults = {str(c): f for c in commands(README.read_text()) if (f := paste_fault(c))}
+    assert not faults
+
+
+def test_every_command_comes_behind_what_installs_it() -> None:
+    assert not [*missing_programs(commands(README.read_text()))]
 
 
 def test_every_link_leads_somewhere() -> None:
@@ -111,9 +190,54 @@ def test_every_link_leads_somewhere() -> None:
     ],
 )
 def test_a_false_command_is_noticed(command: str, complaint: str) -> None:
-    assert complaint in (fault(command) or "")
+    (parsed,) = of_line(command)
+    assert complaint in (fault(parsed) or "")
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("rocstar sandbox run -", "standard input"),
+        ("rocstar sandbox run - < program.py", None),
+        ("echo 'print(1)' | rocstar sandbox run -", None),
+        ("rocstar sandbox serve", "until it is stopped"),
+        ("rocstar sandbox serve &", None),
+        ("sudo apt-get update", "password"),
+    ],
+)
+def test_a_line_that_would_eat_the_next_is_noticed(line: str, complaint: str | None) -> None:
+    (*_, command) = of_line(line, is_last=False)
+    said = paste_fault(command)
+    assert complaint in said if complaint and said else said == complaint
+
+
+def test_a_question_of_apt_is_noticed() -> None:
+    (command,) = of_line("sudo apt-get install make")
+    assert paste_fault(command) == "apt-get asks whether to go on"
+
+
+@pytest.mark.parametrize(
+    ("lines", "missing"),
+    [
+        (["make test"], ["make test"]),
+        (["sudo apt-get install -y make", "make test"], []),
+        (["sudo apt-get install -y make", "make setup", "rocstar sim"], ["rocstar sim"]),
+        (
+            ["sudo apt-get install -y make", ". .venv/bin/activate", "make setup", "rocstar sim"],
+            ["rocstar sim"],
+        ),
+        (["sudo apt-get install -y make", "make setup", ". .venv/bin/activate", "rocstar sim"], []),
+    ],
+)
+def test_a_command_before_its_install_line_is_noticed(lines: list[str], missing: list[str]) -> None:
+    block = "\n".join(["```bash", *lines, "```", ""])
+    assert [*missing_programs(commands(block))] == missing
 
 
 def test_commands_are_found() -> None:
-    text = "```bash\n$ make test  # quick\nA=1 make \\\n  setup\n```\n\n```python\nimport os\n```\n"
-    assert commands(text) == ["make test", "A=1 make setup"]
+    text = "```bash\n$ make test  # quick\nA=1 make \\\n  setup\na | b &\n```\n\n```python\nimport os\n```\n"
+    found = commands(text)
+    assert [str(command) for command in found] == ["make test", "A=1 make setup", "a", "b"]
+    assert [command.is_fed for command in found] == [False, False, False, True]
+    assert [command.is_background for command in found] == [False, False, False, True]
+    assert [command.is_last for command in found] == [False, False, True, True]
