@@ -1,0 +1,53 @@
+"""A recipe field that README, CHANGELOG or docs/ name in backticks, `section.field`, is one."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+FORMER = {"engine.turn_timeout_s", "run.output_dir"}
+"""Named where the page says that they are gone."""
+
+FILES = {"engine.json"}
+"""Of a run's directory, whose names look like fields."""
+
+
+def fields() -> set[str]:
+    """All that a recipe may set; the fields of a data set under each of their sections."""
+    lines = (ROOT / "tests" / "config_surface.txt").read_text(encoding="utf-8").splitlines()
+    of_data = [line.removeprefix("DATA") for line in lines if line.startswith("DATA.")]
+    found = {line for line in lines if not line.startswith("DATA.")}
+    for line in [*found]:
+        section, is_data, _ = line.partition(" = DATA")
+        if is_data:
+            found |= {section, *(section + field for field in of_data)}
+    return found
+
+
+def false_fields(text: str) -> list[str]:
+    """Names in backticks that begin with a section of the recipe and lead nowhere in it."""
+    known = fields()
+    sections = "|".join(sorted({field.partition(".")[0] for field in known}))
+    false = []
+    for name in re.findall(rf"`(?:--)?((?:{sections})(?:\.[\w*]+)+)[^`]*`", text):
+        plain = re.sub(r"\.(?:\d+|N)(?=\.|$)", "", name)  # stages.0.steps, stages.N.steps
+        there = any(f == plain or f.startswith(plain.removesuffix("*").rstrip(".") + ".") for f in known)
+        if not there and name not in FORMER | FILES:
+            false.append(name)
+    return false
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_fields_that_a_page_names_exist(page: Path) -> None:
+    assert not false_fields(page.read_text(encoding="utf-8"))
+
+
+def test_a_false_field_is_noticed() -> None:
+    text = (
+        "`model.compute_dtype` is `model.dtype`; `rl.*`, `--stages.0.data.source=x`, `eval.data`, "
+        "`stages.N.steps`, `model.scratch`, `train.py`, `sft.nonsense=3`, `eval.data.nonsense`"
+    )
+    assert false_fields(text) == ["model.compute_dtype", "sft.nonsense", "eval.data.nonsense"]
