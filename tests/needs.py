@@ -37,6 +37,7 @@ class Need:
 REDIS = Need("redis-server", "apt-get install redis-server")
 ROOT = Need("root", "sudo make test")
 PUBLIC_PYTHON = Need("a Python of this version that all users may read", "apt-get install python3")
+BROWSER = Need("chromium", "apt-get install chromium")
 GPU = Need("a GPU", "a machine with one")
 SGLANG = Need("SGLang", "make test-sglang")
 LANDLOCK = Need("Landlock", "Linux 5.13 or newer, with landlock among the kernel's security modules")

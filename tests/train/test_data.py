@@ -93,7 +93,7 @@ def test_verl_rows_in_parquet_are_understood(tmp_path: Path) -> None:
 def test_a_parquet_file_is_read_no_further_than_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pa, parquet = modules("pyarrow", "pyarrow.parquet")
     rows = [{"question": f"{k}?", "answer": str(k)} for k in range(5000)]
     parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
     read: list[int] = []

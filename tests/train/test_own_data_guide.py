@@ -13,6 +13,8 @@ import pytest
 
 from rocstar.engine.record import from_record
 
+from ..needs import modules
+
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "own-data.md"
 DEADLINE_S = 300.0
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.M | re.S)
@@ -50,7 +52,7 @@ def run(language: str, text: str, folder: Path) -> str:
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """The folder of one who did all that the guide says, and what each block printed."""
-    pytest.importorskip("pyarrow", reason="pyarrow is missing: pip install 'rocstar[data]'")
+    modules("pyarrow")
     folder = tmp_path_factory.mktemp("guide")
     return folder, [run(language, text, folder) for language, text, _ in blocks()]
 

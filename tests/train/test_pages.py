@@ -13,8 +13,10 @@ import pytest
 from rocstar.engine.sim.cli import main as sim
 from rocstar.train.report import write_report
 
+from ..needs import BROWSER
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
+pytestmark = BROWSER.unless(CHROMIUM is not None)
 
 PHONE, SCREEN = 390, 1280
 MIN_TEXT_PX = 10.0

@@ -13,6 +13,8 @@ from rocstar.train import report_sample
 from rocstar.train.report import write_report
 from rocstar.train.report_sample import Notes, choose, end_steps, kind_of, sample
 
+from ..needs import modules
+
 MakeRecord = Callable[..., dict[str, Any]]
 
 
@@ -65,7 +67,7 @@ def test_what_cannot_be_read_is_told(
 
 
 def test_compressed_trajectories_are_read(tmp_path: Path, record: MakeRecord) -> None:
-    zstandard = pytest.importorskip("zstandard")
+    (zstandard,) = modules("zstandard")
     (tmp_path / "trajectories").mkdir()
     data = zstandard.ZstdCompressor().compress(json.dumps(record(4, 0)).encode() + b"\n")
     path = tmp_path / "trajectories" / "step_4.jsonl.zst"
