@@ -33,7 +33,7 @@ quickstart: $(VENV)/.rocstar-runtime  ## build, then train a tiny model from not
 	$(BIN)/rocstar train $(RECIPE)
 
 test: setup  ## run the tests, on up to four cores
-	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal -rfEX
 
 lint: setup  ## ruff, mypy and clang-format, without changing a file
 	$(BIN)/ruff check .
