@@ -125,7 +125,7 @@ def rolled_out(workshop: Any, finished: Path) -> Path:
 
 def test_a_step_is_rolled_out_as_a_run_would(rolled_out: Path, finished: Path) -> None:
     """Step 1 has the run's weights: the same tokens and verdicts. Step 2 has the same tasks."""
-    names = ["config.toml", "lock", "manifest.json", "trajectories"]
+    names = ["config.toml", "lock", "logs", "manifest.json", "trajectories"]
     assert sorted(path.name for path in rolled_out.iterdir()) == names
     starts = read_manifest(rolled_out)
     assert [start["status"] for start in starts] == ["complete"] * 2, "a resume adds one, and loses none"

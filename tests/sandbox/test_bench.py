@@ -72,6 +72,11 @@ async def test_every_row_is_measured_with_all_answers_right() -> None:
     assert [row.p50_ms is None for row in rows] == [True, False, True, False, False]
 
 
+async def test_a_machine_too_busy_to_begin_in_time_is_measured_all_the_same() -> None:
+    rows = await bench.bench(Echo(), ["print"], seconds=0.0)
+    assert all(row.calls > 0 for row in rows)
+
+
 async def test_wrong_answers_and_failures_are_counted() -> None:
     rows = await bench.bench(Echo(wrong_every=4), ["print"], seconds=0.02)
     assert rows[0].wrong == rows[0].calls // 4

@@ -27,7 +27,7 @@ from rocstar.engine.types import (
     TrajectoryKey,
 )
 from rocstar.train import between_steps, evaluate
-from rocstar.train.config import EvalConfig, Recipe, RunConfig
+from rocstar.train.config import EvalConfig, Recipe, RunConfig, TrainingStopped
 from rocstar.train.evaluation_files import evaluation_files, write_attempts
 from rocstar.train.time_budget import TimeBudget
 
@@ -167,7 +167,7 @@ async def test_attempts_of_which_none_was_scored_are_kept_too(
     """Then it is they that tell why."""
     lost = [replace(g, trajectories=tuple(replace(t, outcome=LOST) for t in g.trajectories)) for g in GROUPS]
     finishing(monkeypatch, lost)
-    with pytest.raises(ValueError, match="deadline"):
+    with pytest.raises(TrainingStopped, match="8 deadline"):
         await between_steps.run_evaluation(run)
     attempts, numbers = evaluation_files(run.directory, 3)
     assert len(list(read_records(attempts))) == 8 and not numbers.exists()
