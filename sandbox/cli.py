@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rocstar.sandbox.bench import add_bench_parser
-from rocstar.sandbox.console import guarded, say
+from rocstar.sandbox.console import guarded, parsed, say
 from rocstar.sandbox.fabric_cli import add_worker_parser
 from rocstar.sandbox.flavours import FLAVOURS
 from rocstar.sandbox.service.parser import add_serve_parser
@@ -26,7 +26,7 @@ ATTACK_END_S = 60.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb and returns the exit status."""
-    options = build_parser().parse_args(argv)
+    options = parsed(lambda: build_parser().parse_args(argv))
     return guarded(lambda: int(options.run(options)))
 
 

@@ -8,9 +8,11 @@ import select
 import sys
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from rocstar.sandbox.types import SandboxError
 
+Parsed = TypeVar("Parsed")
 USAGE_ERROR = 2
 INTERRUPTED = 130
 UNREAD = 141
@@ -31,6 +33,19 @@ def guarded(work: Callable[[], int]) -> int:
         say(told(error))
         return USAGE_ERROR
     return status
+
+
+def parsed(parse: Callable[[], Parsed]) -> Parsed:
+    """What `parse` gives. Where it prints help and ends, unread help is no error: some Pythons print one."""
+    try:
+        return parse()
+    except SystemExit:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            if not is_unread():
+                raise
+        raise
 
 
 def told(error: Exception) -> str:

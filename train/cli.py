@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rocstar.sandbox.console import parsed
 from rocstar.train.config import ConfigError, Recipe, load_recipe, shipped_recipes
 from rocstar.train.ending import guarded, run_interrupted
 
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return guarded(lambda: import_main(arguments[1:]))
     if arguments[:1] in [[verb] for verb in WITH_RECIPE]:
         arguments = _joined(arguments)
-    options, rest = _parser().parse_known_args(arguments)
+    options, rest = parsed(lambda: _parser().parse_known_args(arguments))
     verb: Verb | None = getattr(options, "verb", None)
     if verb is None:  # `rocstar --option sandbox`: the verb comes first
         return guarded(lambda: _fail(f"option {arguments[0]!r} is not known; the verb comes first"))

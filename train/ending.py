@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rocstar.sandbox.console import is_unread
 from rocstar.train.config import ConfigError, ConfigErrors, TrainingStopped
 from rocstar.train.run_directory import complete_checkpoints
 
@@ -63,7 +63,7 @@ def guarded(
         print(f"rocstar: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        if isinstance(error, BrokenPipeError) and _is_unread():
+        if isinstance(error, BrokenPipeError) and is_unread():
             return 141  # as a shell names an end by SIGPIPE
         if (told := of_system(error)) is None:
             raise
@@ -109,16 +109,6 @@ def _command(arguments: Sequence[str]) -> str:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return f"the torchrun command with -m rocstar.train {shlex.join(arguments[1:])}"
     return f"rocstar {shlex.join(arguments)}"
-
-
-def _is_unread() -> bool:
-    """Whether nobody reads standard output any more (`rocstar ... | head`); nothing is written to it then."""
-    poll = select.poll()
-    poll.register(1, 0)
-    if not any(event & select.POLLERR for _, event in poll.poll(0)):
-        return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return True
 
 
 def _told(message: str) -> str:

@@ -100,7 +100,8 @@ def test_two_ranks_learn_from_records_too(workshop: Any, finished: Path, read_ro
     assert torchrun_parity.fewest_microbatches(directory, 4) >= 2
     for row, live in zip(read_rows(directory), read_rows(finished, "rl"), strict=True):
         for name in NAMES:
-            assert row.get(name, 0.0) == pytest.approx(live.get(name, 0.0), abs=1e-5), name
+            # Two ranks add up in another order, and Adam makes more of it at every step.
+            assert row.get(name, 0.0) == pytest.approx(live.get(name, 0.0), rel=1e-4, abs=1e-5), name
 
 
 # ---- rocstar rollout ----
