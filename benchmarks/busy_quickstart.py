@@ -1,11 +1,13 @@
 """How much longer does the quickstart take where another program holds a core?
 
     python benchmarks/busy_quickstart.py                  (in miniature: 60 SFT steps, 4 RL steps)
+    python benchmarks/busy_quickstart.py --before ../earlier/.venv/bin/python
     python benchmarks/busy_quickstart.py --whole          (the recipe as it is, with one core taken)
 
-In miniature four arms in turn, --rounds times: alone and with one core taken, each with threads that sleep
-while they wait (what rocstar sets) and with threads that spin (libgomp's default, named by GOMP_SPINCOUNT).
-A run that is not over after --limit-s is ended, and counts as that long. With --whole only the busy arm runs.
+In miniature, --rounds times: alone and with one core taken, each with threads that sleep while they wait (as
+rocstar sets), with threads that spin (libgomp's default, named by GOMP_SPINCOUNT), and with the rocstar of
+another interpreter, an earlier commit say. A run that is not over after --limit-s is ended, and counts as
+that long. With --whole only the busy arm runs.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -26,18 +29,24 @@ from hogs import cores, taken
 from sandbox_bench.report import ROOT, bar, finish
 
 MINIATURE = ("--sft.steps=60", "--stages.0.steps=4")
-SLEEP: dict[str, str] = {}
-SPIN = {"GOMP_SPINCOUNT": "300000"}
-ARMS = (("sleeping", SLEEP), ("spinning", SPIN))
+SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
 
 
-def seconds_of(options: Sequence[str], settings: dict[str, str], *, busy: bool, limit_s: float) -> float:
+@dataclass(frozen=True)
+class Arm:
+    """One way to run it."""
+
+    name: str
+    settings: dict[str, str] = field(default_factory=dict)
+    python: str = sys.executable
+
+
+def seconds_of(arm: Arm, options: Sequence[str], *, busy: bool, limit_s: float) -> float:
     """Wall time of a run, torch's import and the report included; `limit_s` if it was ended."""
     directory = Path(tempfile.mkdtemp(prefix="rocstar-busy-"))
     recipe = ROOT / "recipes" / "quickstart.toml"
-    command = [sys.executable, "-m", "rocstar.train", str(recipe), f"--output-dir={directory / 'run'}"]
-    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
-    environment = {k: v for k, v in os.environ.items() if k not in names} | settings
+    command = [arm.python, "-m", "rocstar.train", str(recipe), f"--output-dir={directory / 'run'}"]
+    environment = {k: v for k, v in os.environ.items() if k not in SETTINGS} | arm.settings
     try:
         with taken(cores()[:1] if busy else []):
             started = time.monotonic()
@@ -45,6 +54,7 @@ def seconds_of(options: Sequence[str], settings: dict[str, str], *, busy: bool, 
                 subprocess.run(
                     [*command, *options],
                     env=environment,
+                    cwd=directory,
                     check=True,
                     timeout=limit_s,
                     stdout=subprocess.DEVNULL,
@@ -57,16 +67,16 @@ def seconds_of(options: Sequence[str], settings: dict[str, str], *, busy: bool, 
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def miniature(rounds: int, limit_s: float) -> dict[str, list[float]]:
+def miniature(arms: Sequence[Arm], rounds: int, limit_s: float) -> dict[str, list[float]]:
     """Seconds of every arm, the arms in turn."""
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
-        for name, settings in ARMS:
+        for arm in arms:
             for busy in (False, True):
-                arm = f"{name}, {'one core taken' if busy else 'alone'}"
-                seconds = seconds_of(MINIATURE, settings, busy=busy, limit_s=limit_s)
-                found.setdefault(arm, []).append(round(seconds, 2))
-                print(f"{arm}: {seconds:.1f} s", flush=True)
+                name = f"{arm.name}, {'one core taken' if busy else 'alone'}"
+                seconds = seconds_of(arm, MINIATURE, busy=busy, limit_s=limit_s)
+                found.setdefault(name, []).append(round(seconds, 2))
+                print(f"{name}: {seconds:.1f} s", flush=True)
     return found
 
 
@@ -76,16 +86,23 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--limit-s", type=float, default=240.0)
+    parser.add_argument("--before", metavar="PYTHON", help="an interpreter with another rocstar")
+    parser.add_argument("--no-spinning", action="store_true", help="leave that arm out")
     parser.add_argument("--whole", action="store_true", help="the whole quickstart with one core taken")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.whole:
-        seconds = seconds_of((), SLEEP, busy=True, limit_s=1800.0)
+        seconds = seconds_of(Arm("sleeping"), (), busy=True, limit_s=1800.0)
         bars = [bar("seconds of the whole quickstart, one core taken", seconds, 360.0, at_most=True)]
         return finish("busy_quickstart_whole", {"seconds": seconds}, bars, options.out)
-    found = miniature(options.rounds, options.limit_s)
-    middle = {arm: median(values) for arm, values in found.items()}
-    ratios = {name: middle[f"{name}, one core taken"] / middle[f"{name}, alone"] for name, _ in ARMS}
+    arms = [Arm("sleeping")]
+    if not options.no_spinning:
+        arms.append(Arm("spinning", {"GOMP_SPINCOUNT": "300000"}))
+    if options.before:
+        arms.append(Arm("before", python=options.before))
+    found = miniature(arms, options.rounds, options.limit_s)
+    middle = {name: median(values) for name, values in found.items()}
+    ratios = {arm.name: middle[f"{arm.name}, one core taken"] / middle[f"{arm.name}, alone"] for arm in arms}
     bars = [bar("miniature, one core taken against alone", ratios["sleeping"], 1.5, at_most=True)]
     result = {"seconds": found, "median": middle, "busy_over_alone": ratios, "limit_s": options.limit_s}
     return finish("busy_quickstart", result, bars, options.out)
