@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.sandbox.console import parsed
-from rocstar.train.config import ConfigError, Recipe, load_recipe, shipped_recipes
+from rocstar.train.config import ConfigError, Recipe, load_recipe, shipped_recipes, with_eval_limits
 from rocstar.train.ending import guarded, run_interrupted
 
 Verb = Callable[[argparse.Namespace, list[str]], int]
@@ -214,14 +214,7 @@ def _load(options: argparse.Namespace, rest: list[str]) -> Recipe:
 
 def _without_stages(recipe: Recipe) -> Recipe:
     """The cold start alone; its evaluation keeps the limits that the last stage would have given it."""
-    if not recipe.stages:
-        return recipe
-    last, config = recipe.stages[-1], recipe.eval
-    limits = {
-        "max_response_tokens": config.max_response_tokens or last.max_response_tokens,
-        "max_turns": config.max_turns or last.max_turns,
-    }
-    return recipe.model_copy(update={"stages": [], "eval": config.model_copy(update=limits)})
+    return with_eval_limits(recipe).model_copy(update={"stages": []})
 
 
 @contextlib.contextmanager

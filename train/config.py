@@ -282,6 +282,18 @@ class Recipe(Section):
         return self
 
 
+def with_eval_limits(recipe: Recipe) -> Recipe:
+    """The recipe with the limits that an evaluation takes from the last stage, as its own."""
+    if not recipe.stages:
+        return recipe
+    last, config = recipe.stages[-1], recipe.eval
+    limits = {
+        "max_response_tokens": config.max_response_tokens or last.max_response_tokens,
+        "max_turns": config.max_turns or last.max_turns,
+    }
+    return recipe.model_copy(update={"eval": config.model_copy(update=limits)})
+
+
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read, override, validate. Raises ConfigError with the value, the reason and the fix.
 

@@ -18,7 +18,15 @@ from typing import Any, Final
 
 from rocstar.train import checkpoint
 from rocstar.train.between_steps import check_same_kind
-from rocstar.train.config import ConfigError, Recipe, SftConfig, StageConfig, parse_recipe, to_toml
+from rocstar.train.config import (
+    ConfigError,
+    Recipe,
+    SftConfig,
+    StageConfig,
+    parse_recipe,
+    to_toml,
+    with_eval_limits,
+)
 from rocstar.train.metrics import Row, rows_behind
 from rocstar.train.run_directory import CONFIG, METRICS, check_claim, keep_config
 
@@ -80,7 +88,7 @@ class Change:
 
 def changes(former: Recipe, recipe: Recipe, *, step: int, done: int) -> list[Change]:
     """Every difference, for a run that goes on behind `step` and had made `done` steps."""
-    was, now = _flat(_settled(former)), _flat(_settled(recipe))
+    was, now = _flat(with_eval_limits(former)), _flat(with_eval_limits(recipe))
     names = [*was, *(name for name in now if name not in was)]
     reasons = _stages(former, recipe, step, done)
     return [
@@ -214,18 +222,6 @@ def _steps_until(stages: list[StageConfig], k: int) -> int:
 
 def _fixed(name: str) -> str | None:
     return next((reason for pattern, reason in FIXED.items() if fnmatchcase(name, pattern)), None)
-
-
-def _settled(recipe: Recipe) -> Recipe:
-    """The recipe with the limits that an evaluation takes from the last stage."""
-    if not recipe.stages:
-        return recipe
-    last, config = recipe.stages[-1], recipe.eval
-    limits = {
-        "max_response_tokens": config.max_response_tokens or last.max_response_tokens,
-        "max_turns": config.max_turns or last.max_turns,
-    }
-    return recipe.model_copy(update={"eval": config.model_copy(update=limits)})
 
 
 def _flat(recipe: Recipe) -> dict[str, Any]:
