@@ -1,11 +1,13 @@
 # Everything a user or a CI machine runs. `make` alone lists the targets.
 #   make setup TORCH_INDEX_URL=...   takes torch from another package index (a CPU-only or a ROCm one)
 #   make setup PYTHON=/path/python   uses another interpreter (3.11 or newer)
+#   make quickstart OUTPUT=runs/new  trains into another folder; one that holds a run is never written over
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TORCH_INDEX_URL ?=
 RECIPE ?= recipes/quickstart.toml
+OUTPUT ?=
 BENCH ?=
 
 VENV := .venv
@@ -21,7 +23,7 @@ CXX_FILES := $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 # A folder without Python files is no package for mypy.
 PACKAGES := $(foreach p,engine kernels sandbox train,$(if $(shell find $(p) -name '*.py' 2>/dev/null),rocstar.$(p)))
 
-.PHONY: help setup quickstart test sglang-env test-sglang lint format ctest sanitize bench coverage clean
+.PHONY: help setup quickstart test sglang-env test-sglang lint typecheck format ctest sanitize bench figures wheel coverage clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -30,16 +32,22 @@ help:  ## list the targets
 setup: $(VENV)/.rocstar-dev  ## build rocstar into .venv, with what tests and linters need
 
 quickstart: $(VENV)/.rocstar-runtime  ## build, then train a tiny model from nothing to a rising reward
-	$(BIN)/rocstar train $(RECIPE)
+	$(BIN)/rocstar train $(RECIPE) $(if $(OUTPUT),--output-dir '$(OUTPUT)')
 
 test: setup  ## run the tests, on up to four cores
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal -rfEX
 
-lint: setup  ## ruff, mypy and clang-format, without changing a file
+lint: setup  ## ruff, mypy, import-linter, clang-format, figures of the pages; changes no file
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
+	$(MAKE) --no-print-directory typecheck
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python benchmarks/compact_results.py --check
+	$(BIN)/python benchmarks/fill_figures.py --check
 	$(if $(CXX_FILES),$(BIN)/clang-format --dry-run -Werror $(CXX_FILES))
+
+typecheck: setup  ## mypy alone
+	$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
 
 format: setup  ## let ruff and clang-format rewrite the files
 	$(BIN)/ruff check --fix .
@@ -72,6 +80,13 @@ else
 	$(BIN)/python benchmarks/$(BENCH).py
 endif
 
+figures: setup  ## compact benchmarks/results/ and fill README and docs/ with its figures
+	$(BIN)/python benchmarks/compact_results.py
+	$(BIN)/python benchmarks/fill_figures.py
+
+wheel: setup  ## the wheel of this checkout into dist/, without a network
+	bash .ci/wheel dist $(BIN)/python
+
 coverage: setup  ## branch coverage; fails under 90% in engine, sandbox or train/algorithm
 	$(BIN)/coverage run -m pytest
 	$(BIN)/coverage report
@@ -97,7 +112,7 @@ $(VENV)/.rocstar-torch: | $(BIN)/python
 	@touch $@
 
 $(VENV)/.rocstar-runtime: $(VENV)/.rocstar-torch $(BUILD_INPUTS)
-	$(PIP) install --no-build-isolation -e .
+	$(PIP) install --no-build-isolation -e '.[train,fabric]'
 	@touch $@
 
 $(VENV)/.rocstar-dev: $(VENV)/.rocstar-torch $(BUILD_INPUTS)

@@ -69,14 +69,17 @@ setup(
     package_dir={f"rocstar.{folder}": folder for folder in FOLDERS},
     package_data={
         "": ["py.typed"],
-        "rocstar.engine": ["templates/*"],
-        "rocstar.engine.inference": ["*.pyi"],
+        "rocstar.engine.chat": ["templates/*"],
+        "rocstar.engine.inference.embedded": ["*.pyi"],
         "rocstar.sandbox": ["*.pyi"],
+        "rocstar.engine.sim": ["templates/*"],
         "rocstar.train": ["recipes/*.toml"],
+        "rocstar.train.evaluation.report": ["templates/*"],
+        "rocstar.train.record.report": ["templates/*"],
     },
     ext_modules=[
         Extension(name, sources=[])
-        for name in ("rocstar.sandbox._native", "rocstar.engine.inference._decode")
+        for name in ("rocstar.sandbox._native", "rocstar.engine.inference.embedded._decode")
     ],
     cmdclass={"build_ext": CMakeBuild},
 )

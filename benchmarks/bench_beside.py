@@ -2,16 +2,15 @@
 
     python benchmarks/bench_beside.py
 
-What `rl.max_staleness` above 0 does with an embedded engine (train/engines.py), against what 0 does. A model
-of 51 million parameters with random weights, which both share; one thread of torch for each. Per round 64
-rows of 64 tokens are decoded and one update is made of 32 other rows. Beside each other both begin at once:
-the engine decodes on while the gradient is made, holds still while the weights change, and computes the KV of
-its unfinished rows again. In one thread the update follows the rows. Which library multiplies matrices is the
-process's setting (kernels/cpu_products.py): beside a learner that took the faster one for large models, the
-engine decodes with it too. So one thread runs once more with the learner's choice for both, which no run has:
-what is left of the ratio is the threads'. Every round does all ways on the same work, each in turn the first;
-a ratio is that of one round.
-"""
+What `rl.max_staleness` above 0 does with an embedded engine (train/serving/embedded.py), against what 0
+does. A model of 51 million parameters with random weights, which both share; one thread of torch for each.
+Per round 64 rows of 64 tokens are decoded and one update is made of 32 other rows. Beside each other both
+begin at once: the engine decodes on while the gradient is made, holds still while the weights change, and
+computes the KV of its unfinished rows again. In one thread the update follows the rows. Which library
+multiplies matrices is the process's setting (kernels/cpu_products.py): beside a learner that took the
+faster one for large models, the engine decodes with it too. So one thread runs once more with the learner's
+choice for both, which no run has: what is left of the ratio is the threads'. Every round does all ways on
+the same work, each in turn the first; a ratio is that of one round."""
 
 from __future__ import annotations
 
@@ -32,16 +31,16 @@ from sandbox_bench.stats import median
 from trl_bench import rows
 
 from rocstar.engine.inference.base import Sampling
-from rocstar.engine.inference.embedded import EmbeddedEngine
+from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
 from rocstar.kernels.cpu_products import fast_products
 from rocstar.sandbox.bench import table
 from rocstar.train.algorithm.off_policy import Correction
-from rocstar.train.batch import MicroBatch, pack, policy_examples
-from rocstar.train.config import ScratchConfig
-from rocstar.train.host_memory import keep_freed_memory
-from rocstar.train.learner import Learner, LossSettings
-from rocstar.train.optim import OptimSpec
-from rocstar.train.scratch import build_model
+from rocstar.train.learner.batch import MicroBatch, pack, policy_examples
+from rocstar.train.learner.host_memory import keep_freed_memory
+from rocstar.train.learner.learner import Learner, LossSettings
+from rocstar.train.learner.optim import OptimSpec
+from rocstar.train.learner.scratch import build_model
+from rocstar.train.recipe.model_config import ScratchConfig
 
 VOCABULARY = 25_600
 SCRATCH = ScratchConfig(

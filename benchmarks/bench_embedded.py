@@ -34,7 +34,7 @@ from sandbox_bench.stats import median
 from transformers import ContinuousBatchingConfig, GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
 from rocstar.engine.inference.base import Sampling
-from rocstar.engine.inference.embedded import EmbeddedEngine
+from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
 from rocstar.sandbox.bench import table
 
 SPEED_BAR = 1.3

@@ -38,14 +38,15 @@ from typing import Any
 
 import uvloop
 from sandbox_bench.report import ROOT, bar, finish
+from scheduling.peers import POLICIES
 
-from rocstar.engine.chat import ChatFormat, load_template
-from rocstar.engine.fleet import Fleet
+from rocstar.engine.chat.chat import ChatFormat, load_template
+from rocstar.engine.fleet.fleet import Fleet
+from rocstar.engine.fleet.scheduler import Scheduler
 from rocstar.engine.garbage import settle_garbage
-from rocstar.engine.group import run_groups
 from rocstar.engine.inference.base import Inference, Sampling
-from rocstar.engine.rollout import Agent, RolloutLimits
-from rocstar.engine.scheduler import Scheduler
+from rocstar.engine.rollout.group import all_groups, run_group
+from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.scheduling.events import (
     Event,
     Grant,
@@ -56,11 +57,12 @@ from rocstar.engine.scheduling.events import (
     TurnEnded,
     TurnReady,
 )
-from rocstar.engine.scheduling.policies import POLICIES, make_policy
-from rocstar.engine.scheduling.testing import FakeReplica, Scripts
-from rocstar.engine.testing import ByteTokenizer
-from rocstar.engine.tools import PYTHON_SCHEMA, PYTHON_TOOL, PythonToolBox
-from rocstar.engine.types import Outcome, Scored, Task
+from rocstar.engine.scheduling.policies import make_policy
+from rocstar.engine.testing.policy import ByteTokenizer
+from rocstar.engine.testing.replica import FakeReplica, Scripts
+from rocstar.engine.tools.box import Dispatcher
+from rocstar.engine.tools.python import PYTHON_SCHEMA, PYTHON_TOOL, PythonTool
+from rocstar.engine.types import Attempt, Outcome, Scored, Task
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits
 
@@ -79,7 +81,7 @@ class WaitingSandbox:
 
 
 class WaitingJudge:
-    async def score(self, text: str, task: Task, *, truncated: bool, deadline: float | None) -> Outcome:
+    async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
         return Scored(reward=1.0, method="fake")
 
 
@@ -147,7 +149,7 @@ async def rollout(agent: Agent, trajectories: int) -> int:
         for k in range(trajectories // SIBLINGS)
     ]
     turns = 0
-    async for group in run_groups(agent, tasks, size=SIBLINGS, seed=1, step=0, max_groups=len(tasks)):
+    for group in await all_groups(lambda task: run_group(agent, task, size=SIBLINGS, seed=1, step=0), tasks):
         assert len(group.scored) == SIBLINGS, [t.outcome for t in group.trajectories][:3]
         turns += sum(len(t.turns) for t in group.trajectories)
     return turns
@@ -161,8 +163,10 @@ async def engine(
     chat = ChatFormat(tokenizer, load_template("compact", None), [PYTHON_SCHEMA])
     script = scripts(chat, tokenizer, turn_tokens)
     servers = [FakeReplica(script, kv_tokens=1 << 22, token_s=token_s) for _ in range(replicas)]
-    tools = PythonToolBox(
-        sandbox=WaitingSandbox(), limits=Limits(), flavour="stdlib", style="rstar2", max_parallel_calls=4
+    tools = Dispatcher(
+        tools=[PythonTool(limits=Limits(), flavour="stdlib", style="rstar2")],
+        sandbox=WaitingSandbox(),
+        max_parallel_calls=4,
     )
     limits = RolloutLimits(max_response_tokens=16384, max_turns=16, max_tool_tokens=256, timeout_s=3600.0)
     lags_s: list[float] = []
@@ -190,7 +194,7 @@ async def engine(
     if policy == FAKES_ALONE:
         turns = await watched(fakes_alone(servers, chat, script, trajectories))
     elif policy:
-        async with Fleet(servers, policy=make_policy(policy)) as fleet:
+        async with Fleet(servers, policy=make_policy(policy, POLICIES)) as fleet:
             turns = await watched(run(fleet))
     else:
         turns = await watched(run(servers[0]))
@@ -335,7 +339,7 @@ def main() -> int:
     runs, paces = measure(options)
     decisions = {}
     for policy in POLICIES:
-        host = Clockless(Scheduler(make_policy(policy)), options.trajectories, options.replicas)
+        host = Clockless(Scheduler(make_policy(policy, POLICIES)), options.trajectories, options.replicas)
         decisions[policy] = host.run()
         print(f"{policy:15s} {decisions[policy]:7.1f} us per turn", flush=True)
     bars = []

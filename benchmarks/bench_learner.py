@@ -2,7 +2,7 @@
 
     python benchmarks/bench_learner.py --trl-python TRL/bin/python --run runs/quickstart --run runs/smollm2
 
-How to make the peer's environment and the runs: docs/learner_benchmarks.md. A run gives the model (its first
+How to make the peer's environment and the runs: docs/measured/learner.md. A run gives the model (its first
 checkpoint), the recorded rows (its first step, all of them) and the token budget of a microbatch; rows of
 equal length are made up. Forward, backward, clipping and AdamW in float32; no KL; ratio 1; one step.
 
@@ -35,7 +35,7 @@ from trl_bench.children import Child, num_threads, own
 from trl_bench.rows import Batch
 
 from rocstar.sandbox.bench import table
-from rocstar.train.config import load_recipe
+from rocstar.train.recipe.load import load_recipe
 
 LR = 1e-5
 BAR = 1.8

@@ -2,12 +2,11 @@
 
     python benchmarks/bench_loss.py
 
-512 rows, a vocabulary of 49152, 40% of the rows masked, float32. Both sides start from the logits (`logits`)
-or from the hidden states of a 135M model (`head`, 576 wide) and end with all gradients. `naive` is
-log_softmax, gather, entropy, `policy_loss` and backward over all rows; `gathered` is the same over the rows
-with weight alone. Rounds in turn in one process, medians of CPU time and of wall time; the ratio is the
-median over rounds, and the bar takes the smaller one. Peak memory is that of a process of its own each: how
-far the high-water mark of resident memory rises above the inputs. The bar counts the inputs too.
+512 rows, a vocabulary of 49152, float32. Both sides start from the logits (`logits`) or from the hidden
+states of a 135M model (`head`, 576 wide) and end with all gradients. `naive` is log_softmax, gather, entropy,
+`policy_loss` and backward. Rounds in turn in one process, medians of CPU time and of wall time; the ratio is
+the median over rounds, and the bar takes the smaller one. Peak memory is that of a process of its own each:
+how far the high-water mark of resident memory rises above the inputs. The bar counts the inputs too.
 """
 
 from __future__ import annotations
@@ -26,18 +25,20 @@ from sandbox_bench.report import ROOT, bar, finish
 from sandbox_bench.stats import median
 from torch import Tensor
 
-from rocstar.kernels.grpo import fused_linear_grpo, fused_token_loss_
-from rocstar.kernels.tokens import LossSpec, Tokens
+from rocstar.kernels import torch_ops
+from rocstar.kernels.linear_loss import linear_loss
 from rocstar.sandbox.bench import table
-from rocstar.train.algorithm.loss import logprobs_and_entropy, policy_loss
+from rocstar.train.algorithm.loss import logprobs_and_entropy
 
-SIZE, MASKED = 576, 0.4
-SPEC = LossSpec()
+sys.path.insert(0, str(Path(__file__).parent))
+from gpu.cases import Rows
+
+SIZE = 576
 SPEED_BAR, MEMORY_BAR = 2.5, 0.5
 TOLERANCE = 1e-5
 
-Problem = tuple[Tensor, Tensor, Tokens]
-"""Logits or hidden states, the head's weight (not used for logits), tokens."""
+Problem = tuple[Tensor, Tensor, Rows]
+"""Logits or hidden states, the head's weight (not used for logits), what else is known of the rows."""
 
 
 def problem(level: str, rows: int, vocabulary: int, dtype: torch.dtype) -> Problem:
@@ -46,30 +47,23 @@ def problem(level: str, rows: int, vocabulary: int, dtype: torch.dtype) -> Probl
     first = (torch.randn(rows, width, generator=generator) * 3).to(dtype)
     head_rows = vocabulary if level == "head" else 0
     weight = (torch.randn(head_rows, SIZE, generator=generator) * 0.05).to(dtype)
-    tokens = Tokens(
+    tokens = Rows(
         ids_N=torch.randint(0, vocabulary, (rows,), generator=generator),
-        weights_N=(torch.rand(rows, generator=generator) >= MASKED).float() / rows,
+        weights_N=torch.rand(rows, generator=generator) / rows,
         advantages_N=torch.randn(rows, generator=generator),
     )
     return first, weight, tokens
 
 
-def through_autograd(logits: Tensor, tokens: Tokens) -> Tensor:
-    logprobs, _ = logprobs_and_entropy(logits, tokens.ids_N, SPEC.temperature)
-    result = policy_loss(
-        logprobs, old_logprobs_T=None, advantages_T=tokens.advantages_N, weights_T=tokens.weights_N
-    )
-    return result.loss
+def through_autograd(logits: Tensor, tokens: Rows) -> Tensor:
+    logprobs, _ = logprobs_and_entropy(logits, tokens.ids_N, 1.0)
+    return tokens.loss_of(logprobs, slice(None)).sum()
 
 
-def naive(level: str, given: Problem, *, gather: bool) -> list[Tensor]:
+def naive(level: str, given: Problem) -> list[Tensor]:
     first, weight, tokens = given
     leaf, head = first.detach().requires_grad_(True), weight.detach().requires_grad_(True)
-    rows = leaf
-    if gather:
-        live = tokens.weights_N.nonzero()[:, 0]
-        rows, tokens = leaf[live], tokens.select(live)
-    torch.autograd.backward(through_autograd(rows if level == "logits" else rows @ head.T, tokens))
+    torch.autograd.backward(through_autograd(leaf if level == "logits" else leaf @ head.T, tokens))
     assert leaf.grad is not None
     return [leaf.grad] if level == "logits" else [leaf.grad, head.grad]  # type: ignore[list-item]
 
@@ -77,18 +71,15 @@ def naive(level: str, given: Problem, *, gather: bool) -> list[Tensor]:
 def fused(level: str, given: Problem) -> list[Tensor]:
     first, weight, tokens = given
     if level == "logits":
-        fused_token_loss_(first, tokens, SPEC, backend="torch")
+        torch_ops.row_loss_(first, tokens.ids_N, tokens.loss_of, temperature=1.0, grad=True)
         return [first]
     leaf, head = first.detach().requires_grad_(True), weight.detach().requires_grad_(True)
-    fused_linear_grpo(leaf, head, tokens, SPEC, backend="torch").loss.backward()
+    loss, _ = linear_loss(leaf, head, tokens.ids_N, tokens.loss_of, backend="torch")
+    torch.autograd.backward(loss)
     return [leaf.grad, head.grad]  # type: ignore[list-item]
 
 
-WAYS: dict[str, Callable[[str, Problem], list[Tensor]]] = {
-    "naive": lambda level, given: naive(level, given, gather=False),
-    "gathered": lambda level, given: naive(level, given, gather=True),
-    "fused": fused,
-}
+WAYS: dict[str, Callable[[str, Problem], list[Tensor]]] = {"naive": naive, "fused": fused}
 
 
 def one_round(level: str, given: Problem) -> dict[str, tuple[float, float]]:
@@ -104,7 +95,7 @@ def one_round(level: str, given: Problem) -> dict[str, tuple[float, float]]:
 
 def worst_difference(level: str, given: Problem) -> float:
     """Of the gradients of the fused way from those of the naive one, relative to their norm."""
-    wanted = naive(level, (given[0].clone(), *given[1:]), gather=False)
+    wanted = naive(level, (given[0].clone(), *given[1:]))
     got = fused(level, (given[0].clone(), *given[1:]))
     return max(float((a - b).norm() / b.norm()) for a, b in zip(got, wanted, strict=True))
 
@@ -145,8 +136,8 @@ def one_level(options: argparse.Namespace, level: str) -> dict[str, Any]:
     def middle(way: str, which: int) -> float:
         return round(1e3 * median([times[way][which] for times in rounds]), 1)
 
-    def ratio(way: str, which: int) -> float:
-        return round(median([times[way][which] / times["fused"][which] for times in rounds]), 2)
+    def ratio(which: int) -> float:
+        return round(median([times["naive"][which] / times["fused"][which] for times in rounds]), 2)
 
     return {
         "level": level,
@@ -154,12 +145,10 @@ def one_level(options: argparse.Namespace, level: str) -> dict[str, Any]:
         "cpu_ms": {way: middle(way, 0) for way in WAYS},
         "wall_ms": {way: middle(way, 1) for way in WAYS},
         "peak_mib": {way: round(peak / 2**20, 1) for way, peak in peaks.items()},
-        "speedup_cpu": {way: ratio(way, 0) for way in ("naive", "gathered")},
-        "speedup_wall": {way: ratio(way, 1) for way in ("naive", "gathered")},
-        "memory_share": {way: round(peaks["fused"] / peaks[way], 3) for way in ("naive", "gathered")},
-        "memory_share_with_inputs": {
-            way: round((peaks["fused"] + inputs) / (peaks[way] + inputs), 3) for way in ("naive", "gathered")
-        },
+        "speedup_cpu": ratio(0),
+        "speedup_wall": ratio(1),
+        "memory_share": round(peaks["fused"] / peaks["naive"], 3),
+        "memory_share_with_inputs": round((peaks["fused"] + inputs) / (peaks["naive"] + inputs), 3),
     }
 
 
@@ -188,15 +177,15 @@ def main() -> int:
     print(table(headings, lines), end="\n\n")
     bars = []
     for row in rows[:1]:
-        speed = min(row["speedup_cpu"]["naive"], row["speedup_wall"]["naive"])
+        speed = min(row["speedup_cpu"], row["speedup_wall"])
         bars.append(bar(f"{row['level']}: naive over fused, time", speed, SPEED_BAR, at_most=False))
-        share = row["memory_share_with_inputs"]["naive"]
+        share = row["memory_share_with_inputs"]
         bars.append(
             bar(f"{row['level']}: fused over naive, peak memory with inputs", share, MEMORY_BAR, at_most=True)
         )
     about = {
         name: getattr(options, name) for name in ("rows", "vocabulary", "dtype", "threads", "rounds")
-    } | {"torch": torch.__version__, "hidden_size": SIZE, "masked_share": MASKED}
+    } | {"torch": torch.__version__, "hidden_size": SIZE}
     return finish("loss", {**about, "levels": rows}, bars, options.out)
 
 

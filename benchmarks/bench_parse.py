@@ -2,13 +2,12 @@
 
     python benchmarks/bench_parse.py
 
-C++ is what runs in production: csrc/capture.cpp, utf8.cpp and protocol.cpp in the supervisor, here built into
-a small program (frame_results.cpp), and `_native.ResultReader` in the pool. Python is pure_parse.py and
-`wire.PythonReader`: slices, struct and `bytes.decode`. That codec is C inside the interpreter, and building a
-`str` is the same C on both sides, so `ratio` compares C with C; the last column, which the bar is on, is pure
-Python, code point by code point. Both sides must give the same frames and the same fields. CPU time, rounds
-in turn, medians.
-"""
+C++ is what runs in production: csrc/sandbox/capture.cpp, utf8.cpp and protocol.cpp in the supervisor, here
+built into a small program (frame_results.cpp), and `_native.ResultReader` in the pool. Python is
+pure_parse.py and `wire.PythonReader`: slices, struct and `bytes.decode`. That codec is C inside the
+interpreter, and building a `str` is the same C on both sides, so `ratio` compares C with C; the last
+column, which the bar is on, is pure Python, code point by code point. Both sides must give the same frames
+and the same fields. CPU time, rounds in turn, medians."""
 
 from __future__ import annotations
 
@@ -28,8 +27,9 @@ from sandbox_bench import pure_parse
 from sandbox_bench.report import ROOT, bar, finish
 from sandbox_bench.stats import median
 
-from rocstar.sandbox import _native, wire
+from rocstar.sandbox import _native
 from rocstar.sandbox.bench import table
+from rocstar.sandbox.pool import wire
 
 RESULTS, SIZE, CAP = 64, 10_000, 8192
 REPEATS = 20

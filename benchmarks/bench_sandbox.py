@@ -4,7 +4,7 @@
     python benchmarks/bench_sandbox.py peers --code-judge DIR --data llm_python_programs.jsonl
     python benchmarks/bench_sandbox.py sessions|layers|open-loop|flood
 
-Without a part it lists them. docs/sandbox_benchmarks.md says what each measures. Exit status 1 says
+Without a part it lists them. docs/measured/sandbox.md says what each measures. Exit status 1 says
 that a bar is missed.
 """
 

@@ -28,14 +28,17 @@ from typing import Any
 
 import aiohttp
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from rocstar.engine.inference.base import Sampling
-from rocstar.engine.inference.server import ServerProcess, free_port
 from rocstar.engine.inference.sglang.api import Api
 from rocstar.engine.inference.sglang.engine import SGLangEngine
-from rocstar.engine.inference.sglang.fake_model import VOCAB, write_tiny_model
 from rocstar.engine.inference.sglang.requests import generate_body
+from rocstar.engine.inference.sglang.server import ServerProcess, free_port
+from tests.fakes.sglang.fake_model import VOCAB, write_tiny_model
 
-FAKE = "rocstar.engine.inference.sglang.fake_server"
+ROOT = Path(__file__).parents[1]
+FAKE = "tests.fakes.sglang.fake_server"
 
 
 async def client_turns(url: str, length: int, args: argparse.Namespace) -> None:
@@ -109,6 +112,7 @@ async def measure(args: argparse.Namespace) -> list[dict[str, float]]:
         port = free_port()
         command = [sys.executable, "-m", FAKE, "--model-path", str(model), "--port", str(port)]
         command += ["--max-total-tokens", str(1 << 22)]
+        os.environ["PYTHONPATH"] = str(ROOT)
         async with ServerProcess(command, log_path=Path(folder) / "log") as server:
             url = f"http://127.0.0.1:{port}"
             async with Api(url) as api:

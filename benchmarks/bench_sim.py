@@ -14,7 +14,7 @@ best peer of the cell (by mean makespan): the mean over seeds of ours / peer - 1
 With --policies, --workloads or --pools it runs some of them and merges what it finds into the file.
 
 `best_known` of a seed is the shortest schedule that anything here has found: a policy's, or one that knows
-all lengths (engine/sim/clairvoyant.py). What lies between it and the bound, nobody is known to reach.
+all lengths (scheduling/clairvoyant.py). What lies between it and the bound, nobody is known to reach.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from statistics import fmean, stdev
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+from scheduling.clairvoyant import best_known_s
+from scheduling.peers import POLICIES
 from sim_grid import CONSERVATIVENESS, TUNABLES, settings
 
-from rocstar.engine.sim.clairvoyant import best_known_s
 from rocstar.engine.sim.cost import MI300X_14B, MI300X_14B_KV_TOKENS, Cluster, ReplicaModel
 from rocstar.engine.sim.runs import simulate
-from rocstar.engine.sim.workloads import KV_SCALES, RECIPES, earlier_step, generate
+from rocstar.engine.sim.workloads import KV_SCALES, SHAPES, earlier_step, generate
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -68,7 +69,8 @@ def run(job: Job) -> dict[str, Any]:
         conservativeness=setting.pop("conservativeness"),
     )
     started = time.process_time()
-    found, _ = simulate(work, Cluster(model=model, replicas=replicas), policy, setting, history=history)
+    cluster = Cluster(model=model, replicas=replicas)
+    found, _ = simulate(work, cluster, policy, setting, history=history, policies=POLICIES)
     return {"job": job, "cpu_s": time.process_time() - started, **found.to_json()}
 
 
@@ -296,7 +298,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--tuning-seeds", type=int, default=1, choices=(1, 2), help="how many of them")
     parser.add_argument("--seeds", type=int, default=5, choices=range(1, 6), help="how many of them")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--workloads", type=comma(RECIPES), default=list(RECIPES))
+    parser.add_argument("--workloads", type=comma(SHAPES), default=list(SHAPES))
     parser.add_argument("--pools", type=comma(KV_SCALES), default=["normal", "tight", "loose"])
     parser.add_argument("--policies", type=comma(TUNABLES), default=list(TUNABLES))
     parser.add_argument("--out", type=Path, help="instead of the committed result file")
@@ -323,7 +325,7 @@ def main(argv: list[str]) -> int:
     options = parse(argv)
     tuned_path = RESULTS / "sim_tuned.json"
     target = options.out or (tuned_path if options.tune else RESULTS / "sim.json")
-    everything = (len(TUNABLES), len(RECIPES), len(KV_SCALES))
+    everything = (len(TUNABLES), len(SHAPES), len(KV_SCALES))
     asked = (len(options.policies), len(options.workloads), len(options.pools))
     earlier = read(target) if asked != everything and not options.smoke else None
     if options.tune:

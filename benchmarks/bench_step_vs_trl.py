@@ -3,7 +3,7 @@
     python benchmarks/bench_step_vs_trl.py --trl-python TRL/bin/python --run runs/quickstart
 
 The run gives the recipe, the model (its first checkpoint) and the tasks; how to make it and the peer's
-environment: docs/learner_benchmarks.md. Both sides get the same weights, prompts (token by token), tasks,
+environment: docs/measured/learner.md. Both sides get the same weights, prompts (token by token), tasks,
 turn and token limits, 12 groups of 32, one optimizer step per 384 trajectories, no KL, float32, the same
 cores. RoC is off, and the learning rate so small that the policy, and with it the work, stays what it is.
 
@@ -38,10 +38,11 @@ from trl_bench.children import HERE, Child, num_threads
 from rocstar.engine.record import from_record, read_records
 from rocstar.engine.types import Task, Trajectory
 from rocstar.sandbox.bench import table
-from rocstar.train.config import Recipe, load_recipe
-from rocstar.train.data import TaskCursor
-from rocstar.train.model_io import load_tokenizer
-from rocstar.train.preflight import chat_format, load_all_tasks
+from rocstar.train.learner.model_io import load_tokenizer
+from rocstar.train.plan.preflight import chat_format, load_all_tasks
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.load import load_recipe
+from rocstar.train.tasks.data import TaskCursor
 
 BAR, TOKENS_AGREE = 3.0, 0.05
 LR = 1e-7

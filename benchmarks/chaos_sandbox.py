@@ -27,7 +27,7 @@ from sandbox_bench.stats import median
 
 from rocstar.sandbox import proctree
 from rocstar.sandbox.bench import table
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, SandboxError, Session, SessionLost
 
 LANES, BATCH = 4, 16

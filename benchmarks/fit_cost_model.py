@@ -41,20 +41,21 @@ from typing import Any
 import numpy as np
 import torch
 from sandbox_bench.report import ROOT, bar, finish
+from scheduling.peers import POLICIES
 from scipy.optimize import nnls
 from steady import Steady, measure, settle
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from rocstar.engine.garbage import settle_garbage
 from rocstar.engine.inference.base import Sampling
-from rocstar.engine.inference.embedded import EmbeddedEngine
-from rocstar.engine.inference.kv import Extra
-from rocstar.engine.inference.rows import Row
+from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
+from rocstar.engine.inference.embedded.kv import Extra
+from rocstar.engine.inference.embedded.rows import Row
 from rocstar.engine.sim.cost import Cluster, CostModel, ReplicaModel, pairs
 from rocstar.engine.sim.flight import Flight
 from rocstar.engine.sim.runs import simulate
 from rocstar.engine.sim.work import TrajectoryWork, TurnWork, Workload
-from rocstar.train.host_memory import keep_freed_memory
+from rocstar.train.learner.host_memory import keep_freed_memory
 
 CONTEXT = 2048
 PREFILL_TOKENS = 2048
@@ -209,7 +210,7 @@ def fly(work: Workload, case: Case, cost: CostModel) -> Flight:
         clip_tokens=0,
         keep_prompts=False,
     )
-    return simulate(work, Cluster(model=model, replicas=1), "reserve")[1]
+    return simulate(work, Cluster(model=model, replicas=1), "reserve", policies=POLICIES)[1]
 
 
 def features(work: Workload, case: Case) -> list[float]:

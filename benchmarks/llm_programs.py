@@ -34,7 +34,7 @@ from sandbox_bench.http_client import Client
 from sandbox_bench.programs import Program, load_real, squeeze
 from sandbox_bench.rocstar_service import service
 
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits
 
 BAR = 0.98

@@ -40,14 +40,20 @@ def rows(directory: Path, phase: str) -> list[dict]:
 
 
 def evaluations(directory: Path) -> list[dict]:
-    """First and last evaluation: rewards per task."""
-    files = sorted((directory / "evaluations").glob("step_*.json"))
-    return [json.loads(files[0].read_text()), json.loads(files[-1].read_text())]
+    """First and last evaluation: rewards of the scored attempts per task."""
+    files = sorted((directory / "evaluations").glob("step_*/results.json"))
+    found = [json.loads(file.read_text())["sets"]["heldout"]["questions"] for file in (files[0], files[-1])]
+    return [
+        {name: [r for r in question["rewards"] if r is not None] for name, question in each.items()}
+        for each in found
+    ]
 
 
 def rise(directory: Path, draws: int = 4000) -> dict:
     """End minus start, paired by task, with a 95% bootstrap interval over tasks."""
-    before, after = (e["rewards"] for e in evaluations(directory))
+    before, after = (
+        {name: rewards for name, rewards in e.items() if rewards} for e in evaluations(directory)
+    )
     tasks = sorted(before.keys() & after.keys())
     deltas = [fmean(after[t]) - fmean(before[t]) for t in tasks]
     rng = random.Random(0)

@@ -5,7 +5,7 @@
 Arms `paper`, `sort`, `uniform` generate N = 32 and keep G = 16; `none` generates 16 and keeps all. Every
 arm starts from the same cold-started checkpoint of a seed (RUNS/seed_S/checkpoints/step_0, made by
 quickstart_seeds.py). No length cap forbids a second call. Curves by step and by generated token, with
-bands over seeds, go to docs/roc_ablation.svg.
+bands over seeds, go to docs/measured/roc_ablation.svg.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "roc_ablation.json")
-    parser.add_argument("--figure", type=Path, default=ROOT / "docs" / "roc_ablation.svg")
+    parser.add_argument("--figure", type=Path, default=ROOT / "docs" / "measured" / "roc_ablation.svg")
     parser.add_argument("--at-once", type=int, default=2)
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)

@@ -50,8 +50,10 @@ def contents(directory: Path) -> dict[str, Any]:
     found["metrics"] = [{k: v for k, v in row.items() if not k.startswith("time")} for row in rows]
     for file in sorted(directory.glob("trajectories/*.jsonl")):
         found[f"records {file.name}"] = hashlib.sha256(file.read_bytes()).hexdigest()
-    for file in sorted(directory.glob("evaluations/*")):
-        found[f"evaluation {file.name}"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    for file in sorted(
+        [*directory.glob("evaluations/*/results.json"), *directory.glob("evaluations/*/attempts/*")]
+    ):
+        found[f"evaluation {file.relative_to(directory)}"] = hashlib.sha256(file.read_bytes()).hexdigest()
     return found
 
 

@@ -30,7 +30,7 @@ from sandbox_bench.stats import slope
 
 from rocstar.sandbox import proctree
 from rocstar.sandbox.bench import table
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.pool.pool import SandboxPool
 
 CHUNK = 1000
 IN_FLIGHT = 64

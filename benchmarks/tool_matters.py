@@ -20,12 +20,13 @@ import uvloop
 
 from rocstar.engine.inference.base import Sampling
 from rocstar.sandbox.testing import FakeSandbox, error
-from rocstar.train import checkpoint
-from rocstar.train.alone import open_agent
-from rocstar.train.between_steps import EVAL_SEED
-from rocstar.train.config import load_recipe
-from rocstar.train.evaluate import evaluate
-from rocstar.train.preflight import load_all_tasks
+from rocstar.train.evaluation.during_training import EVAL_SEED
+from rocstar.train.evaluation.evaluate import evaluate
+from rocstar.train.evaluation.saved_model import open_agent
+from rocstar.train.learner import checkpoint
+from rocstar.train.plan.preflight import load_all_tasks
+from rocstar.train.recipe.config import with_eval_limits
+from rocstar.train.recipe.load import load_recipe
 
 TOOL_IS_DOWN = FakeSandbox(lambda request: error("RuntimeError: the tool is down\n"))
 """Runs nothing and answers every call with the same error."""
@@ -35,13 +36,14 @@ async def compare(run: Path) -> dict[str, object]:
     recipe = load_recipe(run / "config.toml")
     model = checkpoint.latest(run)
     assert model is not None, f"{run} has no checkpoint"
-    tasks, stage = load_all_tasks(recipe).heldout, recipe.stages[-1]
+    tasks, stage = load_all_tasks(recipe).all_heldout, recipe.stages[-1]
+    chosen_set = with_eval_limits(recipe).eval[0]
     out: dict[str, object] = {"run": run.name, "checkpoint": model.name}
     async with open_agent(recipe, str(model), stage.max_response_tokens, stage.max_turns) as agent:
-        agent = dataclasses.replace(agent, sampling=Sampling(temperature=recipe.eval.temperature))
+        agent = dataclasses.replace(agent, sampling=Sampling(temperature=chosen_set.temperature or 0.0))
         down = dataclasses.replace(agent, tools=dataclasses.replace(agent.tools, sandbox=TOOL_IS_DOWN))
         for name, chosen, step in (("real", agent, 0), ("errors_only", down, 1)):
-            seed, k = recipe.run.seed + EVAL_SEED, recipe.eval.samples_per_task
+            seed, k = recipe.run.seed + EVAL_SEED, chosen_set.samples_per_task
             result, _ = await evaluate(chosen, tasks, k=k, seed=seed, step=step)
             out[name] = {
                 "avg": result.avg,

@@ -60,10 +60,10 @@ def compare(directory: Path, expected: Path, steps: int) -> dict:
 def fewest_microbatches(directory: Path, steps: int) -> int:
     """Microbatches with loss in the update that has the fewest, packed again from the records."""
     from rocstar.engine.record import from_record, read_records
-    from rocstar.train.config import load_recipe
+    from rocstar.train.groups.selection import Selection
     from rocstar.train.loop import pack_updates
-    from rocstar.train.run_directory import records_file
-    from rocstar.train.selection import Selection
+    from rocstar.train.recipe.load import load_recipe
+    from rocstar.train.record.run_directory import records_file
 
     recipe, found = load_recipe(directory / "config.toml"), []
     for step in range(1, steps + 1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,8 @@ class Verdict:
     bucket: str
     penalty_error: float | None
     penalty_format: float | None
-    advantage: float | None
+    advantage: float | Sequence[float] | None
+    """The advantage of every loss token, or one number for each."""
 
 
 def to_record(
@@ -51,7 +52,7 @@ def to_record(
     decode: Callable[[tuple[int, ...]], str],
 ) -> dict[str, Any]:
     """A JSON-ready record; floats keep every bit, so that replay recomputes the same loss."""
-    t = trajectory
+    t, advantage = trajectory, verdict.advantage
     penalty = None
     if verdict.penalty_error is not None:
         penalty = {"error": verdict.penalty_error, "format": verdict.penalty_format}
@@ -68,14 +69,15 @@ def to_record(
             {"start": s.start, "end": s.end, "origin": s.origin.value, "text": decode(t.ids[s.start : s.end])}
             for s in t.segments
         ],
-        "logprobs": list(t.logprobs),
+        # NaN is no JSON: an engine without log-probs leaves null, which no training takes.
+        "logprobs": [p if p == p else None for p in t.logprobs],
         "version_spans": [[s.start, s.end, s.version] for s in t.version_spans],
         "turns": [encode_turn(turn) for turn in t.turns],
         "finish_reason": t.finish_reason.value,
         "outcome": encode_outcome(t.outcome),
         "penalty": penalty,
         "decision": {"kept": verdict.bucket == "kept", "reason": verdict.bucket},
-        "advantage": verdict.advantage,
+        "advantage": advantage if isinstance(advantage, float | int | None) else list(advantage),
         "seed": [t.key.seed, t.key.step, t.key.sibling],
         "num_answers": num_answers,
     }
@@ -97,7 +99,7 @@ def _task(task: Task) -> dict[str, Any]:
 
 
 def encode_turn(turn: Turn) -> dict[str, Any]:
-    """As JSON; each call with its result. A turn whose calls were not executed has no results at all."""
+    """A turn as JSON, each call with its result. Where no call was executed there are no results at all."""
     calls = []
     for k, call in enumerate(turn.calls):
         result = turn.results[k] if turn.results else None
@@ -123,15 +125,15 @@ def encode_turn(turn: Turn) -> dict[str, Any]:
 
 
 def encode_outcome(outcome: Outcome) -> dict[str, Any]:
-    """As JSON."""
+    """An outcome as JSON."""
     if isinstance(outcome, Scored):
-        return {"reward": outcome.reward, "method": outcome.method}
+        return {"reward": outcome.reward, "method": outcome.method, "is_correct": outcome.is_correct}
     failed = {"kind": outcome.kind, "retryable": outcome.retryable, "detail": outcome.detail}
     return {"failed": failed}
 
 
 def decode_outcome(told: Mapping[str, Any]) -> Outcome:
-    """What `encode_outcome` was given."""
+    """What `encode_outcome` was given; of a record without `is_correct`, a reward of 1 was correct."""
     return Failed(**told["failed"]) if "failed" in told else Scored(**told)
 
 

@@ -5,14 +5,15 @@ Shapes: a trajectory's `ids` and `logprobs` have one entry per token, prompt fir
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 
 class Origin(StrEnum):
-    """Who wrote a token. Only `policy` tokens carry loss."""
+    """Who wrote a token. Only `policy` tokens carry loss. `prompt` is what was asked, at first and later."""
 
     prompt = "prompt"
     policy = "policy"
@@ -115,15 +116,53 @@ class VersionSpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What a judge sees of a trajectory: the task, and all that the policy did about it."""
+
+    task: Task
+    turns: tuple[Turn, ...]
+    """Every completion of the policy with its tool calls and their results, in order."""
+    is_truncated: bool
+    """A limit ended the attempt before the policy had finished its answer."""
+
+    @property
+    def text(self) -> str:
+        """Everything that the policy wrote, turn by turn, without any tool output."""
+        return policy_text(self.turns)
+
+    @property
+    def final_text(self) -> str:
+        """What the policy wrote in its last turn; empty if there is none."""
+        return self.turns[-1].text if self.turns else ""
+
+
+def policy_text(turns: Iterable[Turn]) -> str:
+    """Return what the policy wrote in these turns, tool output excluded."""
+    return "\n".join(turn.text for turn in turns)
+
+
+_BY_REWARD: Any = None
+"""Stands for a verdict that follows from the reward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """A trajectory whose answer was judged. `reward` is 0.0 or 1.0 (contract 7)."""
+    """A trajectory whose answer was judged (contract 7).
+
+    `reward` is any finite number. `is_correct` says on which side of Resample-on-Correct the trajectory
+    stands, and what an evaluation counts; left out, a reward of exactly 1 is correct, as in records that were
+    written before it was stored.
+    """
 
     reward: float
     method: str
+    is_correct: bool = _BY_REWARD
 
     def __post_init__(self) -> None:
-        if self.reward not in (0.0, 1.0):
-            raise ValueError(f"reward must be 0.0 or 1.0, got {self.reward!r}")
+        if not math.isfinite(self.reward):
+            raise ValueError(f"reward must be a finite number, got {self.reward!r}")
+        if self.is_correct is _BY_REWARD:
+            object.__setattr__(self, "is_correct", self.reward == 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

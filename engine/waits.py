@@ -31,6 +31,8 @@ class Wait:
     kind: str
     timeout: asyncio.Timeout
     board: WaitBoard | None
+    may_expire: bool
+    """Its end before its time is data, and no harm to anybody else."""
     since: float = 0.0
     task: asyncio.Task[object] | None = None
 
@@ -110,11 +112,17 @@ class WaitBoard:
         return "\n".join(lines)
 
 
-def waiting(who: str, whom: str, *, kind: str, deadline: float | None) -> Wait:
+def waiting(
+    who: str, whom: str, *, kind: str, deadline: float | None, may_expire: bool | None = None
+) -> Wait:
     """Write the block down on the board of this context, if there is one.
+
+    may_expire: the watchdog may end it early; None: if it has a deadline.
 
     Raises:
         TimeoutError: `deadline`, on the running loop's clock, has passed, or the watchdog let it pass.
     """
     timeout = asyncio.timeout_at(deadline)
-    return Wait(who=who, whom=whom, kind=kind, timeout=timeout, board=_BOARD.get())
+    if may_expire is None:
+        may_expire = deadline is not None
+    return Wait(who=who, whom=whom, kind=kind, timeout=timeout, board=_BOARD.get(), may_expire=may_expire)

@@ -1,7 +1,8 @@
 """How the kernels are launched: a static table per architecture. No tuning at run time.
 
 A tuner would run a kernel that works in place several times over the same logits, would pick differently on
-different ranks, and could not be checked without the device. `aot.py` compiles every entry of this table.
+different ranks, and could not be checked without the device. `benchmarks/gpu/aot.py` compiles every entry of
+this table.
 
 The entries were chosen from register counts and byte counts of the compiled code; none was timed on a device.
 """
@@ -31,7 +32,7 @@ class LaunchConfig:
 
 # (largest vocabulary, config), in order. A wave of gfx942 has 64 lanes, a warp of sm_90 has 32.
 TABLE: dict[Arch, tuple[tuple[float, LaunchConfig], ...]] = {
-    # 16 waves with one 16-byte load each: few rows in flight, which the cache can keep for the second pass.
+    # For a large vocabulary 16 waves with one 16-byte load each.
     "gfx942": (
         (8192, LaunchConfig(block=1024, num_warps=2)),
         (65536, LaunchConfig(block=4096, num_warps=8)),

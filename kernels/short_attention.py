@@ -19,9 +19,9 @@ from torch.autograd.function import once_differentiable
 from rocstar.kernels import cpu_products
 
 MAX_SCORES = 1 << 20
-"""Of one sequence over all heads: 4 MB."""
+"""Scores of one sequence over all heads at most: 4 MB."""
 CHUNK_SCORES = 1 << 18
-"""Of the sequences that are worked on at once."""
+"""Scores of the sequences that are worked on at once."""
 
 
 def is_faster(q_SHQD: Tensor, k_SKLD: Tensor) -> bool:

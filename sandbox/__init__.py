@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rocstar.sandbox.pool import SandboxPool as SandboxPool
+    from rocstar.sandbox.pool.pool import SandboxPool as SandboxPool
     from rocstar.sandbox.running import run as run
     from rocstar.sandbox.types import ExecRequest as ExecRequest
     from rocstar.sandbox.types import ExecResult as ExecResult
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rocstar.sandbox.types import Status as Status
 
 _HOMES = {
-    "SandboxPool": "pool",
+    "SandboxPool": "pool.pool",
     "run": "running",
     **dict.fromkeys(
         ("ExecRequest", "ExecResult", "Limits", "SandboxError", "SessionLost", "Status"), "types"

@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rocstar.sandbox import proctree
+from rocstar.sandbox.console import say
+from rocstar.sandbox.extras import installed_flavours, left_out
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, Session, SessionSandbox
 
 BATCH = 64
@@ -37,7 +39,7 @@ PROGRAMS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class BenchRow:
     """One line of the table. cpu_ms_per_call: of the whole process tree; latencies: of single calls, and None
     where calls went in batches."""
 
@@ -103,7 +105,7 @@ async def _one_batch(pool: SessionSandbox, name: str, first: int) -> int:
 
 async def measure(
     name: str, seconds: float, call: Callable[[int], Awaitable[int]], *, per_call: int, lanes: int
-) -> Row:
+) -> BenchRow:
     """Repeats `call(n)`, which answers how many of its `per_call` answers were wrong, in `lanes` loops at a
     time until `seconds` are over; n grows by `per_call` and is never used twice."""
     numbers = iter(range(10**6, 10**12, per_call))
@@ -129,7 +131,7 @@ async def measure(
     cpu = proctree.cpu_s([os.getpid()]) - cpu_before
     calls = len(latencies) * per_call
     single = per_call == 1
-    return Row(
+    return BenchRow(
         name=name,
         calls=calls,
         wrong=wrong,
@@ -140,7 +142,7 @@ async def measure(
     )
 
 
-async def bench(pool: SessionSandbox, names: Sequence[str], seconds: float) -> list[Row]:
+async def bench(pool: SessionSandbox, names: Sequence[str], seconds: float) -> list[BenchRow]:
     """All rows for the programs `names`; `seconds` is what they take together."""
     share = seconds / (2 * len(names) + 1)
     rows = []
@@ -171,7 +173,7 @@ def _cell_of(session: Session) -> Callable[[int], Awaitable[int]]:
     return cell
 
 
-def show(rows: Sequence[Row]) -> str:
+def show(rows: Sequence[BenchRow]) -> str:
     headings = ("", "calls", "wrong", "calls/s", "CPU ms/call", "p50 ms", "p99 ms")
     return table(headings, [tuple(asdict(row).values()) for row in rows])
 
@@ -197,7 +199,12 @@ def _seconds(text: str) -> float:
 
 def run(options: argparse.Namespace) -> int:
     """Exit status 1 when an answer was wrong."""
-    names = ["print"] if options.stdlib_only else list(PROGRAMS)
+    flavour_of = {name: flavour for name, (flavour, *_) in PROGRAMS.items()}
+    if options.stdlib_only:
+        flavour_of = {"print": "stdlib"}
+    for line in left_out(list(flavour_of.values())):
+        say(line, "bench")
+    names = [name for name, flavour in flavour_of.items() if flavour in installed_flavours()]
     rows, about = asyncio.run(_with_pool(names, options.seconds))
     if options.json:
         print(json.dumps({**about, "rows": [asdict(row) for row in rows]}, indent=2))
@@ -207,9 +214,9 @@ def run(options: argparse.Namespace) -> int:
     return int(any(row.wrong for row in rows))
 
 
-async def _with_pool(names: Sequence[str], seconds: float) -> tuple[list[Row], dict[str, Any]]:
+async def _with_pool(names: Sequence[str], seconds: float) -> tuple[list[BenchRow], dict[str, Any]]:
     # The pool brings asyncio's socket machinery along, which --help does not need.
-    from rocstar.sandbox.pool import SandboxPool
+    from rocstar.sandbox.pool.pool import SandboxPool
 
     flavours = list(dict.fromkeys(["stdlib", *(PROGRAMS[name][0] for name in names)]))
     async with SandboxPool(flavours) as pool:

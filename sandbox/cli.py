@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rocstar.sandbox.bench import add_bench_parser
+from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.console import guarded, parsed, say
-from rocstar.sandbox.fabric_cli import add_worker_parser
-from rocstar.sandbox.flavours import FLAVOURS
+from rocstar.sandbox.extras import left_out
+from rocstar.sandbox.fabric.cli import add_worker_parser
 from rocstar.sandbox.service.parser import add_serve_parser
 from rocstar.sandbox.types import DEFAULT_LIMITS, LIMIT_BOUNDS, ExecRequest, ExecResult, Limits, Status
 
@@ -84,12 +85,22 @@ def run(options: argparse.Namespace) -> int:
     stdin = read_text(options.stdin) if options.stdin else ""
     limits = limits_of(options)
     request = ExecRequest(code=code, stdin=stdin, limits=limits, flavour=options.flavour, seed=options.seed)
+    if request.flavour == AUTO:
+        say_what_is_left_out(code)
     result = asyncio.run(execute(request, allow_no_isolation=options.allow_no_isolation))
     if options.json:
         print(json.dumps(result.to_json()))
     else:
         show(result)
     return SIGNAL_BASE + result.signal if result.signal is not None else result.exit_code or 0
+
+
+def say_what_is_left_out(code: str) -> None:
+    """Tells of the flavour that would suit the program, if its packages are not installed."""
+    from rocstar.sandbox.child.scan import flavour_for
+
+    for line in left_out([flavour_for(code, tuple(FLAVOURS))]):
+        say(line, "run")
 
 
 def limits_of(options: argparse.Namespace) -> Limits:
@@ -104,7 +115,7 @@ def limits_of(options: argparse.Namespace) -> Limits:
 
 async def execute(request: ExecRequest, *, allow_no_isolation: bool) -> ExecResult:
     # The pool brings asyncio's socket machinery along, which --help does not need.
-    from rocstar.sandbox.pool import SandboxPool
+    from rocstar.sandbox.pool.pool import SandboxPool
     from rocstar.sandbox.running import flavour_of
 
     pool = SandboxPool(
@@ -151,7 +162,7 @@ def doctor(options: argparse.Namespace) -> int:
 def attack(arguments: list[str]) -> int:
     """A process of its own, whose environment it chooses. Ctrl-C reaches it as well: it says so once its
     programs are gone."""
-    with subprocess.Popen([sys.executable, "-P", "-m", "rocstar.sandbox.attack", *arguments]) as process:
+    with subprocess.Popen([sys.executable, "-P", "-m", "rocstar.sandbox.attacks.run", *arguments]) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:

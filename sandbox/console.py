@@ -16,7 +16,7 @@ Parsed = TypeVar("Parsed")
 USAGE_ERROR = 2
 INTERRUPTED = 130
 UNREAD = 141
-"""As a shell names ends by SIGINT and SIGPIPE."""
+"""Exit codes as a shell names ends by SIGINT and SIGPIPE."""
 
 
 def guarded(work: Callable[[], int]) -> int:
@@ -56,7 +56,7 @@ def told(error: Exception) -> str:
 
 
 def say(text: str, verb: str = "") -> None:
-    """To standard error, at once, also when it is a pipe."""
+    """Write to standard error, at once, also when it is a pipe."""
     print(f"rocstar sandbox{verb and ' '}{verb}: {text}", file=sys.stderr, flush=True)
 
 

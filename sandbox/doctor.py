@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.sandbox import _native
-from rocstar.sandbox.attack_host import allows_user_namespace
-from rocstar.sandbox.pool import SandboxPool, default_memory_bytes
-from rocstar.sandbox.process import default_scratch_parent, is_world_readable, python_paths
+from rocstar.sandbox.attacks.host import allows_user_namespace
+from rocstar.sandbox.extras import installed_flavours, left_out
+from rocstar.sandbox.pool.pool import SandboxPool, default_memory_bytes
+from rocstar.sandbox.pool.process import default_scratch_parent, is_world_readable, python_paths
 from rocstar.sandbox.types import ExecRequest, SandboxError
 
 FIRST_SLOT_UID = 100_000
@@ -119,6 +120,8 @@ def gather() -> dict[str, Any]:
         "memory_bytes": default_memory_bytes(),
         "huge_pages": chosen(read("/sys/kernel/mm/transparent_hugepage/enabled")),
         "scratch_parent": default_scratch_parent(),
+        "flavours": installed_flavours(),
+        "flavours_left_out": left_out(),
         "scratch_free_bytes": shutil.disk_usage(default_scratch_parent()).free,
     }
 
@@ -345,6 +348,8 @@ def limits_of(facts: Mapping[str, Any]) -> Iterator[Measure]:
         kernel_version(facts["kernel"]) < COLLAPSE_KERNEL and "heaps cannot be gathered into huge pages",
         "boot Linux 6.1 or newer",
     )
+    absent = "; ".join(facts["flavours_left_out"])
+    yield measure("flavours", ", ".join(facts["flavours"]), absent, "run the command that the note names")
     free = facts["scratch_free_bytes"]
     yield measure("scratch", f"{free / 2**30:.1f} GiB free", free < 1 << 30 and "little room", "free some")
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 MARK = b"\xff"
 MAX_FILES = 64
 MAX_FILES_BYTES = 32 << 20
-"""Of all files of one request together: a frame must stay far below the zygote's own memory."""
+"""Bytes of all files of one request together: a frame must stay far below the zygote's own memory."""
 
 MAX_NAME_BYTES = 200
 
@@ -80,7 +80,7 @@ def pack(files: Mapping[str, bytes], code: bytes) -> bytes:
 
 
 def unpack_here(packed: bytes) -> bytes:
-    """In the child: writes the files into the working directory and returns the program. Raises OSError."""
+    """Write the files into the working directory of the child and return the program. Raises OSError."""
     view, at = memoryview(packed), 5
     for _ in range(int.from_bytes(view[1:at], "little")):
         end = at + 12 + int.from_bytes(view[at : at + 4], "little")

@@ -18,8 +18,13 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One line of /proc/PID/stat. cpu_ticks: own time; reaped_ticks: that of its reaped children;
-    start_ticks: when it began, since boot."""
+    """One line of /proc/PID/stat.
+
+    Args:
+        cpu_ticks: own time.
+        reaped_ticks: that of its reaped children.
+        start_ticks: when it began, since boot.
+    """
 
     pid: int
     name: str
@@ -74,6 +79,15 @@ def tree(roots: Iterable[int]) -> list[Process]:
             found[process.pid] = process
             pending += children.get(process.pid, [])
     return list(found.values())
+
+
+def descendants(root: int) -> list[int]:
+    """The living processes below `root`, without zombies that it has yet to reap."""
+    return [
+        process.pid
+        for process in tree([root])
+        if process.pid != root and not (process.state == "Z" and process.parent == root)
+    ]
 
 
 def cpu_s(roots: Iterable[int]) -> float:

@@ -14,13 +14,12 @@ import threading
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
-from functools import cache
-from importlib.util import find_spec
 from typing import TypeVar
 
-from rocstar.sandbox.flavours import FLAVOURS
-from rocstar.sandbox.pool import AUTO, SandboxPool
-from rocstar.sandbox.scan import flavour_for
+from rocstar.sandbox.child.flavours import FLAVOURS
+from rocstar.sandbox.child.scan import flavour_for
+from rocstar.sandbox.extras import installed_flavours
+from rocstar.sandbox.pool.pool import AUTO, SandboxPool
 from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, ExecResult, Limits, SandboxError
 
 T = TypeVar("T")
@@ -53,12 +52,6 @@ def run(
         files={} if files is None else files,
     )
     return _background().wait(request)
-
-
-@cache
-def installed_flavours() -> tuple[str, ...]:
-    """The flavours whose packages are here. Nothing is imported to find out."""
-    return tuple(name for name, flavour in FLAVOURS.items() if all(map(find_spec, flavour.packages)))
 
 
 def flavour_of(request: ExecRequest) -> str:
@@ -137,7 +130,7 @@ def close() -> None:
 
 
 def _forget() -> None:
-    """In a forked process: the thread is not there, and the pools are the parent's."""
+    """Forget all in a forked process: the thread is not there, and the pools are the parent's."""
     global _current, _lock
     _current, _lock = None, threading.Lock()
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from rocstar.sandbox.cell import MEMORY_EXIT
+from rocstar.sandbox.child.cell import MEMORY_EXIT
 from rocstar.sandbox.types import (
     DEFAULT_LIMITS,
     ExecRequest,

@@ -47,10 +47,14 @@ def _check_number(name: str, value: float, low: float, high: float) -> None:
 class Limits:
     """What one program may use.
 
-    wall_s: wall clock from the start of the child, kept by its parent. cpu_s: RLIMIT_CPU, whole seconds.
-    memory_bytes: address space above the zygote's own. output_bytes: kept per stream; more is cut and
-    marked, and 4 times as much ends the program with output_limit. files: how many files and directories may
-    be created in its scratch directory, in all; file_bytes: how large each may become.
+    Args:
+        wall_s: wall clock from the start of the child, kept by its parent.
+        cpu_s: RLIMIT_CPU, whole seconds.
+        memory_bytes: address space above the zygote's own.
+        output_bytes: kept per stream; more is cut and marked, and 4 times as much ends the program with
+            output_limit.
+        files: how many files and directories may be created in its scratch directory, in all.
+        file_bytes: how large each may become.
     """
 
     wall_s: float = 4.0
@@ -95,7 +99,8 @@ class ExecRequest:
 
     flavour: "auto" chooses among those at hand by what the code imports (see scan.py). files: name to content
     of what the program finds in its directory; they and their directories count beyond `limits.files`, and
-    `limits.file_bytes` is at least the largest."""
+    `limits.file_bytes` is at least the largest. owner: whose call it is: owners share a pool's places fairly,
+    however many calls each has. Without one a call, or a batch of them, is by itself."""
 
     code: str
     stdin: str = ""
@@ -103,6 +108,7 @@ class ExecRequest:
     flavour: str = "auto"
     seed: int | None = None
     files: Mapping[str, bytes] = field(default_factory=dict, hash=False)
+    owner: str = ""
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -130,9 +136,13 @@ class ExecResult:
     """How a program ended, what it wrote and what it used.
 
     exit_code is set iff the program exited by itself, signal iff a signal ended it: exactly one is not None.
-    value: repr of a trailing expression that is not None, as in IPython. peak_memory_bytes: largest resident
-    set above the zygote's own. isolation: the layers that held this program, joined by "+". tier: what they
-    add up to ("B", "A", or "none", which only a pool with `allow_no_isolation` gives; see docs/sandbox.md).
+
+    Args:
+        value: repr of a trailing expression that is not None, as in IPython.
+        peak_memory_bytes: largest resident set above the zygote's own.
+        isolation: the layers that held this program, joined by "+".
+        tier: what they add up to ("B", "A", or "none", which only a pool with `allow_no_isolation` gives; see
+            docs/reference/sandbox.md).
     """
 
     status: Status
@@ -171,8 +181,8 @@ class SandboxError(Exception):
     """The sandbox itself failed; nothing is known about the program.
 
     kind: a short stable word for counting (`deadline`, `zygote_died`, `zygote_start`, `missing_import`,
-    `no_isolation`, `no_scratch`, `unknown_flavour`, `too_large`, `closed`, `child_start`, `full`,
-    `session_lost`, `supervisor_died`, `fabric`). retryable: the same call may succeed later.
+    `no_isolation`, `no_scratch`, `node_memory`, `unknown_flavour`, `too_large`, `closed`, `child_start`,
+    `full`, `session_lost`, `supervisor_died`, `fabric`). retryable: the same call may succeed later.
     """
 
     def __init__(self, message: str, *, kind: str, retryable: bool) -> None:

@@ -1,5 +1,5 @@
-"""docs/rocm.md, docker/ and cluster/ never ran on what they are for. So that they cannot rot, each command
-in them must parse, each path exist, and the Slurm script run with stand-ins for all that it starts."""
+"""docs/guide/rocm.md, docker/ and cluster/ never ran on what they are for. So that they cannot rot, each
+command in them must parse, each path exist, and the Slurm script run with stand-ins for what it starts."""
 
 import argparse
 import contextlib
@@ -17,10 +17,11 @@ import pytest
 
 from rocstar.sandbox.cli import build_parser
 from rocstar.train import cli
-from rocstar.train.config import ConfigError, load_recipe
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.load import load_recipe
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "rocm.md"
+PAGE = ROOT / "docs" / "guide" / "rocm.md"
 DOCKERFILE = ROOT / "docker" / "Dockerfile.rocm"
 SBATCH = ROOT / "cluster" / "rocm_8x8.sbatch"
 IMAGE_RECIPES = "/opt/rocstar/"

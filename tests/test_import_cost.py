@@ -30,24 +30,47 @@ def modules_after(code: str) -> set[str]:
     [
         "rocstar.engine.types",
         "rocstar.train.cli",
-        "rocstar.train.config",
-        "rocstar.train.console",
-        "rocstar.train.metrics",
-        "rocstar.train.report",
-        "rocstar.train.trackers",
+        "rocstar.train.evaluation.compare",
+        "rocstar.train.recipe.load",
+        "rocstar.train.record.console",
+        "rocstar.train.record.metrics",
+        "rocstar.train.record.report.report",
+        "rocstar.train.record.trackers",
     ],
 )
 def test_import_loads_nothing_heavy(module: str) -> None:
     assert not modules_after(f"import {module}") & set(HEAVY)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["recipe"],
+        ["recipe", "rl.lr"],
+        ["recipe", "--all"],
+        ["recipe", "--json"],
+        ["recipe", "--markdown"],
+    ],
+)
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     code = (
         f"import sys\nsys.argv = {['rocstar', *arguments]!r}\nfrom rocstar.train.cli import main\n"
         "try:\n    code = main()\nexcept SystemExit as stop:\n    code = stop.code\nassert not code, code"
     )
     assert not modules_after(code) & set(HEAVY)
+
+
+PYDANTIC = {"pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"}
+"""What `rocstar recipe` may cost: the declarations of the fields, and what declares them."""
+
+
+def test_the_recipe_is_described_by_its_declarations_alone() -> None:
+    """What a bare interpreter of this environment has is not its doing."""
+    code = "import sys\nfrom rocstar.train.cli import main\nassert main(['recipe']) == 0"
+    loaded = modules_after(code) - modules_after("") - set(sys.stdlib_module_names)
+    assert {name for name in loaded if not name.startswith("_")} <= PYDANTIC | {"rocstar"}
 
 
 def test_transformers_imports_from_the_repository_root() -> None:

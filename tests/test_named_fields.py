@@ -11,8 +11,8 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglo
 FORMER = {"engine.turn_timeout_s", "run.output_dir"}
 """Named where the page says that they are gone."""
 
-FILES = {"engine.json"}
-"""Of a run's directory, whose names look like fields."""
+FILES = {"engine.json", "reward.py"}
+"""Of a run's directory or a user's, whose names look like fields."""
 
 
 def fields() -> set[str]:

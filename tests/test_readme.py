@@ -13,6 +13,16 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+RUN_BY_TESTS = {
+    "callbacks.md",
+    "own-data.md",
+    "own-engine.md",
+    "own-reward.md",
+    "own-tool.md",
+    "sandbox-alone.md",
+}
+"""Guides whose blocks are run, not only looked at."""
+GUIDES = [page for page in sorted((ROOT / "docs" / "guide").glob("*.md")) if page.name not in RUN_BY_TESTS]
 PLAIN_COMMANDS = {"apt-get", "cd", "curl", "echo", "export", "git", "kill", "pip", "python3", "sudo", "."}
 """Commands that are not ours; of these only the file names are checked."""
 
@@ -162,6 +172,12 @@ def test_readme_exists_and_shows_the_two_commands() -> None:
 
 def test_every_command_is_real() -> None:
     faults = {str(c): f for c in commands(README.read_text()) if (f := fault(c))}
+    assert not faults
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.name)
+def test_every_command_of_a_guide_is_real(guide: Path) -> None:
+    faults = {str(c): f for c in commands(guide.read_text(encoding="utf-8")) if (f := fault(c))}
     assert not faults
 
 

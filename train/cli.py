@@ -15,12 +15,23 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.sandbox.console import parsed
-from rocstar.train.config import ConfigError, Recipe, load_recipe, shipped_recipes, with_eval_limits
-from rocstar.train.ending import guarded, run_interrupted
+from rocstar.sandbox.extras import lacking
+from rocstar.train.evaluation import command as eval_command
+from rocstar.train.recipe.config import Recipe, with_eval_limits
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.load import load_recipe, shipped_recipes
+from rocstar.train.record.ending import guarded, run_interrupted
 
 Verb = Callable[[argparse.Namespace, list[str]], int]
 FIELDS = "fields are set with --section.field=value or --section.field value, switches with true or false"
 WITH_RECIPE = ("train", "sft", "eval", "rollout")
+EXTRAS = {
+    **dict.fromkeys((*WITH_RECIPE, "replay", "compare", "grade"), "train"),
+    "sim": "sim",
+    "import-gguf": "gguf",
+}
+"""The extra of each verb that needs one. `sandbox` needs only what rocstar itself brings, and so do help,
+versions and checks of a recipe's fields."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,13 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return sandbox_main(arguments[1:])
     if arguments[:1] == ["sim"]:
-        from rocstar.engine.sim.cli import main as sim_main
-
-        return guarded(lambda: sim_main(arguments[1:]))
+        return guarded(lambda: _sim(arguments[1:]))
     if arguments[:1] == ["import-gguf"]:
-        from rocstar.train.import_gguf import main as import_main
-
-        return guarded(lambda: import_main(arguments[1:]))
+        return guarded(lambda: _import_gguf(arguments[1:]))
     if arguments[:1] in [[verb] for verb in WITH_RECIPE]:
         arguments = _joined(arguments)
     options, rest = parsed(lambda: _parser().parse_known_args(arguments))
@@ -46,10 +53,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         return guarded(lambda: _fail(f"option {arguments[0]!r} is not known; the verb comes first"))
     runs = verb is _train and not options.dry_run
     return guarded(
-        lambda: verb(options, rest),
+        lambda: _with_extra(arguments[0], lambda: verb(options, rest)),
         resumes=runs and not options.only_sft,
         interrupted=lambda: _interrupted(options, rest, arguments) if runs else "interrupted",
     )
+
+
+def _with_extra(verb: str, work: Callable[[], int]) -> int:
+    """Do the work of a verb. Raises ConfigError first where the part of rocstar that it needs is missing."""
+    if verb in EXTRAS and (missing := lacking(f"rocstar {verb}", EXTRAS[verb])):
+        raise ConfigError(missing)
+    return work()
+
+
+def _sim(arguments: list[str]) -> int:
+    def work() -> int:
+        from rocstar.engine.sim.cli import main as sim_main
+
+        return sim_main(arguments)
+
+    return _with_extra("sim", work)
+
+
+def _import_gguf(arguments: list[str]) -> int:
+    from rocstar.train.learner.import_gguf import main as import_main
+
+    if {"-h", "--help"} & set(arguments):
+        return import_main(arguments)
+    return _with_extra("import-gguf", lambda: import_main(arguments))
 
 
 def _joined(arguments: list[str]) -> list[str]:
@@ -88,14 +119,19 @@ def _parser() -> argparse.ArgumentParser:
     _add_sft(verbs)
     _add_eval(verbs)
     _add_rollout(verbs)
-    report = _verb(verbs, "report", "write report.html of a run directory")
-    report.add_argument("run", type=Path, help="run directory")
+    report = _verb(verbs, "report", "write report.html of a run directory, or of an evaluation's folder")
+    report.add_argument("run", type=Path, help="run directory, or folder of an evaluation")
+    text = "of an evaluation: also the questions of sets whose licence asks that they are not shown"
+    report.add_argument("--reveal", action="store_true", help=text)
     report.set_defaults(verb=_report)
+    _add_compare(verbs)
     replay = _verb(verbs, "replay", "compute the loss of a step again from the run's records")
     replay.add_argument("run", type=Path, help="run directory")
     replay.add_argument("--step", type=_step, required=True, help="the RL step, from 1")
     replay.add_argument("--json", action="store_true", help="print one JSON object")
     replay.set_defaults(verb=_replay)
+    _add_grade(verbs)
+    _add_recipe(verbs)
     elsewhere = {
         "import-gguf": "turn a GGUF file into a Hugging Face directory",
         "sandbox": "run|serve|worker|doctor|bench: the tool environment alone",
@@ -110,7 +146,7 @@ class _Version(argparse.Action):
     """Asks for the version only when it is wanted: git is a process."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
-        from rocstar.train.version import describe
+        from rocstar.train.record.version import describe
 
         print(describe())
         parser.exit()
@@ -122,12 +158,58 @@ def _verb(verbs: Any, name: str, text: str) -> argparse.ArgumentParser:
     return parser
 
 
+RECIPE_HELP = f"a TOML file, or one of {', '.join(shipped_recipes())}; {FIELDS}"
+
+
 def _recipe_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", help=f"a TOML file, or one of {', '.join(shipped_recipes())}; {FIELDS}")
+    parser.add_argument("recipe", help=RECIPE_HELP)
+
+
+def _add_grade(verbs: Any) -> None:
+    parser = _verb(verbs, "grade", "the judge alone: JSON Lines of answer and text in, reward and method out")
+    parser.add_argument(
+        "rows", metavar="FILE", help='lines of {"answer": ..., "text": ...}; - = standard input'
+    )
+    text = "strict, or the verdicts of the original's graders (reward.mode)"
+    parser.add_argument("--mode", choices=("strict", "fused"), default="strict", help=text)
+    parser.set_defaults(verb=_grade)
+
+
+def _grade(options: argparse.Namespace, rest: list[str]) -> int:
+    if rest:
+        raise ConfigError(f"option {rest[0]!r} is not known; `rocstar grade FILE` takes only --mode")
+    from rocstar.train.serving.grade import grade
+
+    return grade(options.rows, mode=options.mode)
+
+
+def _add_recipe(verbs: Any) -> None:
+    parser = _verb(verbs, "recipe", "what the fields of a recipe mean, with default, unit and bounds")
+    parser.add_argument("field", nargs="?", help="section.field, or a section; default: what everyone sets")
+    parser.add_argument("--all", action="store_true", help="the fields for experts too")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print a JSON list of all fields, or of the given")
+    form.add_argument("--markdown", action="store_true", help="print the page docs/reference/recipe.md")
+    parser.set_defaults(verb=_recipe)
+
+
+def _recipe(options: argparse.Namespace, rest: list[str]) -> int:
+    from rocstar.train.recipe import describe
+
+    if rest:
+        raise ConfigError(f"option {rest[0]!r} is not known; `rocstar recipe` takes a field's name")
+    if options.markdown:
+        print(describe.markdown(), end="")
+    elif options.json:
+        print(describe.as_json(options.field))
+    else:
+        print(describe.in_full(options.field) if options.field else describe.short_table(experts=options.all))
+    return 0
 
 
 def _add_train(verbs: Any) -> None:
     parser = _verb(verbs, "train", "run a whole recipe: cold start, RL stages, evaluation")
+    parser.epilog = "Every field of a recipe: rocstar recipe."
     _recipe_argument(parser)
     parser.add_argument("--output-dir", help="run directory; default runs/NAME")
     parser.add_argument("--resume", action="store_true", help="go on from the last complete checkpoint")
@@ -154,16 +236,26 @@ def _add_sft(verbs: Any) -> None:
 
 
 def _add_eval(verbs: Any) -> None:
-    parser = _verb(verbs, "eval", "avg@k and pass@k of a model on the recipe's held-out tasks")
-    _recipe_argument(parser)
-    parser.add_argument("--model", help="Hugging Face directory, checkpoint, or hub name; default model.path")
-    parser.add_argument("--limit", type=_count, default=0, help="use only the first so many tasks; 0 = all")
-    text = "a new folder for every attempt (attempts.jsonl), summary.json, config.toml and manifest.json"
-    parser.add_argument("--out", type=Path, metavar="DIR", help=text)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    text = "check model, data and engine; load nothing large"
-    parser.add_argument("--dry-run", action="store_true", help=text)
+    parser = _verb(verbs, "eval", "avg@k and pass@k of a model on sets of tasks, kept as evidence")
+    eval_command.add_arguments(parser, recipe_help=RECIPE_HELP, count=_count)
     parser.set_defaults(verb=_eval)
+
+
+def _add_compare(verbs: Any) -> None:
+    parser = _verb(
+        verbs, "compare", "which of two evaluations of the same questions is better, and how surely"
+    )
+    text = (
+        "a run, a checkpoint, what `rocstar eval --out` wrote, or a table (CSV, JSON Lines: question, score)"
+    )
+    parser.add_argument("a", type=Path, metavar="A", help=text)
+    parser.add_argument("b", type=Path, metavar="B", help="the same; differences are B minus A")
+    text = "of runs: the evaluation at this step; default: the last that both have"
+    parser.add_argument("--step", type=_count_steps, metavar="N", help=text)
+    text = "only this set; may be repeated"
+    parser.add_argument("--set", dest="sets", action="append", default=[], metavar="NAME", help=text)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(verb=_compare)
 
 
 def _add_rollout(verbs: Any) -> None:
@@ -197,18 +289,29 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _count_steps(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a step, 0 or more")
+    return int(text)
+
+
 def _step(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a step, 1 or more")
     return int(text)
 
 
-def _load(options: argparse.Namespace, rest: list[str]) -> Recipe:
+def _check_fields(rest: list[str]) -> None:
     for option in rest:
-        if not option.startswith("--") or "." not in option.partition("=")[0]:
+        field = option.removeprefix("--").partition("=")[0]
+        if not option.startswith("--") or ("." not in field and field not in Recipe.model_fields):
             raise ConfigError(
                 f"option {option!r} is not known; recipe fields are set with --section.field=value"
             )
+
+
+def _load(options: argparse.Namespace, rest: list[str]) -> Recipe:
+    _check_fields(rest)
     return load_recipe(options.recipe, rest)
 
 
@@ -220,13 +323,13 @@ def _without_stages(recipe: Recipe) -> Recipe:
 @contextlib.contextmanager
 def _loading() -> Iterator[None]:
     """Show the import of torch, which takes seconds, on a busy machine a minute; of one rank is enough."""
-    from rocstar.engine.progress import working
-    from rocstar.engine.status import Status
+    from rocstar.engine.progress.progress import working
+    from rocstar.engine.progress.status import StatusLine
 
     if os.environ.get("RANK", "0") != "0":
         yield
         return
-    with Status(), working("importing torch"):
+    with StatusLine(), working("importing torch"):
         yield
 
 
@@ -236,7 +339,8 @@ def _train(options: argparse.Namespace, rest: list[str]) -> int:
         recipe = _without_stages(recipe)
     directory = _directory(options, recipe)
     if options.dry_run:
-        from rocstar.train.dry_run import dry_run_of_training
+        from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
+        from rocstar.train.plan.dry_run import dry_run_of_training
 
         return dry_run_of_training(
             recipe,
@@ -246,6 +350,7 @@ def _train(options: argparse.Namespace, rest: list[str]) -> int:
             resume=options.resume,
             rollouts=options.from_rollouts,
             as_json=options.json,
+            built_in=load_tasks_of,
         )
     if options.json:
         raise ConfigError("--json is of --dry-run; a run writes metrics.jsonl")
@@ -265,38 +370,36 @@ def _directory(options: argparse.Namespace, recipe: Recipe) -> Path:
 
 
 def _eval(options: argparse.Namespace, rest: list[str]) -> int:
-    recipe = _load(options, rest)
-    if options.dry_run:
-        from rocstar.train.dry_run import dry_run_alone, what_eval_needs
+    _check_fields(rest)
+    return eval_command.run(options, rest, loading=_loading)
 
-        return dry_run_alone(
-            recipe, options.model, what=what_eval_needs, out=options.out, as_json=options.json
-        )
-    with _loading():
-        from rocstar.train.alone import evaluate_model
 
-    found = evaluate_model(recipe, options.model, limit=options.limit, out=options.out)
-    result = found.result
-    if options.json:
-        print(json.dumps(result.metrics("heldout") | {"by_source": result.by_source} | found.facts()))
-        return 0
-    print(f"avg@{result.k}   {result.avg:.3f}  95% interval [{result.ci_low:.3f}, {result.ci_high:.3f}]")
-    over = f"over {result.num_tasks} tasks, {result.failed} attempts failed"
-    print(f"pass@{result.k}  {result.pass_at_k:.3f}  {over}")
-    for source, value in result.by_source.items():
-        print(f"  {source}  {value:.3f}")
+def _compare(options: argparse.Namespace, rest: list[str]) -> int:
+    from rocstar.train.evaluation.compare import as_text, compare_paths
+
+    if rest:
+        raise ConfigError(f"option {rest[0]!r} is not known; see `rocstar compare --help`")
+    found = compare_paths(options.a, options.b, step=options.step, only=options.sets)
+    print(json.dumps(found.as_json()) if options.json else as_text(found))
     return 0
 
 
 def _rollout(options: argparse.Namespace, rest: list[str]) -> int:
     recipe = _load(options, rest)
     if options.dry_run:
-        from rocstar.train.dry_run import dry_run_alone, what_rollout_needs
+        from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
+        from rocstar.train.plan.dry_run import dry_run_alone, what_rollout_needs
 
-        out, as_json = options.out, options.json
-        return dry_run_alone(recipe, options.model, what=what_rollout_needs, out=out, as_json=as_json)
+        return dry_run_alone(
+            recipe,
+            options.model,
+            what=what_rollout_needs,
+            out=options.out,
+            as_json=options.json,
+            built_in=load_tasks_of,
+        )
     with _loading():
-        from rocstar.train.rollouts import roll_out_file, roll_out_steps
+        from rocstar.train.evaluation.rollouts import roll_out_file, roll_out_steps
 
     if options.steps and options.force:
         raise ConfigError("--force replaces the file of one step; with --steps go on with --resume instead")
@@ -325,13 +428,23 @@ def _replay(options: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _report(options: argparse.Namespace, rest: list[str]) -> int:
-    from rocstar.train.metrics import MetricsFileError
-    from rocstar.train.report import ReportError, write_report
+    from rocstar.train.record.metrics import MetricsFileError
+    from rocstar.train.record.report.report import ReportError, write_report
 
     if rest:
-        raise ConfigError(f"option {rest[0]!r} is not known; `rocstar report RUN` takes none")
+        raise ConfigError(f"option {rest[0]!r} is not known; `rocstar report FOLDER` takes only --reveal")
+    if (options.run / "results.json").is_file():
+        from rocstar.train.evaluation.report.eval_report import write_eval_report
+
+        print(write_eval_report(options.run, reveal=options.reveal))
+        return 0
     if not (options.run / "metrics.jsonl").is_file():
-        raise ConfigError(f"{str(options.run)!r} is no run directory: it has no metrics.jsonl")
+        raise ConfigError(
+            f"{str(options.run)!r} is neither a run directory, which has metrics.jsonl, nor the folder of an "
+            "evaluation, which has results.json"
+        )
+    if options.reveal:
+        raise ConfigError("--reveal is of an evaluation's folder; a run's report shows its own tasks")
     try:
         print(write_report(options.run))
     except (ReportError, MetricsFileError) as error:

@@ -8,28 +8,31 @@ from typing import Any, cast
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from rocstar.engine.boundaries import render
-from rocstar.engine.chat import ChatFormat, load_template
-from rocstar.engine.progress import working
-from rocstar.engine.tools import TOOLS, result_text
+from rocstar.engine.chat.boundaries import render
+from rocstar.engine.chat.chat import ChatFormat, load_template
+from rocstar.engine.progress.progress import working
+from rocstar.engine.tools.results import result_text
 from rocstar.engine.types import Task
 from rocstar.sandbox.types import Limits, Sandbox
-from rocstar.train.bad_batch import stops_run
-from rocstar.train.config import Recipe, TrainingStopped
-from rocstar.train.console import Console
-from rocstar.train.data import overlap, without_overlap
-from rocstar.train.demonstrations import make_demonstrations
-from rocstar.train.metrics import MetricsWriter
-from rocstar.train.scratch import build_model, digit_token_mask, train_tokenizer
-from rocstar.train.sft import cold_start, read_conversations, tokenise
-from rocstar.train.team import LearnerTeam
+from rocstar.train.learner.bad_batch import stops_run
+from rocstar.train.learner.scratch import build_model, digit_token_mask, train_tokenizer
+from rocstar.train.learner.sft import cold_start, read_conversations, tokenise
+from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import TrainingStopped
+from rocstar.train.record.callbacks import Listeners
+from rocstar.train.record.metrics import MetricsWriter
+from rocstar.train.tasks.chat_format import scratch_template
+from rocstar.train.tasks.data import overlap, without_overlap
+from rocstar.train.tasks.demonstrations import make_demonstrations
+from rocstar.train.tasks.tools import demonstrated_tool, tool_box
 
 TOKENIZER_ROWS = 4000
 """Conversations the tokenizer learns from; more change little."""
 
 
 async def conversations_for(
-    recipe: Recipe, tasks: Sequence[Task], known: Sequence[Task], sandbox: Sandbox, console: Console
+    recipe: Recipe, tasks: Sequence[Task], known: Sequence[Task], sandbox: Sandbox, listeners: Listeners
 ) -> list[dict[str, Any]]:
     """Chat rows of the recipe: read from its file, or demonstrated on tasks that are in no other set."""
     if recipe.sft.data != "demonstrations":
@@ -37,25 +40,20 @@ async def conversations_for(
     shared = overlap(tasks, known)
     apart = without_overlap(tasks, known)
     note = f"{len(tasks)} tasks to demonstrate, {shared:.1%} also in other sets and left out"
-    console.note(f"cold start: {note}")
-    tool = recipe.tool
+    listeners.note(f"cold start: {note}")
+    tool = demonstrated_tool(recipe)
     rows = await make_demonstrations(
         apart,
         recipe.sft.num_demonstrations,
         seed=recipe.run.seed,
         sandbox=sandbox,
-        tool_name=TOOLS[tool.kind].name,
-        render_result=lambda result: result_text(result, tool.text),
-        limits=Limits(wall_s=tool.wall_s, memory_bytes=tool.memory_mb << 20),
+        tool_name=tool.name,
+        render_result=lambda result: result_text(result, tool.style),
+        limits=Limits(wall_s=tool.limits.wall_s, memory_bytes=tool.limits.memory_bytes),
         flavour=tool.flavour,
     )
-    console.note(f"cold start: {len(rows)} conversations, tool results from real executions")
+    listeners.note(f"cold start: {len(rows)} conversations, tool results from real executions")
     return rows
-
-
-def scratch_template(recipe: Recipe) -> str:
-    """Name of the chat template: a model from nothing has none of its own."""
-    return "compact" if recipe.model.template == "model" else recipe.model.template
 
 
 def build_from_nothing(
@@ -63,7 +61,7 @@ def build_from_nothing(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A tokenizer trained on the conversations and a Qwen3 with random weights."""
     template = load_template(scratch_template(recipe), None)
-    tools = [TOOLS[recipe.tool.kind].schema]
+    tools = tool_box(recipe).schemas
     texts = (
         render(template, row["messages"], tools, generation_prompt=False) for row in rows[:TOKENIZER_ROWS]
     )
@@ -79,7 +77,7 @@ async def run_cold_start(
     chat: ChatFormat,
     rows: Sequence[dict[str, Any]],
     tokenizer: PreTrainedTokenizerBase,
-    console: Console,
+    listeners: Listeners,
     metrics: MetricsWriter,
 ) -> None:
     """Learn the conversations; about fifty rows of metrics tell how it went."""
@@ -87,14 +85,14 @@ async def run_cold_start(
     with working(f"cold start: tokens of {len(rows):,} conversations"):
         conversations, skipped = tokenise(rows, chat, max_tokens=sft.max_tokens)
     if skipped:
-        console.note(f"cold start: {skipped} of {len(rows)} conversations skipped (too long or empty)")
+        listeners.note(f"cold start: {skipped} of {len(rows)} conversations skipped (too long or empty)")
     total = sft.steps
 
     def on_step(step: int, loss: float, grad_norm: float) -> None:
         work.done = step
-        console.sft_progress(step, total, loss)
+        values = {"loss/sft": loss, "optim/grad_norm": grad_norm}
+        listeners.cold_start(step, total, values)
         if step % max(1, total // 50) == 0 or step == total:
-            values = {"loss/sft": loss, "optim/grad_norm": grad_norm}
             metrics.write(values, step=step, stage="sft", phase="sft")
 
     is_digit_V = digit_token_mask(cast("PreTrainedTokenizerFast", tokenizer))

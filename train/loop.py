@@ -14,31 +14,37 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from rocstar.engine.progress import working
+from rocstar.engine.progress.progress import working
 from rocstar.engine.record import to_record, write_records
-from rocstar.engine.types import Task
+from rocstar.engine.types import Task, policy_text
 from rocstar.engine.waits import waiting
-from rocstar.train import checkpoint, gate
 from rocstar.train.algorithm.off_policy import Correction, Gate
-from rocstar.train.bad_batch import stops_run
-from rocstar.train.batch import MicroBatch, pack, policy_examples, split_updates
-from rocstar.train.between_steps import filter_by_difficulty, run_evaluation, save
-from rocstar.train.config import Recipe, StageConfig, TrainingStopped
-from rocstar.train.learner import LossSettings
-from rocstar.train.loss_stats import LossStats
-from rocstar.train.optim import OptimSpec
+from rocstar.train.evaluation.during_training import filter_by_difficulty, run_evaluation
+from rocstar.train.groups.rollout_metrics import rollout_metrics
+from rocstar.train.groups.selection import Selection, select
+from rocstar.train.groups.source import OpenSource, Source
+from rocstar.train.learner import checkpoint, gate
+from rocstar.train.learner.bad_batch import stops_run
+from rocstar.train.learner.balance import Cost
+from rocstar.train.learner.batch import TOKENS, MicroBatch, pack, policy_examples, split_updates
+from rocstar.train.learner.checkpoint import source_kind
+from rocstar.train.learner.checkpoint_writer import Order
+from rocstar.train.learner.learner import LossSettings
+from rocstar.train.learner.loss_stats import LossStats
+from rocstar.train.learner.optim import OptimSpec
+from rocstar.train.learner.update_metrics import update_metrics
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import TrainingStopped
+from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.record.run_directory import records_file
 from rocstar.train.run import Run
-from rocstar.train.run_directory import records_file
-from rocstar.train.selection import Selection, policy_text, select
-from rocstar.train.source import OpenSource, Source
-from rocstar.train.step_metrics import rollout_metrics, update_metrics
-from rocstar.train.verify import num_answers
+from rocstar.train.tasks.verify import num_answers
 
 
 async def run_stages(
     run: Run, tasks: Sequence[Sequence[Task]], open_source: OpenSource, saved: Path | None
 ) -> None:
-    """All stages on their tasks, from the begin or from where the checkpoint `saved` stood."""
+    """All stages on their tasks, from the beginning or from where the checkpoint `saved` stood."""
     progress = checkpoint.load_progress(saved) if saved else None
     if progress:
         run.step, run.dropped_tasks = progress["step"], progress["dropped_tasks"]
@@ -51,11 +57,14 @@ async def run_stages(
         await save(run, None, None, first_step=0)
     first, fresh = 0, False
     for stage, stage_tasks in zip(run.recipe.stages, tasks, strict=True):
+        if run.listeners.stop is not None:
+            break
         end = first + stage.steps
         begun = progress is not None and progress["stage"] == stage.name and progress["first_step"] == first
         continued = begun and run.step < end
         if run.step < end:
-            chosen = [t for t in stage_tasks if t.id not in set(run.dropped_tasks)]
+            dropped = set(run.dropped_tasks)
+            chosen = [t for t in stage_tasks if t.id not in dropped]
             if not continued:
                 chosen = await filter_by_difficulty(run, stage, chosen)
             if saved is not None and not fresh:
@@ -70,23 +79,26 @@ async def run_stages(
         first = end
     if run.recipe.stages:
         await run_evaluation(run)
+    if run.listeners.stop is not None:
+        run.listeners.note(f"stopped behind step {run.step} by {run.listeners.stop}; --resume goes on")
 
 
 async def run_stage(run: Run, stage: StageConfig, source: Source, *, first_step: int) -> None:
     """All steps of one RL stage; `first_step` is the run's step count at the stage's begin."""
     run.budget.finish()  # an evaluation before the stage is not its first step's time
     end = first_step + stage.steps
-    while run.step < end:
+    while run.step < end and run.listeners.stop is None:
         run.team.check_saved()
+        tell_saved(run)
         metrics = await train_step(run, stage, source)
         run.log(metrics | run.budget.finish(), stage=stage.name, phase="rl")
-        every = run.recipe.eval.every
-        if every and run.step % every == 0 and run.step < end:
-            await run_evaluation(run)
+        if run.step < end and any(s.every and run.step % s.every == 0 for s in run.recipe.eval):
+            await run_evaluation(run, between=True)
         # Last, so that a checkpoint has the rows of all that came before it; its time is the next step's.
         every = run.recipe.checkpoint.every
         stuck = gate.is_stuck(off_policy_gate(run.recipe), run.bad_steps)
-        if run.step == end or (every and run.step % every == 0) or stuck:
+        stops = run.listeners.stop is not None
+        if run.step == end or (every and run.step % every == 0) or stuck or stops:
             with run.budget.phase("checkpoint"):
                 await save(run, stage, source, first_step=first_step)
         if stuck:
@@ -101,7 +113,7 @@ async def train_step(run: Run, stage: StageConfig, source: Source) -> dict[str, 
     metrics = rollout_metrics(selection) | batch.metrics
     if batch.staleness is not None:
         metrics["policy/staleness_max"] = float(batch.staleness)
-    updates = pack_updates(selection, recipe, step=step)
+    updates = pack_updates(selection, recipe, step=step, ranks=run.team.world.size, cost=run.team.row_cost)
     if selection.kept:
         metrics["batch/over_budget"] = float(over_budget(selection, rl.tokens_per_microbatch))
         wanted = min(rl.num_updates_per_batch, len(selection.kept))
@@ -133,7 +145,9 @@ async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[s
     return {"optim/lr": lr, **update_metrics(stats)}
 
 
-def pack_updates(selection: Selection, recipe: Recipe, *, step: int) -> list[list[MicroBatch]]:
+def pack_updates(
+    selection: Selection, recipe: Recipe, *, step: int, ranks: int = 1, cost: Cost = TOKENS
+) -> list[list[MicroBatch]]:
     """The kept trajectories as microbatches per optimizer step; empty when no group had a signal.
 
     A part without a loss token is no update: a zero gradient would still move the weights by the optimizer's
@@ -145,6 +159,8 @@ def pack_updates(selection: Selection, recipe: Recipe, *, step: int) -> list[lis
         pack(
             policy_examples([selection.kept[k] for k in part], [selection.advantages[k] for k in part]),
             tokens_per_microbatch=recipe.rl.tokens_per_microbatch,
+            ranks=ranks,
+            cost=cost,
         )
         for part in parts
         if any(selection.kept[k].num_policy_tokens for k in part)
@@ -181,16 +197,19 @@ def note_gate(run: Run, step: int, stats: LossStats) -> None:
     if stats.is_paused:
         bounds = off_policy_gate(run.recipe)
         path = gate.dump(run.directory, step, stats, bounds, run.decode)
-        run.console.note(gate.message(step, stats, bounds, path))
+        run.listeners.note(gate.message(step, stats, bounds, path))
 
 
 def record_step(run: Run, stage: StageConfig, selection: Selection) -> None:
     """Write every trajectory of the step, kept or not."""
     records = (
-        to_record(t, verdict, stage=stage.name, num_answers=num_answers(policy_text(t)), decode=run.decode)
+        to_record(
+            t, verdict, stage=stage.name, num_answers=num_answers(policy_text(t.turns)), decode=run.decode
+        )
         for t, verdict in selection.verdicts
     )
     write_records(records_file(run.directory, run.step), records)
+    run.listeners.groups(run.step, selection.verdicts)
 
 
 def stage_optimizer(recipe: Recipe) -> OptimSpec:
@@ -203,3 +222,37 @@ def stage_optimizer(recipe: Recipe) -> OptimSpec:
         grad_clip=rl.grad_clip,
         warmup_steps=rl.warmup_steps * rl.num_updates_per_batch,
     )
+
+
+async def save(run: Run, stage: StageConfig | None, source: Source | None, *, first_step: int) -> None:
+    """Begin to write checkpoint step_N; the next steps go on meanwhile."""
+    progress = {
+        "step": run.step,
+        "version": run.publisher.version,
+        "stage": stage.name if stage else None,
+        "first_step": first_step,
+        "source": source_kind(live=run.live is not None),
+        "cursor": source.state() if source else None,
+        "dropped_tasks": run.dropped_tasks,
+        "bad_steps": run.bad_steps,
+        "metrics_bytes": run.metrics.num_bytes,
+    }
+    keep = run.recipe.checkpoint
+    order = Order(
+        run_dir=run.directory,
+        step=run.step,
+        progress=progress,
+        keep_last=keep.keep_last,
+        keep_every=keep.keep_every,
+    )
+    with working(f"checkpoint of step {run.step}"):
+        await run.team.save(order)
+    tell_saved(run)  # of the one before
+    run.saving = order
+
+
+def tell_saved(run: Run) -> None:
+    """Tell of a checkpoint once it is whole; the step waits for none."""
+    if run.saving is not None and (run.saving.directory / checkpoint.COMPLETE).exists():
+        run.listeners.checkpoint(run.saving.step, run.saving.directory)
+        run.saving = None

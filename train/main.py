@@ -4,7 +4,8 @@
            │                        └─ recorded: model, records                            ─┘
            └─ other ranks: follow (nodes.py), driven by rank 0's LearnerTeam
 
-From here to the loss: `run_stages` and `train_step` (loop.py), `Learner.policy_step` (learner.py).
+From here to the loss: `train_step` (loop.py), `Learner.policy_step` (learner.py), `policy_loss`
+(algorithm/loss.py).
 A model from nothing is cold-started on rank 0 alone and handed to the others as a checkpoint.
 """
 
@@ -25,46 +26,60 @@ from typing import Any
 import uvloop
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rocstar.engine.chat import ChatFormat
+from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.garbage import settle_garbage
-from rocstar.engine.progress import working
-from rocstar.engine.status import Status
+from rocstar.engine.progress.progress import working
+from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.types import Task
 from rocstar.sandbox.types import Sandbox
-from rocstar.train import checkpoint
-from rocstar.train.agent import make_agent, open_sandbox
-from rocstar.train.between_steps import check_same_kind
 from rocstar.train.cold_start import build_from_nothing, conversations_for, run_cold_start
-from rocstar.train.config import ConfigError, ModelConfig, Recipe, StageConfig, TrainingStopped
-from rocstar.train.console import Console
-from rocstar.train.console_log import ConsoleLog
-from rocstar.train.determinism import deterministic_torch
-from rocstar.train.engines import Origin, open_learning_engine
-from rocstar.train.from_rollouts import Records, VersionCounter, recorded_source
-from rocstar.train.host_memory import keep_freed_memory
-from rocstar.train.live_source import live_source
-from rocstar.train.loop import run_stages
-from rocstar.train.manifest import recorded
-from rocstar.train.metrics import MetricsWriter
-from rocstar.train.model_io import has_safetensors, load_model, load_tokenizer
-from rocstar.train.nodes import Start, follow, gather_nodes, new_token, open_nodes
-from rocstar.train.placement import hide_servers
-from rocstar.train.preflight import Tasks, chat_format, check, load_all_tasks
-from rocstar.train.report import write_report
-from rocstar.train.resume import bytes_to_keep, complete, take_recipe
-from rocstar.train.run import Live, Publisher, Run
-from rocstar.train.run_directory import METRICS, REPORT, claim, discard_if_unused
-from rocstar.train.source import OpenSource, Source
-from rocstar.train.stall import guarded, stall_s
-from rocstar.train.team import LearnerTeam, World, is_apart, local_device, shard
-from rocstar.train.time_budget import TimeBudget
-from rocstar.train.trackers import Tracker, TrackerError, make_tracker
+from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
+from rocstar.train.groups.from_rollouts import Records, VersionCounter, recorded_source
+from rocstar.train.groups.live_source import live_source
+from rocstar.train.groups.source import OpenSource, Source
+from rocstar.train.learner import checkpoint
+from rocstar.train.learner.determinism import deterministic_torch
+from rocstar.train.learner.host_memory import keep_freed_memory
+from rocstar.train.learner.model_io import has_safetensors, load_model, load_tokenizer
+from rocstar.train.learner.team import LearnerTeam, World, is_apart, local_device, shard
+from rocstar.train.loop import run_stages, tell_saved
+from rocstar.train.plan.preflight import Tasks, check, load_all_tasks
+from rocstar.train.plan.resume import bytes_to_keep, check_same_kind, complete, take_recipe
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import TrainingStopped
+from rocstar.train.recipe.model_config import ModelConfig
+from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.record.callbacks import Callback, Listeners
+from rocstar.train.record.console import Console
+from rocstar.train.record.console_log import ConsoleLog
+from rocstar.train.record.listening import listening
+from rocstar.train.record.manifest import recorded
+from rocstar.train.record.metrics import MetricsWriter
+from rocstar.train.record.report.report import write_report
+from rocstar.train.record.run_directory import METRICS, REPORT, claim, discard_if_unused
+from rocstar.train.record.stall import guarded, stall_s
+from rocstar.train.record.time_budget import TimeBudget
+from rocstar.train.run import Live, Run
+from rocstar.train.serving.agent import make_agent, open_sandbox
+from rocstar.train.serving.backend import InitialPolicy, Learning, backend_of
+from rocstar.train.serving.base import Publisher
+from rocstar.train.serving.nodes import Start, follow, new_token, open_nodes
+from rocstar.train.serving.placement import hide_servers
+from rocstar.train.tasks.chat_format import chat_format
 
 
-def train(recipe: Recipe, run_dir: Path, *, resume: bool, rollouts: Path | None = None) -> None:
+def train(
+    recipe: Recipe,
+    run_dir: Path,
+    *,
+    resume: bool,
+    rollouts: Path | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> None:
     """Run a whole recipe, or learn its stages from the records at `rollouts`; called on every rank.
 
-    A resumed run that is complete says so and is left as it is.
+    `callbacks` listen beside those that the recipe names; of several ranks, rank 0's. A resumed run that is
+    complete says so and is left as it is.
     """
     if resume and _told_complete(recipe, run_dir, rollouts):
         return
@@ -73,21 +88,26 @@ def train(recipe: Recipe, run_dir: Path, *, resume: bool, rollouts: Path | None 
             follow(recipe, world)
             return
         with (
-            _led(recipe, run_dir, world, resume=resume, rollouts=rollouts) as work,
+            _led(recipe, run_dir, world, resume=resume, rollouts=rollouts, callbacks=callbacks) as work,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
             runner.run(work)
 
 
 async def train_in_loop(
-    recipe: Recipe, run_dir: Path, *, resume: bool = False, rollouts: Path | None = None
+    recipe: Recipe,
+    run_dir: Path,
+    *,
+    resume: bool = False,
+    rollouts: Path | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> None:
     """`train` in a loop that runs already, as one process. Cancelled, it leaves what Ctrl-C leaves."""
     if resume and _told_complete(recipe, run_dir, rollouts):
         return
     with (
         _joined(recipe, run_dir, rollouts, resume=resume) as world,
-        _led(recipe, run_dir, world, resume=resume, rollouts=rollouts) as work,
+        _led(recipe, run_dir, world, resume=resume, rollouts=rollouts, callbacks=callbacks) as work,
     ):
         await work
 
@@ -107,7 +127,7 @@ def _joined(recipe: Recipe, run_dir: Path, rollouts: Path | None, *, resume: boo
     """This process checked, among its ranks and with its settings of torch."""
     if rollouts is None:
         hide_servers(recipe.engine)
-        check(recipe, run_dir, resume=resume)
+        check(recipe, run_dir, resume=resume, built_in=load_tasks_of)
     world = World.join()
     if local_device().type == "cpu":
         keep_freed_memory()
@@ -121,7 +141,13 @@ def _joined(recipe: Recipe, run_dir: Path, rollouts: Path | None, *, resume: boo
 
 @contextlib.contextmanager
 def _led(
-    recipe: Recipe, run_dir: Path, world: World, *, resume: bool, rollouts: Path | None
+    recipe: Recipe,
+    run_dir: Path,
+    world: World,
+    *,
+    resume: bool,
+    rollouts: Path | None,
+    callbacks: Sequence[Callback],
 ) -> Iterator[Coroutine[None, None, None]]:
     """Rank 0's work, to be run to its end inside, in a folder that is claimed; then its report."""
     told = False
@@ -134,8 +160,8 @@ def _led(
     try:
         supply: Tasks | Records
         if rollouts is None:
-            with Status(), working("loading the tasks"):
-                supply = load_all_tasks(recipe)
+            with StatusLine(), working("loading the tasks"):
+                supply = load_all_tasks(recipe, built_in=load_tasks_of)
         else:
             supply = Records.open(rollouts, recipe, run_dir)
             recipe = supply.recipe
@@ -149,8 +175,8 @@ def _led(
                         log.write(told_changes)
                         print(told_changes, file=sys.stderr)
                     with recorded(run_dir, recipe, world_size=world.size):
-                        yield _run(recipe, run_dir, world, supply, tell, saved, log, resume=resume)
-                    with Status(log=log), working("writing the report"):
+                        yield _run(recipe, run_dir, world, supply, tell, saved, log, callbacks, resume=resume)
+                    with StatusLine(log=log), working("writing the report"):
                         write_report(run_dir)
             finally:
                 discard_if_unused(run_dir)
@@ -167,40 +193,29 @@ async def _run(
     tell: Callable[[Start], None],
     saved: Path | None,
     log: ConsoleLog,
+    callbacks: Sequence[Callback],
     *,
     resume: bool,
 ) -> None:
     stages = recipe.stages
     keep_bytes = bytes_to_keep(run_dir, saved) if resume else None
+    step = checkpoint.load_progress(saved)["step"] if saved else 0
     with (
         ThreadPoolExecutor(1, thread_name_prefix="device") as thread,
         MetricsWriter(run_dir / METRICS, keep_bytes=keep_bytes) as metrics,
-        _open_trackers(recipe, run_dir) as trackers,
         Console(sum(s.steps for s in stages), [s.name for s in stages], log=log) as console,
+        listening(recipe, run_dir, console, callbacks, step=step) as listeners,
     ):
         if saved is not None:
-            console.note(f"resuming from {saved}")
-        builder = _Builder(recipe, run_dir, world, thread, metrics, trackers, console, tell, saved)
+            listeners.note(f"resuming from {saved}")
+        builder = _Builder(recipe, run_dir, world, thread, metrics, listeners, tell, saved)
         settle_garbage()
         patience_s = stall_s(recipe.engine.trajectory_timeout_s)
-        async with guarded(run_dir, stall_s=patience_s, note=console.note, board=console.waits):
+        async with guarded(run_dir, stall_s=patience_s, note=listeners.note, board=console.waits):
             if isinstance(supply, Records):
                 await builder.recorded(supply)
             else:
                 await builder.live(supply)
-
-
-@contextlib.contextmanager
-def _open_trackers(recipe: Recipe, run_dir: Path) -> Iterator[list[Tracker]]:
-    with contextlib.ExitStack() as stack:
-        trackers = []
-        for name in recipe.run.trackers:
-            try:
-                trackers.append(make_tracker(name, run_dir=run_dir, config=recipe.model_dump()))
-            except TrackerError as error:
-                raise ConfigError(f"run.trackers: {error}") from None
-            stack.callback(trackers[-1].close)
-        yield trackers
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +227,7 @@ class _Builder:
     world: World
     thread: ThreadPoolExecutor
     metrics: MetricsWriter
-    trackers: list[Tracker]
-    console: Console
+    listeners: Listeners
     tell: Callable[[Start], None]
     """Tells the other ranks where the model is."""
     saved: Path | None
@@ -234,45 +248,59 @@ class _Builder:
             else:
                 shard(model, self.world, recipe.model)
             team = LearnerTeam(learned, self.world, self.thread)
-            others = await gather_nodes(recipe, self.world, self.thread)
-            serves = recipe.engine.kind == "sglang"
             tunes = saved is None and recipe.model.path != "scratch" and recipe.sft.steps > 0
-            if tunes and serves:  # servers start from what was learned
+            if tunes:
                 await self._tune(team, tasks, sandbox, chat, tokenizer)
-            origin = self._origin(model, tokenizer, is_tuned=tunes and serves)
+            learning = Learning(
+                origin=self._origin(model, tokenizer, is_tuned=tunes),
+                team=team,
+                thread=self.thread,
+                run_dir=self.run_dir,
+                note=self.listeners.note,
+            )
             async with (
-                open_learning_engine(
-                    recipe, team, origin, self.thread, self.run_dir, self.console.note
-                ) as opened,
-                open_nodes(
-                    recipe, [*others, *opened.others], token, opened.engine.load, self.console.note
-                ) as nodes,
+                backend_of(recipe).open_learning(recipe, learning) as opened,
+                open_nodes(recipe, opened.others, token, opened.engine.load, self.listeners.note) as nodes,
             ):
                 publisher = opened.publisher
-                if tunes and not serves:
-                    async with publisher.updating():
-                        await self._tune(team, tasks, sandbox, chat, tokenizer)
-                        await publisher.publish(publisher.version + 1)
+                if tunes and publisher.version == 0:  # this engine has the model of before
+                    await publisher.publish(1)
                 agent = make_agent(recipe, opened.engine, chat, sandbox)
-                live = Live(agent=agent, heldout=tasks.heldout, measure=opened.measure)
+                live = Live(
+                    agent=agent,
+                    heldout=tasks.heldout,
+                    given=tasks.given,
+                    measure=opened.measure,
+                    nodes=nodes,
+                )
                 run = self._assemble(team, publisher, chat, live)
 
                 def source(
                     stage: StageConfig, tasks: Sequence[Task], state: dict[str, Any] | None
                 ) -> AbstractAsyncContextManager[Source]:
                     opened.begin(stage.name)
-                    return live_source(run, agent, opened.engine, stage, tasks, state, nodes=nodes)
+                    return live_source(
+                        recipe,
+                        agent,
+                        opened.engine,
+                        stage,
+                        tasks,
+                        state,
+                        next_step=run.step + 1,
+                        budget=run.budget,
+                        nodes=nodes,
+                    )
 
                 await self._finish(run, tokenizer, tasks.stages, source)
 
     def _origin(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, is_tuned: bool
-    ) -> Origin:
+    ) -> InitialPolicy:
         """What the engine begins with."""
         path = self.recipe.model.path
         stays = self.saved is None and not is_tuned and has_safetensors(path)
         version = checkpoint.load_progress(self.saved)["version"] if self.saved else int(is_tuned)
-        return Origin(
+        return InitialPolicy(
             model=model,
             tokenizer=tokenizer,
             folder=Path(path).absolute() if stays else None,
@@ -290,7 +318,7 @@ class _Builder:
     ) -> None:
         """The cold start of a model that was given."""
         rows = await self._conversations(tasks, sandbox)
-        await run_cold_start(team, self.recipe, chat, rows, tokenizer, self.console, self.metrics)
+        await run_cold_start(team, self.recipe, chat, rows, tokenizer, self.listeners, self.metrics)
 
     async def _first_model(
         self, tasks: Tasks, sandbox: Sandbox
@@ -309,7 +337,7 @@ class _Builder:
             shard(model, alone, ModelConfig())  # it learns in float32, whatever comes later
             team = LearnerTeam(model, alone, self.thread)
             chat = chat_format(recipe, tokenizer)
-            await run_cold_start(team, recipe, chat, rows, tokenizer, self.console, self.metrics)
+            await run_cold_start(team, recipe, chat, rows, tokenizer, self.listeners, self.metrics)
             return model, tokenizer
         finally:
             self._set_threads(world.threads(recipe.run.threads))
@@ -319,8 +347,8 @@ class _Builder:
 
     async def _conversations(self, tasks: Tasks, sandbox: Sandbox) -> list[dict[str, Any]]:
         """What the cold start learns; demonstrations show no task that another set has."""
-        known = [*tasks.heldout, *(task for stage in tasks.stages for task in stage)]
-        return await conversations_for(self.recipe, tasks.demonstrations, known, sandbox, self.console)
+        known = [*tasks.all_heldout, *(task for stage in tasks.stages for task in stage)]
+        return await conversations_for(self.recipe, tasks.demonstrations, known, sandbox, self.listeners)
 
     def _hand_over(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
         """Where the other ranks find rank 0's model: a directory, or the name it was loaded from."""
@@ -339,7 +367,7 @@ class _Builder:
         tokenizer = load_tokenizer(path)
         chat = chat_format(self.recipe, tokenizer)
         team = LearnerTeam(self._load_sharded(path), self.world, self.thread)
-        self.console.note(f"learning from {records}: nothing is rolled out or evaluated")
+        self.listeners.note(f"learning from {records}: nothing is rolled out or evaluated")
         run = self._assemble(team, VersionCounter(), chat, None)
         no_tasks: list[list[Task]] = [[] for _ in self.recipe.stages]
         await self._finish(run, tokenizer, no_tasks, partial(recorded_source, records))
@@ -363,8 +391,7 @@ class _Builder:
             team=team,
             decode=chat.decode,
             metrics=self.metrics,
-            console=self.console,
-            trackers=self.trackers,
+            listeners=self.listeners,
             budget=TimeBudget(),
         )
 
@@ -385,6 +412,7 @@ class _Builder:
                 stopped = error
             with working("finishing the last checkpoint"):
                 await run.team.finish_saving()
+            tell_saved(run)
             await run.team.stop()
             if stopped is not None:
                 raise stopped

@@ -5,42 +5,65 @@
     recipe = load_recipe("quickstart", ["--run.seed=3"])
     await train(recipe, "runs/mine")
     scores = await evaluate(recipe, "runs/mine/checkpoints/step_24")
-    scores.result.avg, scores.result.ci_low, scores.result.ci_high
+    scores.result.avg, scores.result.ci_low, scores.result.ci_high    # of the first set; scores.results has
+    all
 
 The same runs as `rocstar train` and `rocstar eval`, in the same folders: a run begun here is resumed there,
 and the other way round. Interrupting the cell is Ctrl-C: the last checkpoint stays whole. A program without a
-loop calls `rocstar.train.main.train` and `rocstar.train.alone.evaluate_model`.
+loop calls `rocstar.train.main.train` and `rocstar.train.evaluation.saved_model.evaluate_model`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from rocstar.train.alone import Evaluated, evaluate_in_loop
-from rocstar.train.config import Recipe, load_recipe
+from rocstar.train.evaluation.saved_model import Evaluated, evaluate_in_loop
 from rocstar.train.main import train_in_loop
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.load import load_recipe
+from rocstar.train.record.callbacks import Callback, StopRun
 
-__all__ = ["Evaluated", "Recipe", "evaluate", "load_recipe", "train"]
+__all__ = ["Callback", "Evaluated", "Recipe", "StopRun", "evaluate", "load_recipe", "train"]
 
 
 async def train(
-    recipe: Recipe, run_dir: str | Path, *, resume: bool = False, rollouts: str | Path | None = None
+    recipe: Recipe,
+    run_dir: str | Path,
+    *,
+    resume: bool = False,
+    rollouts: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> None:
     """Run a whole recipe into a folder, or learn its stages from the records at `rollouts`.
+
+    Args:
+        recipe: from `load_recipe`, or made of its sections.
+        run_dir: the run's folder.
+        resume: go on from its last complete checkpoint.
+        rollouts: records of another run.
+        callbacks: listen to the run, beside those that the recipe names.
 
     Raises:
         ConfigError: something of the recipe or the folder cannot be used; nothing was begun.
         TrainingStopped: the run cannot usefully go on.
     """
     records = None if rollouts is None else Path(rollouts)
-    await train_in_loop(recipe, Path(run_dir), resume=resume, rollouts=records)
+    await train_in_loop(recipe, Path(run_dir), resume=resume, rollouts=records, callbacks=callbacks)
 
 
 async def evaluate(
-    recipe: Recipe, model: str | Path, *, limit: int = 0, out: str | Path | None = None
+    recipe: Recipe,
+    model: str | Path,
+    *,
+    limit: int = 0,
+    out: str | Path | None = None,
+    resume: bool = False,
 ) -> Evaluated:
-    """avg@k and pass@k of a model on the recipe's held-out tasks, of the first `limit` (0: all) of them.
+    """avg@k and pass@k of a model on the recipe's sets, on the first `limit` (0: all) tasks of each.
 
-    With `out`, every attempt and the numbers are kept in that new folder. ConfigError as for `train`.
+    With `out`, every attempt and the numbers are kept in that new folder; `resume` goes on with the one that
+    was stopped there. ConfigError as for `train`.
     """
-    return await evaluate_in_loop(recipe, str(model), limit=limit, out=None if out is None else Path(out))
+    place = None if out is None else Path(out)
+    return await evaluate_in_loop(recipe, str(model), limit=limit, out=place, resume=resume)

@@ -18,18 +18,22 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.record import RecordError, from_record, read_records
-from rocstar.train import checkpoint
-from rocstar.train.config import ConfigError, Recipe, load_recipe
-from rocstar.train.determinism import deterministic_torch
-from rocstar.train.learner import Learner
+from rocstar.train.algorithm.advantages import Advantage
+from rocstar.train.groups.selection import Selection
+from rocstar.train.learner import checkpoint
+from rocstar.train.learner.determinism import deterministic_torch
+from rocstar.train.learner.learner import Learner
+from rocstar.train.learner.loss_stats import LossStats
+from rocstar.train.learner.model_io import load_model
+from rocstar.train.learner.model_size import row_cost
+from rocstar.train.learner.team import World, shard
+from rocstar.train.learner.update_metrics import update_metrics
 from rocstar.train.loop import loss_settings, pack_updates, stage_optimizer
-from rocstar.train.loss_stats import LossStats
-from rocstar.train.metrics import MetricsFileError, Row, read_metrics
-from rocstar.train.model_io import load_model
-from rocstar.train.run_directory import CONFIG, METRICS, config_of
-from rocstar.train.selection import Selection
-from rocstar.train.step_metrics import update_metrics
-from rocstar.train.team import World, shard
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.load import load_recipe
+from rocstar.train.record.metrics import MetricsFileError, Row, read_metrics
+from rocstar.train.record.run_directory import CONFIG, METRICS, config_of
 
 ALONE = World(rank=0, size=1)
 TOLERANCE = 1e-4
@@ -130,7 +134,7 @@ def _learn_again(
     for k, selection in selections.items():
         if _resets_optimizer(recipe, k):
             learner.use(stage_optimizer(recipe))
-        updates = pack_updates(selection, recipe, step=k)
+        updates = pack_updates(selection, recipe, step=k, cost=row_cost(model))
         stats = LossStats(is_paused=True, bad_steps=bad_steps)  # no batch, no update
         if updates:
             stats = learner.policy_step(updates, loss_settings(recipe), bad_steps)
@@ -167,10 +171,12 @@ def _recorded(run_dir: Path, step: int) -> Selection:
     return Selection(kept=kept, advantages=advantages, verdicts=[], groups_used=0, groups_no_signal=0)
 
 
-def _finite(advantage: Any) -> float:
-    if not isinstance(advantage, float) or not math.isfinite(advantage):
-        raise ValueError(f"a kept trajectory has advantage {advantage!r}")
-    return advantage
+def _finite(advantage: Any) -> Advantage:
+    """The advantage of a record: a number, or one per loss token."""
+    values = advantage if isinstance(advantage, list) else [advantage]
+    if not all(isinstance(value, float) and math.isfinite(value) for value in values):
+        raise ValueError(f"a kept trajectory has advantage {advantage!r:.100}")
+    return advantage if isinstance(advantage, list) else float(advantage)
 
 
 def _resets_optimizer(recipe: Recipe, step: int) -> bool:
@@ -182,5 +188,5 @@ def _resets_optimizer(recipe: Recipe, step: int) -> bool:
 
 
 def _first_steps(recipe: Recipe) -> Sequence[int]:
-    """The run's step count at the begin of each stage."""
+    """The run's step count at the beginning of each stage."""
     return [sum(stage.steps for stage in recipe.stages[:k]) for k in range(len(recipe.stages))]

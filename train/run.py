@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from rocstar.engine.rollout import Agent
+from rocstar.engine.nodes.nodes import Nodes
+from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Task
-from rocstar.train.config import Recipe
-from rocstar.train.console import Console
-from rocstar.train.metrics import MetricsWriter
-from rocstar.train.team import LearnerTeam
-from rocstar.train.time_budget import TimeBudget
-from rocstar.train.trackers import Tracker
-
-
-class Publisher(Protocol):
-    """Where the learner's weights go after an update."""
-
-    @property
-    def version(self) -> int:
-        """Of the weights that are served now; 0 before the first update."""
-        ...
-
-    def updating(self) -> AbstractAsyncContextManager[None]:
-        """Entered before a batch is learned, left after it is published: nobody sees weights in between."""
-        ...
-
-    async def publish(self, version: int) -> None:
-        """Serve the learner's present weights as `version`. ValueError unless it is above the one now."""
-        ...
-
-
-Measure = Callable[[], dict[str, float]]
-"""Metrics of an engine for the step that ends now."""
-
-
-def nothing_measured() -> dict[str, float]:
-    return {}
+from rocstar.train.learner.checkpoint_writer import Order
+from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.record.callbacks import Listeners
+from rocstar.train.record.metrics import MetricsWriter
+from rocstar.train.record.time_budget import TimeBudget
+from rocstar.train.serving.base import Measure, Publisher, nothing_measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +24,18 @@ class Live:
     """What a run needs to roll out. A run that learns from records has none."""
 
     agent: Agent
-    heldout: list[Task]
+    heldout: Mapping[str, list[Task]]
+    """Of each set of the evaluation, by its label."""
+    given: list[Task] = field(default_factory=list)
+    """What the recipe gives to learn from, held-out tasks among it."""
     measure: Measure = nothing_measured
+    nodes: Nodes | None = None
+    """Those that roll out, where there are several."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """Everything a training run holds. Built in main.py; changed by loop.py and stages.py only."""
+    """Everything a training run holds. Built in main.py; changed by loop.py and during_training.py only."""
 
     recipe: Recipe
     directory: Path
@@ -64,8 +45,7 @@ class Run:
     decode: Callable[[tuple[int, ...]], str]
     """Text of token ids, for records and for people."""
     metrics: MetricsWriter
-    console: Console
-    trackers: list[Tracker]
+    listeners: Listeners
     budget: TimeBudget
     step: int = 0
     """RL steps done."""
@@ -73,10 +53,9 @@ class Run:
     """Ids the difficulty filters removed so far."""
     bad_steps: int = 0
     """Steps in a row whose mismatch was beyond the off-policy gate's bounds."""
+    saving: Order | None = None
+    """The checkpoint of which the listeners were not told yet that it is whole."""
 
     def log(self, metrics: dict[str, float], *, stage: str, phase: Any) -> None:
-        """One row everywhere it is looked at."""
-        row = self.metrics.write(metrics, step=self.step, stage=stage, phase=phase)
-        self.console.step(row)
-        for tracker in self.trackers:
-            tracker.log(self.step, metrics)
+        """Write one row, and tell of it."""
+        self.listeners.row(self.metrics.write(metrics, step=self.step, stage=stage, phase=phase))

@@ -5,11 +5,11 @@
 
 In this order, and a failure of 1 or 2 ends the run before anything is timed:
 
-    1 check     every launch config against float64 over the pairwise grid of `rocstar.kernels.testing`
+    1 check     every launch config against the definition in float64 over the grid of cases.py
     2 races     the same input again and again: all outputs equal bit for bit
     3 ceilings  bytes per second of a copy, FLOP per second of the head's GEMM, on this device
-    4 logits    the kernel alone, forward and with gradient, per config and per share of masked rows
-    5 linear    fused_linear_grpo at the shapes of a 14B and a 0.5B head, per chunk size
+    4 logits    the kernels alone, forward and with gradient, per config
+    5 linear    linear_loss at the shapes of a 14B and a 0.5B head, per chunk size
     6 peers     the same loss by naive torch, compiled torch, and Liger's chunked GRPO where it is installed
 
 Floors: 2 bytes per logit forward and 6 with gradient (read; read and write), 6NDV FLOP for the whole head.
@@ -34,14 +34,14 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from gpu.ways import SPEC, peer_ways, through_logits
+from gpu.cases import GRADIENT_TOLERANCE, Case, RowLossOp, Rows, check, grid
+from gpu.ways import peer_ways, through_logits
 from sandbox_bench.report import ROOT, bar, finish
 
 from rocstar.kernels import torch_ops
 from rocstar.kernels.configs import CANDIDATES, TABLE, LaunchConfig, arch_of
-from rocstar.kernels.grpo import CHUNK_ROWS_GPU, fused_linear_grpo
-from rocstar.kernels.testing import GRADIENT_TOLERANCE, Case, TokenLoss, check, pairwise_grid
-from rocstar.kernels.tokens import LossSpec, Tokens, TokenStats
+from rocstar.kernels.linear_loss import CHUNK_ROWS_GPU, linear_loss
+from rocstar.kernels.row_loss import RowLoss
 
 RACE_REPEATS = 20
 
@@ -127,14 +127,14 @@ def launch_configs(plan: Plan) -> list[LaunchConfig]:
     return list(dict.fromkeys([*table, *CANDIDATES[arch]])) if plan.on_gpu else []
 
 
-def token_losses(plan: Plan) -> dict[str, TokenLoss]:
+def row_losses(plan: Plan) -> dict[str, RowLossOp]:
     """The implementation under test, once per launch config."""
     if not plan.on_gpu:
-        return {"torch": torch_ops.token_loss_}
+        return {"torch": torch_ops.row_loss_}
     from rocstar.kernels import triton_ops
 
     return {
-        f"{config.block}/{config.num_warps}": functools.partial(triton_ops.token_loss_, config=config)
+        f"{config.block}/{config.num_warps}": functools.partial(triton_ops.row_loss_, config=config)
         for config in launch_configs(plan)
     }
 
@@ -142,13 +142,10 @@ def token_losses(plan: Plan) -> dict[str, TokenLoss]:
 def check_everything(plan: Plan) -> dict[str, Any]:
     """Raises AssertionError at the first number that is off."""
     worst: dict[str, float] = {}
-    cases = [
-        *pairwise_grid(),
-        Case(vocabulary=plan.vocabulary, dtype=plan.dtype, entropy_coef=0.01, num_rows=64),
-    ]
-    for token_loss_ in token_losses(plan).values():
+    cases = [*grid(), Case(vocabulary=plan.vocabulary, dtype=plan.dtype, num_rows=64)]
+    for row_loss_ in row_losses(plan).values():
         for case in cases:
-            found = check(token_loss_, case, device=plan.device, tolerance=GRADIENT_TOLERANCE)
+            found = check(row_loss_, case, device=plan.device, tolerance=GRADIENT_TOLERANCE)
             for name, error in found.items():
                 key = f"{str(case.dtype).removeprefix('torch.')} {name}"
                 worst[key] = max(worst.get(key, 0.0), error)
@@ -156,9 +153,9 @@ def check_everything(plan: Plan) -> dict[str, Any]:
 
 
 def check_linear(plan: Plan) -> dict[str, float]:
-    """fused_linear_grpo in the type of the benchmark against float64 autograd through all logits."""
-    hidden, weight, tokens = inputs(plan, rows=200, size=64, vocabulary=1000, masked=0.4)
-    loss = fused_linear_grpo(hidden, weight, tokens, SPEC, chunk_rows=64).loss
+    """linear_loss in the type of the benchmark against float64 autograd through all logits."""
+    hidden, weight, tokens = inputs(plan, rows=200, size=64, vocabulary=1000)
+    loss, _ = linear_loss(hidden, weight, tokens.ids_N, tokens.loss_of, chunk_rows=64)
     got = torch.autograd.grad(loss, (hidden, weight))
     wide = [tensor.detach().double().requires_grad_(True) for tensor in (hidden, weight)]
     wanted = torch.autograd.grad(through_logits(*wide, tokens), wide)
@@ -167,23 +164,20 @@ def check_linear(plan: Plan) -> dict[str, float]:
         for name, a, b in zip(("hidden", "weight"), got, wanted, strict=True)
     }
     if max(errors.values()) > 2e-2:  # bfloat16 logits: the naive path in bfloat16 is as far off
-        raise AssertionError(f"fused_linear_grpo is off: {errors}")
+        raise AssertionError(f"linear_loss is off: {errors}")
     return errors
 
 
 def count_races(plan: Plan) -> dict[str, int]:
     """Runs whose outputs differ in a bit from those of the first run, by what ran."""
     found = {}
-    for name, token_loss_ in token_losses(plan).items():
-        case = Case(vocabulary=plan.vocabulary, dtype=plan.dtype, entropy_coef=0.01, num_rows=512)
-        logits, tokens, spec = case.build(plan.device)
+    for name, row_loss_ in row_losses(plan).items():
+        logits, tokens = Case(vocabulary=plan.vocabulary, dtype=plan.dtype, num_rows=512).build(plan.device)
 
-        def once(
-            run: TokenLoss = token_loss_, x: Tensor = logits, t: Tokens = tokens, s: LossSpec = spec
-        ) -> list[Tensor]:
+        def once(run: RowLossOp = row_loss_, x: Tensor = logits, t: Rows = tokens) -> list[Tensor]:
             own = x.clone()
-            stats = run(own, t, s, grad=True)
-            return [own, *(getattr(stats, field) for field in TokenStats.__slots__)]
+            found = run(own, t.ids_N, t.loss_of, temperature=1.0, grad=True)
+            return [own, *(getattr(found, field) for field in RowLoss.__slots__)]
 
         found[f"kernel {name}"] = differing(once, RACE_REPEATS if plan.on_gpu else 2)
     hidden, weight, tokens = inputs(plan, rows=plan.rows, size=plan.heads["0.5B"], vocabulary=plan.vocabulary)
@@ -211,26 +205,24 @@ def bits(tensor: Tensor) -> Tensor:
 # ---- what runs ----
 
 
-def inputs(
-    plan: Plan, *, rows: int, size: int, vocabulary: int, masked: float = 0.0
-) -> tuple[Tensor, Tensor, Tokens]:
+def inputs(plan: Plan, *, rows: int, size: int, vocabulary: int) -> tuple[Tensor, Tensor, Rows]:
     generator = torch.Generator(plan.device).manual_seed(7)
     options: dict[str, Any] = {"generator": generator, "device": plan.device}
     hidden = torch.randn(rows, size, **options).to(plan.dtype).requires_grad_(True)
     weight = (torch.randn(vocabulary, size, **options) / size**0.5).to(plan.dtype).requires_grad_(True)
-    tokens = Tokens(
+    tokens = Rows(
         ids_N=torch.randint(0, vocabulary, (rows,), **options),
-        weights_N=(torch.rand(rows, **options) >= masked).float() / rows,
+        weights_N=torch.full((rows,), 1 / rows, device=plan.device),
         advantages_N=torch.randn(rows, **options),
     )
     return hidden, weight, tokens
 
 
 def forward_backward(
-    plan: Plan, hidden: Tensor, weight: Tensor, tokens: Tokens, chunk_rows: int | None = None
+    plan: Plan, hidden: Tensor, weight: Tensor, tokens: Rows, chunk_rows: int | None = None
 ) -> list[Tensor]:
-    result = fused_linear_grpo(hidden, weight, tokens, SPEC, chunk_rows=chunk_rows)
-    return [*torch.autograd.grad(result.loss, (hidden, weight)), result.loss.detach()]
+    loss, _ = linear_loss(hidden, weight, tokens.ids_N, tokens.loss_of, chunk_rows=chunk_rows)
+    return [*torch.autograd.grad(loss, (hidden, weight)), loss.detach()]
 
 
 # ---- 3 to 6: how fast ----
@@ -255,18 +247,17 @@ def logits_kernel(plan: Plan, bytes_per_s: float) -> list[dict[str, Any]]:
     generator = torch.Generator(plan.device).manual_seed(1)
     shape = (plan.kernel_rows, plan.vocabulary)
     logits = torch.randn(shape, generator=generator, device=plan.device).to(plan.dtype)
-    for name, token_loss_ in token_losses(plan).items():
-        for grad, masked in ((False, 0.0), (True, 0.0), (True, 0.3), (True, 0.6)):
+    _, _, tokens = inputs(plan, rows=plan.kernel_rows, size=1, vocabulary=plan.vocabulary)
+    for name, row_loss_ in row_losses(plan).items():
+        for grad in (False, True):
             if plan.out_of_time(10):
-                return [*rows, {"left_out": f"{name} grad={grad} masked={masked} and what follows"}]
-            _, _, tokens = inputs(
-                plan, rows=plan.kernel_rows, size=1, vocabulary=plan.vocabulary, masked=masked
+                return [*rows, {"left_out": f"{name} grad={grad} and what follows"}]
+            run = functools.partial(
+                row_loss_, logits, tokens.ids_N, tokens.loss_of, temperature=1.0, grad=grad
             )
-            took = milliseconds(plan, lambda run=token_loss_, t=tokens, g=grad: run(logits, t, SPEC, grad=g))
-            live = float((tokens.weights_N != 0).float().mean())
-            per_logit = (6 if grad else 2) * live + (2 * (1 - live) if grad else 0)
-            floor = per_logit * logits.numel() / bytes_per_s * 1e3
-            row = {"config": name, "grad": grad, "masked": masked, "ms": took, "floor_ms": floor}
+            took = milliseconds(plan, run)
+            floor = (6 if grad else 2) * logits.numel() / bytes_per_s * 1e3
+            row = {"config": name, "grad": grad, "ms": took, "floor_ms": floor}
             rows.append(row | {"over_floor": took / floor})
     return rows
 
@@ -274,15 +265,14 @@ def logits_kernel(plan: Plan, bytes_per_s: float) -> list[dict[str, Any]]:
 def linear(plan: Plan, flop_per_s: dict[str, float]) -> list[dict[str, Any]]:
     rows = []
     for name, size in plan.heads.items():
-        for masked, chunk in [*((0.0, chunk) for chunk in plan.chunks), (0.5, plan.chunks[-1])]:
+        given = inputs(plan, rows=plan.rows, size=size, vocabulary=plan.vocabulary)
+        for chunk in plan.chunks:
             if plan.out_of_time(15):
-                return [*rows, {"left_out": f"{name} chunk={chunk} masked={masked} and what follows"}]
-            given = inputs(plan, rows=plan.rows, size=size, vocabulary=plan.vocabulary, masked=masked)
+                return [*rows, {"left_out": f"{name} chunk={chunk} and what follows"}]
             run = functools.partial(forward_backward, plan, *given, chunk)
             took = milliseconds(plan, run)
-            live = int((given[2].weights_N != 0).sum())
-            floor = 6 * live * size * plan.vocabulary / flop_per_s[name] * 1e3
-            row = {"head": name, "chunk": chunk, "masked": masked, "ms": took, "floor_ms": floor}
+            floor = 6 * plan.rows * size * plan.vocabulary / flop_per_s[name] * 1e3
+            row = {"head": name, "chunk": chunk, "ms": took, "floor_ms": floor}
             rows.append(row | {"over_floor": took / floor, "peak_bytes": peak_bytes(plan, run)})
     return rows
 
@@ -315,7 +305,7 @@ def bars(plan: Plan, result: dict[str, Any]) -> list[dict[str, Any]]:
     if not plan.on_gpu:
         return []
     found = []
-    kernel = [r for r in result["logits"] if r.get("grad") and r.get("masked") == 0.0]
+    kernel = [r for r in result["logits"] if r.get("grad")]
     if kernel:
         found.append(bar("kernel over its floor", min(r["over_floor"] for r in kernel), 1.25, at_most=True))
     at_14b = [r for r in result["linear"] if r.get("head") == "14B" and r.get("chunk") == CHUNK_ROWS_GPU]

@@ -12,10 +12,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rocstar.kernels.tokens import LossSpec, Tokens
-from rocstar.train.algorithm.loss import logprobs_and_entropy, policy_loss
+from rocstar.train.algorithm.loss import logprobs_and_entropy
 
-SPEC = LossSpec(temperature=1.0)
+from .cases import Rows
+
+CLIP_LOW, CLIP_HIGH = 0.2, 0.28
 
 
 def peer_ways(*, on_gpu: bool) -> dict[str, Callable[..., list[Tensor]]]:
@@ -32,13 +33,13 @@ def peer_ways(*, on_gpu: bool) -> dict[str, Callable[..., list[Tensor]]]:
     return ways
 
 
-def liger(h: Tensor, w: Tensor, t: Tokens, *, chunk_size: int, is_compiled: bool) -> list[Tensor]:
+def liger(h: Tensor, w: Tensor, t: Rows, *, chunk_size: int, is_compiled: bool) -> list[Tensor]:
     """Liger's chunked GRPO: 16 sequences of N / 16 rows, one advantage per sequence."""
     from liger_kernel.chunked_loss import LigerFusedLinearGRPOLoss
 
     loss = LigerFusedLinearGRPOLoss(
-        beta=0.0, use_ref_model=False, epsilon_low=SPEC.clip_low, epsilon_high=SPEC.clip_high,
-        loss_type="dapo", temperature=SPEC.temperature, chunk_size=chunk_size, compiled=is_compiled,
+        beta=0.0, use_ref_model=False, epsilon_low=CLIP_LOW, epsilon_high=CLIP_HIGH,
+        loss_type="dapo", temperature=1.0, chunk_size=chunk_size, compiled=is_compiled,
     )  # fmt: skip
     sequences = 16
     result = loss(
@@ -49,23 +50,21 @@ def liger(h: Tensor, w: Tensor, t: Tokens, *, chunk_size: int, is_compiled: bool
     return list(torch.autograd.grad(value, (h, w)))
 
 
-def through_logits(hidden: Tensor, weight: Tensor, tokens: Tokens) -> Tensor:
+def through_logits(hidden: Tensor, weight: Tensor, tokens: Rows) -> Tensor:
     """The loss by log_softmax and autograd, over all rows."""
-    logprobs, _ = logprobs_and_entropy(hidden @ weight.T, tokens.ids_N, SPEC.temperature)
-    given = {"advantages_T": tokens.advantages_N, "weights_T": tokens.weights_N}
-    given = {name: tensor.to(logprobs.dtype) for name, tensor in given.items()}
-    return policy_loss(logprobs, old_logprobs_T=None, **given).loss
+    logprobs, _ = logprobs_and_entropy(hidden @ weight.T, tokens.ids_N, 1.0)
+    return tokens.loss_of(logprobs, slice(None)).sum()
 
 
-def naive(hidden: Tensor, weight: Tensor, tokens: Tokens) -> list[Tensor]:
+def naive(hidden: Tensor, weight: Tensor, tokens: Rows) -> list[Tensor]:
     return list(torch.autograd.grad(through_logits(hidden, weight, tokens), (hidden, weight)))
 
 
-def compilable_loss(hidden: Tensor, weight: Tensor, tokens: Tokens) -> Tensor:
+def compilable_loss(hidden: Tensor, weight: Tensor, tokens: Rows) -> Tensor:
     """The same without the checks that look at values, which a compiler cannot follow."""
-    log_p = torch.log_softmax((hidden @ weight.T).float() / SPEC.temperature, dim=-1)
+    log_p = torch.log_softmax((hidden @ weight.T).float(), dim=-1)
     logprobs = log_p.gather(-1, tokens.ids_N[:, None])[:, 0]
     ratio = (logprobs - logprobs.detach()).exp()
-    clipped = ratio.clamp(1 - SPEC.clip_low, 1 + SPEC.clip_high)
+    clipped = ratio.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH)
     a = tokens.advantages_N
     return -(tokens.weights_N * torch.minimum(ratio * a, clipped * a)).sum()

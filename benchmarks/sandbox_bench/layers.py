@@ -13,7 +13,7 @@ from sandbox_bench.stats import median
 
 from rocstar.sandbox import proctree
 from rocstar.sandbox.bench import table
-from rocstar.sandbox.pool import LAYERS, SandboxPool
+from rocstar.sandbox.pool.pool import LAYERS, SandboxPool
 from rocstar.sandbox.types import ExecRequest
 
 CALLS = 512

@@ -3,12 +3,12 @@
     raw output of a child -> head + marker + tail -> valid UTF-8 -> frame | stream | wire.PythonReader
 
 Written as one would who had no C++: slices, `bytes.decode`, `struct` and nothing per byte. The marker is
-that of csrc/capture.cpp, so that both sides' answers can be compared.
+that of csrc/sandbox/capture.cpp, so that both sides' answers can be compared.
 """
 
 from __future__ import annotations
 
-from rocstar.sandbox import wire
+from rocstar.sandbox.pool import wire
 
 
 def cut_head(data: bytes) -> bytes:

@@ -16,7 +16,7 @@ from sandbox_bench.stats import latency_ms, median
 
 from rocstar.sandbox import proctree
 from rocstar.sandbox.bench import table
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import Session
 
 BAR_MS = 0.2

@@ -17,12 +17,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from trl_bench import tool
 
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Sandbox, SandboxError, Status
 from rocstar.train import cli
 from rocstar.train import main as training
-from rocstar.train.config import Recipe
-from rocstar.train.reward import VERIFIER_FLAVOUR
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.tasks.reward import VERIFIER_FLAVOUR
 
 
 class BareSandbox:

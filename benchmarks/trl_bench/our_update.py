@@ -20,10 +20,10 @@ from trl_bench import rows
 from trl_bench.wire import Stopwatch, answer, question
 
 from rocstar.train.algorithm.off_policy import Correction
-from rocstar.train.batch import pack, policy_examples
-from rocstar.train.learner import Learner, LossSettings
-from rocstar.train.model_io import load_model
-from rocstar.train.optim import OptimSpec
+from rocstar.train.learner.batch import pack, policy_examples
+from rocstar.train.learner.learner import Learner, LossSettings
+from rocstar.train.learner.model_io import load_model
+from rocstar.train.learner.optim import OptimSpec
 
 SETTINGS = LossSettings(temperature=1.0, clip_low=0.2, clip_high=0.28, correction=Correction.none)
 

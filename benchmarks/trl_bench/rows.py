@@ -28,7 +28,8 @@ from rocstar.engine.types import (
     Turn,
     VersionSpan,
 )
-from rocstar.train.algorithm.advantage import group_advantages, has_no_signal
+from rocstar.train.algorithm.advantages import has_no_signal
+from rocstar.train.algorithm.advantages.grpo import group_advantages
 
 PARTS = ((Origin.prompt, 32), (Origin.policy, 32), (Origin.tool, 48), (Origin.policy, 16))
 """The segments of a row of equal length: half of what comes behind the prompt is tool output."""

@@ -67,7 +67,7 @@ class Parts:
 
 
 def tool_of(run: Run, parts: Parts) -> Callable[..., str]:
-    def python_code_with_standard_io(code: str, input: str = "") -> str:
+    def python_code_with_standard_io(code: str, input: str = "") -> str:  # noqa: A002 - the model is told it
         """Execute Python code.
 
         Args:

@@ -19,11 +19,18 @@ struct Model {
   std::string all;
 
   std::string text() const {
-    if (all.size() <= cap) return repair_utf8(all);
-    if (cap == 0) return {};
     const size_t tail_cap = cap / 2;
-    const std::string head(cut_utf8(std::string_view(all).substr(0, cap - tail_cap)));
-    const std::string tail(skip_partial_utf8(std::string_view(all).substr(all.size() - tail_cap)));
+    std::string_view start = all, end = all;
+    if (all.size() <= cap) {
+      if (repair_utf8(all).size() <= cap) return repair_utf8(all);
+    } else {
+      if (cap == 0) return {};
+      start = cut_utf8(std::string_view(all).substr(0, cap - tail_cap));
+      end = skip_partial_utf8(std::string_view(all).substr(all.size() - tail_cap));
+    }
+    const std::string head(fitting_prefix(start, cap - tail_cap));
+    if (all.size() <= cap) end.remove_prefix(head.size());
+    const std::string tail(fitting_suffix(end, tail_cap));
     const std::string missing = std::to_string(all.size() - head.size() - tail.size());
     return repair_utf8(head) + "\n... [" + missing + " bytes cut] ...\n" + repair_utf8(tail);
   }
@@ -69,6 +76,20 @@ void no_more_than_the_cap_is_kept() {
     CHECK(kept.total() == sent && kept.truncated());
     CHECK(static_cast<uint64_t>(std::count(text.begin(), text.end(), 'x')) == cap);
     CHECK(text.size() <= cap + 64);
+  }
+}
+
+// 50 MiB of 0xff on three streams once made an answer that no reader took.
+void what_is_shown_is_bounded_however_bad_the_bytes_are() {
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 2000; ++round) {
+    const size_t cap = random() % 200;
+    HeadTail kept(cap);
+    kept.append(random() % 2 ? std::string(random() % 300, '\xFF') : random_bytes(random, random() % 300));
+    const Shown shown = kept.shown();
+    CHECK(shown.text.size() <= cap + 40);
+    CHECK(shown.truncated == (shown.text.find("bytes cut") != std::string::npos) || cap == 0);
+    CHECK(repair_utf8(shown.text) == shown.text);
   }
 }
 
@@ -118,6 +139,7 @@ void an_empty_pipe_is_not_its_end() {
 int main() {
   head_and_tail_are_those_of_a_model_that_keeps_everything();
   no_more_than_the_cap_is_kept();
+  what_is_shown_is_bounded_however_bad_the_bytes_are();
   a_pipe_is_read_to_its_end_and_closed();
   one_reading_takes_all_that_a_pipe_holds();
   an_empty_pipe_is_not_its_end();

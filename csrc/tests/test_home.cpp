@@ -57,14 +57,6 @@ void everything_is_removed_and_no_link_followed() {
   CHECK(fs::exists(elsewhere / "kept"));
 }
 
-size_t entries_of(int directory) {
-  size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : fs::directory_iterator("/proc/self/fd/" + std::to_string(directory))) {
-    ++count;
-  }
-  return count;
-}
-
 // Not as root, whom no mode stops: what a program has locked away is removed all the same.
 void locked_directories_are_removed_too() {
   const Place place;
@@ -89,24 +81,48 @@ HomeOptions options_in(const std::string& parent) {
   return {.base = make_scratch_base(parent), .readable_paths = {"/usr"}, .landlock = true};
 }
 
-void a_slot_is_empty_again_when_its_last_owner_lets_go() {
+std::string path_of(const Home& home) { return fs::read_symlink("/proc/self/fd/" + std::to_string(home.directory())); }
+
+ino_t inode_of(const std::string& path) {
+  struct stat info{};
+  CHECK(stat(path.c_str(), &info) == 0);
+  return info.st_ino;
+}
+
+void a_slot_is_gone_when_its_last_owner_lets_go() {
   const Place place;
   {
     Homes homes(options_in(place.path()));
     std::shared_ptr<Home> first = homes.take();
-    const std::shared_ptr<Home> branch = first, second = homes.take();
+    std::shared_ptr<Home> branch = first, second = homes.take();
     CHECK(first->directory() >= 0 && first->directory() != second->directory());
-    const int directory = first->directory();
+    const std::string path = path_of(*first);
     CHECK(first->may_create(64));
-    CHECK(mkdirat(directory, "made", 0700) == 0);
+    CHECK(mkdirat(first->directory(), "made", 0700) == 0);
     first.reset();
-    CHECK(entries_of(directory) == 1);  // the branch is still there
-    const_cast<std::shared_ptr<Home>&>(branch).reset();
-    CHECK(entries_of(directory) == 0);
-    const std::shared_ptr<Home> next = homes.take();
-    CHECK(next->directory() == directory);
+    CHECK(fs::exists(path + "/made"));  // the branch is still there
+    branch.reset();
+    CHECK(!fs::exists(path));
   }
   CHECK(fs::is_empty(place.path()));
+}
+
+// A directory's places of entries count what was ever in it: the next owner would read how much that was.
+void nobody_gets_a_directory_in_which_something_was() {
+  const Place place;
+  Homes homes(options_in(place.path()));
+  std::shared_ptr<Home> home = homes.take();
+  const ino_t clean = inode_of(path_of(*home));
+  const std::string name = path_of(*home);
+  home.reset();
+  home = homes.take();
+  CHECK(inode_of(path_of(*home)) == clean);                               // nothing was made there
+  CHECK(path_of(*home) != name);                                          // but its name may have been told
+  const UniqueFd held(open(path_of(*home).c_str(), O_PATH | O_CLOEXEC));  // its number is not given again meanwhile
+  CHECK(home->may_create(1) && mkdirat(home->directory(), "made", 0700) == 0);
+  home->clear();
+  home.reset();
+  CHECK(inode_of(path_of(*homes.take())) != clean);
 }
 
 // Files that are gone count too: an open one takes its space still, and looking for the rest would take time.
@@ -169,7 +185,8 @@ int main() {
   a_dead_owners_directory_is_removed_by_the_next();
   each_slot_has_a_uid_of_its_own();
   if (landlock_abi() == 0) return 0;
-  a_slot_is_empty_again_when_its_last_owner_lets_go();
+  a_slot_is_gone_when_its_last_owner_lets_go();
+  nobody_gets_a_directory_in_which_something_was();
   only_so_many_are_created_in_all();
   without_a_base_there_is_no_scratch();
 }

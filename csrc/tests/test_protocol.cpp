@@ -191,6 +191,28 @@ void a_status_follows_from_what_the_parent_knows() {
   }
 }
 
+// Whoever was killed for want of memory before it had its own has not failed.
+void a_kill_below_ones_own_limit_is_nobodys_verdict() {
+  const Limits limits{.memory_bytes = 100};
+  Outcome outcome{.signaled = true, .code = SIGKILL, .flags = Outcome::kMemoryKilled, .peak_bytes = 99};
+  CHECK(killed_below_limit(outcome, limits));
+  outcome.peak_bytes = 100;
+  CHECK(!killed_below_limit(outcome, limits));
+  outcome.flags = 0;
+  outcome.peak_bytes = 0;
+  CHECK(!killed_below_limit(outcome, limits));
+}
+
+// Its reader would take a longer one for an error of the line, and end with everything that it holds.
+void a_result_that_fits_no_frame_is_a_failure() {
+  std::string bytes;
+  append_result(bytes, {.id = 7, .out = std::string(kMaxFrameBytes, 'x')}, Status::kOk);
+  FrameReader reader;
+  reader.feed(bytes);
+  const auto frame = reader.next();
+  CHECK(frame && frame->type == FrameType::kFailed && frame->payload[8] == static_cast<char>(Failure::kTooLarge));
+}
+
 }  // namespace
 
 int main() {
@@ -198,6 +220,8 @@ int main() {
   every_cut_of_a_request_is_refused();
   lengths_that_lie_are_refused();
   results_come_back_as_they_were();
+  a_kill_below_ones_own_limit_is_nobodys_verdict();
+  a_result_that_fits_no_frame_is_a_failure();
   an_id_is_eight_bytes();
   frames_come_out_whole_whatever_the_pieces();
   an_impossible_length_is_refused_before_anything_is_kept_for_it();

@@ -2,7 +2,9 @@
 #include "seccomp.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <linux/sched.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -111,6 +113,39 @@ void a_session_may_be_branched_and_nothing_else() {
   CHECK(call(SYS_sendmsg, 99, 0, 0) == EPERM);                           // no descriptor leaves it
 }
 
+// Each of these told of other programs, or let one leave a word for the next.
+void nobody_learns_of_others() {
+  const long other = getppid();
+  for (const long number : {SYS_getpgid, SYS_getsid}) CHECK(call(number, 0) == 0 && call(number, other) == EPERM);
+  CHECK(call(SYS_getpriority, 0, 0) == 0 && call(SYS_getpriority, 0, other) == EPERM);
+  CHECK(call(SYS_sched_getaffinity, other, 0, 0) == ENOSYS);
+  CHECK(call(SYS_capget, 0, 0) == EPERM);
+  static timespec now;
+  const long room = reinterpret_cast<long>(&now);
+  for (const long clock : {0L, 1L, 2L, 11L, -2L, -6L}) CHECK(call(SYS_clock_gettime, clock, room) == 0);
+  for (const long number : {SYS_clock_gettime, SYS_clock_getres, SYS_clock_nanosleep}) {
+    CHECK(call(number, static_cast<int>(~static_cast<unsigned>(other) << 3 | 2), room) == EINVAL);
+  }
+  static int word;
+  const long at = reinterpret_cast<long>(&word);
+  CHECK(call(SYS_futex, at, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1) == 0 && call(SYS_futex, at, FUTEX_WAKE, 1) == EPERM);
+  CHECK(call(SYS_futex, at, FUTEX_WAIT, 1) == EAGAIN && call(SYS_futex, at, FUTEX_REQUEUE, 1) == EPERM);
+  CHECK(call(SYS_madvise, 0, 0, MADV_DONTNEED) == 0 && call(SYS_madvise, 0, 0, MADV_MERGEABLE) == EINVAL);
+  CHECK(call(SYS_fadvise64, 99, 0, 0, POSIX_FADV_DONTNEED) == 0);  // it looks at nothing
+  CHECK(call(SYS_fstatfs, 0, room) == EACCES);
+}
+
+void an_open_file_keeps_no_word() {
+  CHECK(outcome([] { return fcntl(2, F_SETFL, O_NONBLOCK); }) == 0);
+  for (const int flag : {O_APPEND, O_DIRECT, O_ASYNC}) {
+    CHECK(outcome([=] { return fcntl(2, F_SETFL, flag); }) == EPERM);
+  }
+  struct flock lock{.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = 5, .l_len = 1, .l_pid = 0};
+  // On a descriptor that nothing can be locked through: it is answered without being looked at.
+  CHECK(outcome([&] { return fcntl(99, F_SETLK, &lock); }) == (policy.scratch ? 0 : EPERM));
+  CHECK(outcome([&] { return fcntl(99, F_GETLK, &lock); }) == EPERM);
+}
+
 void there_are_no_descendants() {
   CHECK(call(SYS_clone, SIGCHLD) == EPERM);
   CHECK(call(SYS_clone, CLONE_VM | CLONE_VFORK | SIGCHLD) == EPERM);
@@ -204,6 +239,8 @@ int main() {
   for (const PolicyOptions& each : {kPlain, kScratch, kSession}) {
     policy = each;
     everyday_calls_work();
+    nobody_learns_of_others();
+    an_open_file_keeps_no_word();
     there_are_no_descendants();
     if (!each.session) signals_reach_oneself_only();
     sockets_are_pairs_of_streams();

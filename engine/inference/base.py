@@ -6,10 +6,13 @@ All log-probs are fp32 `log_softmax(logits / T)[token]` (contract 1).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rocstar.engine.inference.weights import WeightSource
 
 
 class StopReason(StrEnum):
@@ -41,7 +44,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """One completion: `ids` with the stop token included, one log-prob per id.
+    """One completion: `ids` with the stop token included, one log-prob per id; NaN where the engine has none.
 
     `version_spans`: (start, end, version) over `ids`. `cached_tokens`: prompt tokens whose KV was reused.
     """
@@ -86,18 +89,53 @@ class Inference(Protocol):
 
     def load(self) -> KvLoad: ...
 
-    async def publish(self, version: int, source: Any = None) -> None:
-        """Make `source` (weights or where they lie) serve every token from now on, as `version`."""
+    async def publish(self, version: int, source: WeightSource | None = None) -> None:
+        """Make `source` serve every token from now on, as `version`; None: the learner's own tensors."""
         ...
 
     async def abort(self, request_id: str) -> None:
-        """Stop the request if it runs; it answers with what it has, finish = aborted."""
-        ...
+        """Stop the request if it runs; it answers with what it has, finish = aborted.
+
+        An engine whose requests are short may let them end: what derives from this does nothing.
+        """
+        return
 
     def join(self, request_ids: Sequence[str]) -> None:
         """These trajectories are about to start. An engine in lockstep waits for all of them."""
-        ...
+        return
+
+    def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
+        """Before a trajectory's first request: call `granted`, on the event loop, when that gets its place.
+
+        The trajectory's clock starts then (contract 16). An engine that holds requests back until it has room
+        calls it when it has, once or more; one that does not: what derives from this calls it at once.
+        `release` ends it.
+        """
+        granted()
 
     def release(self, request_id: str) -> None:
         """The trajectory is over: its KV may go."""
+        return
+
+
+class EngineTimes(Protocol):
+    """What timing and staleness need to know of an engine."""
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that it serves now."""
         ...
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds of decoding so far."""
+        ...
+
+    @property
+    def starved_s(self) -> float:
+        """Seconds of decoding so far while a request found no room in its KV cache."""
+        ...
+
+
+class RolloutEngine(Inference, EngineTimes, Protocol):
+    """What a run wants of an engine."""

@@ -2,25 +2,25 @@
 
 Who waits: `generate` for one HTTP answer. Token ids go in and come out where the endpoint can (vLLM:
 `return_token_ids`); where it gives text alone (llama.cpp) the text is encoded again, which need not give the
-ids that were sampled. So only the former, at T = 1, may be learned from: `purpose` says which is wanted, and
-an endpoint that cannot serve it is refused at the start, with the reason.
+ids that were sampled. So only the former, at T = 1, have log-probs, and can be learned from.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import aiohttp
 
 from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling, StopReason
-
-Purpose = Literal["rollout", "evaluate"]
+from rocstar.engine.inference.busy import BusyClock
+from rocstar.engine.inference.weights import WeightSource
 
 
 class Codec(Protocol):
@@ -39,11 +39,20 @@ class _Live:
 
 
 class OpenAIEndpoint:
-    """Invariant: with purpose = "rollout" every answer has the sampled ids, and log_softmax(logits)[id] of
-    each; with "evaluate" log-probs are NaN, so that nothing learned from them could go unnoticed.
+    """Implements `RolloutEngine`.
 
-    url: up to and with /v1. model: as /v1/models names it. kv_tokens: what `load` reports as capacity, as the
-    API does not tell. codec: needed where the endpoint gives no ids. headers: an Authorization, say.
+    Invariant: a log-prob is log_softmax(logits)[id] of the id that was sampled at T = 1, and NaN wherever
+    that is not known, so that nothing learned from it could go unnoticed.
+
+    Args:
+        url: of the endpoint, up to and with /v1.
+        model: as /v1/models names it.
+        vocab_size: ids are below it.
+        kv_tokens: what `load` reports as capacity, for the API does not tell.
+        max_requests: asked at a time; more wait.
+        timeout_s: for the first answer, which shows what the endpoint gives.
+        codec: the tokenizer, needed where the endpoint gives no ids.
+        headers: sent with every request, an Authorization, say.
     """
 
     def __init__(
@@ -51,7 +60,6 @@ class OpenAIEndpoint:
         url: str,
         *,
         model: str,
-        purpose: Purpose,
         vocab_size: int,
         kv_tokens: int = 1 << 20,
         max_requests: int = 256,
@@ -59,14 +67,24 @@ class OpenAIEndpoint:
         codec: Codec | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
-        self.url, self.purpose = url.rstrip("/"), purpose
-        self.gives_ids = False
+        self.url, self.version = url.rstrip("/"), 0
+        self.gives_ids = self.gives_logprobs = False
         self._model, self._vocab_size, self._kv_tokens = model, vocab_size, kv_tokens
         self._timeout_s, self._codec, self._headers = timeout_s, codec, headers or {}
         self._room = asyncio.Semaphore(max_requests)
         self._max_requests = max_requests
         self._session: aiohttp.ClientSession | None = None
         self._live: dict[str, _Live] = {}
+        self._granting: dict[str, Callable[[], None]] = {}
+        self._busy = BusyClock()
+
+    @property
+    def busy_s(self) -> float:
+        return self._busy.busy_s
+
+    @property
+    def starved_s(self) -> float:
+        return self._busy.starved_s
 
     async def __aenter__(self) -> OpenAIEndpoint:
         self._session = aiohttp.ClientSession(
@@ -97,11 +115,7 @@ class OpenAIEndpoint:
                     raise
                 choice = {}  # an endpoint that takes no ids for a prompt
         self.gives_ids = isinstance(choice.get("token_ids"), list)
-        if self.purpose == "rollout" and not (self.gives_ids and _logprobs(choice) is not None):
-            raise _unfit(
-                f"{self.url} returns no token ids or log-probs, which learning needs",
-                'use it for evaluation alone (purpose "evaluate"), or serve the model with vLLM or SGLang',
-            )
+        self.gives_logprobs = self.gives_ids and _logprobs(choice) is not None
         if not self.gives_ids and self._codec is None:
             raise _unfit(f"{self.url} speaks text alone", "give the model's tokenizer as codec")
 
@@ -116,20 +130,17 @@ class OpenAIEndpoint:
         request_id: str,
         deadline: float | None,
     ) -> Generation:
-        """As the protocol. An aborted answer is empty: the API returns nothing of what was begun."""
+        """Generate as the protocol says. An aborted answer is empty: the API returns nothing of it."""
         if not ids or max_new_tokens < 1 or request_id in self._live:
             raise InferenceError("bad_request", f"{len(ids)} ids, {max_new_tokens} new", retryable=False)
         if min(ids) < 0 or max(ids) >= self._vocab_size:
             raise InferenceError("bad_token", f"an id lies outside [0, {self._vocab_size})", retryable=False)
-        if self.purpose == "rollout" and sampling.temperature != 1.0:
-            raise _unfit(
-                f"log-probs of this API are of log_softmax(logits), not of logits / {sampling.temperature}",
-                "roll out at temperature 1.0, or use SGLang",
-            )
         live = self._live[request_id] = _Live(len(ids))
         body = self._body(ids, max_new_tokens, stop_ids, sampling.temperature, seed, as_ids=self.gives_ids)
         try:
-            async with asyncio.timeout_at(deadline), self._room:
+            async with asyncio.timeout_at(deadline), self._room_for():
+                if (granted := self._granting.pop(request_id, None)) is not None:
+                    granted()
                 if live.aborted:
                     return _generation((), (), StopReason.aborted)
                 live.call = asyncio.create_task(self._post(body))
@@ -141,7 +152,19 @@ class OpenAIEndpoint:
             if live.call is not None:
                 live.call.cancel()
             del self._live[request_id]
-        return self._read(choice, max_new_tokens, stop_ids)
+        # The API's log-probs are of log_softmax(logits), whatever the temperature.
+        return self._read(choice, max_new_tokens, stop_ids, scored=sampling.temperature == 1.0)
+
+    @contextlib.asynccontextmanager
+    async def _room_for(self) -> AsyncIterator[None]:
+        """A place among those that are asked at a time."""
+        with self._busy.asking():
+            with self._busy.starving():
+                await self._room.acquire()
+            try:
+                yield
+            finally:
+                self._room.release()
 
     def _body(
         self, ids: list[int], n: int, stop_ids: frozenset[int], temperature: float, seed: int, *, as_ids: bool
@@ -166,7 +189,9 @@ class OpenAIEndpoint:
         stops = [self._codec.decode([token]) for token in sorted(stop_ids)]
         return body | {"prompt": self._codec.decode(ids), "stop": stops}
 
-    def _read(self, choice: dict[str, Any], asked: int, stop_ids: frozenset[int]) -> Generation:
+    def _read(
+        self, choice: dict[str, Any], asked: int, stop_ids: frozenset[int], *, scored: bool
+    ) -> Generation:
         try:
             finish = StopReason.length if choice["finish_reason"] == "length" else StopReason.stop
             if not self.gives_ids:
@@ -179,12 +204,12 @@ class OpenAIEndpoint:
             ids = choice["token_ids"]
             if not ids or (ids[-1] in stop_ids) != (finish is StopReason.stop) or len(ids) > asked:
                 raise ValueError(f"finish {choice['finish_reason']!r} with {len(ids)} of {asked} ids")
-            scored = _logprobs(choice)
-            if self.purpose == "evaluate":
+            if not (scored and self.gives_logprobs):
                 return _generation(ids, [math.nan] * len(ids), finish)
-            if scored is None or len(scored) != len(ids):
+            logprobs = _logprobs(choice)
+            if logprobs is None or len(logprobs) != len(ids):
                 raise ValueError(f"{len(ids)} ids without a log-prob each")
-            return _generation(ids, scored, finish)
+            return _generation(ids, logprobs, finish)
         except (KeyError, TypeError, ValueError) as error:
             raise InferenceError("bad_reply", f"{error}; {str(choice)[:300]}", retryable=True) from error
 
@@ -193,7 +218,7 @@ class OpenAIEndpoint:
         running = sum(live.call is not None for live in self._live.values())
         return KvLoad(total=self._kv_tokens, used=used, running=running, waiting=len(self._live) - running)
 
-    async def publish(self, version: int, source: Any = None) -> None:
+    async def publish(self, version: int, source: WeightSource | None = None) -> None:
         raise InferenceError("frozen", f"{self.url} serves weights that are not ours", retryable=False)
 
     async def abort(self, request_id: str) -> None:
@@ -206,7 +231,11 @@ class OpenAIEndpoint:
     def join(self, request_ids: Sequence[str]) -> None:
         """Nothing to wait for."""
 
+    def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
+        self._granting[request_id] = granted
+
     def release(self, request_id: str) -> None:
+        self._granting.pop(request_id, None)
         live = self._live.get(request_id)
         if live is not None and live.call is not None:
             live.aborted = True

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 import aiohttp
 
 from rocstar.engine.inference.base import KvLoad
-from rocstar.engine.nodes.node import GroupOrder, NodeError
-from rocstar.engine.nodes.wire import WireError, decode_group, encode_order
+from rocstar.engine.nodes.node import GroupOrder, NodeError, NodeLoad
+from rocstar.engine.nodes.wire import NodeWireError, decode_group, encode_order
 from rocstar.engine.types import Group
 
 MAX_ANSWER_BYTES = 1 << 30
@@ -30,14 +30,15 @@ class HttpNode:
             body = encode_order(order, timeout_s=timeout_s)
             answer = await self._ask("POST", "/v1/groups", body)
             return await asyncio.to_thread(decode_group, answer, order)
-        except WireError as error:
+        except NodeWireError as error:
             raise NodeError(str(error)) from None
 
-    async def load(self) -> KvLoad:
+    async def load(self) -> NodeLoad:
         told = await self._ask("GET", "/v1/load", None)
         try:
             fields = json.loads(told)
-            return KvLoad(**{name: int(fields[name]) for name in ("total", "used", "running", "waiting")})
+            kv = KvLoad(**{name: int(fields[name]) for name in ("total", "used", "running", "waiting")})
+            return NodeLoad(kv=kv, granted=frozenset(map(str, fields["granted"])))
         except (ValueError, TypeError, KeyError) as error:
             raise NodeError(f"no load: {error!r}") from None
 

@@ -22,10 +22,11 @@ from dataclasses import dataclass, field
 
 PART = 4
 """Siblings that go to a node together. Whole groups of 32 leave eight nodes with unequal work, and steps are
-longer (docs/nodes.md has the figures). Within a node siblings lie in blocks of about that size anyway."""
+longer (docs/reference/nodes.md has the figures). Within a node siblings lie in blocks of about that size
+anyway."""
 FILL = 4.0
-"""Of a node's KV, granted by what trajectories will have grown to. What does not fit yet waits in the node's
-own scheduler, which knows best what comes next."""
+"""The share of a node's KV that is granted, by what trajectories will have grown to. What does not fit yet
+waits in the node's own scheduler, which knows best what comes next."""
 PRIOR_WEIGHT = 8.0
 """Imagined trajectories of full length behind a mean."""
 REMEMBERED = 1024
@@ -44,7 +45,7 @@ class GroupEntry:
 
     key: str
     number: int
-    """In the order of submission."""
+    """The place in the order of submission."""
     size: int
     limit_tokens: int
     away: bool

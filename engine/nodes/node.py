@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rocstar.engine.inference.base import KvLoad
-from rocstar.engine.rollout import RolloutLimits
+from rocstar.engine.rollout.rollout import RolloutLimits
 from rocstar.engine.types import Group, Task
 
 
@@ -39,6 +39,14 @@ class NodeError(Exception):
     """A node did not do what it was asked. The group it had is granted elsewhere."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLoad:
+    """How full a node's KV cache is, and the keys of the orders whose siblings all have a place there."""
+
+    kv: KvLoad
+    granted: frozenset[str] = frozenset()
+
+
 class Node(Protocol):
     """Another node that rolls out. Both calls raise NodeError or TimeoutError; the caller sets a deadline."""
 
@@ -46,7 +54,7 @@ class Node(Protocol):
     def name(self) -> str: ...
 
     async def roll_out(self, order: GroupOrder, *, timeout_s: float) -> Group:
-        """The group; cancelling the call ends it there too."""
+        """The group; cancelling the call ends it there too. timeout_s: from when all of it is granted."""
         ...
 
-    async def load(self) -> KvLoad: ...
+    async def load(self) -> NodeLoad: ...

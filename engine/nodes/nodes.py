@@ -4,10 +4,11 @@
                                  ^                        │ 500, gone, hung, silent, or all of them failed
                                  └──── the same part ─────┘
 
-Who waits: `roll_out` for its grant, then for the node that has it, at most the order's own time and GRACE_S
-twice; both are on the board of waits (waits.py). Nobody waits for a node that is silent: its groups are cut
-off and granted elsewhere, the same order under the same noise. Home is always up and has the last word: what
-it makes of a group is the group, and what it raises is raised.
+Who waits: `roll_out` for its grant, then for the node that has it: without limit until the node tells that
+all of the part has its places, then at most the order's own time and GRACE_S twice. Both are on the board
+of waits (waits.py). Nobody waits for a node that is silent: its groups are cut off and granted elsewhere,
+the same order under the same noise. Home is always up and has the last word: what it makes of a group is
+the group, and what it raises is raised.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rocstar.engine.inference.base import KvLoad
 from rocstar.engine.nodes.grants import Grants
 from rocstar.engine.nodes.node import GroupOrder, Node, NodeError
 from rocstar.engine.nodes.wire import can_travel
-from rocstar.engine.progress import rolled_out_elsewhere
+from rocstar.engine.progress.progress import rolled_out_elsewhere
 from rocstar.engine.types import Failed, Group
 from rocstar.engine.waits import waiting
 
@@ -32,7 +33,7 @@ HOME = "0"
 GRACE_S = 60.0
 """A group ends by the limits of its trajectories; a node that is so much later hangs."""
 FIRST_LOOK_S = 2.0
-"""For a node to say its load before the first groups of a step are granted."""
+"""The time a node has to say its load before the first groups of a step are granted."""
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 1.0, 60.0
 
 Home = Callable[[GroupOrder], Awaitable[Group]]
@@ -49,6 +50,24 @@ class NodeLimits:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
+class _Running:
+    """A request for a part, with what can cut it off. Its time runs from when it was told granted."""
+
+    cut: asyncio.Timeout
+    limit_s: float
+    has_begun: bool = False
+
+    def begin(self, now: float) -> None:
+        if not self.has_begun and not self.cut.expired():
+            self.has_begun = True
+            self.cut.reschedule(now + self.limit_s)
+
+    def end(self, now: float) -> None:
+        if not self.cut.expired():
+            self.cut.reschedule(now)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Remote:
     """Another node's place. `running` can cut off, by group, the requests that wait for it."""
 
@@ -56,7 +75,7 @@ class _Remote:
     heard_at: float
     rests_until: float = 0.0
     backoff_s: float = FIRST_BACKOFF_S
-    running: dict[str, asyncio.Timeout] = field(default_factory=dict)
+    running: dict[str, _Running] = field(default_factory=dict)
 
 
 class Nodes:
@@ -113,8 +132,13 @@ class Nodes:
     def num_up(self) -> int:
         return sum(node.is_up for node in self._grants.nodes.values())
 
+    @property
+    def total_tokens(self) -> int:
+        """KV capacity of the nodes that are up."""
+        return sum(node.total_tokens for node in self._grants.nodes.values() if node.is_up)
+
     def counts(self) -> dict[str, float]:
-        """As metric names, since the last call."""
+        """Counts since the last call, as metric names."""
         counts = {"nodes/up": float(self.num_up), "nodes/regranted": float(self._regranted)}
         for name in (HOME, *self._others):
             counts[f"nodes/groups/{name}"] = self._rolled_out[name]
@@ -180,13 +204,14 @@ class Nodes:
     async def _away(self, name: str, order: GroupOrder) -> Group | None:
         """None: the node failed it, and it waits for another."""
         remote, key, timeout_s = self._others[name], order.key, order.limits.timeout_s + GRACE_S
-        deadline = asyncio.get_running_loop().time() + timeout_s + GRACE_S  # the node's own passes first
         home_only = False
         try:
             async with (
-                asyncio.timeout(None) as remote.running[key],
-                waiting(f"group {key}", f"node {name}", kind="node", deadline=deadline),
+                asyncio.timeout(None) as cut,
+                waiting(f"group {key}", f"node {name}", kind="node", deadline=None, may_expire=True),
             ):
+                # The node's own limit passes first.
+                remote.running[key] = _Running(cut=cut, limit_s=timeout_s + GRACE_S)
                 group = await remote.node.roll_out(order, timeout_s=timeout_s)
             if not all(isinstance(t.outcome, Failed) for t in group.trajectories):
                 remote.backoff_s = FIRST_BACKOFF_S
@@ -199,7 +224,7 @@ class Nodes:
         except TimeoutError:
             why = "no answer in time"
         finally:
-            del remote.running[key]
+            remote.running.pop(key, None)
         self._regranted += 1
         self._grants.failed(key, home_only=home_only)
         # It rests until it tells its load again, longer with each failure in a row.
@@ -238,18 +263,19 @@ class Nodes:
             return
         remote.heard_at = loop.time()
         if remote.heard_at >= remote.rests_until:
-            self._grants.up(name, load.total)
+            self._grants.up(name, load.kv.total)
         if name in self._grants.nodes:
-            self._grants.seen(name, load.used)
+            self._grants.seen(name, load.kv.used)
+        for key in load.granted & remote.running.keys():
+            remote.running[key].begin(remote.heard_at)
         self._decide()
 
     def _cut_off(self, remote: _Remote, why: str) -> None:
         """Down, and its groups at once to others."""
         self._down(remote, why)
         now = asyncio.get_running_loop().time()
-        for cut in remote.running.values():
-            if not cut.expired():
-                cut.reschedule(now)
+        for running in remote.running.values():
+            running.end(now)
 
     def _down(self, remote: _Remote, why: str) -> None:
         name = remote.node.name

@@ -1,13 +1,13 @@
 """A node's own service: it rolls out the groups that another node grants it.
 
     POST /v1/groups  order --> run_group(agent under the order's limits) --> 200 the whole group
-    GET  /v1/load    KvLoad of the node's engine, groups in flight, policy version
+    GET  /v1/load    KvLoad of the node's engine, groups in flight, those granted whole, policy version
 
-Every request needs the run's token. Who waits: a request for its group, at most as long as the order says;
-nobody for a request. A caller that goes away takes its group with it, which is cancelled before it can be
-ordered again. What is refused: 401 another token, 400 no order, 408 and 413 a body that does not end or is
-too large, 409 a group that was ordered again since, or whose service ends, 429 too many groups, 504 the
-order's time has passed, 500 a bug, told on stderr too.
+Every request needs the run's token. Who waits: a request for its group, at most as long as the order says
+from when all its siblings have their places; nobody for a request. A caller that goes away takes its group
+with it, which is cancelled before it can be ordered again. What is refused: 401 another token, 400 no
+order, 408 and 413 a body that does not end or is too large, 409 a group that was ordered again since, or
+whose service ends, 429 too many groups, 504 the order's time has passed, 500 a bug, told on stderr too.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ import json
 import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 from aiohttp import web
 
-from rocstar.engine.group import run_group
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.nodes.node import GroupOrder
-from rocstar.engine.nodes.wire import WireError, decode_order, encode_group
-from rocstar.engine.rollout import Agent
+from rocstar.engine.nodes.wire import NodeWireError, decode_order, encode_group
+from rocstar.engine.rollout.group import run_group
+from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group
 
 MAX_BODY_BYTES = 16 << 20
-"""Of an order: a task."""
+"""The largest body of an order, which is a task."""
 BODY_TIMEOUT_S = 30.0
 MAX_GROUPS = 4096
 SHUTDOWN_S = 1.0
-"""For the last answers to leave; what then still runs is cancelled."""
+"""The time in which the last answers leave; what then still runs is cancelled."""
 JSON = "application/json"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -52,6 +53,8 @@ class NodeService:
     def __init__(self, agent: Agent, token: str, *, version: Callable[[], int] = lambda: 0) -> None:
         self._agent, self._token, self._version = agent, token, version
         self._running: dict[str, asyncio.Task[Group]] = {}
+        self._granted: set[str] = set()
+        """Those of which every sibling has its place: their time runs."""
         self.served = 0
         """Groups that were answered."""
         self.app = web.Application(
@@ -94,13 +97,13 @@ class NodeService:
             return _refusal(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s")
         try:
             order, timeout_s = decode_order(body)
-        except WireError as error:
+        except NodeWireError as error:
             return _refusal(400, str(error))
         if len(self._running) >= MAX_GROUPS:
             return _refusal(429, f"{MAX_GROUPS} groups are in flight here")
         try:
-            async with asyncio.timeout(timeout_s):
-                group = await self._roll_out(order)
+            async with asyncio.timeout(None) as limit:
+                group = await self._roll_out(order, partial(_run_out, limit, timeout_s))
         except TimeoutError:
             return _refusal(504, f"{order.key} was not done within {timeout_s:g} s")
         except _GivenUp:
@@ -108,21 +111,37 @@ class NodeService:
         self.served += 1
         return web.Response(body=await asyncio.to_thread(encode_group, group), content_type=JSON)
 
-    async def _roll_out(self, order: GroupOrder) -> Group:
-        """One at a time per name: an earlier one for the same group is ended first, for nobody reads it."""
+    async def _roll_out(self, order: GroupOrder, granted: Callable[[], None]) -> Group:
+        """One at a time per name: an earlier one for the same group is ended first, for nobody reads it.
+
+        granted: called when every sibling has its place.
+        """
         while (earlier := self._running.get(order.key)) is not None:
             earlier.cancel()
             await asyncio.wait([earlier])
         agent = dataclasses.replace(
             self._agent, limits=order.limits, sampling=Sampling(temperature=order.temperature)
         )
+        left = order.size
+
+        def one_granted() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                self._granted.add(order.key)
+                granted()
+
         work = run_group(
-            agent, order.task, size=order.size, seed=order.seed, step=order.step, first=order.first
+            agent,
+            order.task,
+            size=order.size,
+            seed=order.seed,
+            step=order.step,
+            first=order.first,
+            granted=one_granted,
         )
         running = self._running[order.key] = asyncio.create_task(work, name=f"group {order.key}")
-        running.add_done_callback(
-            lambda _: self._running.pop(order.key)
-        )  # before those who wait for it go on
+        running.add_done_callback(lambda _: self._forget(order.key))  # before those who wait for it go on
         try:
             await asyncio.wait([running])
         finally:
@@ -132,10 +151,21 @@ class NodeService:
             raise _GivenUp
         return running.result()
 
+    def _forget(self, key: str) -> None:
+        del self._running[key]
+        self._granted.discard(key)
+
     async def _load(self, request: web.Request) -> web.Response:
         load = dataclasses.asdict(self._agent.inference.load())
         told = {**load, "groups": len(self._running), "version": self._version()}
+        told["granted"] = sorted(self._granted)
         return web.Response(body=json.dumps(told).encode(), content_type=JSON)
+
+
+def _run_out(limit: asyncio.Timeout, seconds: float) -> None:
+    """`limit` passes in so many seconds."""
+    if not limit.expired():
+        limit.reschedule(asyncio.get_running_loop().time() + seconds)
 
 
 def _refusal(status: int, reason: str) -> web.Response:

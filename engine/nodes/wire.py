@@ -23,7 +23,7 @@ import numpy as np
 from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.plain_json import from_plain, to_plain
 from rocstar.engine.record import decode_outcome, decode_turn, encode_outcome, encode_turn
-from rocstar.engine.rollout import RolloutLimits
+from rocstar.engine.rollout.rollout import RolloutLimits
 from rocstar.engine.types import (
     FinishReason,
     Group,
@@ -35,10 +35,10 @@ from rocstar.engine.types import (
     VersionSpan,
 )
 
-VERSION = 3
+VERSION = 4
 
 
-class WireError(ValueError):
+class NodeWireError(ValueError):
     """Bytes that are no order or no group of that order; or a task that cannot travel."""
 
 
@@ -70,11 +70,19 @@ def _task_of(told: Any) -> Task:
 
 
 def encode_order(order: GroupOrder, *, timeout_s: float) -> bytes:
-    """`timeout_s`: what is left for it. WireError: the task's `meta` holds a value that JSON cannot carry."""
+    """The order as JSON.
+
+    Args:
+        order: what is ordered.
+        timeout_s: what is left for it.
+
+    Raises:
+        NodeWireError: the task's `meta` holds a value that JSON cannot carry.
+    """
     try:
         task = _plain_task(order.task)
     except TypeError as error:
-        raise WireError(f"task {order.task.id!r} cannot travel: {error}") from None
+        raise NodeWireError(f"task {order.task.id!r} cannot travel: {error}") from None
     return _dump({
         "v": VERSION,
         "task": task,
@@ -109,9 +117,9 @@ def decode_order(body: bytes) -> tuple[GroupOrder, float]:
         )
         timeout_s = _of(told["timeout_s"], float)
     except (KeyError, TypeError, ValueError) as error:
-        raise WireError(f"no order: {type(error).__name__}: {error}") from None
+        raise NodeWireError(f"no order: {type(error).__name__}: {error}") from None
     if order.size < 1 or order.first < 0 or not timeout_s > 0 or not order.temperature >= 0:
-        raise WireError(
+        raise NodeWireError(
             f"no order: {order.size} from {order.first}, {timeout_s} s, temperature {order.temperature}"
         )
     return order, timeout_s
@@ -126,10 +134,10 @@ def decode_group(body: bytes, order: GroupOrder) -> Group:
     try:
         trajectories = tuple(_trajectory_from(each, order) for each in told["trajectories"])
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise WireError(f"no group: {type(error).__name__}: {error}") from None
+        raise NodeWireError(f"no group: {type(error).__name__}: {error}") from None
     siblings = [t.key.sibling for t in trajectories]
     if siblings != list(range(order.first, order.first + order.size)):
-        raise WireError(f"{order.key}: siblings {siblings}, ordered were {order.size} from {order.first}")
+        raise NodeWireError(f"{order.key}: siblings {siblings}, ordered were {order.size} from {order.first}")
     return Group(task=order.task, trajectories=trajectories)
 
 
@@ -197,7 +205,7 @@ def _load(body: bytes) -> dict[str, Any]:
     try:
         told = json.loads(body)
     except (ValueError, RecursionError) as error:  # ValueError: not JSON, or not even text
-        raise WireError(f"not JSON: {error}") from None
+        raise NodeWireError(f"not JSON: {error}") from None
     if not isinstance(told, dict) or told.get("v") != VERSION:
-        raise WireError(f"not of version {VERSION}")
+        raise NodeWireError(f"not of version {VERSION}")
     return told

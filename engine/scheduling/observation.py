@@ -70,7 +70,7 @@ class ReplicaView(Protocol):
     def preemptions(self) -> int: ...
     @property
     def seen_used_tokens(self) -> int | None:
-        """By its own last report; None before the first."""
+        """Tokens in use by the replica's own last report; None before the first."""
         ...
 
     @property

@@ -209,7 +209,7 @@ def forecast_of_one(
     extra_tokens: int,
     request_tokens: float,
 ) -> Forecast:
-    """Of one trajectory: `extra_tokens` is what it takes beside its own tokens."""
+    """The forecast of one trajectory; `extra_tokens` is what it takes beside its own tokens."""
     ahead_K = ahead(bin_tokens)
     size_K = length + extra_tokens + ahead_K
     mean_K = going_on_K * size_K

@@ -44,7 +44,7 @@ def _counts() -> array[float]:
 
 
 @dataclass(slots=True)
-class _Group:
+class _GroupLengths:
     """Sums over the siblings that tell something: their weights, and weight times expected length."""
 
     weight: float = 0.0
@@ -61,7 +61,7 @@ class _Progress:
     group."""
 
     stage: int
-    group: _Group
+    group: _GroupLengths
     bin: int = 0
     curves: list[int] = field(default_factory=list)
     weight: float = 0.0
@@ -84,10 +84,10 @@ class LengthPredictor:
     """Another one: what `cell` and `work` say may have changed."""
     _stages: dict[str, int] = field(default_factory=dict)
     """The first curve of each stage: its own; those by level and turn follow."""
-    _groups: dict[str, _Group] = field(default_factory=dict)
+    _groups: dict[str, _GroupLengths] = field(default_factory=dict)
     _entered: array[float] = field(default_factory=_counts)
     _stopped: array[float] = field(default_factory=_counts)
-    """By cell: those that were last seen there, whether they ended, were dropped or still run."""
+    """Trajectories that were last seen in a cell, whether they ended, were dropped or still run."""
     _ended: array[float] = field(default_factory=_counts)
     _limit_bins: list[int] = field(default_factory=list)
     _progress: dict[str, _Progress] = field(default_factory=dict)
@@ -97,14 +97,14 @@ class LengthPredictor:
     _made: int = 0
     """How often they were."""
     _chances: Floats = field(default_factory=lambda: np.empty((0, 2 * NUM_BINS)))
-    """By cell: see chances_NK."""
+    """The chances of each cell, as chances_NK gives them."""
     _lengths: dict[int, list[float]] = field(default_factory=dict)
-    """By stage: the expected length of one that has reached bin b."""
+    """The expected length of a trajectory that has reached bin b, by stage."""
     _edges: dict[int, list[float]] = field(default_factory=dict)
-    """By stage: the expected lengths between which its levels lie."""
+    """The expected lengths between which the levels lie, by stage."""
     _steady: dict[int, Floats] = field(default_factory=dict)
     _shares: dict[int, list[float]] = field(default_factory=dict)
-    """By stage: the share that ends before bin b."""
+    """The share of trajectories that end before bin b, by stage."""
     _work: dict[int, float] = field(default_factory=dict)
     _peaks: dict[tuple[str, int], float] = field(default_factory=dict)
 
@@ -123,7 +123,7 @@ class LengthPredictor:
                 counts.extend([0.0] * (CURVES_PER_STAGE * NUM_BINS))
             self._due = 0
             self.version += 1
-        progress = _Progress(stage=self._stages[stage], group=self._groups.setdefault(group, _Group()))
+        progress = _Progress(stage=self._stages[stage], group=self._groups.setdefault(group, _GroupLengths()))
         self._progress[traj] = progress
         self._enter(progress, progress.stage)
 
@@ -137,7 +137,7 @@ class LengthPredictor:
         return curve
 
     def cell(self, traj: str, turns: int, length: int) -> int:
-        """Of the curve that it would enter now: the cell in which it is."""
+        """The cell of a trajectory on the curve that it would enter now."""
         at = length // self.bin_tokens
         return self._curve(self._progress[traj], turns) * NUM_BINS + (at if at < NUM_BINS else NUM_BINS - 1)
 
@@ -243,7 +243,7 @@ class LengthPredictor:
         turn_class = turns if turns < NUM_TURN_CLASSES else NUM_TURN_CLASSES - 1
         return stage + 1 + group.level * NUM_TURN_CLASSES + turn_class
 
-    def _expected(self, group: _Group, stage: int) -> float:
+    def _expected(self, group: _GroupLengths, stage: int) -> float:
         mean = self._lengths[stage][0]
         return (group.weighted_length + GROUP_PRIOR_WEIGHT * mean) / (group.weight + GROUP_PRIOR_WEIGHT)
 
@@ -345,7 +345,7 @@ def _hazard(ended_B: Floats, at_risk_B: Floats, prior_B: Floats, weight: float) 
 
 
 def _survival(hazard_B: Floats, limit_bin: int) -> Floats:
-    """From the chances to end in each bin; nobody passes the limit's."""
+    """The chances to reach each bin, from those to end in it; nobody passes the bin of the limit."""
     hazard_B = np.clip(hazard_B, 0.0, 1.0)
     hazard_B[..., limit_bin:] = 1.0
     survival_B = np.ones_like(hazard_B)

@@ -23,7 +23,7 @@ _NOWHERE = (_FIRST - 1, 0.0)
 
 
 @dataclass(slots=True)
-class _Group:
+class _WaitingGroup:
     """Siblings that wait for their first turn, in order of submission; `rank` = (bucket, rank in it)."""
 
     order: int
@@ -46,9 +46,9 @@ class WaitingQueue:
     version: int = 0
     """Another one: the heads may have changed."""
     _lost: dict[str, None] = field(default_factory=dict)
-    _groups: dict[str, _Group] = field(default_factory=dict)
+    _groups: dict[str, _WaitingGroup] = field(default_factory=dict)
     _heaps: dict[int, list[tuple[float, int, str]]] = field(default_factory=dict)
-    """By bucket, the lowest number first: (rank, order of submission, group)."""
+    """Entries (rank, order of submission, group) of each bucket, the lowest number first."""
 
     def add_lost(self, traj: str) -> None:
         self._lost[traj] = None
@@ -58,7 +58,7 @@ class WaitingQueue:
         key = self._key(turn)
         found = self._groups.get(key)
         if found is None:
-            found = _Group(order=turn.order, stage=turn.stage, started=not self.by_group)
+            found = _WaitingGroup(order=turn.order, stage=turn.stage, started=not self.by_group)
             self._groups[key] = found
         self.num_new += turn.traj not in found.trajs
         found.trajs[turn.traj] = None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rocstar.engine.scheduling.policies import POLICIES, PolicyFactory
 from rocstar.engine.sim.bound import lower_bound
 from rocstar.engine.sim.cost import Cluster, ReplicaModel
 from rocstar.engine.sim.outcome import Outcome
@@ -57,6 +58,7 @@ def advise(
     outcomes: Sequence[Outcome],
     history: Workload | None = None,
     on_run: Callable[[str], None] = lambda text: None,
+    policies: Mapping[str, PolicyFactory] = POLICIES,
 ) -> Advice:
     """Start from the best of `outcomes`, then vary one setting after the other; the plainer one wins ties."""
     best = min(outcomes, key=lambda o: o.makespan_s)
@@ -65,7 +67,8 @@ def advise(
     def measure(model: ReplicaModel) -> float:
         changed = replace(cluster, model=model)
         on_run(f"{best.policy}: {changed.model.max_running} running, {changed.model.kv_tokens:,} KV tokens")
-        return simulate(workload, changed, best.policy, history=history, bound=bound)[0].makespan_s
+        found, _ = simulate(workload, changed, best.policy, history=history, bound=bound, policies=policies)
+        return found.makespan_s
 
     model, seconds = cluster.model, best.makespan_s
     for batch in BATCHES:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import runpy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 
 from rocstar.engine.nodes.grants import FILL, PART
-from rocstar.engine.progress import Work, working
-from rocstar.engine.scheduling.policies import POLICIES
+from rocstar.engine.progress.progress import Work, working
+from rocstar.engine.progress.status import StatusLine
+from rocstar.engine.scheduling.policies import POLICIES, PolicyFactory
 from rocstar.engine.sim.advice import Advice, advise
 from rocstar.engine.sim.bound import LowerBound, lower_bound
 from rocstar.engine.sim.cost import MI300X_14B, MI300X_14B_KV_TOKENS, Cluster, CostModel, ReplicaModel
@@ -24,12 +26,11 @@ from rocstar.engine.sim.svg import makespan_bars, occupancy
 from rocstar.engine.sim.traces import TraceError, load_trace
 from rocstar.engine.sim.two_levels import Levels
 from rocstar.engine.sim.work import Workload
-from rocstar.engine.sim.workloads import RECIPES, earlier_step, generate
-from rocstar.engine.status import Status
+from rocstar.engine.sim.workloads import SHAPES, earlier_step, generate
 
 USAGE_ERROR, FAILED = 2, 1
 HOW_LONG = (
-    "All policies on a step of the default size take about a minute of one core; a terminal shows how far it "
+    "All policies on a step of the default size take up to a minute of one core; a terminal shows how far it "
     "is. Fewer --policies, or fewer --tasks on fewer --replicas, take less."
 )
 PICTURED = 3
@@ -59,9 +60,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("trace", nargs="?", type=Path, help="run directory or .jsonl file of trajectory records")
-    add("--workload", choices=list(RECIPES), help="a generated step instead of a trace")
+    add("--workload", choices=list(SHAPES), help="a generated step instead of a trace")
     add("--step", type=int, help="which step of the trace; default: the last")
     add("--policies", help=f"comma-separated; default all: {','.join(POLICIES)}")
+    text = "Python file whose POLICIES, by name, are simulated too, as benchmarks/scheduling/peers.py"
+    add("--peers", type=Path, metavar="FILE", help=text)
     add("--replicas", type=_positive, default=64, help="inference replicas (64)")
     add("--replicas-per-node", type=_positive, default=8, help="they share a node's tool workers (8)")
     text = "as several nodes do: each schedules its own replicas, and is granted siblings of a group"
@@ -73,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     text = f"KV pool of a replica in tokens ({MI300X_14B_KV_TOKENS}: 14B on one MI300X)"
     add("--kv-tokens", type=_positive, default=MI300X_14B_KV_TOKENS, help=text)
     add("--max-running", type=_positive, default=512, help="batch limit of a replica (512)")
-    add("--cost", type=Path, help="JSON file of cost coefficients (see docs/simulator.md)")
+    add("--cost", type=Path, help="JSON file of cost coefficients (see docs/reference/simulator.md)")
     add("--tasks", type=_positive, help="groups: generated (512), or drawn from the trace with replacement")
     add("--siblings", type=_positive, default=32, help="trajectories per generated group (32)")
     add("--limit-tokens", type=_positive, help="response limit of the trace; default: its longest response")
@@ -94,8 +97,8 @@ def _positive(text: str) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    policies = _policies(options.policies)
-    with Status():
+    policies = _policies(options.policies, _known(options.peers))
+    with StatusLine():
         found = _simulated(options, policies)
     if found.flights:
         _draw(options, found)
@@ -124,7 +127,7 @@ class _Found:
         return _facts(self.workload, self.cluster, self.bound)
 
 
-def _simulated(options: argparse.Namespace, policies: Sequence[str]) -> _Found:
+def _simulated(options: argparse.Namespace, policies: Mapping[str, PolicyFactory]) -> _Found:
     with working("the work of a step"):
         workload, history = _work(options)
     cluster = _cluster(options)
@@ -150,12 +153,13 @@ def _simulated(options: argparse.Namespace, policies: Sequence[str]) -> _Found:
                 bound=bound,
                 record=drawn,
                 two_levels=levels,
+                policies=policies,
                 on_left=_counting(work, k, len(policies)),
             )
             outcomes.append(outcome)
             if drawn:
                 flights.append((policy, flight))
-    advice = _advice(workload, cluster, outcomes, history) if options.advise else None
+    advice = _advice(workload, cluster, outcomes, history, policies) if options.advise else None
     return _Found(
         workload=workload, cluster=cluster, bound=bound, outcomes=outcomes, flights=flights, advice=advice
     )
@@ -171,22 +175,40 @@ def _counting(work: Work, run: int, runs: int) -> Callable[[int, int], None]:
 
 
 def _advice(
-    workload: Workload, cluster: Cluster, outcomes: Sequence[Outcome], history: Workload | None
+    workload: Workload,
+    cluster: Cluster,
+    outcomes: Sequence[Outcome],
+    history: Workload | None,
+    policies: Mapping[str, PolicyFactory],
 ) -> Advice:
     with working("settings") as work:
 
         def begin(text: str) -> None:
             work.what = text
 
-        return advise(workload, cluster, outcomes, history, begin)
+        return advise(workload, cluster, outcomes, history, begin, policies)
 
 
-def _policies(text: str | None) -> list[str]:
-    names = list(POLICIES) if text is None else text.split(",")
+def _known(peers: Path | None) -> Mapping[str, PolicyFactory]:
+    """The policies that may be asked for: those of recipes, and those of the file `peers`."""
+    if peers is None:
+        return POLICIES
+    try:
+        found = runpy.run_path(str(peers)).get("POLICIES")
+    except Exception as error:  # whatever a user's file raises
+        raise UsageError(f"--peers {peers}: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Mapping) or not all(callable(make) for make in found.values()):
+        raise UsageError(f"--peers {peers}: must define POLICIES, a dict from names to classes of policies")
+    return {**POLICIES, **found}
+
+
+def _policies(text: str | None, known: Mapping[str, PolicyFactory]) -> Mapping[str, PolicyFactory]:
+    """Those of `known` that `text` names, in its order; all without it."""
+    names = list(known) if text is None else text.split(",")
     for name in names:
-        if name not in POLICIES:
-            raise UsageError(f"--policies: no policy is called {name!r}; there are {', '.join(POLICIES)}")
-    return list(dict.fromkeys(names))
+        if name not in known:
+            raise UsageError(f"--policies: no policy is called {name!r}; there are {', '.join(known)}")
+    return {name: known[name] for name in names}
 
 
 def _work(options: argparse.Namespace) -> tuple[Workload, Workload | None]:

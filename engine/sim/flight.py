@@ -1,6 +1,6 @@
 """The event loop: the real scheduler on one side, replicas and tools made of arithmetic on the other.
 
-    workload ──Submitted, TurnReady──> Scheduler ──Grant, Drop──> Replica ──turn ended──> Scheduler
+    workload ──Submitted, TurnReady──> Scheduler ──Grant, Drop──> SimulatedReplica ──turn ended──> Scheduler
                     ^                                                           │
                     └────────── tool queue of the node, tool_s ─────────────────┘
 
@@ -33,7 +33,7 @@ from rocstar.engine.scheduling.events import (
 )
 from rocstar.engine.sim.cost import Cluster
 from rocstar.engine.sim.kv import Hold, Prompt
-from rocstar.engine.sim.replica import Replica, Request
+from rocstar.engine.sim.replica import SimulatedReplica, TurnRequest
 from rocstar.engine.sim.work import TrajectoryWork, Workload
 
 TOOL, FINISH, START, LOAD = range(4)
@@ -51,7 +51,7 @@ class SimulationError(RuntimeError):
 
 
 @dataclass(slots=True, eq=False)
-class Seat:
+class SimulatedTrajectory:
     """One trajectory on its way. `hold` is its KV at `home`."""
 
     index: int
@@ -61,13 +61,13 @@ class Seat:
     written: int = 0
     """Tokens behind the prompt."""
     seen: int = 0
-    home: Replica | None = None
+    home: SimulatedReplica | None = None
     hold: Hold | None = None
     left_s: float | None = None
 
 
 @dataclass(slots=True)
-class Sample:
+class FlightSample:
     """One replica at a boundary between forwards."""
 
     at_s: float
@@ -92,9 +92,9 @@ class Flight:
     """Keep a sample of every boundary."""
     on_left: Callable[[int, int], None] | None = None
     """Called with how many trajectories have left, of how many: progress."""
-    replicas: list[Replica] = field(init=False)
-    seats: list[Seat] = field(init=False)
-    samples: list[Sample] = field(init=False, default_factory=list)
+    replicas: list[SimulatedReplica] = field(init=False)
+    seats: list[SimulatedTrajectory] = field(init=False)
+    samples: list[FlightSample] = field(init=False, default_factory=list)
     makespan_s: float = field(init=False, default=0.0)
     migrations: int = field(init=False, default=0)
     tool_wait_s: float = field(init=False, default=0.0)
@@ -105,7 +105,7 @@ class Flight:
     _heap: list[tuple[float, int, int, int]] = field(init=False, default_factory=list)
     """(time, kind, trajectory or replica, version of the replica's plan)."""
     _versions: list[int] = field(init=False)
-    _by_name: dict[str, Seat] = field(init=False)
+    _by_name: dict[str, SimulatedTrajectory] = field(init=False)
     _groups: dict[str, int] = field(init=False, default_factory=dict)
     _workers: list[list[float]] = field(init=False)
     _left: int = field(init=False, default=0)
@@ -113,10 +113,11 @@ class Flight:
 
     def __post_init__(self) -> None:
         cluster = self.cluster
-        self.replicas = [Replica(index, cluster.model) for index in range(cluster.replicas)]
+        self.replicas = [SimulatedReplica(index, cluster.model) for index in range(cluster.replicas)]
         self._versions = [0] * cluster.replicas
         self.seats = [
-            Seat(index, work, work.prompt_tokens) for index, work in enumerate(self.workload.trajectories)
+            SimulatedTrajectory(index, work, work.prompt_tokens)
+            for index, work in enumerate(self.workload.trajectories)
         ]
         self._by_name = {seat.work.traj: seat for seat in self.seats}
         for seat in self.seats:
@@ -184,7 +185,7 @@ class Flight:
                 self._tell(event, now)
             self._push(now + self.load_period_s, LOAD, 0)
 
-    def _start(self, replica: Replica, now: float) -> None:
+    def _start(self, replica: SimulatedReplica, now: float) -> None:
         replica.pending = False
         if replica.until_s is not None:
             return
@@ -197,27 +198,31 @@ class Flight:
         if self.record:
             self._sample(replica, now)
 
-    def _schedule(self, replica: Replica) -> None:
+    def _schedule(self, replica: SimulatedReplica) -> None:
         assert replica.until_s is not None
         self._versions[replica.index] += 1
         self._push(replica.until_s, FINISH, replica.index, self._versions[replica.index])
 
-    def _sample(self, replica: Replica, now: float) -> None:
-        sample = Sample(now, replica.index, len(replica.running), len(replica.waiting), replica.pool.used)
+    def _sample(self, replica: SimulatedReplica, now: float) -> None:
+        sample = FlightSample(
+            now, replica.index, len(replica.running), len(replica.waiting), replica.pool.used
+        )
         self.samples.append(sample)
 
-    def _wake(self, replica: Replica, now: float) -> None:
+    def _wake(self, replica: SimulatedReplica, now: float) -> None:
         if not replica.pending:
             replica.pending = True
             self._push(now, START, replica.index)
 
-    def _finish(self, replica: Replica, now: float) -> None:
+    def _finish(self, replica: SimulatedReplica, now: float) -> None:
         ended = replica.finish(now)
         self._wake(replica, now)
         for request in ended:
             self._end_turn(self.seats[request.seat], request, replica, now)
 
-    def _end_turn(self, seat: Seat, request: Request, replica: Replica, now: float) -> None:
+    def _end_turn(
+        self, seat: SimulatedTrajectory, request: TurnRequest, replica: SimulatedReplica, now: float
+    ) -> None:
         turn = seat.work.turns[seat.turn]
         seat.turn += 1
         seat.seen = request.seen
@@ -234,7 +239,7 @@ class Flight:
         heapq.heapreplace(workers, begins + turn.tool_s)
         self._push(begins + turn.tool_s, TOOL, seat.index)
 
-    def _leave(self, seat: Seat, now: float) -> None:
+    def _leave(self, seat: SimulatedTrajectory, now: float) -> None:
         self._let_go(seat, now)
         seat.left_s = now
         self._left += 1
@@ -248,7 +253,7 @@ class Flight:
                     replica.pool.forget(prompt)
         self._tell(Left(traj=seat.work.traj), now)
 
-    def _let_go(self, seat: Seat, now: float) -> None:
+    def _let_go(self, seat: SimulatedTrajectory, now: float) -> None:
         if seat.home is not None and seat.hold is not None:
             seat.home.pool.release(seat.hold, now)
             if not self.cluster.model.share_prompts:
@@ -273,14 +278,14 @@ class Flight:
             case Refuse():
                 raise SimulationError(f"{command.traj}: {command.detail}")
 
-    def _grant(self, seat: Seat, replica: Replica, now: float) -> None:
+    def _grant(self, seat: SimulatedTrajectory, replica: SimulatedReplica, now: float) -> None:
         if seat.home is not replica:
             if seat.home is not None:
                 self.migrations += 1
             self._let_go(seat, now)
             seat.home, seat.hold = replica, Hold(self._prompt(seat, replica))
         assert seat.hold is not None
-        request = Request(
+        request = TurnRequest(
             seat=seat.index,
             hold=seat.hold,
             context=seat.context,
@@ -294,7 +299,7 @@ class Flight:
             else:
                 self._schedule(replica)
 
-    def _prompt(self, seat: Seat, replica: Replica) -> Prompt:
+    def _prompt(self, seat: SimulatedTrajectory, replica: SimulatedReplica) -> Prompt:
         if not self.cluster.model.share_prompts:
             return Prompt(seat.work.prompt_tokens)
         found = replica.prompts.get(seat.work.group)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from rocstar.engine.sim.outcome import Outcome
@@ -63,31 +63,20 @@ def html_page(
     title: str, facts: Sequence[str], outcomes: Sequence[Outcome], pictures: Sequence[Picture]
 ) -> str:
     """One self-contained page. Each picture is drawn for a screen and again for a phone."""
-    head = "".join(f"<th>{html.escape(h)}</th>" for h in HEADINGS)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells(o)) + "</tr>"
-        for o in sorted(outcomes, key=lambda o: o.makespan_s)
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # a table on a terminal needs none
+    from markupsafe import Markup
+
+    made = Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    lines = "".join(f"<p>{html.escape(fact)}</p>" for fact in facts)
-    drawn = "".join(
-        f'<div class="screen">{draw(width=WIDTH)}</div><div class="phone">{draw(width=NARROW)}</div>'
-        for draw in pictures
-    )
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}</title><style>"
-        "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;"
-        "color:#1c2430;background:#fff}table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
-        "h1,p{overflow-wrap:anywhere}"
-        "td,th{padding:.2rem .6rem;text-align:right;vertical-align:bottom;border-bottom:1px solid #e6e9ee}"
-        "td{white-space:nowrap}"
-        "td:first-child,th:first-child{text-align:left;position:sticky;left:0;background:#fff}"
-        "svg{display:block;width:100%;margin:1rem 0}.scroll{overflow-x:auto}.phone{display:none}"
-        "@media(max-width:600px){body{margin:1rem auto;padding:0 .75rem}h1{font-size:1.5rem}"
-        ".screen{display:none}.phone{display:block}}"
-        "@media(prefers-color-scheme:dark){body{color:#e8ebf0;background:#14181f}td,th{border-color:#2a313b}"
-        "td:first-child,th:first-child{background:#14181f}}"
-        f'</style><h1>{html.escape(title)}</h1>{lines}<div class="scroll"><table><tr>{head}</tr>{body}'
-        f"</table></div>{drawn}</html>\n"
+    return made.get_template("page.html").render(
+        title=title,
+        facts=facts,
+        headings=HEADINGS,
+        rows=[cells(o) for o in sorted(outcomes, key=lambda o: o.makespan_s)],
+        pictures=[(Markup(draw(width=WIDTH)), Markup(draw(width=NARROW))) for draw in pictures],
     )

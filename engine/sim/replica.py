@@ -24,7 +24,7 @@ INIT_RATIO, MIN_RATIO, RATIO_STEPS, RETRACT_STEPS = 0.7, 0.14, 600, 20
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class TurnRequest:
     """A granted turn. `context` = tokens before it; `produced` holds until it joins the running batch."""
 
     seat: int
@@ -65,7 +65,7 @@ class Totals:
 
 
 @dataclass(slots=True, eq=False)
-class Replica:
+class SimulatedReplica:
     """`start` begins the next forward or segment and says when it ends; `finish` takes in that it ended.
 
     Invariants: at most one forward is under way; free KV is never negative; a token is produced exactly once.
@@ -74,8 +74,8 @@ class Replica:
     index: int
     model: ReplicaModel
     pool: KvPool = field(init=False)
-    waiting: deque[Request] = field(init=False, default_factory=deque)
-    running: dict[int, Request] = field(init=False, default_factory=dict)
+    waiting: deque[TurnRequest] = field(init=False, default_factory=deque)
+    running: dict[int, TurnRequest] = field(init=False, default_factory=dict)
     prompts: dict[str, Prompt] = field(init=False, default_factory=dict)
     totals: Totals = field(init=False, default_factory=Totals)
     steps: int = field(init=False, default=0)
@@ -88,16 +88,16 @@ class Replica:
     """When the forward or segment under way ends; None when there is none."""
     pending: bool = field(init=False, default=False)
     """The host has a start on its list."""
-    retracted: list[Request] = field(init=False, default_factory=list)
+    retracted: list[TurnRequest] = field(init=False, default_factory=list)
     """Those of the last `start`, for the host to report."""
     _began_s: float = field(init=False, default=0.0)
     _segment: int = field(init=False, default=0)
-    _due: list[tuple[int, int, Request]] = field(init=False, default_factory=list)
-    _partial: Request | None = field(init=False, default=None)
-    _chunks: list[tuple[Request, int]] = field(init=False, default_factory=list)
+    _due: list[tuple[int, int, TurnRequest]] = field(init=False, default_factory=list)
+    _partial: TurnRequest | None = field(init=False, default=None)
+    _chunks: list[tuple[TurnRequest, int]] = field(init=False, default_factory=list)
     _rides: bool = field(init=False, default=False)
     """The running requests get a token from the prefill forward under way."""
-    _joining: list[Request] = field(init=False, default_factory=list)
+    _joining: list[TurnRequest] = field(init=False, default_factory=list)
     _reserve: Reserve = field(init=False)
     _order: int = field(init=False, default=0)
     _ratio: float = field(init=False, default=0.0)
@@ -109,12 +109,12 @@ class Replica:
         self._reset_ratio()
 
     def load(self) -> tuple[int, int, int]:
-        """As an engine reports it: tokens that cannot be evicted, requests running and waiting."""
+        """The load as an engine reports it: tokens that cannot be evicted, requests running and waiting."""
         return self.pool.used - self.pool.evictable, len(self.running), len(self.waiting)
 
     # ---- between forwards ----
 
-    def enqueue(self, request: Request, now: float) -> bool:
+    def enqueue(self, request: TurnRequest, now: float) -> bool:
         """A grant arrives. True if the segment under way ends earlier now (reschedule) or none is (start)."""
         self.waiting.append(request)
         if self.until_s is None:
@@ -150,7 +150,7 @@ class Replica:
         self.until_s = now + self.model.cost.decode_s(self._segment, batch, self.context)
         return True
 
-    def finish(self, now: float) -> list[Request]:
+    def finish(self, now: float) -> list[TurnRequest]:
         """The forward under way has ended; returns the requests whose turns ended with it."""
         assert self.until_s is not None
         self.until_s = None
@@ -179,7 +179,7 @@ class Replica:
     def _admit(self, now: float) -> None:
         """Fill one prefill forward: the chunk left from the last one, then the queue's head while it fits."""
         budget, reserved = self.model.chunk_tokens, 0
-        chunks: list[tuple[Request, int]] = []
+        chunks: list[tuple[TurnRequest, int]] = []
         if self._partial is not None:
             request, self._partial = self._partial, None
             budget -= self._chunk(request, budget, chunks)
@@ -207,7 +207,7 @@ class Replica:
                 reserved += self._clip(request)
         self._chunks = chunks
 
-    def _chunk(self, request: Request, budget: int, chunks: list[tuple[Request, int]]) -> int:
+    def _chunk(self, request: TurnRequest, budget: int, chunks: list[tuple[TurnRequest, int]]) -> int:
         left = request.context + request.produced - request.done
         if left > budget:
             self._partial = request
@@ -215,7 +215,7 @@ class Replica:
         chunks.append((request, tokens))
         return tokens
 
-    def _clip(self, request: Request) -> int:
+    def _clip(self, request: TurnRequest) -> int:
         return min(request.limit - request.produced, self.model.clip_tokens)
 
     def _prefill_duration(self) -> float:
@@ -227,10 +227,10 @@ class Replica:
             seconds += cost.request_s * batch + cost.context_token_s * self.context
         return seconds
 
-    def _end_prefill(self) -> list[Request]:
+    def _end_prefill(self) -> list[TurnRequest]:
         """Books of the chunks; a request whose last chunk this was has its next token and runs or ends."""
-        ended: list[Request] = []
-        joined: list[Request] = []
+        ended: list[TurnRequest] = []
+        joined: list[TurnRequest] = []
         self.totals.forwards += 1
         for request, tokens in self._chunks:
             self.totals.prefill_tokens += tokens
@@ -267,7 +267,7 @@ class Replica:
             victim = min(self.running.values(), key=lambda r: (self.steps - r.base, -r.context, -r.order))
             self._retract(victim)
 
-    def _retract(self, request: Request) -> None:
+    def _retract(self, request: TurnRequest) -> None:
         """Its turn's tokens go at once; its context is idle again, as old as its admission."""
         assert len(self.running) > 1, "the last request always fits: a pool holds the longest trajectory"
         del self.running[request.seat]
@@ -289,7 +289,7 @@ class Replica:
         self._ratio = min(1.0, (written + RETRACT_STEPS * len(self.running)) / limits)
         self._ratio_step = self.steps
 
-    def _end_decode(self, steps: int) -> list[Request]:
+    def _end_decode(self, steps: int) -> list[TurnRequest]:
         batch = len(self.running)
         self.totals.context_read += steps * self.context + batch * (steps * (steps - 1) // 2)
         self.totals.forwards += 0 if self._chunks else steps
@@ -297,7 +297,7 @@ class Replica:
         self.context += steps * batch
         self.pool.free -= steps * batch
         self.totals.decode_tokens += steps * batch
-        ended: list[Request] = []
+        ended: list[TurnRequest] = []
         while self._due and self._due[0][0] == self.steps:
             request = heapq.heappop(self._due)[2]
             del self.running[request.seat]

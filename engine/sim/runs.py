@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rocstar.engine.scheduler import Scheduler
+from rocstar.engine.fleet.scheduler import Scheduler
 from rocstar.engine.scheduling.observation import Policy
-from rocstar.engine.scheduling.policies import make_policy
+from rocstar.engine.scheduling.policies import POLICIES, PolicyFactory, make_policy
 from rocstar.engine.sim.bound import LowerBound, lower_bound
 from rocstar.engine.sim.cost import Cluster
 from rocstar.engine.sim.flight import Flight
@@ -27,20 +27,23 @@ def simulate(
     bound: LowerBound | None = None,
     record: bool = False,
     two_levels: Levels | None = None,
+    policies: Mapping[str, PolicyFactory] = POLICIES,
     on_left: Callable[[int, int], None] | None = None,
 ) -> tuple[Outcome, Flight]:
     """Run the step through a scheduler that has run `history` before: a step in the middle of training, not
     the first one. Ours knows the cluster's costs unless `tunables` say otherwise. ValueError for a policy or
     tunable that is none; SimulationError if the policy never lets the work end.
 
-    two_levels: one scheduler per node behind grants of parts of groups, instead of one over all replicas.
-    on_left: called with how many trajectories have left, of how many, those of `history` included.
+    Args:
+        two_levels: one scheduler per node behind grants of parts of groups, instead of one over all replicas.
+        policies: those that `policy` may name.
+        on_left: called with how many trajectories have left, of how many, those of `history` included.
     """
     told: dict[str, Any] = {**cluster.model.cost.in_context_tokens()} if policy == "predictive" else {}
     tunables = told | dict(tunables or {})
 
     def made() -> Policy:
-        return make_policy(policy, **tunables)
+        return make_policy(policy, policies, **tunables)
 
     if two_levels is None:
         scheduler: Scheduler | TwoLevels = Scheduler(made())

@@ -1,31 +1,19 @@
-"""The simulator's pictures as plain SVG text: makespan per policy, and replicas over time.
-
-Colours are CSS variables, so that one drawing serves a light and a dark page; each picture brings its sheet.
-"""
+"""The simulator's pictures: makespan per policy, and replicas over time. Each brings its style sheet."""
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 
-from rocstar.engine.scales import nice_ticks
+from rocstar.engine.charts import drawing, escape, nice_ticks
 from rocstar.engine.sim.cost import Cluster
-from rocstar.engine.sim.flight import Flight, Sample
+from rocstar.engine.sim.flight import Flight, FlightSample
 from rocstar.engine.sim.outcome import Outcome
 
 WIDTH, NARROW, ROW = 760, 360, 24
 """The second width is for a phone: there one user unit is about a pixel, so that its text can be read."""
 
 SHADES = 8
-STYLE = (
-    "svg{--paper:#ffffff;--ink:#1c2430;--soft:#5c6675;--line:#e6e9ee;--ours:#0072b2;--peer:#9aa2ad;"
-    "--bound:#d55e00;--heat:#0072b2}"
-    "@media(prefers-color-scheme:dark){svg{--paper:#14181f;--ink:#e8ebf0;--soft:#9aa4b2;--line:#2a313b;"
-    "--ours:#4ba3e3;--peer:#79828f;--bound:#f0803c;--heat:#4ba3e3}}"
-    "text{font:12px/1.3 system-ui,-apple-system,'Segoe UI',Roboto,Arial,sans-serif;fill:var(--ink)}"
-    ".soft{fill:var(--soft);font-size:11px}.title{font-size:14px;font-weight:600}"
-)
 
 
 def _margins(width: int) -> tuple[int, int]:
@@ -34,12 +22,8 @@ def _margins(width: int) -> tuple[int, int]:
 
 
 def _picture(title: str, width: int, height: float, body: str) -> str:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" role="img" '
-        f'aria-label="{html.escape(title)}"><style>{STYLE}</style>'
-        f'<rect width="{width}" height="{height:.0f}" rx="8" fill="var(--paper)"/>'
-        f'<text class="title" x="12" y="20">{html.escape(title)}</text>{body}</svg>'
-    )
+    head = f'<text class="title" x="12" y="20">{escape(title)}</text>'
+    return drawing(title, width, round(height), head + body, standalone=True)
 
 
 def makespan_bars(title: str, outcomes: Sequence[Outcome], *, width: int = WIDTH) -> str:
@@ -52,17 +36,17 @@ def makespan_bars(title: str, outcomes: Sequence[Outcome], *, width: int = WIDTH
     body = []
     for k, o in enumerate(ranked):
         y = 40 + ROW * k
-        colour = "--ours" if o.policy == "predictive" else "--peer"
+        colour = "--c0" if o.policy == "predictive" else "--c7"
         label = f"{o.makespan_s:,.0f} s, {o.ratio:.2f}x"
         body.append(
-            f'<text x="{left - 8}" y="{y + 15}" text-anchor="end">{html.escape(o.policy)}</text>'
+            f'<text x="{left - 8}" y="{y + 15}" text-anchor="end">{escape(o.policy)}</text>'
             f'<rect x="{left}" y="{y + 3}" width="{o.makespan_s * scale:.1f}" height="{ROW - 7}" rx="2" '
             f'fill="var({colour})"/>'
             f'<text x="{left + o.makespan_s * scale + 6:.1f}" y="{y + 15}">{label}</text>'
         )
     body.append(
-        f'<path d="M{x:.1f},36V{bottom}" stroke="var(--bound)" stroke-width="1.6" stroke-dasharray="4 3"/>'
-        f'<text class="soft" x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">'
+        f'<path d="M{x:.1f},36V{bottom}" stroke="var(--c1)" stroke-width="1.6" stroke-dasharray="4 3"/>'
+        f'<text class="tick" x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">'
         f"lower bound {bound:,.0f} s</text>"
     )
     return _picture(title, width, bottom + 26, "".join(body))
@@ -81,7 +65,9 @@ def occupancy(flights: Sequence[tuple[str, Flight]], title: str, *, width: int =
     y, body = 36.0, []
     for name, flight in flights:
         grid = occupancy_grid(flight.samples, flight.cluster, end, columns)
-        body.append(f'<text x="{left - 8}" y="{y + rows * row / 2 + 4:.1f}" text-anchor="end">{name}</text>')
+        body.append(
+            f'<text x="{left - 8}" y="{y + rows * row / 2 + 4:.1f}" text-anchor="end">{escape(name)}</text>'
+        )
         body.append(
             f'<rect x="{left}" y="{y:.1f}" width="{inner}" height="{rows * row:.1f}" fill="var(--line)"/>'
         )
@@ -91,7 +77,7 @@ def occupancy(flights: Sequence[tuple[str, Flight]], title: str, *, width: int =
         x = left + inner * tick / end
         if tick <= end:
             body.append(
-                f'<text class="soft" x="{x:.1f}" y="{y + 8:.1f}" text-anchor="middle">{tick:,.12g} s</text>'
+                f'<text class="tick" x="{x:.1f}" y="{y + 8:.1f}" text-anchor="middle">{tick:,.12g} s</text>'
             )
     return _picture(title, width, y + 18, "".join(body))
 
@@ -110,14 +96,14 @@ def _shades(grid: Sequence[Sequence[float]], left: float, y: float, width: float
                 )
                 start = k
     return [
-        f'<path d="{"".join(parts)}" fill="var(--heat)" opacity="{shade / SHADES:g}"/>'
+        f'<path d="{"".join(parts)}" fill="var(--c0)" opacity="{shade / SHADES:g}"/>'
         for shade, parts in sorted(paths.items())
         if shade
     ]
 
 
 def occupancy_grid(
-    samples: Sequence[Sample], cluster: Cluster, end_s: float, columns: int
+    samples: Sequence[FlightSample], cluster: Cluster, end_s: float, columns: int
 ) -> list[list[float]]:
     """[replica][column]: share of the pool in use, the last sample before the column's end."""
     grid = [[0.0] * columns for _ in range(cluster.replicas)]

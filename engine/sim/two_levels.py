@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from rocstar.engine.fleet.scheduler import Scheduler
 from rocstar.engine.nodes.grants import FILL, PART, Grants
-from rocstar.engine.scheduler import Scheduler
 from rocstar.engine.scheduling.events import (
     Command,
     Event,
@@ -32,7 +32,7 @@ from rocstar.engine.scheduling.observation import Policy
 
 
 @dataclass(slots=True, eq=False)
-class _Group:
+class _GrantedPart:
     """`told` is what its node has not been told yet; `tokens` are of the trajectories that have left."""
 
     size: int
@@ -69,10 +69,10 @@ class TwoLevels:
         self._num_seen: Counter[str] = Counter()
         self._nodes: list[Scheduler] = []
         self._pools: list[dict[int, int]] = []
-        """By node and replica: tokens of the pool, and, below, in use as last reported."""
+        """Tokens of the pool by node and replica, and, below, those in use as last reported."""
         self._used: list[dict[int, int]] = []
         self._grants: Grants | None = None
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, _GrantedPart] = {}
         self._group_of: dict[str, str] = {}
         self._context: dict[str, int] = {}
 
@@ -122,7 +122,7 @@ class TwoLevels:
         group = self._groups.get(name)
         if group is None:
             size = min(self._levels.part, self._sizes[event.group] - sibling)
-            group = self._groups[name] = _Group(size=size, limit_tokens=event.max_tokens)
+            group = self._groups[name] = _GrantedPart(size=size, limit_tokens=event.max_tokens)
             self._grants.submit(name, size=size, limit_tokens=group.limit_tokens)
         self._group_of[event.traj] = name
         self._context[event.traj] = event.prompt_tokens
@@ -146,7 +146,7 @@ class TwoLevels:
                 out += self._granted()
         return out
 
-    def _pass(self, group: _Group, event: Event) -> list[Command]:
+    def _pass(self, group: _GrantedPart, event: Event) -> list[Command]:
         if group.node is None:
             group.told.append(event)
             return []

@@ -21,7 +21,7 @@ from rocstar.engine.sim.work import TrajectoryWork, TurnWork, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class Shape:
     """Medians in tokens and seconds; spreads are standard deviations of the logarithm."""
 
     limit_tokens: int
@@ -37,8 +37,8 @@ class Recipe:
     prompt_median_tokens: float = 600.0
 
 
-RECIPES: Mapping[str, Recipe] = {
-    "paper": Recipe(
+SHAPES: Mapping[str, Shape] = {
+    "paper": Shape(
         limit_tokens=12288,
         median_tokens=5300.0,
         task_spread=0.55,
@@ -50,7 +50,7 @@ RECIPES: Mapping[str, Recipe] = {
         tool_limit_s=4.0,
         result_median_tokens=80.0,
     ),
-    "short-tail": Recipe(
+    "short-tail": Shape(
         limit_tokens=8192,
         median_tokens=4000.0,
         task_spread=0.12,
@@ -62,7 +62,7 @@ RECIPES: Mapping[str, Recipe] = {
         tool_limit_s=4.0,
         result_median_tokens=80.0,
     ),
-    "tool-heavy": Recipe(
+    "tool-heavy": Shape(
         limit_tokens=12288,
         median_tokens=4500.0,
         task_spread=0.45,
@@ -81,7 +81,7 @@ KV_SCALES: Mapping[str, float] = {"tight": 0.25, "normal": 1.0, "loose": 4.0}
 
 def generate(name: str, *, tasks: int = 512, siblings: int = 32, seed: int = 0) -> Workload:
     """The named workload. The same arguments give the same one; siblings follow each other in groups."""
-    recipe = RECIPES[name]
+    recipe = SHAPES[name]
     rng = np.random.default_rng([seed, sum(name.encode())])
     trajectories: list[TrajectoryWork] = []
     for task in range(tasks):
@@ -107,7 +107,7 @@ def earlier_step(name: str, tasks: int, siblings: int, seed: int) -> Workload:
     return generate(name, tasks=max(1, tasks // 2), siblings=siblings, seed=seed + 1000)
 
 
-def _turns(recipe: Recipe, length: float, rng: np.random.Generator) -> tuple[TurnWork, ...]:
+def _turns(recipe: Shape, length: float, rng: np.random.Generator) -> tuple[TurnWork, ...]:
     """Turns of uneven lengths that sum to `length` with the tools' results, cut at the limit."""
     pull = (length / recipe.median_tokens) ** 0.5
     calls = int(

@@ -1,6 +1,6 @@
 """The fabric as a caller sees it: a BatchSandbox whose programs run on any node that has a worker.
 
-    run, run_batch -> Ledger -> Sender.write -- entries --> calls stream per flavour ==> workers
+    run, run_batch -> CallLedger -> Sender.write -- entries --> calls stream per flavour ==> workers
           ^             |  ^                                                               |
           |             |  +--- Receiver.audit: is every entry still there? lease, live workers
           +-- settle ---+------ Receiver.read <-- answers --- reply stream of this client <+
@@ -23,16 +23,16 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from rocstar.sandbox.child.flavours import FLAVOURS
+from rocstar.sandbox.child.scan import flavour_for
 from rocstar.sandbox.fabric.client_commands import ClientCommands
 from rocstar.sandbox.fabric.errors import deadline_error, full_error, no_worker_error, unknown_flavour_error
-from rocstar.sandbox.fabric.ledger import Ledger
+from rocstar.sandbox.fabric.ledger import CallLedger
 from rocstar.sandbox.fabric.link import PREFIX, REDIS_ERRORS, Keys, Link, unique_name
 from rocstar.sandbox.fabric.receiver import Receiver
 from rocstar.sandbox.fabric.sender import Sender
 from rocstar.sandbox.fabric.wire import Outcome
 from rocstar.sandbox.fabric.workers import WorkerInfo
-from rocstar.sandbox.flavours import FLAVOURS
-from rocstar.sandbox.scan import flavour_for
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
 COUNTERS = (
@@ -59,12 +59,16 @@ CLOSE_TIMEOUT_S = 1.0
 class RedisFabric:
     """Runs programs on the workers that listen at `url`. Use it as an async context manager.
 
-    entry_calls: most calls of a batch that travel together; a batch is cut finer when several workers can
-    share it. Refused with SandboxError of kind `full` are calls beyond `max_calls` open ones of this client,
-    beyond about `max_bytes` of their programs, and while a calls stream has `max_queued_entries`.
-    patience_s: how long Redis may be silent, or no worker alive for a flavour, before the calls that wait for
-    it fail with kind `fabric`. max_attempts: how often a call is tried whose worker reports a retryable
-    failure of its sandbox. audit_s: how often the client looks whether Redis still has its entries.
+    Args:
+        entry_calls: most calls of a batch that travel together; a batch is cut finer when several workers can
+            share it.
+        patience_s: how long Redis may be silent, or no worker alive for a flavour, before the calls that wait
+            for it fail with kind `fabric`.
+        max_attempts: how often a call is tried whose worker reports a retryable failure of its sandbox.
+        audit_s: how often the client looks whether Redis still has its entries.
+
+    Refused with SandboxError of kind `full` are calls beyond `max_calls` open ones of this client, beyond
+    about `max_bytes` of their programs, and while a calls stream has `max_queued_entries`.
 
     Invariant: every call ends in exactly one result, SandboxError or cancellation, whatever Redis and the
     workers do; nothing waits for ever while `patience_s` is finite.
@@ -98,7 +102,7 @@ class RedisFabric:
         self._max_calls = max_calls
         self._max_bytes = max_bytes
         self._patience_s = patience_s
-        self._ledger = Ledger(max_attempts=max_attempts)
+        self._ledger = CallLedger(max_attempts=max_attempts)
         self._counts: Counter[str] = Counter()
         self._batches = itertools.count(1)
         self._sender = Sender(self._redis, self._ledger, self._counts, max_queued_entries=max_queued_entries)

@@ -1,6 +1,6 @@
 """The failures of ours that the fabric itself finds."""
 
-from rocstar.sandbox.flavours import FLAVOURS
+from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.types import SandboxError
 
 

@@ -12,8 +12,14 @@ from rocstar.sandbox.types import SandboxError
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Held:
-    """waiting: calls without an answer. unstored: answers not yet in Redis. partial: some answers were stored
-    before the entry was complete. era: the link's, when the entry was delivered."""
+    """An entry that this worker has taken and not yet finished.
+
+    Args:
+        waiting: calls without an answer.
+        unstored: answers not yet in Redis.
+        partial: some answers were stored before the entry was complete.
+        era: the link's, when the entry was delivered.
+    """
 
     flavour: str
     stream_id: str

@@ -28,7 +28,7 @@ class Place(Enum):
     PARKED = auto()
 
 
-class Verdict(Enum):
+class Effect(Enum):
     """What an answer did. SETTLED: the caller has it. RETRY: the call is parked for another attempt.
     LATE: the call was settled before, or this error is of an attempt that no longer counts."""
 
@@ -38,10 +38,15 @@ class Verdict(Enum):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Call:
-    """One call until it is settled. batch: calls of different batches never share an entry, except those of
-    batch 0. entry_calls: the largest entry it may be part of. attempts: retryable errors so far. losses: how
-    often Redis lost it."""
+class OpenCall:
+    """One call until it is settled.
+
+    Args:
+        batch: calls of different batches never share an entry, except those of batch 0.
+        entry_calls: the largest entry it may be part of.
+        attempts: retryable errors so far.
+        losses: how often Redis lost it.
+    """
 
     id: int
     request: ExecRequest
@@ -70,7 +75,7 @@ class Call:
 
 
 @dataclass(slots=True)
-class Ledger:
+class CallLedger:
     """Invariants: an opened call is in exactly one place (outbox, being sent, one entry, parked) until it is
     settled or dropped; `settle` runs at most once per call, and never after `drop`; an entry in `entries`
     has at least one call. `abandoned` collects entries that Redis may still hold although nobody waits for
@@ -79,13 +84,13 @@ class Ledger:
 
     max_attempts: int = 3
     max_losses: int = 10
-    calls: dict[int, Call] = field(default_factory=dict)
+    calls: dict[int, OpenCall] = field(default_factory=dict)
     entries: dict[str, set[int]] = field(default_factory=dict)
     abandoned: list[str] = field(default_factory=list)
     flavours: Counter[str] = field(default_factory=Counter)
     weight: int = 0
     _torn: set[str] = field(default_factory=set)
-    _outboxes: dict[tuple[str, bool], OrderedDict[int, Call]] = field(default_factory=dict)
+    _outboxes: dict[tuple[str, bool], OrderedDict[int, OpenCall]] = field(default_factory=dict)
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def open(
@@ -97,8 +102,8 @@ class Ledger:
         opened_at: float = 0.0,
         batch: int = 0,
         entry_calls: int = 16,
-    ) -> Call:
-        call = Call(
+    ) -> OpenCall:
+        call = OpenCall(
             id=next(self._ids),
             request=request,
             deadline=deadline,
@@ -118,13 +123,13 @@ class Ledger:
         """Flavour of the calls that `take` gives next, and whether they were sent before."""
         return next(iter(self._outboxes), None)
 
-    def take(self, max_weight: int) -> list[Call]:
+    def take(self, max_weight: int) -> list[OpenCall]:
         """The next entry's calls, moved from the outbox to being sent; [] when the outbox is empty. Of one
         batch (or of none), one kind, and together of at most `max_weight` unless one alone is heavier."""
         if not self._outboxes:
             return []
         key, outbox = next(iter(self._outboxes.items()))
-        taken: list[Call] = []
+        taken: list[OpenCall] = []
         weight = 0
         while outbox:
             call = next(iter(outbox.values()))
@@ -142,7 +147,7 @@ class Ledger:
             del self._outboxes[key]
         return taken
 
-    def sent(self, calls: Iterable[Call], ref: str) -> None:
+    def sent(self, calls: Iterable[OpenCall], ref: str) -> None:
         """Redis holds these calls as entry `ref`."""
         waiting = [call for call in calls if call.id in self.calls and call.place is Place.SENDING]
         for call in waiting:
@@ -152,7 +157,7 @@ class Ledger:
         else:
             self.abandoned.append(ref)
 
-    def unsent(self, calls: Iterable[Call]) -> None:
+    def unsent(self, calls: Iterable[OpenCall]) -> None:
         """Redis may or may not hold these calls: they go out again."""
         for call in calls:
             if call.id in self.calls and call.place is Place.SENDING:
@@ -183,7 +188,7 @@ class Ledger:
         if call is not None and call.place is Place.PARKED:
             self._to_outbox(call)
 
-    def answer(self, answer: Answer) -> list[tuple[Verdict, int]]:
+    def answer(self, answer: Answer) -> list[tuple[Effect, int]]:
         """Settles, parks or ignores. A result counts whichever attempt it comes from; an error only when it
         comes from the entry that the call is in now. An answer for all speaks to the entry's own calls."""
         if answer.call_id is not None:
@@ -191,23 +196,23 @@ class Ledger:
         ids = sorted(self.entries.get(answer.ref, ()))
         return [(self._answer_one(answer.ref, call_id, answer.outcome), call_id) for call_id in ids]
 
-    def _answer_one(self, ref: str, call_id: int, outcome: Outcome) -> Verdict:
+    def _answer_one(self, ref: str, call_id: int, outcome: Outcome) -> Effect:
         call = self.calls.get(call_id)
         if call is None:
-            return Verdict.LATE
+            return Effect.LATE
         if isinstance(outcome, ExecResult):
             self._settle(call, outcome, by=ref)
-            return Verdict.SETTLED
+            return Effect.SETTLED
         # While being sent, the answer can overtake the reply that tells the entry's name.
         if call.place is not Place.SENDING and (call.place is not Place.ENTRY or call.ref != ref):
-            return Verdict.LATE
+            return Effect.LATE
         call.attempts += 1
         if not outcome.retryable or outcome.kind == "deadline" or call.attempts >= self.max_attempts:
             self._settle(call, outcome, by=ref)
-            return Verdict.SETTLED
+            return Effect.SETTLED
         self._leave(call, by=ref)
         call.place = Place.PARKED
-        return Verdict.RETRY
+        return Effect.RETRY
 
     def drop(self, call_ids: Iterable[int]) -> None:
         """Nobody waits for these calls any more."""
@@ -223,11 +228,11 @@ class Ledger:
             if call is not None:
                 self._settle(call, error, by=None)
 
-    def _settle(self, call: Call, outcome: Outcome, *, by: str | None) -> None:
+    def _settle(self, call: OpenCall, outcome: Outcome, *, by: str | None) -> None:
         self._forget(call, by=by)
         call.settle(outcome)
 
-    def _forget(self, call: Call, *, by: str | None) -> None:
+    def _forget(self, call: OpenCall, *, by: str | None) -> None:
         del self.calls[call.id]
         self.weight -= call.weight
         self.flavours[call.request.flavour] -= 1
@@ -235,7 +240,7 @@ class Ledger:
             del self.flavours[call.request.flavour]
         self._leave(call, by=by)
 
-    def _leave(self, call: Call, *, by: str | None) -> None:
+    def _leave(self, call: OpenCall, *, by: str | None) -> None:
         """`by`: the entry whose answer this is. An entry that gave an answer to each of its calls is gone
         from Redis; one that a call left for another reason may still be there, and even be running."""
         if call.place is Place.OUTBOX:
@@ -254,9 +259,9 @@ class Ledger:
                     self._torn.discard(call.ref)
                     self.abandoned.append(call.ref)
 
-    def _outbox(self, call: Call) -> "OrderedDict[int, Call]":
+    def _outbox(self, call: OpenCall) -> "OrderedDict[int, OpenCall]":
         return self._outboxes.setdefault(call.key, OrderedDict())
 
-    def _to_outbox(self, call: Call) -> None:
+    def _to_outbox(self, call: OpenCall) -> None:
         call.place, call.ref, call.again = Place.OUTBOX, "", True
         self._outbox(call)[call.id] = call

@@ -66,7 +66,7 @@ class Keys:
 
 
 def unique_name() -> str:
-    """Of a client or a worker; never used again."""
+    """The id of a client or a worker; never used again."""
     return f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
 
 

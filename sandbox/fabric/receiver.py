@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from rocstar.sandbox.fabric.client_commands import ClientCommands
-from rocstar.sandbox.fabric.ledger import Ledger, Verdict
+from rocstar.sandbox.fabric.ledger import CallLedger, Effect
 from rocstar.sandbox.fabric.link import Link, id_order
 from rocstar.sandbox.fabric.wire import WireError, decode_answers
 from rocstar.sandbox.fabric.workers import WorkerInfo
@@ -24,7 +24,7 @@ class Receiver:
         self,
         link: Link,
         redis: ClientCommands,
-        ledger: Ledger,
+        ledger: CallLedger,
         counts: Counter[str],
         wake: Callable[[], None],
         *,
@@ -58,10 +58,10 @@ class Receiver:
             self._counts["unreadable"] += 1  # the audit finds these entries gone and sends them again
             return
         for answer in answers:
-            for verdict, call_id in self._ledger.answer(answer):
-                if verdict is Verdict.LATE:
+            for effect, call_id in self._ledger.answer(answer):
+                if effect is Effect.LATE:
                     self._counts["late_answers"] += 1
-                elif verdict is Verdict.RETRY:
+                elif effect is Effect.RETRY:
                     self._counts["retries"] += 1
                     delay_s = RETRY_DELAY_S * 2 ** self._ledger.calls[call_id].attempts
                     asyncio.get_running_loop().call_later(delay_s, self._requeue, call_id)

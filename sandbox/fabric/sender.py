@@ -9,7 +9,7 @@ from redis import exceptions
 
 from rocstar.sandbox.fabric.client_commands import NO_BOUND, ClientCommands
 from rocstar.sandbox.fabric.errors import full_error
-from rocstar.sandbox.fabric.ledger import Call, Ledger
+from rocstar.sandbox.fabric.ledger import CallLedger, OpenCall
 from rocstar.sandbox.fabric.link import REDIS_ERRORS
 from rocstar.sandbox.fabric.wire import WireCall, encode_entry
 
@@ -24,7 +24,7 @@ class Sender:
     confirmed, settled, or in the outbox again. `wake` says that there is something to send or to delete."""
 
     def __init__(
-        self, redis: ClientCommands, ledger: Ledger, counts: Counter[str], *, max_queued_entries: int
+        self, redis: ClientCommands, ledger: CallLedger, counts: Counter[str], *, max_queued_entries: int
     ) -> None:
         self._redis = redis
         self._ledger = ledger
@@ -50,7 +50,7 @@ class Sender:
             finally:
                 self._ledger.unsent(itertools.chain(*entries))  # those that Redis did not take
 
-    async def _enqueue(self, key: tuple[str, bool], entries: list[list[Call]]) -> None:
+    async def _enqueue(self, key: tuple[str, bool], entries: list[list[OpenCall]]) -> None:
         flavour, again = key
         now = asyncio.get_running_loop().time()
         blobs = [encode_entry([to_wire(call, now) for call in calls]) for calls in entries]
@@ -69,7 +69,7 @@ class Sender:
         refused = itertools.chain(*entries[len(refs) :])
         self._refuse(refused, f"{self._max_queued_entries} entries of flavour {flavour} are waiting")
 
-    def _refuse(self, calls: Iterable[Call], reason: str) -> None:
+    def _refuse(self, calls: Iterable[OpenCall], reason: str) -> None:
         ids = [call.id for call in calls]
         self._counts["refused"] += len(ids)
         self._ledger.fail(ids, full_error(reason))
@@ -83,10 +83,10 @@ class Sender:
             raise
 
 
-def to_wire(call: Call, now: float) -> WireCall:
+def to_wire(call: OpenCall, now: float) -> WireCall:
     remaining_s = None if call.deadline is None else call.deadline - now
     return WireCall(id=call.id, request=call.request, remaining_s=remaining_s)
 
 
-def entry_weight(calls: Iterable[Call]) -> int:
+def entry_weight(calls: Iterable[OpenCall]) -> int:
     return sum(call.weight for call in calls)

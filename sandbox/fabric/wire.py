@@ -1,7 +1,7 @@
 """What travels through Redis: entries of calls to the workers, answers back to the client. Pure functions.
 
     entry    {"v", "flavour", "limits": [{...}],
-              "calls": [[id, remaining_s, code, stdin, limits index, seed, {file: base64}]]}
+              "calls": [[id, remaining_s, code, stdin, limits index, seed, {file: base64}, owner]]}
                         the last one only of calls with files
     answers  {"v", "refs": [entry ref], "fields": [...], "results": [[ref index, id, field values...]],
               "errors": [[ref index, id or null, message, kind, retryable]]}
@@ -65,7 +65,7 @@ def encode_entry(calls: Sequence[WireCall]) -> bytes:
         number = limits.setdefault(request.limits, len(limits))
         row = [call.id, call.remaining_s, request.code, request.stdin, number, request.seed]
         files = {name: b64encode(content).decode() for name, content in request.files.items()}
-        rows.append([*row, files] if files else row)
+        rows.append([*row, files, request.owner] if request.owner else [*row, files] if files else row)
     tables = [{name: getattr(limit, name) for name in _LIMIT_FIELDS} for limit in limits]
     return _dump({"v": VERSION, "flavour": flavours.pop(), "limits": tables, "calls": rows})
 
@@ -86,10 +86,11 @@ def decode_entry(blob: bytes) -> list[WireCall]:
                     limits=limits[number],
                     flavour=flavour,
                     seed=seed,
-                    files=_files(*files),
+                    files=_files(*more[:1]),
+                    owner="".join(more[1:]),
                 ),
             )
-            for call_id, remaining_s, code, stdin, number, seed, *files in message["calls"]
+            for call_id, remaining_s, code, stdin, number, seed, *more in message["calls"]
         ]
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise WireError(f"an entry that this version of rocstar cannot read: {error}") from error

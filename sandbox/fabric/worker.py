@@ -42,11 +42,14 @@ class RedisWorker:
     """Runs calls from Redis on `sandbox`. `await worker.run()` ends after `stop()`, by cancellation, or with
     SandboxError of kind `fabric` when Redis did not answer for `patience_s`.
 
-    capacity: programs the sandbox runs at a time. prefetch: calls held beyond those, so that the sandbox does
-    not wait for Redis (default: capacity). heartbeat_s: how often held entries are claimed; claim_idle_s:
-    how long a worker may be silent before another takes its entries. max_deliveries: an entry whose
-    workers died this often is answered with an error. store_s: how long an answer waits for others to
-    travel with. drain_s: how long `stop` lets running programs go on.
+    Args:
+        capacity: programs the sandbox runs at a time.
+        prefetch: calls held beyond those, so that the sandbox does not wait for Redis (default: capacity).
+        heartbeat_s: how often held entries are claimed.
+        claim_idle_s: how long a worker may be silent before another takes its entries.
+        max_deliveries: an entry whose workers died this often is answered with an error.
+        store_s: how long an answer waits for others to travel with.
+        drain_s: how long `stop` lets running programs go on.
 
     Invariants: an entry is acknowledged in the same step that stores its last answer, never before; an entry
     is pulled only while fewer than capacity + prefetch calls are waiting here.
@@ -249,8 +252,8 @@ class RedisWorker:
         self._finish(entry, failure)
 
     async def _still_wanted(self, entry: Held, calls: list[WireCall]) -> list[WireCall]:
-        """Of an entry that is old or had another worker: the calls that nobody answered, none if its client
-        is dead. When Redis cannot say, all of them."""
+        """Return the calls of an entry that is old or had another worker which nobody answered: none if its
+        client is dead, all if Redis cannot say."""
         try:
             stored = await self._redis.answered(entry.client, entry.ref)
         except REDIS_ERRORS:
@@ -296,7 +299,7 @@ class RedisWorker:
         self._complete(entry)
 
     def _is_for_nobody(self, entry: Held) -> bool:
-        """Of an entry that Redis no longer has: deleted, neither acknowledged just now nor lost."""
+        """Say whether Redis no longer has an entry: deleted, neither acknowledged just now nor lost."""
         return entry.ref in self._held and entry not in self._finished and entry.era == self._link.era
 
     def _abandon(self, entry: Held) -> None:

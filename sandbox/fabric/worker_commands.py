@@ -42,8 +42,14 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storing:
-    """One step. messages: per client, in order. done: answered call ids of entries that go on. finished: refs
-    to acknowledge. partial: those of them that had ids in `done` earlier."""
+    """One step.
+
+    Args:
+        messages: per client, in order.
+        done: answered call ids of entries that go on.
+        finished: refs to acknowledge.
+        partial: those of them that had ids in `done` earlier.
+    """
 
     messages: Mapping[str, Sequence[bytes]]
     done: Mapping[str, Sequence[int]]

@@ -15,18 +15,20 @@ from typing import Any
 
 from aiohttp import web
 
+from rocstar.sandbox.service.answers import Healthy, Ready, Refusal
 from rocstar.sandbox.service.auth import is_authorized, is_own_page
-from rocstar.sandbox.service.calls import Calls
+from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.code_judge import CodeJudge
-from rocstar.sandbox.service.decode import Rules
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions
 from rocstar.sandbox.service.errors import Full, Refused, SchemaError, Unparsable
-from rocstar.sandbox.service.http import JSON, failure_answer, read_body, respond, to_json
+from rocstar.sandbox.service.http import JSON, failure_answer, respond, to_json
 from rocstar.sandbox.service.idempotency import IdempotencyStore
+from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.metrics import CONTENT_TYPE, Metrics
 from rocstar.sandbox.service.native import Native
 from rocstar.sandbox.service.openapi import document
 from rocstar.sandbox.service.page import HEADERS, page
+from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.sandbox_fusion import SandboxFusion
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.types import ExecRequest, SandboxError, SessionSandbox, Status
@@ -34,8 +36,13 @@ from rocstar.sandbox.types import ExecRequest, SandboxError, SessionSandbox, Sta
 OPEN_PATHS = frozenset(("/healthz", "/ping", "/", "/docs", "/openapi.json"))
 """Paths that need no token: they tell nothing of any program, and a browser that opens a page sends none."""
 
+MAX_REFUSAL_BYTES = 1 << 16
+
 READY_S = 10.0
 READY_KEPT_S = 1.0
+
+HANDLER_ARGUMENTS = {"handler_cancellation": True, "auto_decompress": False}
+"""aiohttp inflates a body as it arrives, before anybody has counted it."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -44,10 +51,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class ServiceOptions:
     """What a service is told at its start.
 
-    max_calls: calls in flight, beyond which the answer is 429. max_body_bytes: of one request.
-    max_held_bytes: of all bodies of requests under way, and again of all outputs that wait for their batch.
-    body_timeout_s: for a request's body to arrive. token: None lets everybody in, for loopback only.
-    num_workers: programs at a time, as /status tells it, of a sandbox that does not say (`capacity`).
+    Args:
+        max_calls: calls in flight, beyond which the answer is 429.
+        max_body_bytes: the body of one request.
+        max_held_bytes: all bodies of requests under way, and again all outputs that wait for their
+            batch.
+        body_timeout_s: the time a request's body has to arrive.
+        token: None lets everybody in, for loopback only.
+        num_workers: programs at a time, as /status tells it, of a sandbox that does not say (`capacity`).
     """
 
     rules: Rules
@@ -70,12 +81,15 @@ class Service:
 
     def __init__(self, sandbox: SessionSandbox, options: ServiceOptions) -> None:
         self.options = options
-        self.metrics = Metrics()
+        self.metrics = Metrics(self._told)
         self.draining = False
         self._sandbox = sandbox
-        self._held_bytes = 0
-        self._held_by: dict[int, int] = {}  # by id(request), while it is handled
-        self.calls = Calls(sandbox, self.metrics, max_in_flight=options.max_calls)
+        self._incoming = Incoming(
+            max_bytes=options.max_body_bytes,
+            max_held_bytes=options.max_held_bytes,
+            timeout_s=options.body_timeout_s,
+        )
+        self.admission = Admission(sandbox, self.metrics, max_in_flight=options.max_calls)
         self.sessions = SessionTable(
             sandbox, self.metrics, lease_s=options.session_lease_s, max_sessions=options.max_sessions
         )
@@ -91,19 +105,19 @@ class Service:
 
     def _build(self) -> web.Application:
         options, rules = self.options, self.options.rules
-        app = web.Application(middlewares=[self._guard], handler_args={"handler_cancellation": True})
+        app = web.Application(middlewares=[self._guard], handler_args=HANDLER_ARGUMENTS)
         native = Native(
-            self.calls,
+            self.admission,
             self.sessions,
             self.keys,
             rules,
-            self._read_body,
+            self._incoming,
             max_held_chars=options.max_held_bytes,
         )
         judge = CodeJudge(
-            self.calls, self.metrics, rules, options.judge, self._read_body, num_workers=self.num_workers
+            self.admission, self.metrics, rules, options.judge, self._incoming, num_workers=self.num_workers
         )
-        fusion = SandboxFusion(self.calls, self._sandbox, rules, self._read_body)
+        fusion = SandboxFusion(self.admission, self._sandbox, rules, self._incoming)
         app.add_routes([*native.routes(), *judge.routes(), *fusion.routes()])
         app.router.add_get("/healthz", self.healthz)
         app.router.add_get("/readyz", self.readyz)
@@ -139,7 +153,7 @@ class Service:
             response = respond(failure_answer(error))
         except web.HTTPException as error:  # the router's: no such path, wrong method
             response = web.Response(
-                body=to_json({"detail": error.reason}), status=error.status, content_type=JSON
+                body=to_json(Refusal(error.reason)), status=error.status, content_type=JSON
             )
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
@@ -147,7 +161,7 @@ class Service:
             self.metrics.disconnects += 1
             raise
         finally:
-            self._held_bytes -= self._held_by.pop(id(request), 0)
+            self._incoming.release(request)
         resource = request.match_info.route.resource
         self.metrics.answers[resource.canonical if resource else "unknown", response.status] += 1
         return response
@@ -167,23 +181,8 @@ class Service:
         if self.draining and request.method == "POST":
             raise Refused("the service is shutting down", status=503, kind="closed")
 
-    async def _read_body(self, request: web.Request) -> bytes:
-        """The body. Its size counts as held until the request is answered, for its text lives as long."""
-        options = self.options
-        self._check_held(request.content_length or 0)
-        body = await read_body(request, max_bytes=options.max_body_bytes, timeout_s=options.body_timeout_s)
-        self._check_held(len(body))
-        self._held_bytes += len(body)
-        self._held_by[id(request)] = len(body)
-        return body
-
-    def _check_held(self, more_bytes: int) -> None:
-        most = self.options.max_held_bytes
-        if self._held_bytes + more_bytes > most:
-            raise Full(f"programs of {self._held_bytes} bytes are in flight and at most {most} may be")
-
     async def healthz(self, request: web.Request) -> web.Response:
-        return web.Response(body=b'{"status":"ok"}', content_type=JSON)
+        return web.Response(body=to_json(Healthy()), content_type=JSON)
 
     async def readyz(self, request: web.Request) -> web.Response:
         """Whether the sandbox runs a program now. One is run at most every second, however many ask."""
@@ -197,7 +196,7 @@ class Service:
             return (
                 _unready(self._unready)
                 if self._unready
-                else web.Response(body=b'{"ready":true}', content_type=JSON)
+                else web.Response(body=to_json(Ready(ready=True)), content_type=JSON)
             )
 
     async def _probe(self, deadline: float) -> str:
@@ -212,14 +211,17 @@ class Service:
         )
 
     async def show_metrics(self, request: web.Request) -> web.Response:
-        self.metrics.idempotent_hits = self.keys.hits
-        text = self.metrics.render(
-            queued=max(0, self.metrics.in_flight - self.num_workers()),
-            sessions=len(self.sessions),
-            remembered_keys=len(self.keys),
-            backend=backend_stats(self._sandbox),
-        )
-        return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(body=self.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+
+    def _told(self) -> dict[str, float]:
+        """What is known elsewhere, for the metrics."""
+        return {
+            "queued": max(0, self.metrics.in_flight - self.num_workers()),
+            "sessions": len(self.sessions),
+            "idempotency_keys": len(self.keys),
+            "idempotent_hits_total": self.keys.hits,
+            **backend_stats(self._sandbox),
+        }
 
     async def show_document(self, request: web.Request) -> web.Response:
         return web.Response(body=to_json(document(self.options.rules)), content_type=JSON)
@@ -261,19 +263,22 @@ def refused(path: str, refusal: Refused) -> web.Response:
     else:
         value = {"detail": str(refusal)}
     response = web.Response(body=_encoded(value), status=refusal.status, headers=headers, content_type=JSON)
-    if refusal.status in (408, 413):
+    if refusal.status in (408, 413, 415):
         response.force_close()  # what is left of the body is not read
     return response
 
 
 def _encoded(value: dict[str, Any]) -> bytes:
-    """JSON of a refusal. What it quotes of the body may be no JSON (NaN), or nested beyond the encoder."""
-    try:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-    except (ValueError, RecursionError):
-        details = [{**detail, "input": None} for detail in value["detail"]]
-        return to_json({"detail": details})
+    """JSON of a refusal. What it quotes of the body may be no JSON (NaN), nested beyond the encoder, or the
+    whole body once for every field that is missing: then nothing is quoted."""
+    with suppress(ValueError, RecursionError):
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+        if len(text) <= MAX_REFUSAL_BYTES:
+            return text
+    if not isinstance(value.get("detail"), list):
+        return to_json(value)
+    return to_json({"detail": [{**detail, "input": None} for detail in value["detail"]]})
 
 
 def _unready(reason: str) -> web.Response:
-    return web.Response(body=to_json({"ready": False, "reason": reason}), status=503, content_type=JSON)
+    return web.Response(body=to_json(Ready(ready=False, reason=reason)), status=503, content_type=JSON)

@@ -1,6 +1,6 @@
 """Calls on their way to the sandbox: admitted or refused at once, counted, never queued here.
 
-    handler --> Calls.run / Calls.run_batch --> sandbox (holds what cannot run yet)
+    handler --> Admission.run / Admission.run_batch --> sandbox (holds what cannot run yet)
                   ^ Full when `max_in_flight` would be exceeded
 
 A handler that is cancelled (its client went away) closes the sandbox's iterator, which kills its programs.
@@ -22,7 +22,7 @@ MAX_CALL_S = 7200.0
 """Deadline of a call whose caller gave none: no call outlives its client's patience for ever."""
 
 
-class Calls:
+class Admission:
     """Invariant: at most `max_in_flight` calls are in the sandbox; `metrics.in_flight` is their number."""
 
     def __init__(self, sandbox: BatchSandbox, metrics: Metrics, *, max_in_flight: int) -> None:
@@ -41,7 +41,7 @@ class Calls:
         try:
             result = await self._sandbox.run(request, deadline=self.deadline(deadline_s))
         except SandboxError as error:
-            metrics.failures[error.kind] += 1
+            metrics.failures[(error.kind,)] += 1
             raise
         finally:
             self._leave(1)
@@ -61,7 +61,7 @@ class Calls:
                     if isinstance(outcome, ExecResult):
                         self._metrics.saw_result(requests[index].flavour, outcome)
                     else:
-                        self._metrics.failures[outcome.kind] += 1
+                        self._metrics.failures[(outcome.kind,)] += 1
                     waiting -= 1
                     self._leave(1)
                     yield index, outcome
@@ -93,7 +93,7 @@ class Calls:
         try:
             yield
         except SandboxError as error:
-            self._metrics.failures[error.kind] += 1
+            self._metrics.failures[(error.kind,)] += 1
             raise
         finally:
             self._leave(1)

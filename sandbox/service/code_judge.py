@@ -1,6 +1,7 @@
 """code-judge's dialect at the root: its eight routes, schemas, reasons and order.
 
-Differences that are meant are listed in docs/service.md; the rest is held against recordings of the original.
+Differences that are meant are listed in docs/reference/service.md; the rest is held against recordings of the
+original.
 """
 
 from collections.abc import Callable
@@ -8,8 +9,15 @@ from typing import Any
 
 from aiohttp import web
 
-from rocstar.sandbox.service.calls import Calls, Outcome
-from rocstar.sandbox.service.decode import Rules
+from rocstar.sandbox.service.answers import (
+    JudgeAnswer,
+    JudgeAnswers,
+    JudgeReason,
+    QueueStatus,
+    RunAnswer,
+    RunAnswers,
+)
+from rocstar.sandbox.service.calls import Admission, Outcome
 from rocstar.sandbox.service.decode_code_judge import (
     JudgeOptions,
     Submission,
@@ -17,8 +25,9 @@ from rocstar.sandbox.service.decode_code_judge import (
     decode_submissions,
 )
 from rocstar.sandbox.service.http import to_json
+from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.metrics import Metrics
-from rocstar.sandbox.service.native import ReadBody
+from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.types import ExecResult, SandboxError, Status
 
 TIMEOUT_LINE = "Suicide from timeout.\n"
@@ -30,20 +39,20 @@ class CodeJudge:
 
     def __init__(
         self,
-        calls: Calls,
+        admission: Admission,
         metrics: Metrics,
         rules: Rules,
         options: JudgeOptions,
-        read_body: ReadBody,
+        incoming: Incoming,
         *,
         num_workers: Callable[[], int],
     ) -> None:
-        self._calls = calls
+        self._admission = admission
         self._metrics = metrics
         self._rules = rules
         self._options = options
         self._limits = options.limits
-        self._read_body = read_body
+        self._incoming = incoming
         self._num_workers = num_workers
 
     def routes(self) -> list[web.RouteDef]:
@@ -65,63 +74,61 @@ class CodeJudge:
     async def status(self, request: web.Request) -> web.Response:
         num_workers = self._num_workers()
         waiting = max(0, self._metrics.in_flight - num_workers)
-        return _json({"queue": waiting, "num_workers": num_workers})
+        return _json(QueueStatus(queue=waiting, num_workers=num_workers))
 
     def _single(self, with_output: bool, wait_s: float) -> Any:
         async def handler(request: web.Request) -> web.Response:
-            submission = decode_submission(await self._read_body(request), self._rules, self._limits)
+            submission = decode_submission(await self._incoming.read(request), self._rules, self._limits)
             outcome: Outcome | None = None
             if submission.request is not None:
                 try:
-                    outcome = await self._calls.run(submission.request, wait_s)
+                    outcome = await self._admission.run(submission.request, wait_s)
                 except SandboxError as error:
                     outcome = error
-            return _json(self._fields(submission, outcome, with_output, wait_s))
+            return _json(self._answer(submission, outcome, with_output, wait_s))
 
         return handler
 
     def _batch(self, with_output: bool, wait_s: float) -> Any:
         async def handler(request: web.Request) -> web.Response:
-            body = await self._read_body(request)
+            body = await self._incoming.read(request)
             sub_id, submissions = decode_submissions(body, self._rules, self._limits)
             del body
-            results: list[dict[str, Any] | None] = [None] * len(submissions)
+            results: list[RunAnswer | JudgeAnswer | None] = [None] * len(submissions)
             indices = [i for i, submission in enumerate(submissions) if submission.request is not None]
             sent = [submission.request for submission in submissions if submission.request is not None]
             if sent:
-                async for position, outcome in self._calls.run_batch(sent, wait_s):
+                async for position, outcome in self._admission.run_batch(sent, wait_s):
                     index = indices[position]
-                    results[index] = self._fields(submissions[index], outcome, with_output, wait_s)
+                    results[index] = self._answer(submissions[index], outcome, with_output, wait_s)
             for index, result in enumerate(results):
                 if result is None:
-                    results[index] = self._fields(submissions[index], None, with_output, wait_s)
-            return _json({"sub_id": sub_id, "results": results})
+                    results[index] = self._answer(submissions[index], None, with_output, wait_s)
+            answer = RunAnswers if with_output else JudgeAnswers
+            return _json(answer(sub_id=sub_id, results=results))  # type: ignore[arg-type]  # all are there
 
         return handler
 
-    def _fields(
+    def _answer(
         self, submission: Submission, outcome: Outcome | None, with_output: bool, wait_s: float
-    ) -> dict[str, Any]:
-        """One result, in the order of that schema's fields. `outcome` is None when nothing ran."""
+    ) -> RunAnswer | JudgeAnswer:
+        """One result. `outcome` is None when nothing ran."""
         if isinstance(outcome, ExecResult):
             return self._judged(submission, outcome, with_output)
-        reason, cost = submission.reason or "internal_error", 0.0
+        reason: JudgeReason = submission.reason or "internal_error"
+        cost = 0.0
         if outcome is not None and outcome.retryable:
             # The one reason that those clients retry. A deadline passed after exactly the wait.
             reason, cost = "queue_timeout", wait_s if outcome.kind == "deadline" else 0.0
-        fields: dict[str, Any] = {
-            "sub_id": submission.sub_id,
-            "success": False,
-            "run_success": False,
-            "cost": cost,
-        }
+        head: dict[str, Any] = {"sub_id": submission.sub_id, "success": False, "run_success": False}
         if with_output:
-            fields["stdout"] = None
-            fields["stderr"] = submission.message or None
-        fields["reason"] = reason
-        return fields
+            stderr = submission.message or None
+            return RunAnswer(**head, cost=cost, stdout=None, stderr=stderr, reason=reason)
+        return JudgeAnswer(**head, cost=cost, reason=reason)
 
-    def _judged(self, submission: Submission, result: ExecResult, with_output: bool) -> dict[str, Any]:
+    def _judged(
+        self, submission: Submission, result: ExecResult, with_output: bool
+    ) -> RunAnswer | JudgeAnswer:
         # A program that ends in the moment it is to be killed has run too long all the same: what counts is
         # the measured time, so that sleep(10) under a limit of 10 s is a timeout every time.
         limit_s = self._options.execution_s
@@ -129,20 +136,19 @@ class CodeJudge:
         run_success = result.status is Status.OK and not over
         expected = submission.expected_output
         stdout = result.stdout
-        fields: dict[str, Any] = {
+        head: dict[str, Any] = {
             "sub_id": submission.sub_id,
             "success": run_success and (expected is None or stdout.strip() == expected.strip()),
             "run_success": run_success,
             "cost": max(result.wall_s, limit_s) if over else result.wall_s,
+            "reason": "worker_timeout" if over else "",
         }
-        if with_output:
-            shown = self._options.shown_chars
-            if over and result.status in (Status.TIMEOUT, Status.OK):
-                stdout = stdout[:shown] + TIMEOUT_LINE
-            fields["stdout"] = stdout[:shown]
-            fields["stderr"] = result.stderr[:shown]
-        fields["reason"] = "worker_timeout" if over else ""
-        return fields
+        if not with_output:
+            return JudgeAnswer(**head)
+        shown = self._options.shown_chars
+        if over and result.status in (Status.TIMEOUT, Status.OK):
+            stdout = stdout[:shown] + TIMEOUT_LINE
+        return RunAnswer(**head, stdout=stdout[:shown], stderr=result.stderr[:shown])
 
 
 def _json(value: Any) -> web.Response:

@@ -4,15 +4,14 @@ recordings of the real server (tests/sandbox/service/recordings/code_judge.json)
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from rocstar.sandbox.service.decode import Rules, check_text
-from rocstar.sandbox.service.errors import Refused, SchemaError, TooLarge
-from rocstar.sandbox.service.schema import Details, Loc, parse_body
+from rocstar.sandbox.service.answers import JudgeReason
+from rocstar.sandbox.service.borrowed import fault, read_body
+from rocstar.sandbox.service.decode import check_text
+from rocstar.sandbox.service.errors import Refused, SchemaError
+from rocstar.sandbox.service.models import SubmissionBody, models_of
+from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.types import MAX_OUTPUT_BYTES, ExecRequest, Limits
-
-TYPES = ("python", "cpp", "math")
-BATCH_TYPES = ("batch",)
 
 SCRIPT_END = "\npass\n"
 """Appended to a Python submission: a script shows no trailing value, so none is computed."""
@@ -28,9 +27,13 @@ EARLY_S = 0.005
 class JudgeOptions:
     """code-judge's settings under their own names in the environment; all hold for every submission.
 
-    execution_s: MAX_EXECUTION_TIME. memory_bytes: MAX_MEMORY in MiB, above the zygote's own.
-    shown_chars: MAX_STDOUT_ERROR_LENGTH. queue_s: MAX_QUEUE_WORK_LIFE_TIME.
-    long_wait_s: LONG_BATCH_MAX_QUEUE_WAIT_TIME. workers: MAX_WORKERS, None when not set.
+    Args:
+        execution_s: MAX_EXECUTION_TIME.
+        memory_bytes: MAX_MEMORY in MiB, above the zygote's own.
+        shown_chars: MAX_STDOUT_ERROR_LENGTH.
+        queue_s: MAX_QUEUE_WORK_LIFE_TIME.
+        long_wait_s: LONG_BATCH_MAX_QUEUE_WAIT_TIME.
+        workers: MAX_WORKERS, None when not set.
     """
 
     execution_s: int = 10
@@ -97,107 +100,39 @@ class Submission:
     sub_id: str
     request: ExecRequest | None
     expected_output: str | None
-    reason: str = ""
+    reason: JudgeReason = ""
     message: str = ""
 
 
 def decode_submission(body: bytes, rules: Rules, limits: Limits) -> Submission:
     """A body of /run or /judge. What no program can be given (half a surrogate pair, say) is refused."""
-    raw = parse_body(body)
-    _check(raw, ())
-    submission = _submission(raw, rules, limits)
+    submission = _submission(read_body(body, models_of(rules).submission), rules, limits)
     if submission.reason == "invalid_input":
         name = submission.message.split(" ", 1)[0]
-        details = Details()
-        details.add("value_error", (name,), submission.message, None)
-        raise SchemaError(details.found)
+        raise SchemaError([fault(submission.message, name).detail()])
     return submission
 
 
 def decode_submissions(body: bytes, rules: Rules, limits: Limits) -> tuple[str, list[Submission]]:
     """A body of the batch routes: its id and its submissions. A mistake of one refuses all, as there."""
-    raw = parse_body(body)
-    details = Details()
-    if not details.is_object(raw, ()):
-        details.raise_if_any()
-    details.text(raw.get("sub_id"), ("sub_id",), nullable=True)
-    details.literal(raw.get("type", "batch"), ("type",), BATCH_TYPES)
-    items = raw.get("submissions")
-    if "submissions" not in raw:
-        details.missing(("submissions",), raw)
-    elif details.is_list(items, ("submissions",)):
-        if not items:
-            msg = "List should have at least 1 item after validation, not 0"
-            details.add(
-                "too_short", ("submissions",), msg, items, field_type="List", min_length=1, actual_length=0
-            )
-        elif len(items) > rules.max_calls_per_batch:
-            raise TooLarge(
-                f"submissions has {len(items)} items; at most {rules.max_calls_per_batch} go into one batch",
-                field="submissions",
-            )
-        for index, item in enumerate(items):
-            if not _fits(item):
-                _explain(item, ("submissions", index), details)
-                if details.full:
-                    break
-    details.raise_if_any()
-    return raw.get("sub_id") or new_id(), [_submission(item, rules, limits) for item in items]
+    batch = read_body(body, models_of(rules).submissions)
+    return batch.sub_id or new_id(), [_submission(item, rules, limits) for item in batch.submissions]
 
 
 def new_id() -> str:
     return str(uuid.uuid4())
 
 
-def _check(raw: Any, loc: Loc) -> None:
-    if not _fits(raw):
-        details = Details()
-        _explain(raw, loc, details)
-        details.raise_if_any()
-
-
-def _fits(raw: Any) -> bool:
-    if type(raw) is not dict or type(raw.get("solution")) is not str or raw.get("type") not in TYPES:
-        return False
-    get = raw.get
-    for name in ("sub_id", "input", "expected_output"):
-        value = get(name)
-        if value is not None and type(value) is not str:
-            return False
-    options = get("options")
-    return options is None or (type(options) is dict and all(type(text) is str for text in options.values()))
-
-
-def _explain(raw: Any, loc: Loc, details: Details) -> None:
-    """Adds what is wrong, in the order of the schema's fields."""
-    if not details.is_object(raw, loc):
-        return
-    details.text(raw.get("sub_id"), (*loc, "sub_id"), nullable=True)
-    if "type" in raw:
-        details.literal(raw["type"], (*loc, "type"), TYPES)
-    else:
-        details.missing((*loc, "type"), raw)
-    if raw.get("options") is not None:
-        details.mapping(raw["options"], (*loc, "options"))
-    if "solution" in raw:
-        details.text(raw["solution"], (*loc, "solution"))
-    else:
-        details.missing((*loc, "solution"), raw)
-    details.text(raw.get("input"), (*loc, "input"), nullable=True)
-    details.text(raw.get("expected_output"), (*loc, "expected_output"), nullable=True)
-
-
-def _submission(raw: dict[str, Any], rules: Rules, limits: Limits) -> Submission:
-    sub_id = raw.get("sub_id") or new_id()
-    expected = raw.get("expected_output")
-    kind = raw["type"]
-    if kind == "math" or (kind == "cpp" and "cpp" not in rules.flavours):
+def _submission(body: SubmissionBody, rules: Rules, limits: Limits) -> Submission:
+    sub_id = body.sub_id or new_id()
+    expected = body.expected_output
+    if body.type == "math" or (body.type == "cpp" and "cpp" not in rules.flavours):
         return Submission(sub_id, None, expected, "internal_error")
-    code, stdin = raw["solution"], raw.get("input") or ""
+    code, stdin = body.solution, body.input or ""
     try:
         check_text(code, "solution")
         check_text(stdin, "input")
-        if kind == "cpp":
+        if body.type == "cpp":
             return Submission(
                 sub_id, ExecRequest(code=code, stdin=stdin, limits=limits, flavour="cpp"), expected
             )

@@ -1,13 +1,14 @@
-"""What every route needs from HTTP: bounded bodies, answers as JSON, the status of a failure of ours."""
+"""What every route needs from HTTP: answers as JSON, the status of a failure of ours."""
 
-import asyncio
 import json
 from typing import Any
 
+import msgspec
 from aiohttp import web
+from msgspec import UNSET
 
-from rocstar.sandbox.service.errors import Refused, TooLarge
-from rocstar.sandbox.service.idempotency import Answer
+from rocstar.sandbox.service.answers import Failure, FailureFields
+from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.types import SandboxError, SessionLost
 
 JSON = "application/json"
@@ -26,54 +27,33 @@ FAILURE_STATUS = {
 """HTTP status by kind of SandboxError; 503 if another may pass, 500 if not."""
 
 
-async def read_body(request: web.BaseRequest, *, max_bytes: int, timeout_s: float) -> bytes:
-    """The whole body. It is not kept in the request: what waits for programs holds only decoded calls."""
-    length = request.content_length
-    if length is not None and length > max_bytes:
-        raise _too_large(max_bytes)
-    chunks: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(timeout_s):
-            while chunk := await request.content.readany():
-                size += len(chunk)
-                if size > max_bytes:
-                    raise _too_large(max_bytes)
-                chunks.append(chunk)
-    except TimeoutError:
-        raise Refused(
-            f"the body did not arrive within {timeout_s:g} s", field="body", status=408, kind="slow_body"
-        ) from None
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-def _too_large(max_bytes: int) -> TooLarge:
-    return TooLarge(f"the body is larger than the {max_bytes} bytes that this service takes", field="body")
-
-
 def to_json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+    """JSON of an answer. Half of a surrogate pair in it, a client's own `sub_id` say, is no UTF-8."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
 
 
-def failure_fields(error: SandboxError) -> dict[str, Any]:
-    fields: dict[str, Any] = {"kind": error.kind, "message": str(error), "retryable": error.retryable}
-    if isinstance(error, SessionLost):
-        fields["reason"] = error.reason
-    return fields
+def failure(error: SandboxError) -> Failure:
+    reason = error.reason if isinstance(error, SessionLost) else UNSET
+    return Failure(
+        FailureFields(kind=error.kind, message=str(error), retryable=error.retryable, reason=reason)
+    )
 
 
-def failure_answer(error: SandboxError) -> Answer:
+def failure_answer(error: SandboxError) -> HttpAnswer:
     """A call of its own that has no result."""
     status = FAILURE_STATUS.get(error.kind, 503 if error.retryable else 500)
-    return Answer(
+    return HttpAnswer(
         status=status,
-        body=to_json({"error": failure_fields(error)}),
+        body=to_json(failure(error)),
         keep=False,
         retry_after_s=1 if status in (429, 503) else None,
     )
 
 
-def respond(answer: Answer) -> web.Response:
+def respond(answer: HttpAnswer) -> web.Response:
     headers = {} if answer.retry_after_s is None else {"Retry-After": str(answer.retry_after_s)}
     return web.Response(
         body=answer.body, status=answer.status, headers=headers, content_type=answer.content_type

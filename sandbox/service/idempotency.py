@@ -21,7 +21,7 @@ MAX_KEY_CHARS = 255
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class HttpAnswer:
     """What an HTTP response will carry. keep: whether a retry by key gets it again."""
 
     status: int
@@ -37,7 +37,7 @@ class Execution:
     def __init__(self, fingerprint: bytes) -> None:
         self.fingerprint = fingerprint
         self.lines: list[bytes] = []
-        self.task: asyncio.Task[Answer] | None = None
+        self.task: asyncio.Task[HttpAnswer] | None = None
         self.waiters = 0
         self.size_bytes = 0
         self.ended_s = 0.0
@@ -58,7 +58,7 @@ class Execution:
         await asyncio.shield(self._changed)
 
 
-Work = Callable[[Execution], Awaitable[Answer]]
+Work = Callable[[Execution], Awaitable[HttpAnswer]]
 
 
 class IdempotencyStore:
@@ -85,7 +85,7 @@ class IdempotencyStore:
     def __len__(self) -> int:
         return len(self._running) + len(self._ended)
 
-    async def once(self, key: str, fingerprint: bytes, work: Work) -> Answer:
+    async def once(self, key: str, fingerprint: bytes, work: Work) -> HttpAnswer:
         """The answer to `key`, from `work` if nobody did it yet. Raises Refused when the key stands for
         another request, and whatever `work` raises."""
         with self._attached(key, fingerprint, work) as execution:
@@ -93,7 +93,7 @@ class IdempotencyStore:
             return await asyncio.shield(execution.task)
 
     async def follow(self, key: str, fingerprint: bytes, work: Work) -> AsyncIterator[bytes]:
-        """As `once`, for work that streams: yields its lines from the first one on."""
+        """Do as `once` for work that streams: yields its lines from the first one on."""
         with self._attached(key, fingerprint, work) as execution:
             assert execution.task is not None
             position = 0
@@ -142,14 +142,14 @@ class IdempotencyStore:
         execution = Execution(fingerprint)
         self._running[key] = execution
 
-        async def execute() -> Answer:
+        async def execute() -> HttpAnswer:
             return await work(execution)
 
         execution.task = asyncio.create_task(execute())
         execution.task.add_done_callback(lambda task: self._end(key, execution, task))
         return execution
 
-    def _end(self, key: str, execution: Execution, task: "asyncio.Task[Answer]") -> None:
+    def _end(self, key: str, execution: Execution, task: "asyncio.Task[HttpAnswer]") -> None:
         del self._running[key]
         if execution.reaper is not None:
             execution.reaper.cancel()

@@ -8,27 +8,28 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
-from rocstar.sandbox.service.calls import Calls, Outcome
+from rocstar.sandbox.service.answers import Outcomes, SessionId
+from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.decode import (
     BatchCall,
-    Rules,
     decode_batch,
     decode_cell,
     decode_run,
     decode_session,
 )
 from rocstar.sandbox.service.errors import Refused
-from rocstar.sandbox.service.http import NDJSON, failure_answer, failure_fields, respond, to_json
-from rocstar.sandbox.service.idempotency import Answer, Execution, IdempotencyStore, check_key
+from rocstar.sandbox.service.http import NDJSON, failure, failure_answer, respond, to_json
+from rocstar.sandbox.service.idempotency import Execution, HttpAnswer, IdempotencyStore, check_key
+from rocstar.sandbox.service.incoming import Incoming
+from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
 SHORT_CHARS = 4096
 """Kept of a stream when too much output is held."""
-
-ReadBody = Callable[[web.Request], Awaitable[bytes]]
 
 
 class Native:
@@ -36,21 +37,21 @@ class Native:
 
     def __init__(
         self,
-        calls: Calls,
+        admission: Admission,
         sessions: SessionTable,
         keys: IdempotencyStore,
         rules: Rules,
-        read_body: ReadBody,
+        incoming: Incoming,
         *,
         max_held_chars: int,
     ) -> None:
         self._max_held_chars = max_held_chars
         self._held_chars = 0
-        self._calls = calls
+        self._admission = admission
         self._sessions = sessions
         self._keys = keys
         self._rules = rules
-        self._read_body = read_body
+        self._incoming = incoming
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -63,16 +64,16 @@ class Native:
         ]
 
     async def run(self, request: web.Request) -> web.Response:
-        body = await self._read_body(request)
+        body = await self._incoming.read(request)
 
-        async def work(_: Execution | None = None) -> Answer:
+        async def work(_: Execution | None = None) -> HttpAnswer:
             call = decode_run(body, self._rules)
-            return await _answer(self._calls.run(call.request, call.deadline_s))
+            return await _answer(self._admission.run(call.request, call.deadline_s))
 
         return respond(await self._once(request, body, work))
 
     async def batch(self, request: web.Request) -> web.StreamResponse:
-        body = await self._read_body(request)
+        body = await self._incoming.read(request)
         call = decode_batch(body, self._rules)
         stream = call.stream or NDJSON in request.headers.get("Accept", "")
         key = request.headers.get("Idempotency-Key")
@@ -86,34 +87,36 @@ class Native:
         if stream:
             return await self._stream_by_key(request, call, key, fingerprint)
 
-        async def work(_: Execution) -> Answer:
+        async def work(_: Execution) -> HttpAnswer:
             return await self._whole(call)
 
         return respond(await self._keys.once(key, fingerprint, work))
 
-    async def _whole(self, call: BatchCall) -> Answer:
+    async def _whole(self, call: BatchCall) -> HttpAnswer:
         outcomes: list[Any] = [
-            _refusal(item) if isinstance(item, Refused) else None for item in call.requests
+            {"error": item.to_json()} if isinstance(item, Refused) else None for item in call.requests
         ]
         sent, indices = _runnable(call)
         held = 0
         try:
             if sent:
-                async for position, outcome in self._calls.run_batch(sent, call.deadline_s):
+                async for position, outcome in self._admission.run_batch(sent, call.deadline_s):
                     if isinstance(outcome, ExecResult):
                         if self._held_chars > self._max_held_chars:
                             outcome = shortened(outcome)
                         size = len(outcome.stdout) + len(outcome.stderr)
                         held += size
                         self._held_chars += size
-                    outcomes[indices[position]] = _fields(outcome)
-            return Answer(status=200, body=to_json({"results": outcomes}))
+                    outcomes[indices[position]] = (
+                        outcome if isinstance(outcome, ExecResult) else failure(outcome)
+                    )
+            return HttpAnswer(status=200, body=to_json(Outcomes(outcomes)))
         finally:
             self._held_chars -= held
 
     async def _stream(self, request: web.Request, call: BatchCall) -> web.StreamResponse:
         sent, _ = _runnable(call)
-        self._calls.admit(len(sent))
+        self._admission.admit(len(sent))
         response = await _open_stream(request)
         async for line in self._lines(call):
             await response.write(line)
@@ -123,10 +126,10 @@ class Native:
     async def _stream_by_key(
         self, request: web.Request, call: BatchCall, key: str, fingerprint: bytes
     ) -> web.StreamResponse:
-        async def work(execution: Execution) -> Answer:
+        async def work(execution: Execution) -> HttpAnswer:
             async for line in self._lines(call):
                 execution.emit(line)
-            return Answer(status=200, body=b"", content_type=NDJSON)
+            return HttpAnswer(status=200, body=b"", content_type=NDJSON)
 
         response: web.StreamResponse | None = None
         async for line in self._keys.follow(key, fingerprint, work):
@@ -142,30 +145,31 @@ class Native:
         sent, indices = _runnable(call)
         for index, item in enumerate(call.requests):
             if isinstance(item, Refused):
-                yield _line(index, _refusal(item))
+                yield _line(index, {"error": item.to_json()})
         if not sent:
             return
-        async for position, outcome in self._calls.run_batch(sent, call.deadline_s):
-            yield _line(indices[position], _fields(outcome))
+        async for position, outcome in self._admission.run_batch(sent, call.deadline_s):
+            fields = outcome if isinstance(outcome, ExecResult) else failure(outcome)
+            yield _line(indices[position], msgspec.to_builtins(fields))
 
     async def open_session(self, request: web.Request) -> web.Response:
-        body = await self._read_body(request)
+        body = await self._incoming.read(request)
 
-        async def work(_: Execution | None = None) -> Answer:
+        async def work(_: Execution | None = None) -> HttpAnswer:
             call = decode_session(body, self._rules)
-            with self._calls.admitted():
+            with self._admission.admitted():
                 return await _id_answer(self._sessions.open(call.flavour, call.limits, call.seed))
 
         return respond(await self._once(request, body, work))
 
     async def run_cell(self, request: web.Request) -> web.Response:
-        body = await self._read_body(request)
+        body = await self._incoming.read(request)
         session_id = request.match_info["id"]
 
-        async def work(_: Execution | None = None) -> Answer:
+        async def work(_: Execution | None = None) -> HttpAnswer:
             call = decode_cell(body, self._rules)
-            deadline = self._calls.deadline(call.deadline_s)
-            with self._calls.admitted():
+            deadline = self._admission.deadline(call.deadline_s)
+            with self._admission.admitted():
                 return await _answer(
                     self._sessions.run(session_id, call.code, wall_s=call.wall_s, deadline=deadline)
                 )
@@ -173,13 +177,13 @@ class Native:
         return respond(await self._once(request, body, work))
 
     async def branch_session(self, request: web.Request) -> web.Response:
-        body = await self._read_body(request)
+        body = await self._incoming.read(request)
         session_id = request.match_info["id"]
 
-        async def work(_: Execution | None = None) -> Answer:
-            with self._calls.admitted():
+        async def work(_: Execution | None = None) -> HttpAnswer:
+            with self._admission.admitted():
                 return await _id_answer(
-                    self._sessions.branch(session_id, deadline=self._calls.deadline(None))
+                    self._sessions.branch(session_id, deadline=self._admission.deadline(None))
                 )
 
         return respond(await self._once(request, body, work))
@@ -192,8 +196,8 @@ class Native:
         return web.Response(status=204)
 
     async def _once(
-        self, request: web.Request, body: bytes, work: Callable[[Execution | None], Awaitable[Answer]]
-    ) -> Answer:
+        self, request: web.Request, body: bytes, work: Callable[[Execution | None], Awaitable[HttpAnswer]]
+    ) -> HttpAnswer:
         key = request.headers.get("Idempotency-Key")
         if key is None:
             return await work(None)
@@ -211,16 +215,16 @@ def shortened(result: ExecResult) -> ExecResult:
     )
 
 
-async def _answer(running: Awaitable[ExecResult]) -> Answer:
+async def _answer(running: Awaitable[ExecResult]) -> HttpAnswer:
     try:
-        return Answer(status=200, body=to_json((await running).to_json()))
+        return HttpAnswer(status=200, body=to_json(await running))
     except SandboxError as error:
         return failure_answer(error)
 
 
-async def _id_answer(opening: Awaitable[str]) -> Answer:
+async def _id_answer(opening: Awaitable[str]) -> HttpAnswer:
     try:
-        return Answer(status=201, body=to_json({"id": await opening}))
+        return HttpAnswer(status=201, body=to_json(SessionId(await opening)))
     except SandboxError as error:
         return failure_answer(error)
 
@@ -237,16 +241,6 @@ def _runnable(call: BatchCall) -> tuple[list[ExecRequest], list[int] | range]:
     if len(sent) == len(call.requests):
         return sent, range(len(sent))
     return sent, [index for index, item in enumerate(call.requests) if isinstance(item, ExecRequest)]
-
-
-def _fields(outcome: Outcome) -> dict[str, Any]:
-    if isinstance(outcome, ExecResult):
-        return outcome.to_json()
-    return {"error": failure_fields(outcome)}
-
-
-def _refusal(refusal: Refused) -> dict[str, Any]:
-    return {"error": refusal.to_json()}
 
 
 def _line(index: int, fields: dict[str, Any]) -> bytes:

@@ -6,9 +6,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rocstar.sandbox.service.decode import Rules
 from rocstar.sandbox.service.http import JSON, NDJSON
 from rocstar.sandbox.service.openapi_schemas import ref, schemas
+from rocstar.sandbox.service.rules import Rules
 
 NATIVE, CODE_JUDGE, SANDBOX_FUSION, OPERATION = "native", "code-judge", "SandboxFusion", "operation"
 
@@ -18,8 +18,14 @@ JUDGED = {"type": "python", "solution": "print(input())", "input": "9", "expecte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """answers: the schema by status, or None for an answer without a body. content: of the answer with status
-    200. example: a body that is answered by the first of `answers`. open: needs no token."""
+    """What openapi.json says of one route.
+
+    Args:
+        answers: the schema by status, or None for an answer without a body.
+        content: the type of the answer with status 200.
+        example: a body that is answered by the first of `answers`.
+        open: needs no token.
+    """
 
     method: str
     path: str

@@ -2,8 +2,7 @@
 
 import argparse
 
-from rocstar.sandbox import cpp
-from rocstar.sandbox.flavours import FLAVOURS
+from rocstar.sandbox.extras import offered_flavours
 
 DESCRIPTION = """Serve the sandbox over HTTP: the native API under /v1, code-judge's routes at the root,
 SandboxFusion's /run_code and /run_jupyter. MAX_EXECUTION_TIME, MAX_MEMORY (MiB above the interpreter's own),
@@ -33,7 +32,7 @@ def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]
     add("--redis-prefix", metavar="PREFIX", help="begin of all keys, to share a Redis")
     add(
         "--flavours",
-        default=",".join(name for name in FLAVOURS if name != cpp.CPP or cpp.offered()),
+        default=",".join(offered_flavours()),
         metavar="A,B",
         help="interpreters kept warm (default: %(default)s); a call that names none gets one by its imports",
     )

@@ -4,38 +4,46 @@ Files of a request are the sandbox's own (`ExecRequest.files`). They are fetched
 run after the program and hand them over as the value of a trailing expression. A session runs the notebook.
 """
 
-import ast
 import asyncio
 import base64
 import binascii
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
-from rocstar.sandbox.service.calls import Calls
-from rocstar.sandbox.service.decode import Rules
+from rocstar.sandbox.pool.wire import NO_FILES, with_files
+from rocstar.sandbox.service.answers import (
+    CellAnswer,
+    CellFault,
+    CodeAnswer,
+    Command,
+    CommandStatus,
+    NotebookAnswer,
+)
+from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.decode_code_judge import SCRIPT_END
 from rocstar.sandbox.service.decode_sandbox_fusion import (
     CodeRun,
-    JupyterRun,
     decode_run_code,
     decode_run_jupyter,
 )
 from rocstar.sandbox.service.http import to_json
-from rocstar.sandbox.service.native import ReadBody
+from rocstar.sandbox.service.incoming import Incoming
+from rocstar.sandbox.service.models import NotebookBody
+from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.types import (
     ExecRequest,
     ExecResult,
+    Limits,
     SandboxError,
     Session,
     SessionLost,
     SessionSandbox,
     Status,
 )
-from rocstar.sandbox.wire import NO_FILES, with_files
 
 RETRYABLE_STATUS = 504
 """HTTP status of a failure of ours that may pass: the one that this API's clients retry."""
@@ -44,7 +52,8 @@ _FETCH = """
 def _rocstar_fetch(names):
     import base64, json, os
     there = [name for name in names if os.path.isfile(name)]
-    return json.dumps({name: base64.b64encode(open(name, "rb").read()).decode() for name in there})
+    text = json.dumps({name: base64.b64encode(open(name, "rb").read()).decode() for name in there})
+    return type("Files", (), {"__repr__": lambda self: text})()  # what is handed over is JSON itself
 _rocstar_fetch(%r)
 """
 _RUN = """\
@@ -61,11 +70,13 @@ TRACEBACK = "Traceback (most recent call last):\n"
 class SandboxFusion:
     """The handlers."""
 
-    def __init__(self, calls: Calls, sandbox: SessionSandbox, rules: Rules, read_body: ReadBody) -> None:
-        self._calls = calls
+    def __init__(
+        self, admission: Admission, sandbox: SessionSandbox, rules: Rules, incoming: Incoming
+    ) -> None:
+        self._admission = admission
         self._sandbox = sandbox
         self._rules = rules
-        self._read_body = read_body
+        self._incoming = incoming
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -78,17 +89,17 @@ class SandboxFusion:
         return web.Response(body=b'"pong"', content_type="application/json")
 
     async def run_code(self, request: web.Request) -> web.Response:
-        run = decode_run_code(await self._read_body(request), self._rules)
+        run = decode_run_code(await self._incoming.read(request), self._rules)
         supported = ("python", "cpp") if "cpp" in self._rules.flavours else ("python",)
         if run.language not in supported:
             message = f"the language {run.language!r} is not supported here, only {' and '.join(supported)}"
-            return _sandbox_error(message)
+            return _json(_no_code(message))
         if run.language == "cpp" and (run.files or run.fetch_files):
-            return _sandbox_error("files and fetch_files are supported for python only")
+            return _json(_no_code("files and fetch_files are supported for python only"))
         try:
-            result = await self._calls.run(self._request(run))
+            result = await self._admission.run(self._request(run))
         except SandboxError as error:
-            return _sandbox_error(str(error), retryable=error.retryable)
+            return _json(_no_code(str(error)), status=_status(error))
         return _json(_code_answer(run, result))
 
     def _request(self, run: CodeRun) -> ExecRequest:
@@ -97,56 +108,53 @@ class SandboxFusion:
         return ExecRequest(code=code, stdin=run.stdin, limits=run.limits, flavour=flavour, files=run.files)
 
     async def run_jupyter(self, request: web.Request) -> web.Response:
-        run = decode_run_jupyter(await self._read_body(request), self._rules)
+        run, limits = decode_run_jupyter(await self._incoming.read(request), self._rules)
         try:
-            with self._calls.admitted():
-                return _json(await self._notebook(run))
+            with self._admission.admitted():
+                return _json(await self._notebook(run, limits))
         except SandboxError as error:
-            return _sandbox_error(str(error), retryable=error.retryable, extra={"driver": None, "cells": []})
+            return _json(_no_notebook(error), status=_status(error))
 
-    async def _notebook(self, run: JupyterRun) -> dict[str, Any]:
+    async def _notebook(self, run: NotebookBody, limits: Limits) -> NotebookAnswer:
         loop = asyncio.get_running_loop()
         start_s = loop.time()
         flavour = self._rules.choose("\n".join(run.cells))
-        limits = with_files(run.limits, run.files)
+        limits = with_files(limits, run.files)
         session = await self._sandbox.open_session(flavour=flavour, limits=limits)
-        cells: list[dict[str, Any]] = []
+        cells: list[CellAnswer] = []
         files: dict[str, str] = {}
-        status, message = "Finished", ""
+        status: CommandStatus = "Finished"
+        message = ""
         try:
             if run.files:
                 await _must(session, "", run.files)
             for source in run.cells:
-                left_s = run.total_timeout_s - (loop.time() - start_s)
+                left_s = run.total_timeout - (loop.time() - start_s)
                 result = await session.run(source, wall_s=_cell_wall_s(run, left_s)) if left_s > 0 else None
                 if result is None or result.status is Status.TIMEOUT:
                     status = "TimeLimitExceeded"
                     break
                 cells.append(_cell(result))
             if run.fetch_files and status == "Finished":
-                files = _fetched((await _must(session, _FETCH % run.fetch_files)).value)
+                files = _fetched((await _must(session, _FETCH % run.fetch_files)).value, run.fetch_files)
         except SessionLost as loss:
             status, message = "Error", f"the interpreter is gone: {loss.reason}"
         finally:
             await session.close()
-        return {
-            "status": "Success" if status == "Finished" else "Failed",
-            "message": "",
-            "driver": {
-                "status": status,
-                "execution_time": loop.time() - start_s,
-                "return_code": 0 if status == "Finished" else None,
-                "stdout": "",
-                "stderr": message,
-            },
-            "cells": cells,
-            "executor_pod_name": None,
-            "files": files,
-        }
+        driver = Command(
+            status=status,
+            execution_time=loop.time() - start_s,
+            return_code=0 if status == "Finished" else None,
+            stdout="",
+            stderr=message,
+        )
+        return NotebookAnswer(
+            status="Success" if status == "Finished" else "Failed", driver=driver, cells=cells, files=files
+        )
 
 
-def _cell_wall_s(run: JupyterRun, left_s: float) -> float:
-    return max(0.001, min(left_s, run.cell_timeout_s or left_s))
+def _cell_wall_s(run: NotebookBody, left_s: float) -> float:
+    return max(0.001, min(left_s, run.cell_timeout or left_s))
 
 
 async def _must(session: Session, code: str, files: Mapping[str, bytes] = NO_FILES) -> ExecResult:
@@ -165,15 +173,15 @@ def _with_fetch(run: CodeRun) -> str:
     return _RUN % run.code + _FETCH % run.fetch_files
 
 
-def _fetched(value: str | None) -> dict[str, str]:
-    """What a program's last expression handed over. It can only lie about its own files."""
+def _fetched(value: str | None, wanted: Sequence[str]) -> dict[str, str]:
+    """What a program's last expression handed over, of the files that were asked for. It can lie about what
+    is in them, not about their names: a client saves them by name."""
     try:
-        files = json.loads(ast.literal_eval(value or "''"))
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        files = msgspec.json.decode(value or "{}", type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
         return {}
-    if not isinstance(files, dict):
-        return {}
-    return {name: text for name, text in files.items() if isinstance(text, str) and _is_base64(text)}
+    found = ((name, files.get(name)) for name in wanted)
+    return {name: text for name, text in found if isinstance(text, str) and _is_base64(text)}
 
 
 def _is_base64(text: str) -> bool:
@@ -184,44 +192,41 @@ def _is_base64(text: str) -> bool:
     return True
 
 
-def _code_answer(run: CodeRun, result: ExecResult) -> dict[str, Any]:
-    compile_result: dict[str, Any] | None = None
-    run_result: dict[str, Any] | None = _command(result)
+def _code_answer(run: CodeRun, result: ExecResult) -> CodeAnswer:
+    compile_result: Command | None = None
+    run_result: Command | None = _command(result)
     if run.language == "cpp":
         compiled = not (result.status is Status.ERROR and result.wall_s == 0.0)
-        compile_result = {
-            "status": "Finished",
-            "execution_time": None,
-            "return_code": 0 if compiled else 1,
-            "stdout": "",
-            "stderr": "" if compiled else result.stderr,
-        }
+        compile_result = Command(
+            status="Finished",
+            execution_time=None,
+            return_code=0 if compiled else 1,
+            stdout="",
+            stderr="" if compiled else result.stderr,
+        )
         if not compiled:
             run_result = None
-    return_code = run_result["return_code"] if run_result else 1
-    return {
-        "status": "Success" if return_code == 0 else "Failed",
-        "message": "",
-        "compile_result": compile_result,
-        "run_result": run_result,
-        "executor_pod_name": None,
-        "files": _fetched(result.value) if run.fetch_files else {},
-    }
+    return CodeAnswer(
+        status="Success" if run_result is not None and run_result.return_code == 0 else "Failed",
+        compile_result=compile_result,
+        run_result=run_result,
+        files=_fetched(result.value, run.fetch_files) if run.fetch_files else {},
+    )
 
 
-def _command(result: ExecResult) -> dict[str, Any]:
+def _command(result: ExecResult) -> Command:
     timed_out = result.status is Status.TIMEOUT
     return_code = result.exit_code if result.signal is None else -result.signal
-    return {
-        "status": "TimeLimitExceeded" if timed_out else "Finished",
-        "execution_time": result.wall_s,
-        "return_code": None if timed_out else return_code,
-        "stdout": result.stdout,
-        "stderr": result.stderr,
-    }
+    return Command(
+        status="TimeLimitExceeded" if timed_out else "Finished",
+        execution_time=result.wall_s,
+        return_code=None if timed_out else return_code,
+        stdout=result.stdout,
+        stderr=result.stderr,
+    )
 
 
-def _cell(result: ExecResult) -> dict[str, Any]:
+def _cell(result: ExecResult) -> CellAnswer:
     """A notebook's view of a result: a traceback is no part of standard error."""
     stderr, errors = result.stderr, []
     if result.status is not Status.OK:
@@ -229,18 +234,22 @@ def _cell(result: ExecResult) -> dict[str, Any]:
         stderr = before if found else ""
         match = _LAST_LINE.match(trace.strip().rpartition("\n")[2])
         name, value = (match[1], match[2] or "") if match else (str(result.status), trace)
-        errors = [{"ename": name, "evalue": value, "traceback": (found + trace).splitlines()}]
+        errors = [CellFault(ename=name, evalue=value, traceback=(found + trace).splitlines())]
     display = [] if result.value is None else [{"text/plain": result.value}]
-    return {"stdout": result.stdout, "stderr": stderr, "display": display, "error": errors}
+    return CellAnswer(stdout=result.stdout, stderr=stderr, display=display, error=errors)
 
 
-def _sandbox_error(
-    message: str, *, retryable: bool = False, extra: dict[str, Any] | None = None
-) -> web.Response:
-    fields = {"compile_result": None, "run_result": None} if extra is None else extra
-    value = {"status": "SandboxError", "message": message, **fields, "executor_pod_name": None, "files": {}}
-    return _json(value, status=RETRYABLE_STATUS if retryable else 200)
+def _no_code(message: str) -> CodeAnswer:
+    return CodeAnswer(status="SandboxError", message=message, compile_result=None, run_result=None)
 
 
-def _json(value: Any, *, status: int = 200) -> web.Response:
-    return web.Response(body=to_json(value), status=status, content_type="application/json")
+def _no_notebook(error: SandboxError) -> NotebookAnswer:
+    return NotebookAnswer(status="SandboxError", message=str(error), driver=None, cells=[])
+
+
+def _status(error: SandboxError) -> int:
+    return RETRYABLE_STATUS if error.retryable else 200
+
+
+def _json(answer: Any, *, status: int = 200) -> web.Response:
+    return web.Response(body=to_json(answer), status=status, content_type="application/json")

@@ -22,15 +22,16 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from rocstar.sandbox.child.cpp import command_from
+from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.console import INTERRUPTED, Starting, say
-from rocstar.sandbox.cpp import command_from
-from rocstar.sandbox.flavours import FLAVOURS
-from rocstar.sandbox.pool import SandboxPool, default_max_live, default_memory_bytes
+from rocstar.sandbox.extras import lacking, left_out, offered_flavours
+from rocstar.sandbox.pool.pool import SandboxPool, default_max_live, default_memory_bytes
 from rocstar.sandbox.service.app import Service, ServiceOptions
 from rocstar.sandbox.service.auth import read_token, require_token_unless_loopback
 from rocstar.sandbox.service.calls import Outcome
-from rocstar.sandbox.service.decode import Rules
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions
+from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.types import (
     DEFAULT_LIMITS,
     BatchSandbox,
@@ -234,13 +235,18 @@ async def _open_sandbox(
         cpp_command=command_from(os.environ),
         on_warm=lambda flavour: starting.warm(flavour),
     )
+    if options.flavours == ",".join(offered_flavours()):  # nobody chose
+        for line in left_out():
+            say(line, "serve")
     flavours = ", ".join(settings.rules.flavours)
     if options.redis is None and options.redis_file is None:
         starting = Starting("serve", flavours)
         return await stack.enter_async_context(pool)
+    if missing := lacking("rocstar sandbox serve --redis", "fabric"):
+        raise ValueError(missing)
     from rocstar.sandbox.fabric import RedisFabric
+    from rocstar.sandbox.fabric.cli import URL_VARIABLES, reach, redis_url, warn_of_password
     from rocstar.sandbox.fabric.link import PREFIX, shown
-    from rocstar.sandbox.fabric_cli import URL_VARIABLES, reach, redis_url, warn_of_password
 
     url = redis_url(options)
     if url is None:
@@ -256,7 +262,7 @@ async def _open_sandbox(
 
 async def _drained(service: Service, hurry: asyncio.Event, timeout_s: float) -> bool:
     """Whether no call is in flight any more, when the time is over or somebody hurries."""
-    waits = [asyncio.create_task(service.calls.drained()), asyncio.create_task(hurry.wait())]
+    waits = [asyncio.create_task(service.admission.drained()), asyncio.create_task(hurry.wait())]
     try:
         await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:

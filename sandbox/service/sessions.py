@@ -139,7 +139,7 @@ class SessionTable:
         if len(self._lost) > MAX_REMEMBERED:
             self._lost.popitem(last=False)
         if count:
-            self._metrics.sessions_lost[reason] += 1
+            self._metrics.sessions_lost[(reason,)] += 1
 
     def _loss(self, session_id: str) -> SessionLost:
         reason = self._lost.get(session_id, "unknown")

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import bench_beside
 
-from rocstar.train.config import ScratchConfig
+from rocstar.train.recipe.model_config import ScratchConfig
 
 
 async def test_every_round_does_all_ways_in_turn_and_the_first_round_does_not_count(

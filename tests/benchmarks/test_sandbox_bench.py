@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.sandbox import _native, wire
+from rocstar.sandbox import _native
+from rocstar.sandbox.pool import wire
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))

@@ -19,10 +19,10 @@ import bench_step_vs_trl  # noqa: E402
 from trl_bench import our_step, rows, tool  # noqa: E402
 from trl_bench.children import Child, ChildError  # noqa: E402
 
-from rocstar.engine.tools import result_text  # noqa: E402
+from rocstar.engine.tools.results import result_text  # noqa: E402
 from rocstar.sandbox.testing import ok  # noqa: E402
 from rocstar.sandbox.types import ExecRequest, ExecResult, Status  # noqa: E402
-from rocstar.train.reward import VERIFIER_FLAVOUR  # noqa: E402
+from rocstar.train.tasks.reward import VERIFIER_FLAVOUR  # noqa: E402
 
 ECHO = """
 import json, sys

@@ -140,7 +140,7 @@ def embedded(thread: ThreadPoolExecutor) -> Callable[..., Any]:
 
     @asynccontextmanager
     async def start(model: Any, cls: Any = None, **options: Any) -> AsyncIterator[Any]:
-        from rocstar.engine.inference.embedded import EmbeddedEngine
+        from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
 
         async with (cls or EmbeddedEngine)(model, thread=thread, **options) as engine:
             yield engine

@@ -22,7 +22,7 @@ def test_otherwise_threads_sleep() -> None:
 
 
 @pytest.mark.parametrize(
-    "first", ["rocstar.train.cli", "rocstar.train.__main__", "rocstar.engine.inference.embedded"]
+    "first", ["rocstar.train.cli", "rocstar.train.__main__", "rocstar.engine.inference.embedded.embedded"]
 )
 def test_it_is_set_when_torch_loads(first: str) -> None:
     """OpenMP reads the environment then, and never again."""

@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.engine.record import RecordError, Verdict, from_record, read_records, to_record, write_records
+from rocstar.engine.record import (
+    RecordError,
+    Verdict,
+    decode_outcome,
+    encode_outcome,
+    from_record,
+    read_records,
+    to_record,
+    write_records,
+)
 from rocstar.engine.types import (
     Failed,
     FinishReason,
@@ -174,6 +183,12 @@ EXAMPLE = Trajectory(
 )
 
 
+def test_what_has_no_logprob_says_so() -> None:
+    """NaN of an engine without log-probs is null: NaN is no JSON."""
+    trajectory = dataclasses.replace(EXAMPLE, logprobs=(None, math.nan, -0.5))
+    assert record(trajectory)["logprobs"] == [None, None, -0.5]
+
+
 def test_what_became_of_an_interpreter_is_said_where_it_happened_only() -> None:
     (first, second) = EXAMPLE.turns
     for mark in ("restarted", "replayed"):
@@ -243,7 +258,7 @@ def test_fields_of_version_1() -> None:
             },
         ],
         "finish_reason": "max_turns",
-        "outcome": {"reward": 1.0, "method": "exact"},
+        "outcome": {"reward": 1.0, "method": "exact", "is_correct": True},
         "penalty": {"error": 0.5, "format": 0.25},
         "decision": {"kept": True, "reason": "kept"},
         "advantage": 0.1 + 0.2,
@@ -346,7 +361,21 @@ def test_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert path.read_bytes() == b""
 
 
-@pytest.mark.parametrize("reward", [0.5, -1.0, 2.0, math.nan])
-def test_reward_is_zero_or_one(reward: float) -> None:
-    with pytest.raises(ValueError, match=r"0\.0 or 1\.0"):
+@pytest.mark.parametrize("reward", [math.inf, -math.inf, math.nan])
+def test_a_reward_is_finite(reward: float) -> None:
+    with pytest.raises(ValueError, match="must be a finite number"):
         Scored(reward=reward, method="m")
+
+
+@pytest.mark.parametrize(("reward", "is_correct"), [(0.5, True), (-1.0, False), (1.0, False), (2.0, True)])
+def test_reward_and_verdict_come_back(reward: float, is_correct: bool) -> None:
+    outcome = Scored(reward=reward, method="m", is_correct=is_correct)
+    told = json.loads(json.dumps(encode_outcome(outcome)))
+    assert told == {"reward": reward, "method": "m", "is_correct": is_correct}
+    assert decode_outcome(told) == outcome
+
+
+@pytest.mark.parametrize(("reward", "is_correct"), [(1.0, True), (0.0, False)])
+def test_a_record_of_before_the_verdict_was_stored_is_read(reward: float, is_correct: bool) -> None:
+    outcome = decode_outcome({"reward": reward, "method": "exact"})
+    assert isinstance(outcome, Scored) and outcome.is_correct is is_correct

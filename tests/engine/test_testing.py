@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
-from rocstar.engine.testing import (
+from rocstar.engine.testing.policy import (
     ByteTokenizer,
     Reply,
     ScriptedPolicy,

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from rocstar.engine.tools import PYTHON_TOOL, PythonToolBox, ToolBox
+from rocstar.engine.tools.box import Dispatcher, ToolBox
+from rocstar.engine.tools.python import PYTHON_TOOL, PythonTool
 from rocstar.engine.types import ToolCall, ToolResult
 from rocstar.sandbox.testing import FakeSandbox
 from rocstar.sandbox.types import Limits
@@ -10,12 +11,10 @@ from rocstar.sandbox.types import Limits
 LIMITS = Limits(wall_s=1.5)
 
 
-def box(script: Any, *, max_parallel_calls: int = 4, sandbox: Any = None) -> PythonToolBox:
-    return PythonToolBox(
+def box(script: Any, *, max_parallel_calls: int = 4, sandbox: Any = None) -> Dispatcher:
+    return Dispatcher(
+        tools=[PythonTool(limits=LIMITS, flavour="stdlib", style="brief")],
         sandbox=sandbox or FakeSandbox(script),
-        limits=LIMITS,
-        flavour="stdlib",
-        style="brief",
         max_parallel_calls=max_parallel_calls,
     )
 

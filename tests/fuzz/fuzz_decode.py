@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.sandbox.service.app import refused
-from rocstar.sandbox.service.decode import Rules, decode_batch, decode_cell, decode_run, decode_session
+from rocstar.sandbox.service.decode import decode_batch, decode_cell, decode_run, decode_session
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions, decode_submission, decode_submissions
 from rocstar.sandbox.service.decode_sandbox_fusion import decode_run_code, decode_run_jupyter
 from rocstar.sandbox.service.errors import Refused
+from rocstar.sandbox.service.rules import Rules
 
 RULES = Rules(flavours=("stdlib", "numeric", "verifier"))
 LIMITS = JudgeOptions().limits

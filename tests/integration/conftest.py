@@ -88,7 +88,7 @@ max_turns = 3
 filter_rollouts = 2
 reset_optimizer = true
 
-[eval]
+[[eval]]
 samples_per_task = 2
 
 [eval.data]

@@ -9,7 +9,7 @@ import pytest
 
 from rocstar.engine.record import from_record, read_records
 from rocstar.engine.types import Trajectory
-from rocstar.train import checkpoint
+from rocstar.train.learner import checkpoint
 
 Rows = Callable[..., list[dict[str, Any]]]
 OPTIONS = (

@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rocstar.train.batch import MicroBatch
-from rocstar.train.learner import Learner, LossSettings
-from rocstar.train.loss_stats import LossStats
+from rocstar.train.learner.batch import MicroBatch
+from rocstar.train.learner.learner import Learner, LossSettings
+from rocstar.train.learner.loss_stats import LossStats
 
 PLANTED = "model.layers.1.mlp.up_proj.weight"
 OPTIONS = ["--sft.steps=0", "--stages.0.steps=6", "--stages.1.steps=0", "--rl.tokens_per_microbatch=40"]

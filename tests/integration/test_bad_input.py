@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from rocstar.train import checkpoint, preflight
-from rocstar.train.metrics import read_metrics
+from rocstar.train.learner import checkpoint
+from rocstar.train.plan import preflight
+from rocstar.train.record.metrics import read_metrics
 
 from .. import needs
 
@@ -93,7 +94,10 @@ def train(*options: str, recipe: str = "coin.toml") -> list[str]:
         (["--stages.0.data.source=gone.jsonl"], ["gone.jsonl", "does not exist"]),
         (["--stages.0.data.question=prompt"], ["no field 'prompt'", "it has question, answer"]),
         (["--stages.0.data.source=empty.jsonl"], ["empty.jsonl", "is empty", "at least one row"]),
-        (["--stages.0.data.source=heldout.jsonl"], ["stage 'one'", "also in eval.data", "another source"]),
+        (
+            ["--stages.0.data.source=heldout.jsonl"],
+            ["stage 'one'", "also in eval (heldout)", "another source"],
+        ),
         (
             ["--eval.data.source=reasoning_gym", "--eval.data.size=2", "--eval.data.families={ gdc = {} }"],
             ["gdc", "did you mean 'gcd'"],
@@ -124,6 +128,7 @@ def train(*options: str, recipe: str = "coin.toml") -> list[str]:
         (["--tool.flavour=numpy"], ["tool.flavour = 'numpy'", "stdlib"]),
         (["--stages.1.max_response_tokens=5000"], ["stages.1.max_response_tokens = 5000", "lower it"]),
         (['--run.trackers=["excel"]'], ["excel", "tensorboard"]),
+        (['--run.callbacks=["gone:Mine"]'], ["run.callbacks.0.kind = 'gone:Mine'", "beside the recipe"]),
         (["--resume"], ["refused", "no run to resume", "leave --resume out"]),
     ],
 )
@@ -237,8 +242,9 @@ def test_files_of_others_in_a_refused_directory_stay(workshop: Any, tmp_path: Pa
         (["eval", "coin.toml", "--model", "./gone"], ["./gone", "does not exist"]),
         (["eval", "coin.toml", "--output-dir=x"], ["'--output-dir=x'", "not known"]),
         (["rollout", "coin.toml", "--out=gone/x.jsonl"], ["gone/x.jsonl", "folder that exists"]),
-        (["report", "gone"], ["'gone'", "no run directory", "metrics.jsonl"]),
+        (["report", "gone"], ["'gone'", "neither a run directory", "metrics.jsonl"]),
         (["report", "gone", "--fast"], ["'--fast'", "not known"]),
+        (["eval"], ["a recipe", "a model's folder", "--rescore"]),
         (["--fast", "sandbox"], ["'--fast'", "the verb comes first"]),
     ],
 )
@@ -248,7 +254,7 @@ def test_other_verbs(refused: Refused, arguments: list[str], words: list[str]) -
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["fly"], ["eval"], ["eval", "coin.toml", "--limit=-1"], ["rollout", "coin.toml"]]
+    "arguments", [[], ["fly"], ["eval", "coin.toml", "--limit=-1"], ["rollout", "coin.toml"]]
 )
 def test_argparse_also_ends_with_2(
     workshop: Any, arguments: list[str], capsys: pytest.CaptureFixture[str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 import sys
@@ -14,8 +15,9 @@ import pytest
 from safetensors.torch import load_file
 
 from rocstar.engine.record import read_records
-from rocstar.train import agent, checkpoint, engines
-from rocstar.train.manifest import read_manifest
+from rocstar.train.learner import checkpoint
+from rocstar.train.record.manifest import read_manifest
+from rocstar.train.serving import agent, embedded
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -41,7 +43,7 @@ def no_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a run that learns from records opened an engine or a sandbox")
 
     monkeypatch.setattr(agent, "SandboxPool", refuse)
-    monkeypatch.setattr(engines, "EmbeddedEngine", refuse)
+    monkeypatch.setattr(embedded, "EmbeddedEngine", refuse)
 
 
 @pytest.fixture
@@ -294,10 +296,10 @@ def test_a_run_is_resumed_the_way_it_began(workshop: Any, finished: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda r: r["logprobs"].__setitem__(-1, None), "of the policy has log-prob None"),
+        (lambda r: r["logprobs"].__setitem__(-1, None), "of the policy has no log-prob"),
         (lambda r: r["logprobs"].pop(), "log-probs"),
         (lambda r: r["segments"].pop(), "do not cover"),
-        (lambda r: r.update(outcome={"reward": 0.5, "method": "x"}), "reward must be 0.0 or 1.0"),
+        (lambda r: r.update(outcome={"reward": math.inf, "method": "x"}), "reward must be a finite number"),
         (lambda r: r.update(sibling=1, seed=[3, 2, 1]), "occurs twice"),
     ],
 )

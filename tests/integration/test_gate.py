@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from rocstar.engine.record import read_records
 from rocstar.train import loop
-from rocstar.train.batch import MicroBatch
+from rocstar.train.learner.batch import MicroBatch
 
 OFFSET = 0.2
 """Nats by which the engine reports its tokens as likelier than they are."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from rocstar.train.checkpoint import step_directory
-from rocstar.train.config import ConfigError
-from rocstar.train.console import Console
+from rocstar.train.learner.checkpoint import step_directory
 from rocstar.train.notebook import evaluate, load_recipe, train
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.record.console import Console
 
 Rows = Callable[..., list[dict[str, Any]]]
 
@@ -53,6 +53,6 @@ async def test_a_model_is_evaluated(workshop: Any, finished: Path, tmp_path: Pat
     recipe, model = load_recipe(workshop.recipe), step_directory(finished, 4)
     found = await evaluate(recipe, model, limit=2, out=tmp_path / "evaluated")
     assert found.result.num_tasks == 2 and found.model == os.fspath(model)
-    assert (tmp_path / "evaluated" / "attempts.jsonl").exists()
+    assert (tmp_path / "evaluated" / "attempts" / "heldout.jsonl").exists()
     with pytest.raises(ConfigError, match="nowhere"):
         await evaluate(recipe, tmp_path / "nowhere")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.record import read_records
-from rocstar.train.config import load_recipe
+from rocstar.train.recipe.load import load_recipe
 
 Rows = Callable[..., list[dict[str, Any]]]
 TIMES = ("time_s", "time/")
@@ -36,7 +36,7 @@ def recipe(workshop: Any) -> Path:
     (directory / "cells.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     text = workshop.recipe.read_text()
     for old, new in (
-        ("[tool]\n", '[tool]\nkind = "jupyter"\n'),
+        ("[tool]\n", '[[tools]]\nkind = "jupyter"\n\n[tool]\n'),
         ("chat.jsonl", "cells.jsonl"),
         ("max_response_tokens = 100\nmax_turns = 3", "max_response_tokens = 160\nmax_turns = 4"),
         ("steps = 2\nmax_response_tokens = 110", "steps = 0\nmax_response_tokens = 110"),
@@ -64,7 +64,7 @@ def untimed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_step_with_live_interpreters_repeats_bit_for_bit(directories: list[Path], read_rows: Rows) -> None:
-    assert load_recipe(directories[0] / "config.toml").tool.kind == "jupyter"
+    assert [tool.kind for tool in load_recipe(directories[0] / "config.toml").tools] == ["jupyter"]
     first, second = (read_rows(directory, "rl") for directory in directories)
     assert list(map(untimed, first)) == list(map(untimed, second))
     assert any("loss/policy" in row for row in first) and len(first) == 2

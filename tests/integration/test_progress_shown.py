@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine import status
+from rocstar.engine.progress import status
 
 DEADLINE_S = 240.0
-OFTEN = "import rocstar.engine.status as status; status.REFRESHES_PER_S = 20.0; "
+OFTEN = "import rocstar.engine.progress.status as status; status.REFRESHES_PER_S = 20.0; "
 PROGRAM = OFTEN + "import sys; from rocstar.train.cli import main; sys.exit(main())"
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[│╭╮╰╯─]")
 PLAIN = re.compile(
@@ -96,7 +96,7 @@ def test_a_terminal_shows_the_inside_of_an_evaluation_and_of_a_step(workshop: An
         r"importing torch: \d+s",
         r"starting the sandbox: \d+s",
         r"cold start: \d+ of 60 updates",
-        r"evaluation: \d of 4 tasks, \d+ of 400 attempts, \d+ in flight",
+        r"evaluation on heldout[^:]*: \d of \d tasks, \d+ of [\d,]+ attempts, \d+ in flight",
         r"step 1: \d of 2 groups, [1-9][\d,]* of 4,000 attempts, [\d,]+ in flight \(.*tokens/s\)",
         r"slowest: s1/\w+/\d+, turn \d+, \d+s, waits for (the policy|its tools|the judge) since \d+s",
     ]
@@ -111,7 +111,7 @@ def test_a_terminal_shows_the_inside_of_an_evaluation_and_of_a_step(workshop: An
 def test_eval_shows_its_attempts_on_a_terminal(workshop: Any, finished: Path) -> None:
     model = str(finished / "checkpoints" / "step_4")
     arguments = ["eval", "coin.toml", "--model", model, "--eval.samples_per_task=2000"]
-    wanted = [r"evaluation: \d of 4 tasks, [1-9][\d,]* of 8,000 attempts"]
+    wanted = [r"evaluation on heldout[^:]*: \d of \d tasks, [1-9][\d,]* of [\d,]+ attempts"]
     with on_a_terminal(workshop, *arguments) as (process, terminal):
         watch(process, terminal, wanted)
         assert process.wait(DEADLINE_S) == 130
@@ -159,7 +159,7 @@ def test_a_run_that_fails_leaves_the_reason_in_its_log(
     workshop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rocstar.train import main
-    from rocstar.train.config import TrainingStopped
+    from rocstar.train.recipe.errors import TrainingStopped
 
     def stopped(run_dir: Path) -> None:
         raise TrainingStopped("no more")

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from rocstar.train import agent
+from rocstar.sandbox.fabric.cli import URL_VARIABLES
+from rocstar.train.serving import agent
 
 from .. import needs
 
@@ -110,7 +111,8 @@ def test_a_run_without_its_workers_is_refused(
     workshop: Any, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent, "WORKERS_WAIT_S", 0.0)
-    monkeypatch.delenv(agent.REDIS_VARIABLE, raising=False)
+    for name in URL_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
     told = refused(workshop, tmp_path / "refused")
     assert "ROCSTAR_REDIS_URL is not set" in told and not (tmp_path / "refused").exists()
     monkeypatch.setenv(agent.REDIS_VARIABLE, url)

@@ -110,9 +110,13 @@ def test_no_checkpoint_from_before(workshop: Any, copied: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"outcome": {"reward": float("nan"), "method": "strict"}}, "reward must be 0.0 or 1.0, got nan"),
+        (
+            {"outcome": {"reward": float("nan"), "method": "strict"}},
+            "reward must be a finite number, got nan",
+        ),
         ({"advantage": float("nan")}, "advantage nan"),
         ({"advantage": None}, "advantage None"),
+        ({"advantage": [1.0, None]}, "advantage [1.0, None]"),
         ({"seed": None}, "not whole"),
     ],
 )

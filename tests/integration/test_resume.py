@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from rocstar.train import checkpoint
-from rocstar.train.config import load_recipe
+from rocstar.train.learner import checkpoint
+from rocstar.train.recipe.load import load_recipe
 
 Rows = Callable[..., list[dict[str, Any]]]
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from hogs import cores, taken
 
 Rows = Callable[..., list[dict[str, Any]]]
 OPTIONS = (
@@ -26,19 +28,6 @@ OPTIONS = (
     "--stages.1.steps=1",
     "--stages.1.filter_rollouts=0",
 )
-
-
-@contextlib.contextmanager
-def taken_cores() -> Iterator[None]:
-    """As many busy loops as there are cores; they end with the block, or with this process."""
-    code = "import os, signal\nsignal.alarm(300)\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
-    loops = [subprocess.Popen([sys.executable, "-c", code]) for _ in os.sched_getaffinity(0)]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
 
 
 def without_times(row: dict[str, Any]) -> dict[str, Any]:
@@ -55,7 +44,7 @@ def runs(workshop: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     """Two runs of one recipe and seed: on the machine as it is, and on a busy one."""
     folder = tmp_path_factory.mktemp("same_bits")
     quiet, busy = folder / "quiet", folder / "busy"
-    for directory, around in ((quiet, contextlib.nullcontext()), (busy, taken_cores())):
+    for directory, around in ((quiet, contextlib.nullcontext()), (busy, taken(cores()))):
         with around:
             ended = workshop.main("train", "coin.toml", "--output-dir", str(directory), *OPTIONS)
         assert ended.returncode == 0, ended.stderr

@@ -19,10 +19,11 @@ from rocstar.engine.types import Scored, Trajectory
 from .launching import ended, start_nodes
 
 Rows = Callable[..., list[dict[str, Any]]]
+ROOT = Path(__file__).parents[2]
 SCRIPT = """#!/bin/sh
 if [ "$1" = -c ]; then exit 0; fi  # "is sglang there?"
 shift 2
-exec {python} -m rocstar.engine.inference.sglang.fake_server --policy "$@"
+PYTHONPATH={root} exec {python} -m tests.fakes.sglang.fake_server --policy "$@"
 """
 BROKEN = """#!/bin/sh
 if [ "$1" = -c ]; then exit 0; fi
@@ -73,7 +74,7 @@ def test_every_node_serves_with_its_own_servers(
 ) -> None:
     """What is labelled with a version was computed with its weights, on whichever node."""
     directory = tmp_path / "run"
-    python = interpreter(tmp_path, "python", SCRIPT.format(python=sys.executable))
+    python = interpreter(tmp_path, "python", SCRIPT.format(python=sys.executable, root=ROOT))
     launchers = start_nodes(
         workshop, *options(finished, directory), *more, ROCSTAR_SGLANG_PYTHON=python, OMP_NUM_THREADS="1"
     )
@@ -98,7 +99,7 @@ def test_every_node_serves_with_its_own_servers(
 def test_a_node_whose_server_does_not_start_ends_the_run(
     workshop: Any, finished: Path, tmp_path: Path
 ) -> None:
-    good = interpreter(tmp_path, "python", SCRIPT.format(python=sys.executable))
+    good = interpreter(tmp_path, "python", SCRIPT.format(python=sys.executable, root=ROOT))
     bad = interpreter(tmp_path, "broken", BROKEN)
     launchers = start_nodes(
         workshop,

@@ -17,31 +17,32 @@ from typing import Any
 import pytest
 
 from rocstar.engine.inference.base import Generation
-from rocstar.engine.inference.sglang import replica as replica_module
-from rocstar.engine.inference.sglang.fake_process import InProcess
 from rocstar.engine.inference.sglang.replica import Replica
 from rocstar.engine.record import from_record, read_records
 from rocstar.engine.types import Scored, Trajectory
-from rocstar.train.team import LearnerTeam
+from rocstar.train.learner.team import LearnerTeam
+from tests.fakes.sglang.fake_process import InProcess, InProcessSGLang
 
 Rows = Callable[..., list[dict[str, Any]]]
+ROOT = Path(__file__).parents[2]
 SCRIPT = """#!/bin/sh
 if [ "$1" = -c ]; then exit 0; fi  # "is sglang there?"
 shift 2
-exec {python} -m rocstar.engine.inference.sglang.fake_server --policy "$@"
+PYTHONPATH={root} exec {python} -m tests.fakes.sglang.fake_server --policy "$@"
 """
-SERVERS = ("--engine.kind=sglang", "--engine.replicas=2", '--engine.args.device="cpu"')
+KIND = "--engine.kind=tests.fakes.sglang.fake_process:InProcessSGLang"
+SERVERS = (KIND, "--engine.replicas=2", '--engine.args.device="cpu"')
 ONE_STAGE = ("--stages.1.steps=0", "--checkpoint.keep_last=9")
 
 
 @pytest.fixture
-def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[InProcess]]:
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcess]:
     """Servers start in this process; `started` lists their commands."""
-    InProcess.reset()
-    monkeypatch.setattr(replica_module, "ServerProcess", InProcess)
+    launcher = InProcess(policy=True)
+    monkeypatch.setattr(InProcessSGLang, "launcher", launcher)
     monkeypatch.setenv("ROCSTAR_SGLANG_PYTHON", "/bin/true")
-    yield InProcess
-    assert not InProcess.running, "a server was left behind"
+    yield launcher
+    assert not launcher.running, "a server was left behind"
 
 
 @pytest.fixture
@@ -95,9 +96,7 @@ def total(rows: list[dict[str, Any]], name: str) -> float:
     return sum(row[f"engine/{name}"] for row in rows)
 
 
-def test_servers_beside_a_learner_that_tunes_first(
-    run: Any, servers: type[InProcess], read_rows: Rows
-) -> None:
+def test_servers_beside_a_learner_that_tunes_first(run: Any, servers: InProcess, read_rows: Rows) -> None:
     directory = run("--sft.steps=3", steps=3)
     rows = read_rows(directory, "rl")
     check_run(directory, rows, steps=3)
@@ -109,7 +108,7 @@ def test_servers_beside_a_learner_that_tunes_first(
 
 
 def test_a_server_that_dies_costs_nothing_but_time(
-    run: Any, servers: type[InProcess], read_rows: Rows, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    run: Any, servers: InProcess, read_rows: Rows, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     """Nor does a broadcast that fails: one process cannot join a group as two servers; it goes by disk."""
     real, calls = Replica.generate, 0
@@ -130,7 +129,7 @@ def test_a_server_that_dies_costs_nothing_but_time(
 
 
 def test_servers_make_room_for_the_learner_and_a_run_goes_on(
-    run: Any, servers: type[InProcess], read_rows: Rows, monkeypatch: pytest.MonkeyPatch
+    run: Any, servers: InProcess, read_rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are away while it works, start from its new weights, and lose no token."""
     there: list[int] = []
@@ -168,9 +167,7 @@ def test_several_embedded_engines_are_one_fleet(run: Any, read_rows: Rows) -> No
     assert total(rows, "replicas_up") == 2 * 3
 
 
-def test_a_rollout_over_servers(
-    workshop: Any, finished: Path, servers: type[InProcess], tmp_path: Path
-) -> None:
+def test_a_rollout_over_servers(workshop: Any, finished: Path, servers: InProcess, tmp_path: Path) -> None:
     model = f"--model={finished / 'checkpoints' / 'step_0'}"
     command = ["rollout", "coin.toml", model, f"--out={tmp_path / 'out'}", "--steps=1", "--sft.steps=0"]
     ended = workshop.main(*command, *SERVERS)
@@ -185,7 +182,7 @@ def test_servers_that_are_children(
     """The whole way: an interpreter, command lines, two processes in a gloo group; one is killed in the
     middle, and comes back with the weights of a version that was broadcast."""
     script = tmp_path / "python-with-sglang"
-    script.write_text(SCRIPT.format(python=sys.executable))
+    script.write_text(SCRIPT.format(python=sys.executable, root=ROOT))
     script.chmod(0o755)
     monkeypatch.setenv("ROCSTAR_SGLANG_PYTHON", str(script))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -13,11 +13,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rocstar.engine.record import from_record, read_records
 from rocstar.engine.types import Scored
-from rocstar.train import checkpoint
-from rocstar.train.config import load_recipe
-from rocstar.train.manifest import read_manifest, recipe_hash
-from rocstar.train.metrics import check_names
-from rocstar.train.time_budget import PHASES
+from rocstar.train.learner import checkpoint
+from rocstar.train.recipe.load import load_recipe
+from rocstar.train.record.manifest import read_manifest, recipe_hash
+from rocstar.train.record.metrics import check_names
+from rocstar.train.record.time_budget import PHASES
 
 Rows = Callable[..., list[dict[str, Any]]]
 BUCKETS = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed")
@@ -95,25 +95,24 @@ def test_records_hold_every_trajectory_of_the_step(finished: Path, read_rows: Ro
 
 @pytest.mark.parametrize("step", [0, 4])
 def test_every_attempt_of_an_evaluation_is_kept(finished: Path, read_rows: Rows, step: int) -> None:
-    stem = finished / "evaluations" / f"step_{step:06d}"
-    records, numbers = (
-        list(read_records(stem.with_suffix(".jsonl"))),
-        json.loads(stem.with_suffix(".json").read_text()),
-    )
+    folder = finished / "evaluations" / f"step_{step:06d}"
+    records = list(read_records(folder / "attempts" / "heldout.jsonl"))
+    results = json.loads((folder / "results.json").read_text())
     assert [r["sibling"] for r in records] == [0, 1] * 4 and {r["step"] for r in records} == {step}
     assert {r["decision"]["reason"] for r in records} == {"evaluated"}
     rewards: dict[str, list[float]] = {}
     for trajectory in map(from_record, records):
         assert isinstance(trajectory.outcome, Scored)
         rewards.setdefault(trajectory.task.id, []).append(trajectory.outcome.reward)
-    assert numbers["rewards"] == rewards
+    numbers = results["sets"]["heldout"]
+    assert {name: question["rewards"] for name, question in numbers["questions"].items()} == rewards
     (row,) = (
         row for row in read_rows(finished, "eval") if row["step"] == step and "eval/heldout/avg@2" in row
     )
     assert [numbers["avg"], *numbers["interval"]] == [
         row[f"eval/heldout/{name}"] for name in ("avg@2", "ci_low", "ci_high")
     ]
-    assert (numbers["seed"], numbers["k"], numbers["step"], numbers["failures"]) == (3, 2, step, {})
+    assert (results["seed"], results["step"], numbers["k"], numbers["failures"]) == (3, step, 2, {})
 
 
 def test_the_manifest_tells_the_run(workshop: Any, finished: Path) -> None:
@@ -147,31 +146,6 @@ def test_eval_scores_a_checkpoint(workshop: Any, finished: Path) -> None:
     )
     assert scores["eval/heldout/num_tasks"] == 4 and scores["eval/heldout/failed"] == 0
     assert (scores["seed"], scores["model"]) == (3, model) and len(scores["recipe"]) == 64
-
-
-def test_eval_keeps_its_attempts_and_writes_over_nothing(
-    workshop: Any, finished: Path, tmp_path: Path
-) -> None:
-    model, out = str(checkpoint.step_directory(finished, 4)), tmp_path / "made" / "evaluated"
-    command = ["eval", "coin.toml", "--model", model, "--limit=2", "--json", "--out", str(out)]
-    result = workshop.main(*command)
-    assert result.returncode == 0, result.stderr
-    names = ["attempts.jsonl", "config.toml", "manifest.json", "summary.json"]
-    assert sorted(path.name for path in out.iterdir()) == names
-    scores, summary = json.loads(result.stdout), json.loads((out / "summary.json").read_text())
-    records = list(read_records(out / "attempts.jsonl"))
-    assert len(records) == 4 and len({r["task"]["id"] for r in records}) == 2
-    assert sum(sum(rewards) for rewards in summary["rewards"].values()) == sum(
-        r["outcome"]["reward"] for r in records
-    )
-    assert summary["avg"] == scores["eval/heldout/avg@2"] and summary["versions"]["rocstar"]
-    for name in ("seed", "model", "recipe"):
-        assert summary[name] == scores[name]
-    assert recipe_hash(load_recipe(out / "config.toml")) == summary["recipe"]
-    before = {path: path.read_bytes() for path in out.iterdir()}
-    again = workshop.main(*command)
-    assert again.returncode == 2 and "is not empty" in again.stderr and not again.stdout
-    assert {path: path.read_bytes() for path in out.iterdir()} == before
 
 
 def test_an_evaluation_that_cannot_begin_leaves_no_folder(workshop: Any, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rocstar.train import checkpoint
+from rocstar.train.learner import checkpoint
 
 Rows = Callable[..., list[dict[str, Any]]]
 SAME = (
@@ -32,10 +32,11 @@ def assert_same_steps(rows: list[dict[str, Any]], expected: list[dict[str, Any]]
 
 
 def assert_same_weights(directory: Path, expected: Path) -> None:
+    """Up to rounding: two ranks get other microbatches than one, and optimizers divide by what is small."""
     weights, others = (load_file(d / "model.safetensors") for d in (directory, expected))
     assert weights.keys() == others.keys()
     for name, weight in weights.items():
-        torch.testing.assert_close(weight, others[name], rtol=0, atol=1e-4)
+        torch.testing.assert_close(weight, others[name], rtol=0, atol=5e-4)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 
 from rocstar.engine.record import read_records
-from rocstar.train.run_directory import records_file
+from rocstar.sandbox import proctree
+from rocstar.train.record.run_directory import records_file
 
 from .. import needs
 from .launching import DEADLINE_S, ended, start_nodes
@@ -52,19 +53,12 @@ def fabric() -> Iterator[str]:
                 redis.kill()
 
 
-def descendants(pids: list[int]) -> list[int]:
-    """These processes and all that they started, as far as it is there."""
-    found, children = list(pids), parents()
-    for pid in found:  # grows meanwhile
-        found += [child for child, parent in children.items() if parent == pid]
-    return found
-
-
-def parents() -> dict[int, int]:
-    found = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            found[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+def held(pids: list[int]) -> list[tuple[int, int]]:
+    """These and their descendants, as far as they live, with descriptors: a confined program may end."""
+    found = []
+    for one in proctree.tree(pids):
+        with contextlib.suppress(ProcessLookupError):
+            found.append((one.pid, os.pidfd_open(one.pid)))
     return found
 
 
@@ -132,7 +126,7 @@ def test_the_end_of_one_is_the_end_of_all(workshop: Any, finished: Path, what: s
         while "2 nodes roll out" not in (line := ranks[0].stderr.readline()):
             told.append(line)
             assert line, told
-        there = [(pid, os.pidfd_open(pid)) for pid in descendants([one.pid for one in ranks])]
+        there = held([one.pid for one in ranks])
         assert len(there) > 2, "ranks and what runs their programs"
         if what == "interrupted":
             ranks[0].send_signal(signal.SIGINT)

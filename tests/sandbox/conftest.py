@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rocstar.sandbox import process
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.pool import process
+from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits
 
 Run = Callable[..., Awaitable[ExecResult]]

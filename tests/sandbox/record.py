@@ -9,7 +9,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, Limits, SessionLost
 
 RECORDINGS = Path(__file__).parent / "recordings" / "pool.json"

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError
 
 from .watching import PATIENCE_S, programs_of, until

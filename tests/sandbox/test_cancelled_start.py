@@ -5,8 +5,8 @@ import asyncio
 import pytest
 import uvloop
 
-from rocstar.sandbox.pool import SandboxPool
-from rocstar.sandbox.process import Supervisor
+from rocstar.sandbox.pool.pool import SandboxPool
+from rocstar.sandbox.pool.process import Supervisor
 
 DEADLINE_S = 60.0
 

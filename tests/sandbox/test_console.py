@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from rocstar.sandbox import cli, console, fabric_cli, proctree
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox import cli, console, proctree
+from rocstar.sandbox.fabric import cli as fabric_cli
+from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import SandboxError
 
 COMMAND = [sys.executable, "-c", "import sys; from rocstar.sandbox.cli import main; sys.exit(main())"]

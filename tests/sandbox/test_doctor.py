@@ -29,6 +29,8 @@ FACTS: dict[str, Any] = {
     "memory_bytes": 16 << 30,
     "huge_pages": "madvise",
     "scratch_parent": "/tmp",
+    "flavours": ("stdlib",),
+    "flavours_left_out": [],
     "scratch_free_bytes": 100 << 30,
 }
 BASE = frozenset(("nnp", "rlimits", "seccomp", "landlock"))
@@ -165,4 +167,4 @@ def test_attack_runs_the_suite_in_a_process_of_its_own(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(cli.subprocess, "Popen", Process)
     assert cli.main(["doctor", "--attack", "--json"]) == 1
-    assert commands[0][1:] == ["-P", "-m", "rocstar.sandbox.attack", "--json"]
+    assert commands[0][1:] == ["-P", "-m", "rocstar.sandbox.attacks.run", "--json"]

@@ -1,4 +1,4 @@
-"""The Python of docs/sandbox.md runs, and docs/service.md names the service's own routes and options."""
+"""In docs/reference the Python of sandbox.md runs, and service.md names the service's routes and options."""
 
 import re
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 from rocstar.sandbox.service.openapi import ROUTES
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "reference"
 BLOCKS = re.findall(r"```python\n(.*?)```", (DOCS / "sandbox.md").read_text(encoding="utf-8"), re.S)
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rocstar.sandbox import files, wire
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox import files
+from rocstar.sandbox.pool import wire
+from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, Limits, SandboxError, Status
 
 beside_the_pool = pytest.mark.asyncio(loop_scope="module")

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from rocstar.sandbox.flavours import FLAVOURS, Flavour
+from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 
 from .. import needs
 
 CHECK = """
 import importlib, sys
-from rocstar.sandbox.flavours import FLAVOURS
+from rocstar.sandbox.child.flavours import FLAVOURS
 flavour = FLAVOURS[sys.argv[1]]
 for name in flavour.modules:
     importlib.import_module(name)

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, Limits, SandboxError
 
 from .watching import PATIENCE_S, ended, programs_of, until

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from rocstar.sandbox import process
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.pool import process
+from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Status
 
 from .watching import PATIENCE_S, children_of, programs_of, until
@@ -245,7 +245,9 @@ def options(**changes: str) -> process.SupervisorOptions:
 
 
 def start(options: process.SupervisorOptions) -> process.Supervisor:
-    return process.Supervisor(options, lambda frame: None, lambda: None)
+    return process.Supervisor(
+        options, on_frame=lambda frame: None, on_end=lambda: None, longest_s=lambda: None
+    )
 
 
 async def test_programs_that_do_not_start(tmp_path: Path) -> None:

@@ -53,6 +53,19 @@ def test_a_descendant_is_in_the_tree_once_and_a_stranger_is_not() -> None:
     assert proctree.tree([one.pid]) == []
 
 
+def test_a_child_that_has_ended_and_waits_to_be_reaped_is_no_descendant() -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it has ended
+    assert child in [member.pid for member in proctree.tree([os.getpid()])]
+    with waiting("") as other:
+        found = proctree.descendants(os.getpid())
+        assert other.pid in found and child not in found and os.getpid() not in found
+        other.communicate(b"\n")
+    os.waitpid(child, 0)
+
+
 def test_memory_and_descriptors_grow_with_what_a_process_holds() -> None:
     with (
         waiting("") as small,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rocstar.sandbox import calls, process, watchdog
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.pool import calls, process
+from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, Limits, SandboxError, SessionLost
 
 from .. import needs
@@ -135,8 +135,8 @@ async def test_a_supervisor_that_cannot_be_replaced_fails_calls_until_it_can(
 
 async def test_a_stopped_supervisor_is_taken_to_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the calls may take that it has, and however many there were before."""
-    monkeypatch.setattr(watchdog, "TICK_S", 0.1)
-    monkeypatch.setattr(watchdog, "SILENT_S", 0.5)
+    monkeypatch.setattr(process, "TICK_S", 0.1)
+    monkeypatch.setattr(process, "SILENT_S", 0.5)
     async with SandboxPool() as pool:
         first = pool.supervisor_pid
         for _ in range(3):
@@ -162,8 +162,8 @@ async def test_a_pool_with_a_stopped_supervisor_closes(monkeypatch: pytest.Monke
 
 TRAINER = """
 import asyncio, sys
-from rocstar.sandbox import process
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.pool import process
+from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, Limits
 
 async def main():

@@ -63,11 +63,6 @@ def test_the_flavour_follows_from_the_imports(monkeypatch: pytest.MonkeyPatch) -
     assert running.flavour_of(request) == "stdlib", "a flavour whose packages are missing is not chosen"
 
 
-def test_a_flavour_without_its_packages_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "find_spec", lambda name: None if name == "scipy" else object())
-    assert running.installed_flavours.__wrapped__() == ("stdlib", "numeric", "verifier", "cpp")
-
-
 @pytest.mark.parametrize(
     ("options", "wrong", "message"),
     [

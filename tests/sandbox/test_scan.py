@@ -1,13 +1,17 @@
 """The scan names the cheapest flavour that has what a program imports, and never raises."""
 
 import base64
+import sys
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.sandbox.flavours import FLAVOURS
-from rocstar.sandbox.scan import MAX_SCANNED, RELATIVES, flavour_for, imported
+from rocstar.sandbox.child import scan
+from rocstar.sandbox.child.flavours import FLAVOURS
+from rocstar.sandbox.child.scan import MAX_BEFORE, MAX_SCANNED, RELATIVES, flavour_for, imported
 
 ALL = tuple(FLAVOURS)
 WRAPPED = base64.b64encode(b"import sympy\nprint(1)").decode()
@@ -94,3 +98,26 @@ def test_more_imports_never_choose_a_cheaper_flavour(code: str, offered: set[str
 def test_only_the_head_of_a_long_program_is_scanned() -> None:
     assert flavour_for(" " * MAX_SCANNED + "\nimport numpy", ALL) == "stdlib"
     assert flavour_for("import numpy\n" + " " * MAX_SCANNED, ALL) == "numeric"
+
+
+def test_a_scan_is_linear_whatever_the_program() -> None:
+    """Lines that go on for ever, and names on each: once every mention walked back over all of them."""
+    steps = 0
+
+    def count(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal steps
+        steps += event == "line" and frame.f_code.co_filename == scan.__file__
+        return count
+
+    hostile = "import os\n" + "x\\\n" * (1 << 14) + "".join(f"{name} \\\n" * 40 for name in scan._PACKAGES)
+    sys.settrace(count)
+    try:
+        imported(hostile)
+    finally:
+        sys.settrace(None)
+    assert steps < 10_000
+
+
+def test_an_import_is_found_over_continued_lines_and_not_too_far_from_its_name() -> None:
+    assert imported("import os, \\\n  numpy") == {"numpy"}
+    assert not imported(f"import os{' ' * MAX_BEFORE}, numpy")

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from rocstar.sandbox.pool import SandboxPool
-from rocstar.sandbox.session import LiveSession
+from rocstar.sandbox.pool.pool import SandboxPool
+from rocstar.sandbox.pool.session import LiveSession
 from rocstar.sandbox.types import ExecRequest, Limits, SandboxError, SessionLost, Status
 
 from .watching import PATIENCE_S, programs_of, until

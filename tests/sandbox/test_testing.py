@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox import testing
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.testing import FakeSandbox
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Sandbox, SandboxError, SessionLost, Status
 

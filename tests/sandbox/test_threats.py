@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Status
 
 from .. import needs

@@ -1,38 +1,47 @@
-"""The watchdog bites a supervisor that is silent, or that only answers, and no other."""
+"""A supervisor that is silent, or that only answers PING, is killed, and no other."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from rocstar.sandbox.watchdog import SILENT_S, STUCK_S, TICK_S, Watchdog
+from rocstar.sandbox.pool import wire
+from rocstar.sandbox.pool.process import SILENT_S, STUCK_S, TICK_S, Supervisor, SupervisorOptions
+
+OPTIONS = SupervisorOptions(flavours=(), max_live=1, max_sessions=0, memory_bytes=0, lease_s=0.0)
 
 
-class Bench:
-    """Ticks come when the test says so."""
+class Bench(Supervisor):
+    """One without a process. Ticks come when the test says so."""
 
     def __init__(self) -> None:
         self.longest_s: float | None = 3600.0
         self.asked = self.bitten = 0
-        self.dog = Watchdog(lambda: self.longest_s, self._ask, self._bite)
+        self.frames: list[int] = []
+        super().__init__(
+            OPTIONS,
+            on_frame=lambda frame: self.frames.append(frame[0]),
+            on_end=lambda: None,
+            longest_s=lambda: self.longest_s,
+        )
 
-    def _ask(self) -> None:
-        self.asked += 1
+    def _send(self, data: bytes) -> None:
+        self.asked += data == wire.encode_id(wire.PING, 0)
 
-    def _bite(self) -> None:
+    def kill(self) -> None:
         self.bitten += 1
 
     def tick(self, seconds: float) -> None:
         for _ in range(int(seconds / TICK_S)):
-            self.dog.stop()
-            self.dog._tick()
+            self._stop_watching()
+            self._tick()
 
 
 @pytest.fixture
 async def bench() -> Iterator[Bench]:  # type: ignore[misc]
     bench = Bench()
-    bench.dog.watch()
+    bench.write(b"")
     yield bench
-    bench.dog.stop()
+    bench._stop_watching()
 
 
 async def test_silence_is_a_hang_whatever_the_calls_may_take(bench: Bench) -> None:
@@ -47,7 +56,7 @@ async def test_silence_is_a_hang_whatever_the_calls_may_take(bench: Bench) -> No
 async def test_a_supervisor_that_answers_is_left_alone_while_its_calls_may_run(bench: Bench) -> None:
     for _ in range(int((3600.0 + STUCK_S) / TICK_S)):
         bench.tick(TICK_S)
-        bench.dog.heard(pong=True)
+        bench._heard(wire.PONG)
     assert bench.bitten == 0
     bench.tick(TICK_S)
     assert bench.bitten == 1
@@ -57,7 +66,7 @@ async def test_results_are_signs_of_life(bench: Bench) -> None:
     bench.longest_s = 0.0
     for _ in range(20):
         bench.tick(STUCK_S)
-        bench.dog.heard(pong=False)
+        bench._heard(wire.RESULT)
     assert bench.bitten == 0
 
 
@@ -65,8 +74,21 @@ async def test_without_calls_there_is_nothing_to_watch(bench: Bench) -> None:
     bench.tick(STUCK_S)
     bench.longest_s = None
     bench.tick(TICK_S)
-    assert bench.bitten == 0 and bench.dog._timer is None
+    assert bench.bitten == 0 and bench._timer is None
     bench.longest_s = 1.0
-    bench.dog.watch()
+    bench.write(b"")
     bench.tick(STUCK_S)
     assert bench.bitten == 0
+
+
+async def test_an_answer_to_ping_is_for_the_watch_alone(bench: Bench) -> None:
+    bench.tick(SILENT_S)
+    bench.data_received(wire.encode_id(wire.PONG, 0))
+    bench.tick(TICK_S)
+    assert (bench.frames, bench.bitten) == ([], 0)
+
+
+async def test_the_watch_ends_with_the_supervisor(bench: Bench) -> None:
+    bench._hello.set_result(None)
+    bench.connection_lost(None)
+    assert bench._timer is None and not bench.alive

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox import cell, zygote
-from rocstar.sandbox.flavours import FLAVOURS, Flavour
+from rocstar.sandbox.child import cell, zygote
+from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_exit_codes_and_reports(
 ) -> None:
     assert cell.run_source(source) == exit_code
     assert stderr in error_stream.getvalue()
-    assert "sandbox/cell.py" not in error_stream.getvalue()
+    assert "sandbox/child/cell.py" not in error_stream.getvalue()
 
 
 LAST_LINES = [

@@ -13,17 +13,18 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rocstar.engine.group import run_group
 from rocstar.engine.inference.base import Generation, Inference, Sampling
-from rocstar.engine.inference.sglang.exchanges import CPU_ARGS
 from rocstar.engine.inference.sglang.replica import Replica, server_command
-from rocstar.engine.inference.sglang.weights import DiskWeights
-from rocstar.engine.testing import check_trajectory
+from rocstar.engine.inference.weights import DiskWeights
+from rocstar.engine.rollout.group import run_group
+from rocstar.engine.testing.policy import check_trajectory
 from rocstar.engine.types import Failed, Group, Trajectory
-from rocstar.train.agent import make_agent, open_sandbox
-from rocstar.train.config import load_recipe
-from rocstar.train.model_io import load_tokenizer
-from rocstar.train.preflight import chat_format, load_all_tasks
+from rocstar.train.learner.model_io import load_tokenizer
+from rocstar.train.plan.preflight import load_all_tasks
+from rocstar.train.recipe.load import load_recipe
+from rocstar.train.serving.agent import make_agent, open_sandbox
+from rocstar.train.tasks.chat_format import chat_format
+from tests.fakes.sglang.exchanges import CPU_ARGS
 
 ROOT = Path(__file__).parents[2]
 LOGS = ROOT / "runs" / "test-sglang" / "logs"

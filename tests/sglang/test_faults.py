@@ -24,14 +24,14 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from rocstar.engine.fleet import Fleet, FleetLimits
+from rocstar.engine.fleet.fleet import Fleet, FleetLimits
 from rocstar.engine.inference.base import Generation, Inference, InferenceError, KvLoad
-from rocstar.engine.inference.guard import descendants
+from rocstar.engine.inference.sglang.guard import descendants
 from rocstar.engine.inference.sglang.replica import Replica
 from rocstar.engine.scheduling.policies import make_policy
 from rocstar.engine.types import Failed, Group, Origin, Scored
-from rocstar.train.config import load_recipe
-from rocstar.train.selection import select
+from rocstar.train.groups.selection import select
+from rocstar.train.recipe.load import load_recipe
 
 from .serving import (
     MEAN_BOUND,
@@ -129,6 +129,10 @@ class Witness:
 
     def join(self, request_ids: Sequence[str]) -> None:
         self.replica.join(request_ids)
+
+    def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
+        """Nothing is held back here."""
+        granted()
 
     def release(self, request_id: str) -> None:
         self.replica.release(request_id)

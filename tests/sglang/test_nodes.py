@@ -11,9 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rocstar.engine.inference.sglang.exchanges import CPU_ARGS
 from rocstar.engine.record import from_record, read_records
 from rocstar.engine.types import Scored
+from tests.fakes.sglang.exchanges import CPU_ARGS
 
 from ..integration.launching import ended, start_nodes
 

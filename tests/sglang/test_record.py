@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.inference.sglang.exchanges import CAPACITY, CPU_ARGS, record
 from rocstar.engine.inference.sglang.replica import server_command
+from tests.fakes.sglang.exchanges import CAPACITY, CPU_ARGS, record
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = ROOT / "tests" / "engine" / "recordings" / "sglang"

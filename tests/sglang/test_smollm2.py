@@ -15,15 +15,15 @@ import pytest_asyncio
 import torch
 from safetensors.torch import load_file, save_file
 
-from rocstar.engine.group import run_group
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.inference.sglang.replica import Replica
-from rocstar.engine.inference.sglang.weights import DiskWeights
+from rocstar.engine.inference.weights import DiskWeights
+from rocstar.engine.rollout.group import run_group
 from rocstar.engine.types import Task
-from rocstar.train.agent import make_agent, open_sandbox
-from rocstar.train.config import load_recipe
-from rocstar.train.model_io import load_tokenizer
-from rocstar.train.preflight import chat_format
+from rocstar.train.learner.model_io import load_tokenizer
+from rocstar.train.recipe.load import load_recipe
+from rocstar.train.serving.agent import make_agent, open_sandbox
+from rocstar.train.tasks.chat_format import chat_format
 
 from .serving import MEAN_BOUND, ROOT, ask, distance, off_reference, server, summary, used
 

@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from rocstar.engine.inference.base import Generation, Inference, InferenceError, KvLoad, Sampling, StopReason
-from rocstar.engine.inference.embedded import EmbeddedEngine
-from rocstar.engine.inference.sglang.publish import Publisher
+from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
 from rocstar.engine.inference.sglang.replica import Replica
-from rocstar.engine.inference.sglang.weights import DiskWeights, LiveWeights
+from rocstar.engine.inference.sglang.sender import WeightSender
+from rocstar.engine.inference.weights import DiskWeights, LiveWeights
 
 from .serving import (
     MEAN_BOUND,
@@ -177,12 +177,12 @@ async def test_a_broadcast_in_flight_loses_no_token(
     tasks = await in_flight(replica, "cast", 200)
     started = time.monotonic()
     live = LiveWeights(load_file(policy / "model.safetensors"))
-    async with Publisher([replica.engine], backend="gloo", bucket_bytes=200_000, timeout_s=60) as publisher:
-        assert await publisher.publish(4, live) == [None]
+    async with WeightSender([replica.engine], backend="gloo", bucket_bytes=200_000, timeout_s=60) as sender:
+        assert await sender.send(4, live) == [None]
         joined = time.monotonic() - started
         answers = await asyncio.gather(*tasks)
         again = time.monotonic()
-        assert await publisher.publish(5, LiveWeights(load_file(other / "model.safetensors"))) == [None]
+        assert await sender.send(5, LiveWeights(load_file(other / "model.safetensors"))) == [None]
         figures(
             "tiny", broadcast_first_s=round(joined, 3), broadcast_next_s=round(time.monotonic() - again, 3)
         )
@@ -268,6 +268,10 @@ class Elsewhere:
 
     def join(self, request_ids: Sequence[str]) -> None:
         pass
+
+    def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
+        """Nothing is held back here."""
+        granted()
 
     def release(self, request_id: str) -> None:
         for engine in self.engines:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.inference.sglang.exchanges import CPU_ARGS
 from rocstar.engine.record import from_record, read_records
 from rocstar.engine.types import Scored
+from tests.fakes.sglang.exchanges import CPU_ARGS
 
 ROOT = Path(__file__).parents[2]
 STEPS = 2

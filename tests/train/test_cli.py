@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from rocstar.train import cli, version
+from rocstar.train import cli
 from rocstar.train.cli import _without_stages, main
-from rocstar.train.config import ConfigError, ConfigErrors, load_recipe
-from rocstar.train.ending import guarded
+from rocstar.train.recipe.errors import ConfigError, ConfigErrors
+from rocstar.train.recipe.load import load_recipe
+from rocstar.train.record import version
+from rocstar.train.record.ending import guarded
 
 VERBS = ("train", "sft", "eval", "rollout", "report")
 
@@ -197,7 +199,7 @@ def test_no_message_advises_to_install_what_is_on_no_index() -> None:
 def test_ctrl_c_is_told_as_fits_the_verb() -> None:
     """Of verbs that leave nothing to resume: a real SIGINT in a child, once it says that it works."""
     program = (
-        "import sys, time, rocstar.train.alone as alone\n"
+        "import sys, time, rocstar.train.evaluation.saved_model as alone\n"
         "def work(*_, **__):\n    print('working', flush=True)\n    time.sleep(600)\n"
         "alone.evaluate_model = work\n"
         "from rocstar.train.cli import main\nsys.exit(main())"
@@ -232,7 +234,7 @@ def test_the_cold_start_alone_is_evaluated_within_the_last_stages_limits() -> No
     alone = _without_stages(recipe)
     last = recipe.stages[-1]
     assert alone.stages == [] and alone.sft == recipe.sft
-    assert (alone.eval.max_response_tokens, alone.eval.max_turns) == (
+    assert (alone.eval[0].max_response_tokens, alone.eval[0].max_turns) == (
         last.max_response_tokens,
         last.max_turns,
     )

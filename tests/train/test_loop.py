@@ -12,9 +12,10 @@ import pytest
 
 from rocstar.engine.types import FinishReason, Origin, Scored, Segment, Task, Trajectory, TrajectoryKey
 from rocstar.train import loop
-from rocstar.train.config import Recipe, RlConfig
-from rocstar.train.loss_stats import LossStats, WorstToken
-from rocstar.train.selection import Selection
+from rocstar.train.groups.selection import Selection
+from rocstar.train.learner.loss_stats import LossStats, WorstToken
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.rl_config import RlConfig
 
 TASKS = [Task(id=f"task{k}", source="s", question=f"q{k}", answer="1") for k in range(5)]
 
@@ -107,7 +108,7 @@ def test_a_paused_step_is_told_and_its_worst_tokens_are_dumped(tmp_path: Path) -
         recipe=Recipe(),
         directory=tmp_path,
         decode=lambda ids: f"<{ids[0]}>",
-        console=SimpleNamespace(note=notes.append),
+        listeners=SimpleNamespace(note=notes.append),
         bad_steps=0,
     )
     loop.note_gate(run, 2, paused_stats(2))

@@ -20,9 +20,9 @@ DEADLINE_S = 300.0
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.M | re.S)
 
 
-def blocks() -> list[tuple[str, str, str | None]]:
+def blocks(guide: Path = GUIDE) -> list[tuple[str, str, str | None]]:
     """(language, text, the output that the guide shows behind it) of what is run."""
-    found = BLOCK.findall(GUIDE.read_text(encoding="utf-8"))
+    found = BLOCK.findall(guide.read_text(encoding="utf-8"))
     followed = zip(found, [*found[1:], ("", "")], strict=True)
     return [
         (language, text, shown if next_language == "text" else None)

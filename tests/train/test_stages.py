@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from rocstar.engine.rollout import Agent, RolloutLimits
-from rocstar.engine.types import FinishReason, Group, Scored, Task, Trajectory, TrajectoryKey
-from rocstar.train import between_steps, checkpoint, loop
-from rocstar.train.checkpoint_writer import Order
-from rocstar.train.config import (
-    CheckpointConfig,
-    ConfigError,
-    EvalConfig,
-    Recipe,
-    StageConfig,
-    TrainingStopped,
-)
-from rocstar.train.evaluate import Evaluation, summarise
-from rocstar.train.metrics import MetricsWriter, read_metrics
+from rocstar.engine.rollout.rollout import Agent, RolloutLimits
+from rocstar.engine.types import Failed, FinishReason, Group, Scored, Task, Trajectory, TrajectoryKey
+from rocstar.train import loop
+from rocstar.train.evaluation import during_training
+from rocstar.train.evaluation.trials import Unscored
+from rocstar.train.groups.source import Batch, Roller, Source
+from rocstar.train.learner import checkpoint
+from rocstar.train.learner.checkpoint_writer import Order
+from rocstar.train.plan.resume import check_same_kind
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.data_config import DataConfig
+from rocstar.train.recipe.errors import ConfigError, TrainingStopped
+from rocstar.train.recipe.eval_config import EvalConfig
+from rocstar.train.recipe.run_config import CheckpointConfig
+from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.record.callbacks import Callback, Listeners, StopRun
+from rocstar.train.record.metrics import MetricsWriter, read_metrics
+from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.run import Live, Run
-from rocstar.train.source import Batch, Source
-from rocstar.train.time_budget import TimeBudget
 
 TASKS = [Task(id=f"task{k}", source="s", question=f"q{k}", answer="1") for k in range(5)]
 
@@ -37,18 +40,12 @@ def stage(**changes: Any) -> StageConfig:
 
 
 class Silent:
-    """Stands in for the console and the publisher."""
+    """Stands in for the publisher."""
 
     version = 0
 
-    def step(self, row: object) -> None:
-        pass
 
-    def note(self, text: str) -> None:
-        pass
-
-
-def attempt(task: Task, sibling: int, reward: float) -> Trajectory:
+def attempt(task: Task, sibling: int, reward: float | None) -> Trajectory:
     return Trajectory(
         key=TrajectoryKey(seed=0, step=1, task_id=task.id, sibling=sibling),
         task=task,
@@ -58,7 +55,9 @@ def attempt(task: Task, sibling: int, reward: float) -> Trajectory:
         version_spans=(),
         turns=(),
         finish_reason=FinishReason.answered,
-        outcome=Scored(reward=reward, method="strict"),
+        outcome=Failed(kind="deadline", retryable=True, detail="")
+        if reward is None
+        else Scored(reward=reward, method="strict"),
     )
 
 
@@ -100,24 +99,33 @@ def build_run(directory: Path, recipe: Recipe) -> Run:
     limits = RolloutLimits(max_response_tokens=1, max_turns=1, max_tool_tokens=1, timeout_s=1.0)
     nothing = cast(Any, None)
     agent = Agent(
-        inference=nothing, chat=nothing, tools=nothing, judge=nothing, limits=limits, sampling=nothing
+        inference=cast(Any, SimpleNamespace(load=None)),
+        chat=nothing,
+        tools=nothing,
+        judge=nothing,
+        limits=limits,
+        sampling=nothing,
     )
     ticks = itertools.count()
     return Run(
         recipe=recipe,
         directory=directory,
-        live=Live(agent=agent, heldout=[]),
+        live=Live(agent=agent, heldout={}),
         publisher=cast(Any, Silent()),
         team=cast(Any, SavingTeam(directory / "metrics.jsonl")),
         decode=str,
         metrics=MetricsWriter(directory / "metrics.jsonl"),
-        console=cast(Any, Silent()),
-        trackers=[],
+        listeners=Listeners(Callback()),
         budget=TimeBudget(clock=lambda: float(next(ticks))),
     )
 
 
 MakeRun = Callable[..., Run]
+
+
+def own_set(*, every: int) -> list[EvalConfig]:
+    """The sets of an evaluation: one that is asked so often."""
+    return [EvalConfig(data=DataConfig(source="held.jsonl"), every=every)]
 
 
 @pytest.fixture
@@ -146,7 +154,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         events.append(f"step {run.step}")
         return {"reward/mean": 0.5}
 
-    async def run_evaluation(run: Run) -> None:
+    async def run_evaluation(run: Run, *, between: bool = False) -> None:
         events.append(f"eval {run.step}")
         run.log({"eval/heldout/avg@4": 0.5}, stage="eval", phase="eval")
 
@@ -189,7 +197,7 @@ async def test_a_step_is_logged_then_evaluated_then_saved(
     make_run: MakeRun, scripted: list[str], save_every: int, eval_every: int, expected: list[str]
 ) -> None:
     """So a checkpoint has the rows of all that came before it, and nothing is done twice after a resume."""
-    recipe = Recipe(checkpoint=CheckpointConfig(every=save_every), eval=EvalConfig(every=eval_every))
+    recipe = Recipe(checkpoint=CheckpointConfig(every=save_every), eval=own_set(every=eval_every))
     run = make_run(recipe)
     await loop.run_stage(run, stage(), Counting(), first_step=0)
     assert scripted == expected
@@ -197,6 +205,70 @@ async def test_a_step_is_logged_then_evaluated_then_saved(
         position = expected.index(f"save {name.removeprefix('step_')}")
         assert rows == sum(not event.startswith("save") for event in expected[:position])
         assert progress["step"] == int(name.removeprefix("step_")) and progress["stage"] == "one"
+
+
+class Stopper(Callback):
+    """Ends a run at one of its events, and remembers the checkpoints."""
+
+    def __init__(self, event: str, at: int) -> None:
+        self.event, self.at = event, at
+        self.saved: list[tuple[int, str]] = []
+
+    def _look(self, event: str, row: Mapping[str, Any]) -> None:
+        if (event, row["step"]) == (self.event, self.at):
+            raise StopRun("enough")
+
+    def on_step(self, row: Mapping[str, Any]) -> None:
+        self._look("on_step", row)
+
+    def on_evaluation(self, row: Mapping[str, Any]) -> None:
+        self._look("on_evaluation", row)
+
+    def on_checkpoint(self, step: int, directory: Path) -> None:
+        assert (directory / checkpoint.COMPLETE).exists()
+        self.saved.append((step, directory.name))
+
+
+@pytest.mark.parametrize(
+    ("event", "at", "expected"),
+    [
+        ("on_step", 1, ["step 1", "save 1", "eval 1"]),
+        ("on_step", 3, ["step 1", "step 2", "eval 2", "step 3", "save 3", "eval 3"]),
+        ("on_evaluation", 2, ["step 1", "step 2", "eval 2", "save 2", "eval 2"]),
+        ("on_evaluation", 0, ["eval 0"]),
+    ],
+)
+async def test_a_run_that_a_callback_ends_is_saved_and_evaluated(
+    make_run: MakeRun, scripted: list[str], event: str, at: int, expected: list[str]
+) -> None:
+    """Behind the step, whatever stages are left; the listeners hear of each checkpoint once."""
+    data = DataConfig(source="tasks.jsonl")
+    recipe = Recipe(stages=[stage(data=data), stage(name="two")], eval=own_set(every=2))
+    run, stopper = make_run(recipe), Stopper(event, at)
+    run.listeners.add(stopper)
+
+    @asynccontextmanager
+    async def opened(*_: Any) -> AsyncIterator[Counting]:
+        yield Counting()
+
+    await loop.run_stages(run, [TASKS, TASKS], opened, None)
+    loop.tell_saved(run)
+    assert scripted == ["eval 0", "use", "save 0", *expected]
+    assert run.listeners.stop == "Stopper: enough"
+    assert stopper.saved == [(step, f"step_{step}") for step in sorted({0, run.step})]
+
+
+def test_listeners_hear_of_a_checkpoint_once_it_is_whole(make_run: MakeRun) -> None:
+    run, stopper = make_run(), Stopper("never", 0)
+    run.listeners.add(stopper)
+    order = Order(run_dir=run.directory, step=3, progress={}, keep_last=1, keep_every=0)
+    run.saving = order
+    loop.tell_saved(run)
+    assert stopper.saved == [] and run.saving is order, "it is still being written"
+    write_checkpoint(order.directory)
+    for _ in range(2):
+        loop.tell_saved(run)
+    assert stopper.saved == [(3, "step_3")] and run.saving is None
 
 
 async def test_time_before_a_stage_is_not_its_first_steps_time(
@@ -213,42 +285,49 @@ async def test_time_before_a_stage_is_not_its_first_steps_time(
 
 
 @pytest.fixture
-def attempts(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[float]]], None]:
-    """Evaluation that answers from a table: rewards by task id."""
+def attempts(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[float | None]]], None]:
+    """Attempts that answer from a table: rewards by task id, None for one that failed."""
 
-    def script(table: dict[str, list[float]]) -> None:
-        async def evaluate(
-            agent: Agent, tasks: Sequence[Task], *, what: str, **_: Any
-        ) -> tuple[Evaluation, list[Group]]:
+    def script(table: dict[str, list[float | None]]) -> None:
+        async def attempts(
+            roller: Roller,
+            tasks: Sequence[Task],
+            *_: Any,
+            what: str,
+            on_group: Callable[[Group], Awaitable[None]],
+            **__: Any,
+        ) -> Unscored:
             assert what.endswith(": difficulty filter"), "who watches must not take it for an evaluation"
             await asyncio.sleep(0)
-            groups = [
-                Group(task=t, trajectories=tuple(attempt(t, k, r) for k, r in enumerate(table[t.id])))
-                for t in tasks
-            ]
-            return summarise(groups, k=2), groups
+            unscored = Unscored(total=10, most=1.0)
+            for task in tasks:
+                made = tuple(attempt(task, k, reward) for k, reward in enumerate(table[task.id]))
+                await on_group(Group(task=task, trajectories=made))
+                unscored.add(Group(task=task, trajectories=made))
+            return unscored
 
-        monkeypatch.setattr(between_steps, "evaluate", evaluate)
+        monkeypatch.setattr(during_training, "attempts", attempts)
 
     return script
 
 
 async def test_only_tasks_solved_every_time_are_dropped(
-    make_run: MakeRun, attempts: Callable[[dict[str, list[float]]], None]
+    make_run: MakeRun, attempts: Callable[[dict[str, list[float | None]]], None]
 ) -> None:
     run = make_run()
     run.dropped_tasks = ["before"]
-    attempts({"task0": [1, 1], "task1": [1, 0], "task2": [0, 0], "task3": [1], "task4": [1, 1]})
-    left = await between_steps.filter_by_difficulty(run, stage(filter_rollouts=2), TASKS)
+    attempts({"task0": [1, 1], "task1": [1, 0], "task2": [0, 0], "task3": [1, None], "task4": [1, 1]})
+    left = await during_training.filter_by_difficulty(run, stage(filter_rollouts=2), TASKS)
     assert [task.id for task in left] == ["task1", "task2", "task3"], "one attempt of task3 failed: it stays"
     assert run.dropped_tasks == ["before", "task0", "task4"]
     row = read_metrics(run.metrics.path)[0]
     assert (row["difficulty/tasks_seen"], row["difficulty/tasks_dropped"], row["phase"]) == (5, 2, "eval")
+    assert row["difficulty/failed"] == 1
 
 
 async def test_without_rollouts_nothing_is_filtered(make_run: MakeRun) -> None:
     run = make_run()
-    assert await between_steps.filter_by_difficulty(run, stage(), TASKS) == TASKS
+    assert await during_training.filter_by_difficulty(run, stage(), TASKS) == TASKS
     assert read_metrics(run.metrics.path) == []
 
 
@@ -347,17 +426,17 @@ async def test_it_goes_on_between_two_stages(
 @pytest.mark.parametrize("began", ["live", "records"])
 def test_a_run_is_resumed_the_way_it_began(began: str) -> None:
     progress = progress_at(1, source=began)
-    between_steps.check_same_kind(progress, live=began == "live")
+    check_same_kind(progress, live=began == "live")
     with pytest.raises(ConfigError, match=r"--from-rollouts.*--output-dir"):
-        between_steps.check_same_kind(progress, live=began != "live")
+        check_same_kind(progress, live=began != "live")
     del progress["source"]  # of a run before records could be learned
-    between_steps.check_same_kind(progress, live=True)
+    check_same_kind(progress, live=True)
 
 
 async def test_a_run_from_records_neither_evaluates_nor_filters(make_run: MakeRun) -> None:
     run = make_run()
     run.live = None
-    assert await between_steps.run_evaluation(run) is None
-    assert await between_steps.filter_by_difficulty(run, stage(filter_rollouts=2), TASKS) == TASKS
-    await between_steps.save(run, stage(), Counting(), first_step=0)
+    assert await during_training.run_evaluation(run) is None
+    assert await during_training.filter_by_difficulty(run, stage(filter_rollouts=2), TASKS) == TASKS
+    await loop.save(run, stage(), Counting(), first_step=0)
     assert cast(Any, run.team).saved[0][1]["source"] == "records"

@@ -22,7 +22,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from rocstar.train.algorithm.loss import MAX_LOG_RATIO, truncated_importance_weights
+from rocstar.train.algorithm.loss import MAX_LOG_RATIO
 
 
 class Correction(StrEnum):
@@ -78,7 +78,7 @@ def correct(
         raise ValueError(f"need 0 <= floor < cap, got floor={floor}, cap={cap}")
     if sum(lengths_S) != len(old_logprobs_T):
         raise ValueError(f"lengths {list(lengths_S)} do not sum to {len(old_logprobs_T)} tokens")
-    weights_T = truncated_importance_weights(old_logprobs_T, rollout_logprobs_T, cap=cap)
+    _check_finite(old_logprobs_T=old_logprobs_T, rollout_logprobs_T=rollout_logprobs_T)
     log_ratio_T = (old_logprobs_T - rollout_logprobs_T).detach()
     nothing_T = torch.zeros_like(log_ratio_T, dtype=torch.bool)
     if mode == Correction.none:
@@ -93,7 +93,7 @@ def correct(
         sums_S = torch.stack([part.double().sum() for part in torch.split(log_ratio_T, list(lengths_S))])
         repeats_S = torch.tensor(list(lengths_S), device=sums_S.device)
         log_ratio_T = sums_S.repeat_interleave(repeats_S).to(log_ratio_T.dtype)
-        weights_T = log_ratio_T.exp().clamp(max=cap)
+    weights_T = token_factors(log_ratio_T, mode=Correction.token, cap=cap, floor=floor)
     return Corrected(weights_T=weights_T, is_capped_T=log_ratio_T > math.log(cap), is_masked_T=nothing_T)
 
 
@@ -102,12 +102,20 @@ def token_factors(log_ratio_T: Tensor, *, mode: Correction, cap: float, floor: f
 
     For a loss that makes its log-probs block by block, between a block's log-probs and its gradient.
     """
-    if mode == Correction.none:
-        return torch.ones_like(log_ratio_T)
     ratio_T = log_ratio_T.exp()
     if mode == Correction.icepop:
         return ratio_T.where((ratio_T >= floor) & (ratio_T <= cap), 0.0)
     return ratio_T.clamp(max=cap)
+
+
+def _check_finite(**logprobs_T: Tensor) -> None:
+    """Raise if a tensor holds NaN or infinity, or is not as long as the others; waits for the device once."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in logprobs_T.items()}
+    if len(set(shapes.values())) != 1:
+        raise ValueError(f"need log-probs of one length, got {shapes}")
+    is_finite = torch.stack([tensor.isfinite().all() for tensor in logprobs_T.values()]).tolist()
+    if bad := [name for name, good in zip(logprobs_T, is_finite, strict=True) if not good]:
+        raise ValueError(f"NaN or infinity in {', '.join(bad)}")
 
 
 # ---- how far apart ----
@@ -219,5 +227,5 @@ class Gate:
         return 0 < self.steps <= bad_steps
 
     def skipped(self, bad_steps: int) -> int:
-        """Of `bad_steps` in a row, those that made no update."""
+        """The number of `bad_steps` in a row that made no update."""
         return max(0, bad_steps - self.steps + 1) if self.steps else 0

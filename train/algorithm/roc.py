@@ -7,12 +7,13 @@ such trajectories rarer among the positives the learner sees, and keeps the nega
 Legend: `_N` all scored siblings of one task.
 """
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rocstar.train.algorithm.advantage import has_no_signal
+from rocstar.train.algorithm.advantages.sample import has_no_signal
 
 NO_TOOL_CALL_PENALTY = 0.5  # Eq. 4, "to encourage tool usage"
 
@@ -125,6 +126,7 @@ def keep_for(num_scored: int, num_generated: int, keep: int) -> int:
 
 def resample_on_correct(
     rewards_N: Sequence[float],
+    correct_N: Sequence[bool],
     penalties_N: Sequence[Penalty],
     *,
     keep: int,
@@ -136,23 +138,28 @@ def resample_on_correct(
 ) -> list[Decision]:
     """Decide for every sibling whether it is kept; one decision per input, in the same order.
 
+    Positives are the correct ones, whatever their reward; rewards may differ where all are of one sign.
     Quotas keep the shares of positives and negatives (section 2.2), see `quotas`. Negatives are drawn
     uniformly in every mode, before the positives, so that one rng state keeps the same negatives in every
     mode. Positives: see `RocMode`. The paper's weight 1 / p_total is undefined at p_total = 0; `eps` makes
     it 1 / (eps + p_total), so a clean trajectory is at most (eps + 2) / eps times likelier per draw.
 
     Invariant: equal rewards keep nobody (`no_signal`); else N <= keep or mode `none` keeps everybody;
-    else exactly `keep` are kept and both signs are among them.
+    else exactly `keep` are kept, both signs are among them where there are both, and their rewards are not
+    all equal.
 
     Raises:
-        ValueError: a reward is not 0 or 1, the lengths differ, `eps` is not positive, or `keep` is below 2
+        ValueError: a reward is not finite, the lengths differ, `eps` is not positive, or `keep` is below 2
             where something must be dropped (one kept sibling cannot hold both signs).
     """
     num_given = len(rewards_N)
-    if any(reward not in (0, 1) for reward in rewards_N):
-        raise ValueError(f"rewards must be 0 or 1, got {list(rewards_N)}; a failed trajectory has no reward")
-    if len(penalties_N) != num_given:
-        raise ValueError(f"need one penalty per reward, got {len(penalties_N)} for {num_given}")
+    if not all(math.isfinite(reward) for reward in rewards_N):
+        raise ValueError(f"rewards must be finite, got {list(rewards_N)}; a failed trajectory has no reward")
+    if not len(penalties_N) == len(correct_N) == num_given:
+        raise ValueError(
+            f"need one verdict and one penalty per reward, got {len(correct_N)} and {len(penalties_N)} "
+            f"for {num_given}"
+        )
     if eps <= 0:
         raise ValueError(
             f"eps must be positive, got {eps}; at 0 the weight of a clean trajectory is infinite"
@@ -164,8 +171,8 @@ def resample_on_correct(
     if num_given <= keep or mode == RocMode.none:
         return [Decision(reason=DropReason.kept, inclusion_weight=None)] * num_given
 
-    positives = [i for i, reward in enumerate(rewards_N) if reward == 1]
-    negatives = [i for i, reward in enumerate(rewards_N) if reward == 0]
+    positives = [i for i in range(num_given) if correct_N[i]]
+    negatives = [i for i in range(num_given) if not correct_N[i]]
     num_positive, num_negative = quotas(
         len(positives), len(negatives), keep=keep, min_positive=min_positive, min_negative=min_negative
     )
@@ -179,10 +186,27 @@ def resample_on_correct(
     else:
         weights.update({i: 1.0 / (eps + penalties_N[i].total) for i in positives})
         kept.update(weighted_draw(positives, [weights[i] for i in positives], num_positive, rng=rng))
+    if has_no_signal([rewards_N[i] for i in kept]):
+        _exchange_one(kept, rewards_N, correct_N, rng)
     return [
-        Decision(reason=_reason(i in kept, reward), inclusion_weight=weights.get(i))
-        for i, reward in enumerate(rewards_N)
+        Decision(reason=_reason(i in kept, correct_N[i]), inclusion_weight=weights.get(i))
+        for i in range(num_given)
     ]
+
+
+def _exchange_one(
+    kept: set[int], rewards_N: Sequence[float], correct_N: Sequence[bool], rng: random.Random
+) -> None:
+    """Put a dropped sibling of another reward in the place of a kept one of its sign.
+
+    Kept siblings of one reward would all have advantage 0. With rewards of 1 and 0 this never happens, for
+    then both signs are kept.
+    """
+    common = rewards_N[next(iter(kept))]
+    comes = rng.choice([i for i in range(len(rewards_N)) if rewards_N[i] != common])
+    goes = rng.choice(sorted(i for i in kept if correct_N[i] == correct_N[comes]))
+    kept.remove(goes)
+    kept.add(comes)
 
 
 def quotas(
@@ -198,8 +222,10 @@ def quotas(
     results for N = 32, keep = 16 and minimums of 2 (1 positive -> 1 + 15; 2 to 5 -> 2 + 14; 6 -> 3 + 13).
     Halves round to even, as there. Unlike there, a small `keep` never keeps the whole group.
 
-    Assumes 2 <= keep < num_positives + num_negatives, and one of each at least. A share is then never more
-    than there is: something must be dropped, so the share of a side rounds to at most the side.
+    Where all are of one sign, `keep` of that sign are kept.
+
+    Assumes 2 <= keep < num_positives + num_negatives. A share is then never more than there is: something
+    must be dropped, so the share of a side rounds to at most the side.
     """
     floor_positive = max(1, min(min_positive, keep - 1))
     floor_negative = max(1, min(min_negative, keep - floor_positive))
@@ -224,7 +250,7 @@ def weighted_draw(
     return [item for _, item in arrivals[:num_draws]]
 
 
-def _reason(is_kept: bool, reward: float) -> DropReason:
+def _reason(is_kept: bool, is_correct: bool) -> DropReason:
     if is_kept:
         return DropReason.kept
-    return DropReason.dropped_positive if reward == 1 else DropReason.dropped_negative
+    return DropReason.dropped_positive if is_correct else DropReason.dropped_negative

@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rocstar.engine.inference.base import InferenceError
-from rocstar.engine.inference.server import free_port
-from rocstar.engine.inference.sglang.weights import WeightSource
+from rocstar.engine.inference.sglang.server import free_port
+from rocstar.engine.inference.weights import WeightSource
 
 if TYPE_CHECKING:
     from torch import Tensor

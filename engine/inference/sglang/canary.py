@@ -10,44 +10,35 @@ than the tolerance it does not see.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from rocstar.engine.inference.base import InferenceError, Sampling
 from rocstar.engine.inference.sglang.engine import SGLangEngine
 
-Song = tuple[list[int], list[float]]
-"""Token ids and their log-probs at T = 1."""
-Sing = Callable[[list[int], int], Awaitable[Song]]
-"""(prompt, n) -> the learner's n likeliest next ids, one after the other, and their log-probs at T = 1."""
+Continuation = tuple[list[int], list[float]]
+"""The likeliest next ids behind a prompt, one after the other, and their log-probs at T = 1."""
 NUM_TOKENS = 4
 KEPT_VERSIONS = 4
 
 
 class Canary:
-    """Invariant: the learner is asked once per version, while its weights are those of the version. Servers
-    that come to the version later are compared with what it said then.
+    """Invariant: servers that come to a version late are compared with what the learner said when its weights
+    were those of the version.
 
-    prompt: ids of the model. tolerance: nats, of any token.
+    Args:
+        prompt: ids of the model; the learner and the servers continue them by NUM_TOKENS.
+        tolerance: nats by which the log-prob of any token may differ.
+        timeout_s: for a server to answer.
     """
 
-    def __init__(
-        self, sing: Sing, *, prompt: Sequence[int], tolerance: float, timeout_s: float = 300.0
-    ) -> None:
-        self._sing, self._prompt, self._tolerance = sing, list(prompt), tolerance
+    def __init__(self, *, prompt: Sequence[int], tolerance: float, timeout_s: float = 300.0) -> None:
+        self.prompt, self._tolerance = list(prompt), tolerance
         self._timeout_s = timeout_s
-        self._known: dict[int, Song] = {}
+        self._known: dict[int, Continuation] = {}
 
-    async def learn(self, version: int) -> None:
-        """Ask the learner, whose present weights are to be served as `version`."""
-        self.hear(version, await self._sing(self._prompt, NUM_TOKENS))
-
-    def song(self, version: int) -> Song | None:
-        """What the learner said of `version`, if it was asked and that was not long ago."""
-        return self._known.get(version)
-
-    def hear(self, version: int, song: Song) -> None:
-        """What the learner said of `version` elsewhere."""
-        self._known[version] = song
+    def expect(self, version: int, reference: Continuation) -> None:
+        """Servers of `version` are to continue the prompt as the learner did, which is `reference`."""
+        self._known[version] = reference
         for old in sorted(self._known)[:-KEPT_VERSIONS]:
             del self._known[old]
 
@@ -70,7 +61,7 @@ class Canary:
     async def _ask(self, engine: SGLangEngine) -> tuple[Sequence[int], Sequence[float]]:
         try:
             found = await engine.generate(
-                self._prompt,
+                self.prompt,
                 max_new_tokens=NUM_TOKENS,
                 stop_ids=frozenset(),
                 sampling=Sampling(temperature=0.0),

@@ -18,7 +18,7 @@ import asyncio
 import itertools
 import logging
 from array import array
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -26,9 +26,10 @@ import numpy as np
 
 from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling, StopReason
 from rocstar.engine.inference.sglang.api import Api, Loads
+from rocstar.engine.inference.sglang.checksums import matching_dtype
 from rocstar.engine.inference.sglang.requests import LiveRequest, generate_body
 from rocstar.engine.inference.sglang.server_facts import ServerFacts, examine, read_checksums
-from rocstar.engine.inference.sglang.weights import DiskWeights, Shapes, WeightSource, matching_dtype
+from rocstar.engine.inference.weights import DiskWeights, Shapes, WeightSource
 
 LOG = logging.getLogger(__name__)
 RID_END = "~"
@@ -40,12 +41,16 @@ class SGLangEngine:
     """Invariants: a token's version is one published from here, at most the newest; every log-prob is of
     log_softmax(logits / T); no id outside [0, vocab_size) is sent; while `broken`, nothing is served.
 
-    url: of a running server. vocab_size: rows of the model's embedding. model: the folder that the server
-    was started with, the layout of all weights to come; without it a publish is only checked for having
-    changed something. version: of the weights that the server holds now. broadcast: the backend by which
-    `publish` sends LiveWeights ("gloo", "nccl"), None = by disk. hang_timeout_s: how long its scheduler may
-    stand still with requests in flight; a prefill or a compilation must fit in. update_timeout_s: of a call
-    that carries weights.
+    Args:
+        url: the address of a running server.
+        vocab_size: rows of the model's embedding.
+        model: the folder that the server was started with, the layout of all weights to come; without it a
+            publish is only checked for having changed something.
+        version: the version of the weights that the server holds now.
+        broadcast: the backend by which `publish` sends LiveWeights ("gloo", "nccl"), None = by disk.
+        hang_timeout_s: how long its scheduler may stand still with requests in flight; a prefill or a
+            compilation must fit in.
+        update_timeout_s: the time of a call that carries weights.
     """
 
     def __init__(
@@ -68,7 +73,7 @@ class SGLangEngine:
         self._serves = asyncio.Event()
         self._serves.set()
         self.dtype: str | None = None
-        """In which the server's checksums can be foretold from a source; None where they cannot be."""
+        """The dtype in which the server's checksums can be foretold from a source; None where they cannot."""
         self.layout: Shapes | None = None
         self.checksums: dict[str, str] = {}
         self._resumed = asyncio.Event()
@@ -78,7 +83,7 @@ class SGLangEngine:
         self._watch_every_s, self._hang_timeout_s = watch_every_s, hang_timeout_s
         self.update_timeout_s = update_timeout_s
         self._versions = {str(version): version}
-        """By label, every version that was ever served from here."""
+        """Every version that was ever served from here, by label."""
         self._live: dict[str, LiveRequest] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -171,7 +176,7 @@ class SGLangEngine:
                 )
 
     async def read_checksums(self) -> dict[str, str]:
-        """Of every parameter; equal over data-parallel ranks, and by rank under tensor parallelism."""
+        """The checksum of every parameter: equal over data-parallel ranks, by rank if tensor-parallel."""
         return await read_checksums(self.api, self.tp_size)
 
     # ---- the protocol ----
@@ -187,7 +192,7 @@ class SGLangEngine:
         request_id: str,
         deadline: float | None,
     ) -> Generation:
-        """As the protocol. An answer cut by `abort` or by the KV pool is `aborted` and keeps its tokens.
+        """Generate as the protocol says. What `abort` or the KV pool cuts is `aborted` and keeps its tokens.
 
         InferenceError(retryable=True) as soon as the server is known to be lost, hung or wrong.
         """
@@ -201,17 +206,19 @@ class SGLangEngine:
                     if live.failure is not None:
                         raise live.failure
                     live.rid = f"{request_id}#{next(self._numbers)}{RID_END}"
-                    left = max_new_tokens - len(live.ids)
-                    body = generate_body([*ids, *live.ids], left, stop_ids, sampling.temperature, live.rid)
+                    left = max_new_tokens - len(live.written.ids)
+                    body = generate_body(
+                        [*ids, *live.written.ids], left, stop_ids, sampling.temperature, live.rid
+                    )
                     if self._facts.is_seeded:
                         body["sampling_params"]["sampling_seed"] = seed & ((1 << 63) - 1)
                     reply = await self._answer(live, body)
                     finish = live.take(reply, asked=left, versions=self._versions)
                     # The model's own end of text is no stop unless it was asked for: go on behind it.
-                    if finish is not StopReason.stop or live.ids[-1] in stop_ids:
-                        return live.generation(finish)
-                    if len(live.ids) == max_new_tokens:
-                        return live.generation(StopReason.length)
+                    if finish is not StopReason.stop or live.written.ids[-1] in stop_ids:
+                        return live.written.result(finish)
+                    if len(live.written.ids) == max_new_tokens:
+                        return live.written.result(StopReason.length)
         except (TimeoutError, asyncio.CancelledError):
             if live.call is not None:
                 self._start(self._abort_surely(live.rid))
@@ -252,7 +259,7 @@ class SGLangEngine:
             raise
 
     def load(self) -> KvLoad:
-        """From the last look at the server; requests are those of this engine, counted now."""
+        """The load at the last look at the server; requests are those of this engine, counted now."""
         waiting = len(self._live) if self.paused else min(self._loads.waiting, len(self._live))
         return KvLoad(
             total=self._loads.total_tokens,
@@ -267,12 +274,12 @@ class SGLangEngine:
         ValueError before anything is sent: `version` does not follow, or the source's tensors are not the
         model's. InferenceError after: the server then serves nothing until a publish succeeds.
         """
-        from rocstar.engine.inference.sglang.publish import Publisher
+        from rocstar.engine.inference.sglang.sender import WeightSender
 
         if source is None:
             raise ValueError("a server shares no weights with us: publish needs a source")
-        async with Publisher([self], backend=self._broadcast, timeout_s=self.update_timeout_s) as publisher:
-            (failure,) = await publisher.publish(version, source)
+        async with WeightSender([self], backend=self._broadcast, timeout_s=self.update_timeout_s) as sender:
+            (failure,) = await sender.send(version, source)
         if failure is not None:
             raise failure
 
@@ -285,6 +292,10 @@ class SGLangEngine:
     def join(self, request_ids: Sequence[str]) -> None:
         """Nothing to wait for: the server batches whatever is there."""
 
+    def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
+        """Nothing is held back here."""
+        granted()
+
     def release(self, request_id: str) -> None:
         """The radix cache evicts by itself; only a request still in flight is ended."""
         live = self._live.get(request_id)
@@ -292,7 +303,7 @@ class SGLangEngine:
             live.aborted = True
             self._start(self._abort_surely(live.rid))
 
-    # ---- for Publisher and Replica ----
+    # ---- for WeightSender and Replica ----
 
     def allow(self, version: int) -> None:
         """Tokens of `version` may come from now on. ValueError unless it follows all versions before.

@@ -9,7 +9,7 @@ Who waits: `__aenter__` and `resume` until the server serves; nobody for a resta
 `generate` raises InferenceError(retryable=True) at once, so that trajectories go on elsewhere; `wait_ready`
 waits for it. A restarted server serves nothing until it holds the weights of the present version: from their
 folder, which `keep` may name after a broadcast; without one at the next publish. Where checksums cannot be
-foretold, answers wait after new weights until the canary has sung (canary.py).
+foretold, answers wait after new weights until the canary was asked (canary.py).
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from types import TracebackType
 from typing import Any
 
 from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling
-from rocstar.engine.inference.server import ServerProcess, free_port
 from rocstar.engine.inference.sglang.api import Api
 from rocstar.engine.inference.sglang.canary import Canary
+from rocstar.engine.inference.sglang.checksums import differences, expected_checksums
 from rocstar.engine.inference.sglang.engine import SGLangEngine
-from rocstar.engine.inference.sglang.publish import DRAIN_S, Publisher
-from rocstar.engine.inference.sglang.weights import DiskWeights, WeightSource, differences, expected_checksums
+from rocstar.engine.inference.sglang.sender import DRAIN_S, WeightSender
+from rocstar.engine.inference.sglang.server import Launcher, ServerProcess, free_port
+from rocstar.engine.inference.weights import DiskWeights, WeightSource
 
 LOG = logging.getLogger(__name__)
 RESTARTED_FOR = ("replica_hung", "replica_lost")
@@ -67,9 +68,14 @@ def server_command(
 class Replica:
     """Invariant: tokens come from a server that holds exactly the weights of `engine.version`, or not at all.
 
-    command: of a port, the command line that starts a server there (`server_command`). model: the folder it
-    starts from. log_path: RUN/logs/sglang-K.log. max_restarts: in all; past it the replica stays down.
-    engine_options: of SGLangEngine. canary: asked where no checksum can be foretold.
+    Args:
+        command: given a port, the command line that starts a server there (`server_command`).
+        model: the folder it starts from.
+        log_path: RUN/logs/sglang-K.log.
+        max_restarts: restarts in all; past it the replica stays down.
+        engine_options: keyword arguments of SGLangEngine.
+        canary: the question asked where no checksum can be foretold.
+        launcher: what a server is started as.
     """
 
     def __init__(
@@ -86,7 +92,9 @@ class Replica:
         progress: Callable[[str], None] = LOG.info,
         engine_options: Mapping[str, Any] | None = None,
         canary: Canary | None = None,
+        launcher: Launcher = ServerProcess,
     ) -> None:
+        self._launcher = launcher
         self._command, self._model, self.log_path = command, model, log_path
         self._env = {**SERVER_ENV, **(env or {})}
         self._ready_timeout_s, self._max_restarts, self._progress = ready_timeout_s, max_restarts, progress
@@ -134,7 +142,7 @@ class Replica:
 
     @property
     def server_pid(self) -> int | None:
-        """Of the guard above the server; None while it is down."""
+        """The pid of the guard above the server; None while it is down."""
         return None if self._server is None or not self._server.is_started else self._server.pid
 
     async def wait_ready(self, deadline: float | None) -> None:
@@ -200,7 +208,7 @@ class Replica:
     async def _start(self) -> None:
         port = free_port()
         self.engine.api.url = f"http://127.0.0.1:{port}"
-        self._server = ServerProcess(self._command(port), log_path=self.log_path, env=self._env)
+        self._server = self._launcher(self._command(port), log_path=self.log_path, env=self._env)
         await self._server.start()
         try:
             async with Api(self.engine.api.url) as probe:
@@ -277,8 +285,8 @@ class Replica:
                 await self._check_start(source)
                 await self.engine.serve_as(version)
                 return
-        publisher = Publisher([self.engine], timeout_s=self.engine.update_timeout_s)
-        await publisher.restore(version, source, self.engine)
+        sender = WeightSender([self.engine], timeout_s=self.engine.update_timeout_s)
+        await sender.restore(version, source, self.engine)
 
     async def _check_start(self, source: DiskWeights) -> None:
         """A server that was started from `source` holds it."""
@@ -325,7 +333,7 @@ class Replica:
             return  # a restart has brought it there
         with self.on_trial():
             await self.engine.publish(version, source)
-            self.published(source)
+            self.holds(source)
             await self.try_out()
 
     @contextlib.contextmanager
@@ -350,8 +358,8 @@ class Replica:
             raise
         self._spoiled.discard(self.engine.version)
 
-    def published(self, source: WeightSource | None) -> None:
-        """A Publisher brought `engine` to `source`: that is what a restarted server must hold."""
+    def holds(self, source: WeightSource | None) -> None:
+        """A WeightSender brought `engine` to `source`: that is what a restarted server must hold."""
         self._present = (self.engine.version, source if isinstance(source, DiskWeights) else None)
 
     async def abort(self, request_id: str) -> None:
@@ -359,6 +367,10 @@ class Replica:
 
     def join(self, request_ids: Sequence[str]) -> None:
         self.engine.join(request_ids)
+
+    def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
+        """Nothing is held back here."""
+        granted()
 
     def release(self, request_id: str) -> None:
         self.engine.release(request_id)

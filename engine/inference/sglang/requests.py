@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rocstar.engine.inference.base import Generation, InferenceError, StopReason
+from rocstar.engine.inference.base import InferenceError, StopReason
+from rocstar.engine.inference.written import Written
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,10 +23,7 @@ class LiveRequest:
     call: asyncio.Future[dict[str, Any]] | None = None
     failure: InferenceError | None = None
     aborted: bool = False
-    cached_tokens: int | None = None
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    spans: list[tuple[int, int, int]] = field(default_factory=list)
+    written: Written = field(default_factory=Written)
 
     def take(self, reply: dict[str, Any], *, asked: int, versions: Mapping[str, int]) -> StopReason:
         """Append the reply's tokens; why it ended. `versions`: by label, those published from here.
@@ -46,37 +44,18 @@ class LiveRequest:
                 raise ValueError(f"finish {kind!r} with {len(new)} of {asked} tokens")
             if sum(span["end"] - span["start"] for span in spans) != len(new):
                 raise ValueError(f"versions {spans} do not cover {len(new)} tokens")
-            at = len(self.ids)
             found = [
-                (at + span["start"], at + span["end"], versions[span["version"]])
+                (span["start"], span["end"], versions[span["version"]])
                 for span in spans
                 if span["end"] > span["start"]
             ]
         except (KeyError, TypeError, ValueError) as error:
             detail = f"{type(error).__name__}: {error}; {str(reply)[:300]}"
             raise InferenceError("bad_reply", detail, retryable=True) from error
-        self.ids += new
-        self.logprobs += logprobs
-        self.spans += found
-        if self.cached_tokens is None:
-            self.cached_tokens = meta.get("cached_tokens") or 0
+        self.written.add(new, logprobs, found, meta.get("cached_tokens") or 0)
         if kind == "stop":
             return StopReason.stop
         return StopReason.length if kind == "length" and len(new) == asked else StopReason.aborted
-
-    def generation(self, finish: StopReason) -> Generation:
-        spans: list[tuple[int, int, int]] = []
-        for start, end, version in self.spans:
-            if spans and spans[-1][2] == version:
-                start = spans.pop()[0]
-            spans.append((start, end, version))
-        return Generation(
-            ids=tuple(self.ids),
-            logprobs=tuple(self.logprobs),
-            version_spans=tuple(spans),
-            finish=finish,
-            cached_tokens=self.cached_tokens or 0,
-        )
 
 
 def generate_body(

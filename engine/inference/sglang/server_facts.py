@@ -10,7 +10,7 @@ from rocstar.engine.inference.sglang.api import Api
 from rocstar.engine.inference.sglang.requests import generate_body
 
 BEYOND_INPUT = 4
-"""How much longer than its longest input a request may become (docs/sglang.md)."""
+"""How much longer than its longest input a request may become (docs/reference/sglang.md)."""
 GAP_TOLERANCE = 1e-3
 
 
@@ -28,7 +28,7 @@ async def examine(api: Api) -> ServerFacts:
     """InferenceError(unfit) names what to change."""
     info = await api.get("/server_info")
     if "max_req_input_len" not in info or "tp_size" not in info:
-        raise _unfit(f"{api.url} is no SGLang server of 0.5", "see docs/sglang.md for the version")
+        raise _unfit(f"{api.url} is no SGLang server of 0.5", "see docs/reference/sglang.md for the version")
     if info.get("preferred_sampling_params"):
         raise _unfit("it has sampling parameters of its own", "leave out --preferred-sampling-params")
     await _check_logprobs(api)
@@ -40,7 +40,7 @@ async def examine(api: Api) -> ServerFacts:
 
 
 async def _check_logprobs(api: Api) -> None:
-    """At T = 0.5 the gap between the two likeliest tokens must be twice that at T = 1 (contract 1)."""
+    """Check that the gap between the two likeliest tokens at T = 0.5 is twice that at T = 1 (contract 1)."""
     gaps = []
     for temperature in (1.0, 0.5):
         body = generate_body([1], 1, frozenset(), temperature, "rocstar-check")
@@ -59,7 +59,7 @@ async def _check_logprobs(api: Api) -> None:
 
 
 async def read_checksums(api: Api, tp_size: int) -> dict[str, str]:
-    """Of every parameter; equal over data-parallel ranks, and by rank under tensor parallelism."""
+    """The checksum of every parameter: equal over data-parallel ranks, by rank if tensor-parallel."""
     reply = await api.post("/weights_checker", {"action": "checksum"})
     ranks = reply["ranks"]
     if tp_size == 1 and all(rank["checksums"] == ranks[0]["checksums"] for rank in ranks):

@@ -93,13 +93,13 @@ class Predictive:
     _forecasts: dict[int, Forecast] = field(default_factory=dict, init=False, repr=False)
     """The last one of each replica, those admitted since added to it."""
     _loads: dict[int, float] = field(default_factory=dict, init=False, repr=False)
-    """By replica that is up: the load of its last forecast."""
+    """The load of the last forecast, by replica that is up."""
     _sum_of_loads: float | None = field(default=None, init=False, repr=False)
     """None: one of them has changed since it was made."""
     _stale: set[int] = field(default_factory=set, init=False, repr=False)
     """Replicas whose forecast has aged, or that somebody left since it was made."""
     _full: dict[int, float] = field(default_factory=dict, init=False, repr=False)
-    """By replica: the least work that it had no room for, since when nothing much has changed there."""
+    """The least work that a replica had no room for, since when nothing much has changed there."""
     _barrier: float | None = field(default=None, init=False, repr=False)
     """Who has so much work finds room nowhere. None: it may have changed since it was made."""
     _nobody: tuple[int, int, int] | None = field(default=None, init=False, repr=False)
@@ -107,11 +107,11 @@ class Predictive:
     changed much since."""
     _queue: WaitingQueue = field(init=False, repr=False)
     _members: dict[str, int] = field(default_factory=dict, init=False, repr=False)
-    """By group: siblings that have not left."""
+    """The number of siblings that have not left, by group."""
     _living: dict[str, dict[int, int]] = field(default_factory=dict, init=False, repr=False)
-    """By group and replica: siblings that live there."""
+    """The number of siblings that live on a replica, by group and replica."""
     _pool_tokens: int = field(default=0, init=False, repr=False)
-    """Of all replicas that are up."""
+    """The KV tokens of all replicas that are up."""
     _buffer_tokens: int = field(default=0, init=False, repr=False)
     _generated: int = field(default=0, init=False, repr=False)
     _given_up: int = field(default=0, init=False, repr=False)
@@ -298,7 +298,7 @@ class Predictive:
     def _best(
         self, turn: TrajectoryView, cell: int, work: float, now: Observation
     ) -> tuple[int, Forecast] | None:
-        """Of the replicas with room for this turn, one that gathers its siblings, or has the least work left.
+        """The replica with room for this turn that gathers its siblings, or has the least work left.
 
         Who has more work than one that found no room in a replica finds none there, either.
         """
@@ -371,7 +371,7 @@ class Predictive:
         return to, own
 
     def _above(self, replica: int, turn: TrajectoryView) -> float:
-        """By how much its load is above the mean, what waits included, beyond what chance may do to it."""
+        """The load of a replica above the mean, what waits included, beyond what chance may do to it."""
         found = self._forecasts[replica]
         waiting = self._queue.num_new * self._lengths.mean_work(turn.stage)
         if self._sum_of_loads is None:
@@ -441,7 +441,7 @@ def _sum_of_pools(now: Observation) -> int:
 
 
 def _can_hold(replica: ReplicaView, turn: TrajectoryView) -> bool:
-    """At its limit, alone: what is predicted is a mean, and this one could never end there."""
+    """Whether the turn fits alone at its limit: predictions are means, and else it could never end."""
     return turn.prompt_tokens + turn.max_tokens <= replica.kv_tokens
 
 

@@ -37,7 +37,7 @@ class Thunder:
     acting_weight: float = 1.0
     name: str = field(default="thunder", init=False)
     _active: dict[str, int] = field(default_factory=dict, init=False, repr=False)
-    """By program that is active: its replica."""
+    """The replica of each program that is active."""
     _paused: dict[str, None] = field(default_factory=dict, init=False, repr=False)
     _marked: set[str] = field(default_factory=set, init=False, repr=False)
 

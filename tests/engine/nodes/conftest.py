@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.chat import ChatFormat, load_template
+from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.nodes.node import GroupOrder
-from rocstar.engine.rollout import Agent, RolloutLimits
-from rocstar.engine.testing import ByteTokenizer, Reply, Request, ScriptedPolicy
-from rocstar.engine.tools import PYTHON_SCHEMA, PYTHON_TOOL, PythonToolBox
-from rocstar.engine.types import Outcome, Scored, Task
+from rocstar.engine.rollout.rollout import Agent, RolloutLimits
+from rocstar.engine.testing.policy import ByteTokenizer, Reply, Request, ScriptedPolicy
+from rocstar.engine.tools.box import Dispatcher
+from rocstar.engine.tools.python import PYTHON_SCHEMA, PYTHON_TOOL, PythonTool
+from rocstar.engine.types import Attempt, Outcome, Scored, Task
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits
 
@@ -30,10 +31,10 @@ class Sandbox:
 
 
 class Judge:
-    async def score(self, text: str, task: Task, *, truncated: bool, deadline: float | None) -> Outcome:
-        if "bug" in text:
+    async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
+        if "bug" in attempt.text:
             raise KeyError("a bug")
-        return Scored(reward=float(task.answer in text), method="fake")
+        return Scored(reward=float(attempt.task.answer in attempt.text), method="fake")
 
 
 def calls_once(request: Request) -> Reply:
@@ -47,8 +48,10 @@ def calls_once(request: Request) -> Reply:
 @pytest.fixture
 def agent_of() -> Callable[..., Agent]:
     def make(script: Any = calls_once) -> Agent:
-        tools = PythonToolBox(
-            sandbox=Sandbox(), limits=Limits(), flavour="stdlib", style="brief", max_parallel_calls=2
+        tools = Dispatcher(
+            tools=[PythonTool(limits=Limits(), flavour="stdlib", style="brief")],
+            sandbox=Sandbox(),
+            max_parallel_calls=2,
         )
         return Agent(
             inference=ScriptedPolicy(script, TOKENIZER),

@@ -6,12 +6,12 @@ import asyncio
 import dataclasses
 from typing import Any
 
-from rocstar.engine.group import run_group
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.nodes.nodes import Nodes
-from rocstar.engine.nodes.testing import FakeNode
-from rocstar.engine.rollout import Agent
+from rocstar.engine.rollout.group import run_group
+from rocstar.engine.rollout.rollout import Agent
+from rocstar.engine.testing.node import FakeNode
 from rocstar.engine.types import Group
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.group import run_group
 from rocstar.engine.inference.base import KvLoad, Sampling
 from rocstar.engine.nodes import nodes as nodes_module
 from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.nodes.nodes import FIRST_LOOK_S, GRACE_S, NodeLimits, Nodes
-from rocstar.engine.nodes.testing import FakeNode, Fault
-from rocstar.engine.rollout import Agent
-from rocstar.engine.testing import Reply, run_virtual
+from rocstar.engine.rollout.group import run_group
+from rocstar.engine.rollout.rollout import Agent
+from rocstar.engine.testing.node import FakeNode, Fault
+from rocstar.engine.testing.policy import ByteTokenizer, Reply, ScriptedPolicy, run_virtual
 from rocstar.engine.types import Group
 from rocstar.engine.waits import WaitBoard
 
@@ -187,6 +187,28 @@ def test_a_group_that_hangs_while_its_node_answers_has_a_deadline(
             return groups
 
     assert run_virtual(main()) == expected(cluster_of, orders)
+
+
+def test_a_part_that_waits_for_its_places_has_no_deadline(
+    cluster_of: Callable[..., Cluster], order_of: Any
+) -> None:
+    """Six orders of three behind two slots there: the last begins eight limits late, and none moves."""
+    cluster = cluster_of(1, lambda _: Reply(text="4", delay_s=90.0))
+    cluster.others[0] = FakeNode("1", two_slots(cluster.others[0]))
+    orders = [order_of(f"t{k}") for k in range(12)]
+
+    async def main() -> None:
+        async with cluster.opened() as nodes:
+            await cluster.roll_out(nodes, orders)
+            assert asyncio.get_running_loop().time() > 6 * 100.0 + 2 * GRACE_S
+            assert nodes.counts()["nodes/regranted"] == 0 and len(cluster.others[0].ended) == 6
+
+    run_virtual(main())
+
+
+def two_slots(node: FakeNode) -> Agent:
+    policy = ScriptedPolicy(lambda _: Reply(text="4", delay_s=90.0), ByteTokenizer(), max_running=2)
+    return dataclasses.replace(node._agent, inference=policy)
 
 
 def test_a_group_that_fails_every_node_fails_at_home(

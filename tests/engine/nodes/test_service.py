@@ -11,16 +11,16 @@ from typing import Any
 import aiohttp
 import pytest
 
-from rocstar.engine.group import run_group
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.nodes import client, service
 from rocstar.engine.nodes.client import HttpNode, node_session
 from rocstar.engine.nodes.node import GroupOrder, Node, NodeError
 from rocstar.engine.nodes.service import NodeService, serving
-from rocstar.engine.nodes.testing import FakeNode, Fault
 from rocstar.engine.nodes.wire import encode_order
-from rocstar.engine.rollout import Agent
-from rocstar.engine.testing import Reply, Request, check_trajectory
+from rocstar.engine.rollout.group import run_group
+from rocstar.engine.rollout.rollout import Agent
+from rocstar.engine.testing.node import FakeNode, Fault
+from rocstar.engine.testing.policy import Reply, Request, check_trajectory
 from rocstar.engine.types import Group
 
 TOKEN = "t" * 32
@@ -85,7 +85,7 @@ async def test_siblings_ordered_apart_are_those_of_the_whole(
 async def test_load_is_that_of_the_engine(opened: Open, agent_of: Any) -> None:
     agent = agent_of(at_once)
     async with opened(agent) as node:
-        load = await node.load()
+        load = (await node.load()).kv
         assert (load.used, load.running, load.waiting) == (0, 0, 0) and load.total > 0
 
 
@@ -97,7 +97,7 @@ async def test_a_bug_there_is_an_error_here(
             node.faults["s1/a"] = Fault.error
         with pytest.raises(NodeError, match="500"):
             await node.roll_out(order_of("a"), timeout_s=50.0)
-        assert (await node.load()).used == 0
+        assert (await node.load()).kv.used == 0
         if isinstance(node, HttpNode):
             assert "KeyError: 'a bug'" in capsys.readouterr().err
 
@@ -146,7 +146,7 @@ async def test_what_is_refused_says_why(
         url = f"http://127.0.0.1:{port}/v1/groups"
         order = encode_order(order_of("a"), timeout_s=0.01)
         for body, status, reason in (
-            (b"{}", 400, "not of version 3"),
+            (b"{}", 400, "not of version 4"),
             (b"x" * 20_000, 413, "Too Large"),
             (never(), 408, "did not arrive"),
             (order, 504, "s1/a was not done within 0.01 s"),

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.nodes.wire import (
-    WireError,
+    NodeWireError,
     can_travel,
     decode_group,
     decode_order,
     encode_group,
     encode_order,
 )
-from rocstar.engine.rollout import RolloutLimits
+from rocstar.engine.rollout.rollout import RolloutLimits
 from rocstar.engine.types import (
     Failed,
     FinishReason,
@@ -174,14 +174,14 @@ def test_an_order_comes_back_as_it_was(order: GroupOrder, timeout_s: float) -> N
 def test_a_task_that_cannot_travel_is_known_before(order_of: Any) -> None:
     order = order_of("a", meta={"x": object()})
     assert not can_travel(order.task)
-    with pytest.raises(WireError, match="object is no plain value"):
+    with pytest.raises(NodeWireError, match="object is no plain value"):
         encode_order(order, timeout_s=1.0)
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"v": 1}, "not of version 3"),
+        ({"v": 1}, "not of version 4"),
         ({"size": 0}, "0 from 0"),
         ({"first": -1}, "from -1"),
         ({"size": True}, "True is no int"),
@@ -199,20 +199,20 @@ def test_a_task_that_cannot_travel_is_known_before(order_of: Any) -> None:
 )
 def test_what_is_no_order_is_refused(order_of: Any, change: dict[str, Any], reason: str) -> None:
     body = json.loads(encode_order(order_of("a"), timeout_s=1.0)) | change
-    with pytest.raises(WireError, match=reason):
+    with pytest.raises(NodeWireError, match=reason):
         decode_order(json.dumps(body).encode())
 
 
 def test_what_is_no_json_is_refused() -> None:
     for body in (b"", b"[]", b"\xff", b"[" * 100_000):
-        with pytest.raises(WireError):
+        with pytest.raises(NodeWireError):
             decode_order(body)
 
 
 @given(groups())
 def test_a_group_of_other_siblings_is_refused(made: tuple[GroupOrder, Group]) -> None:
     order, group = made
-    with pytest.raises(WireError, match="ordered were"):
+    with pytest.raises(NodeWireError, match="ordered were"):
         decode_group(encode_group(group), dataclasses.replace(order, size=order.size + 1))
 
 
@@ -234,5 +234,5 @@ def test_a_broken_group_is_refused(order_of: Any, field: str, value: Any) -> Non
     )
     body = json.loads(encode_group(Group(task=order.task, trajectories=(trajectory,))))
     body["trajectories"][0][field] = value
-    with pytest.raises(WireError):
+    with pytest.raises(NodeWireError):
         decode_group(json.dumps(body).encode(), order)

@@ -16,7 +16,7 @@ from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.scheduler import ScheduleError, Scheduler
+from rocstar.engine.fleet.scheduler import ScheduleError, Scheduler
 from rocstar.engine.scheduling import events
 from rocstar.engine.scheduling.events import (
     Command,

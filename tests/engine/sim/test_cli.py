@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.scheduling.policies import POLICIES
 from rocstar.engine.sim import cli
 from rocstar.engine.sim.cli import main
 from rocstar.engine.sim.cost import MI300X_14B, Cluster, ReplicaModel
 from rocstar.engine.sim.runs import simulate
 from rocstar.engine.sim.svg import NARROW, WIDTH, occupancy
-from rocstar.engine.status import Status
 
 SMALL = ["--workload", "paper", "--tasks", "2", "--siblings", "4", "--replicas", "2", "--kv-tokens", "40000"]
 
@@ -35,7 +35,7 @@ def test_who_watches_sees_how_far_the_policies_are(
     history: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Trajectories of all policies, the earlier step's included: the count only grows, up to all."""
-    status = Status(file=io.StringIO(), clock=lambda: 0.0)
+    status = StatusLine(file=io.StringIO(), clock=lambda: 0.0)
     seen: list[tuple[str, int, int]] = []
 
     def watched(*arguments: Any, on_left: Callable[[int, int], None], **options: Any) -> Any:
@@ -47,14 +47,54 @@ def test_who_watches_sees_how_far_the_policies_are(
 
         return simulate(*arguments, on_left=looked, **options)
 
-    monkeypatch.setattr(cli, "Status", lambda: status)
+    monkeypatch.setattr(cli, "StatusLine", lambda: status)
     monkeypatch.setattr(cli, "simulate", watched)
-    assert main([*SMALL, *history, "--policies", "predictive,sticky"]) == 0
+    assert main([*SMALL, *history, "--policies", "predictive,static"]) == 0
     each = 8 if history else 12
     assert [done for _, done, _ in seen] == list(range(1, 2 * each + 1))
     assert {total for _, _, total in seen} == {2 * each}
-    assert [seen[0][0], seen[-1][0]] == ["predictive, policy 1 of 2", "sticky, policy 2 of 2"]
+    assert [seen[0][0], seen[-1][0]] == ["predictive, policy 1 of 2", "static, policy 2 of 2"]
     assert capsys.readouterr().err == ""
+
+
+OWN = """
+from rocstar.engine.scheduling.policies.static import Static
+
+POLICIES = {"mine": Static}
+"""
+
+
+def test_a_policy_of_ones_own_is_simulated_beside_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(OWN)
+    assert main([*SMALL, "--json", "--peers", str(file), "--policies", "mine,static", "--advise"]) == 0
+    mine, static = json.loads(capsys.readouterr().out)["policies"]
+    assert (mine["policy"], static["policy"]) == ("mine", "static")
+    assert mine["makespan_s"] == static["makespan_s"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "No such file"),
+        ("POLICIES = [1]", "must define POLICIES"),
+        ("POLICIES = {'mine': 3}", "must define POLICIES"),
+        ("import nothing_of_this_name", "ModuleNotFoundError"),
+        ("1 +", "SyntaxError"),
+    ],
+)
+def test_a_file_without_policies_is_one_line(
+    text: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.py"
+    if text is not None:
+        file.write_text(text)
+    assert main([*SMALL, "--peers", str(file)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"rocstar sim: --peers {file}: ") and message in err
+    assert err.count("\n") == 1
 
 
 def test_json_holds_what_the_table_holds(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,11 +116,11 @@ def test_advice_names_settings(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_pictures_are_well_formed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     svg, page = tmp_path / "plot.svg", tmp_path / "page.html"
-    policies = "predictive,round_robin,reserve"
+    policies = "predictive,round_robin,thunder"
     assert main([*SMALL, "--policies", policies, "--svg", str(svg), "--html", str(page)]) == 0
     bars = ElementTree.parse(svg).getroot()
     texts = [t.text or "" for t in bars.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"predictive", "round_robin", "reserve"} <= set(texts) and "lower bound" in " ".join(texts)
+    assert {"predictive", "round_robin", "thunder"} <= set(texts) and "lower bound" in " ".join(texts)
     bands = ElementTree.parse(tmp_path / "plot-occupancy.svg").getroot()
     drawn = [p.get("d") or "" for p in bands.iter("{http://www.w3.org/2000/svg}path")]
     assert len(drawn) > 3 and sum(d.count("z") for d in drawn) > 10
@@ -97,7 +137,7 @@ def test_no_two_ticks_of_the_time_axis_read_alike(end_s: float, width: int) -> N
     cluster = Cluster(model=ReplicaModel(kv_tokens=100, cost=MI300X_14B), replicas=1)
     flight: Any = SimpleNamespace(makespan_s=end_s, cluster=cluster, samples=[])
     svg = occupancy([("a", flight)], "t", width=width)
-    texts = re.findall(r'<text class="soft" x="([\d.]+)"[^>]*>([^<]+) s</text>', svg)
+    texts = re.findall(r'<text class="tick" x="([\d.]+)"[^>]*>([^<]+) s</text>', svg)
     seconds = [float(text.replace(",", "")) for _, text in texts]
     assert len(seconds) >= 3 and seconds[0] == 0 and seconds == sorted(set(seconds)) and seconds[-1] <= end_s
     gaps = [b - a for a, b in pairwise(float(x) for x, _ in texts)]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.engine.scheduler import Scheduler
+from rocstar.engine.fleet.scheduler import Scheduler
 from rocstar.engine.scheduling.policies.predictive import Predictive
 from rocstar.engine.sim.cost import MI300X_14B, Cluster, CostModel, ReplicaModel, pairs
 from rocstar.engine.sim.runs import simulate

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from rocstar.engine.scheduler import Scheduler
+from rocstar.engine.fleet.scheduler import Scheduler
 from rocstar.engine.scheduling.events import Command, Event, Grant, ReplicaUp, TurnReady
 from rocstar.engine.scheduling.policies import POLICIES, make_policy
 from rocstar.engine.sim.bound import alone_s
 from rocstar.engine.sim.cost import MI300X_14B, Cluster, CostModel, ReplicaModel
-from rocstar.engine.sim.flight import Flight, Seat, SimulationError
-from rocstar.engine.sim.replica import Replica
+from rocstar.engine.sim.flight import Flight, SimulatedTrajectory, SimulationError
+from rocstar.engine.sim.replica import SimulatedReplica
 from rocstar.engine.sim.work import TrajectoryWork, TurnWork, Workload
 from rocstar.engine.sim.workloads import generate
 
@@ -46,15 +46,15 @@ def test_conservation(policy: str, kv_tokens: int, name: str, monkeypatch: pytes
     flight = Flight(workload=workload, cluster=on, scheduler=Scheduler(make_policy(policy)))
     times: list[float] = []
 
-    def start(replica: Replica, now: float) -> bool:
+    def start(replica: SimulatedReplica, now: float) -> bool:
         moving = original(replica, now)
         times.append(now)
         holds = [s.hold for s in flight.seats if s.hold is not None and s.home is replica]
         replica.check(holds)
         return moving
 
-    original = Replica.start
-    monkeypatch.setattr(Replica, "start", start)
+    original = SimulatedReplica.start
+    monkeypatch.setattr(SimulatedReplica, "start", start)
     flight.run()
     assert times == sorted(times) and times[-1] <= flight.makespan_s
     totals = [r.totals for r in flight.replicas]
@@ -71,7 +71,7 @@ def test_conservation(policy: str, kv_tokens: int, name: str, monkeypatch: pytes
     for replica in flight.replicas:
         assert replica.pool.used == 0 and replica.pool.evictable == 0
         assert not replica.running and not replica.waiting
-    assert all(isinstance(seat, Seat) and seat.context for seat in flight.seats)
+    assert all(isinstance(seat, SimulatedTrajectory) and seat.context for seat in flight.seats)
 
 
 def test_one_trajectory_alone_by_hand() -> None:

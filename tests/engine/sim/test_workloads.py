@@ -2,7 +2,7 @@
 
 import pytest
 
-from rocstar.engine.sim.workloads import RECIPES, generate
+from rocstar.engine.sim.workloads import SHAPES, generate
 
 
 def mean(values: list[float]) -> float:
@@ -22,7 +22,7 @@ def test_paper_numbers() -> None:
 
 
 def test_the_three_differ_as_named() -> None:
-    made = {name: generate(name, tasks=32, seed=2).trajectories for name in RECIPES}
+    made = {name: generate(name, tasks=32, seed=2).trajectories for name in SHAPES}
     spread = {
         name: max(t.response_tokens for t in work) / mean([float(t.response_tokens) for t in work])
         for name, work in made.items()
@@ -32,7 +32,7 @@ def test_the_three_differ_as_named() -> None:
     assert waits["tool-heavy"] > 10 * waits["paper"]
 
 
-@pytest.mark.parametrize("name", list(RECIPES))
+@pytest.mark.parametrize("name", list(SHAPES))
 def test_seeds(name: str) -> None:
     assert generate(name, tasks=2, seed=1) == generate(name, tasks=2, seed=1)
     assert generate(name, tasks=2, seed=1) != generate(name, tasks=2, seed=2)

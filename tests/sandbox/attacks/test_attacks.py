@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox.attack_programs import GROUPS
+from rocstar.sandbox.attacks.catalogue import GROUPS
 
 from ... import needs
 from .world_readable import world_readable_python
@@ -48,7 +48,7 @@ def public_python() -> Iterator[Path | None]:
 
 def suite(python: Path, *arguments: str, user: int | None = None) -> Verdicts:
     done = subprocess.run(
-        [python, "-P", "-m", "rocstar.sandbox.attack", "--json", *arguments],
+        [python, "-P", "-m", "rocstar.sandbox.attacks.run", "--json", *arguments],
         capture_output=True,
         text=True,
         check=False,

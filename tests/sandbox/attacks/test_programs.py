@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rocstar.sandbox import attack, attack_programs
-from rocstar.sandbox.attack_judge import PartResult, judge
-from rocstar.sandbox.attack_programs import GROUPS, Program, load_programs, parse
+from rocstar.sandbox.attacks import catalogue as attack_programs
+from rocstar.sandbox.attacks import run as attack
+from rocstar.sandbox.attacks.catalogue import GROUPS, Program, load_programs, parse
+from rocstar.sandbox.attacks.judge import PartResult, judge
 
 PROGRAMS = load_programs()
 SIMPLE = """# group: files

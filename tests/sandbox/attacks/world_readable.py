@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-import rocstar.sandbox.zygote
+import rocstar.sandbox
 
 LIBRARIES = ("numpy", "numpy.libs", "sympy", "mpmath")
 
@@ -38,7 +38,7 @@ def world_readable_python() -> Iterator[Path | None]:
 
 
 def copy_packages(target: Path) -> None:
-    ours = Path(rocstar.sandbox.zygote.__file__).parent
+    ours = Path(rocstar.sandbox.__file__).parent
     ignore = shutil.ignore_patterns("__pycache__", "tests")
     shutil.copytree(ours, target / "rocstar" / "sandbox", ignore=ignore)
     numpy = find_spec("numpy")

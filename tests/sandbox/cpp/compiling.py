@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox import cpp, proctree
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox import proctree
+from rocstar.sandbox.child import cpp
+from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Status
 
 from ...needs import COMPILER

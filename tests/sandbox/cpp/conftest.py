@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.pool.pool import SandboxPool
 
 from .compiling import Run, runner
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rocstar.sandbox import cpp
-from rocstar.sandbox.cpp import CppOptions
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.child import cpp
+from rocstar.sandbox.child.cpp import CppOptions
+from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, SandboxError, Status
 
 from .compiling import MARKS, SLOW_TO_COMPILE, Run, compilers, is_compile_error, runner, until

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Status
 
 from .compiling import HEADERS, MARKS, Run

@@ -225,7 +225,7 @@ async def gather(fabric: Any, codes: list[str], **options: Any) -> dict[int, Any
 
 WORKER = """
 import argparse
-from rocstar.sandbox.fabric_cli import add_worker_parser
+from rocstar.sandbox.fabric.cli import add_worker_parser
 parser = argparse.ArgumentParser()
 add_worker_parser(parser.add_subparsers())
 options = parser.parse_args()

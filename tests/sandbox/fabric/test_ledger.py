@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rocstar.sandbox.fabric.ledger import Ledger, Place, Verdict
+from rocstar.sandbox.fabric.ledger import CallLedger, Effect, Place
 from rocstar.sandbox.fabric.wire import Answer, Outcome
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
@@ -23,7 +23,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = Ledger(max_attempts=3, max_losses=4)
+        self.ledger = CallLedger(max_attempts=3, max_losses=4)
         self.outcomes: dict[int, list[Outcome]] = {}
         self.dropped: set[int] = set()
         self.entries: dict[str, list[int]] = {}
@@ -75,10 +75,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def answer(self, answer: Answer) -> None:
         before = {call_id: len(outcomes) for call_id, outcomes in self.outcomes.items()}
-        for verdict, call_id in self.ledger.answer(answer):
+        for effect, call_id in self.ledger.answer(answer):
             settled = len(self.outcomes[call_id]) - before[call_id]
-            assert settled == (verdict is Verdict.SETTLED)
-            if verdict is Verdict.RETRY:
+            assert settled == (effect is Effect.SETTLED)
+            if effect is Effect.RETRY:
                 self.parked.add(call_id)
 
     @precondition(lambda self: self.entries)
@@ -153,7 +153,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for ref, ids in list(self.ledger.entries.items()):
             for call_id in sorted(ids):
                 answers = self.ledger.answer(Answer(ref=ref, call_id=call_id, outcome=ok()))
-                assert answers == [(Verdict.SETTLED, call_id)]
+                assert answers == [(Effect.SETTLED, call_id)]
         assert not self.ledger.calls
         self.every_call_is_open_settled_or_dropped()
 
@@ -162,28 +162,28 @@ TestLedger = LedgerMachine.TestCase
 TestLedger.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
-def opened(ledger: Ledger, count: int = 1) -> tuple[list[int], list[Outcome]]:
+def opened(ledger: CallLedger, count: int = 1) -> tuple[list[int], list[Outcome]]:
     outcomes: list[Outcome] = []
     ids = [ledger.open(ExecRequest(code="x"), outcomes.append, batch=1).id for _ in range(count)]
     return ids, outcomes
 
 
 def test_an_error_of_an_attempt_that_no_longer_counts_is_ignored_and_a_result_is_not() -> None:
-    ledger = Ledger()
+    ledger = CallLedger()
     (call_id,), outcomes = opened(ledger)
     ledger.sent(ledger.take(1 << 20), "stdlib/1-0")
     assert ledger.lost("stdlib/1-0") == 1
     ledger.sent(ledger.take(1 << 20), "stdlib/2-0")
     late = Answer(ref="stdlib/1-0", call_id=call_id, outcome=crash(retryable=False))
-    assert ledger.answer(late) == [(Verdict.LATE, call_id)]
+    assert ledger.answer(late) == [(Effect.LATE, call_id)]
     result = Answer(ref="stdlib/1-0", call_id=call_id, outcome=ok("first run"))
-    assert ledger.answer(result) == [(Verdict.SETTLED, call_id)]
+    assert ledger.answer(result) == [(Effect.SETTLED, call_id)]
     assert outcomes == [result.outcome]
     assert ledger.abandoned == ["stdlib/2-0"]
 
 
 def test_an_entry_that_answers_all_its_calls_is_not_abandoned() -> None:
-    ledger = Ledger()
+    ledger = CallLedger()
     ids, _ = opened(ledger, 3)
     ledger.sent(ledger.take(1 << 20), "stdlib/1-0")
     for call_id in ids:
@@ -193,7 +193,7 @@ def test_an_entry_that_answers_all_its_calls_is_not_abandoned() -> None:
 
 
 def test_an_entry_that_still_runs_a_dropped_call_is_abandoned_after_the_others() -> None:
-    ledger = Ledger()
+    ledger = CallLedger()
     ids, _ = opened(ledger, 3)
     ledger.sent(ledger.take(1 << 20), "stdlib/1-0")
     ledger.drop(ids[:1])
@@ -204,7 +204,7 @@ def test_an_entry_that_still_runs_a_dropped_call_is_abandoned_after_the_others()
 
 
 def test_attempts_and_losses_are_bounded() -> None:
-    ledger = Ledger(max_attempts=2, max_losses=2)
+    ledger = CallLedger(max_attempts=2, max_losses=2)
     (call_id,), outcomes = opened(ledger)
     for number in range(2):
         ledger.sent(ledger.take(1 << 20), f"stdlib/{number}-0")
@@ -220,7 +220,7 @@ def test_attempts_and_losses_are_bounded() -> None:
 
 
 def test_a_deadline_is_not_tried_again() -> None:
-    ledger = Ledger()
+    ledger = CallLedger()
     (call_id,), outcomes = opened(ledger)
     ledger.sent(ledger.take(1 << 20), "stdlib/1-0")
     ledger.answer(Answer(ref="stdlib/1-0", call_id=call_id, outcome=crash(kind="deadline")))

@@ -117,8 +117,19 @@ def test_other_fields_are_refused() -> None:
 
 def test_no_field_of_a_request_is_forgotten() -> None:
     """A new field has to be sent too, or a worker would silently run something else."""
-    sent = {"code", "stdin", "limits", "flavour", "seed", "files"}
+    sent = {"code", "stdin", "limits", "flavour", "seed", "files", "owner"}
     assert {field.name for field in fields(ExecRequest)} == sent
+
+
+def test_an_owner_goes_along_with_and_without_files() -> None:
+    requests = [
+        ExecRequest(code="1", owner="a"),
+        ExecRequest(code="2", owner="b", files={"f": b"x"}),
+        ExecRequest(code="3", files={"f": b"x"}),
+        ExecRequest(code="4"),
+    ]
+    calls = [WireCall(id=n, request=request, remaining_s=None) for n, request in enumerate(requests)]
+    assert [call.request for call in decode_entry(encode_entry(calls))] == requests
 
 
 def test_an_entry_has_one_flavour() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.cli import main
+from rocstar.sandbox.fabric.cli import add_worker_parser, redis_url
 from rocstar.sandbox.fabric.link import PREFIX
-from rocstar.sandbox.fabric_cli import add_worker_parser, redis_url
 from rocstar.sandbox.types import ExecRequest, SandboxError, Status
 
 SECRET = "correct-horse-battery"

@@ -11,9 +11,10 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from prometheus_client.parser import text_string_to_metric_families
 
 from rocstar.sandbox.service.app import Service, ServiceOptions
-from rocstar.sandbox.service.decode import Rules
+from rocstar.sandbox.service.rules import Rules
 
 FLAVOURS = ("stdlib", "numeric", "verifier", "cpp")
 
@@ -38,6 +39,14 @@ class Running:
     async def get(self, path: str, **options: Any) -> tuple[int, Any]:
         async with self.http.get(path, **options) as answer:
             return answer.status, await answer.json()
+
+    async def metric(self, name: str, **labels: str) -> float | None:
+        """A sample of /metrics, None when it is not there."""
+        async with self.http.get("/metrics") as answer:
+            families = text_string_to_metric_families(await answer.text())
+        wanted = f"rocstar_sandbox_{name}"
+        samples = [sample for family in families for sample in family.samples]
+        return next((s.value for s in samples if (s.name, s.labels) == (wanted, labels)), None)
 
 
 def make_rules(**fields: Any) -> Rules:

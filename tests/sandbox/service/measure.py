@@ -1,4 +1,4 @@
-"""CPU of the service alone, per call: its sandbox answers at once. The figures of docs/service.md.
+"""CPU of the service alone, per call: its sandbox answers at once. The figures of docs/reference/service.md.
 
 python tests/sandbox/service/measure.py
 """
@@ -15,14 +15,17 @@ from typing import Any
 import uvloop
 from aiohttp import web
 
-from rocstar.sandbox.flavours import FLAVOURS
+from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.service.app import Service, ServiceOptions
-from rocstar.sandbox.service.decode import Rules
+from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, ExecResult
 
 PORT = 8191
 BATCH = 64
+REQUESTS = 6_400
+"""Of each route: the clock of /metrics goes in steps of 10 ms."""
+
 RESULT = ok("12345\n")
 CODE = "x = 12345 # {}\n" + "y = x + 1\n" * 4 + "print(x)\n"
 ROUTES: list[tuple[str, int, Callable[[list[str]], Any]]] = [
@@ -85,7 +88,7 @@ def main() -> None:
     for path, size, body in ROUTES:
         bodies = [
             json.dumps(body([CODE.format(i * size + j) for j in range(size)])).encode()
-            for i in range(25_600 // BATCH)
+            for i in range(REQUESTS)
         ]
         start_s = 0.0
         for number, data in enumerate(bodies):

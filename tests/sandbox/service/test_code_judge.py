@@ -199,6 +199,16 @@ async def test_half_a_surrogate_pair_in_a_batch_spares_the_others(serve: Any) ->
     assert [request.code for request in fake.requests] == ["c" + SCRIPT_END, "a" + SCRIPT_END]
 
 
+@pytest.mark.parametrize("path", ["/run", "/judge/batch"])
+async def test_a_clients_own_name_comes_back_even_if_it_is_no_text(serve: Any, path: str) -> None:
+    item = submission(sub_id="\ud800")
+    body = item if path == "/run" else {"submissions": [item], "sub_id": "\udfff"}
+    async with serve(FakeSandbox({}, otherwise=ALWAYS)) as service:
+        status, answer = await service.post(path, body)
+    (result,) = answer.get("results", [answer])
+    assert (status, result["sub_id"]) == (200, "\ud800")
+
+
 async def test_a_deadline_goes_with_every_call(serve: Any) -> None:
     """/run and /batch wait MAX_QUEUE_WAIT_TIME, /long-batch its hour: then the answer is queue_timeout."""
     seen: list[float] = []

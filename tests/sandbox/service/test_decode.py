@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,15 +11,18 @@ from hypothesis import strategies as st
 from rocstar.sandbox.service.app import refused
 from rocstar.sandbox.service.decode import (
     BatchCall,
-    Rules,
     decode_batch,
     decode_cell,
     decode_run,
     decode_session,
+    parse_json,
 )
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions, decode_submission, decode_submissions
 from rocstar.sandbox.service.decode_sandbox_fusion import decode_run_code, decode_run_jupyter
 from rocstar.sandbox.service.errors import Refused
+from rocstar.sandbox.service.mistakes import mistakes
+from rocstar.sandbox.service.models import BodyModel, models_of
+from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.types import ExecRequest, Limits
 
 RULES = Rules(flavours=("stdlib", "numeric"))
@@ -162,6 +166,85 @@ def test_every_request_can_be_sent(requests: list[ExecRequest]) -> None:
         for request in requests
     ]
     assert decode_batch(json.dumps({"requests": items}).encode(), RULES).requests == requests
+
+
+MODELS = models_of(RULES)
+KINDS: dict[str, BodyModel[Any]] = {
+    name: model for name, model in vars(MODELS).items() if isinstance(model, BodyModel)
+}
+
+
+@settings(max_examples=600, deadline=None)
+@given(name=st.sampled_from(sorted(KINDS)), body=BODIES)
+def test_what_is_decoded_at_once_has_no_mistake(name: str, body: bytes) -> None:
+    """The two ways of reading a body agree, or else a client would be refused for what another may send."""
+    model = KINDS[name]
+    found = model.decode(body)
+    if found is not None:
+        value = parse_json(body)
+        assert list(mistakes(value, model.type)) == []
+        assert msgspec.structs.asdict(msgspec.convert(value, model.type)) == msgspec.structs.asdict(found)
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_every_field_is_looked_at(name: str) -> None:
+    """A value that no field takes is a mistake at that field, and the value is quoted."""
+    model = KINDS[name]
+    for item in msgspec.structs.fields(model.type):
+        wrong = {item.name: {"no": {"such": "value"}}} if item.name != "options" else {item.name: 5}
+        assert model.decode(json.dumps(wrong).encode()) is None
+        (found, *_) = [mistake for mistake in mistakes(wrong, model.type) if mistake.loc[:1] == (item.name,)]
+        assert found.msg and found.fix, found
+
+
+NESTED = b"[" * 30_000 + b"]" * 30_000
+HOSTILE = {
+    "nested lists": b"[" * 60_000,
+    "nested objects": b'{"code":' * 7_000,
+    "nested in a field": b'{"solution":' + NESTED + b"}",
+    "nested in an ignored field": b'{"type":"python","solution":"x","x":'
+    + b"[" * 30_000
+    + b"]" * 30_000
+    + b"}",
+    "long integer": b'{"seed":' + b"1" * 60_000 + b"}",
+    "long integer in an ignored field": b'{"type":"python","solution":"x","x":' + b"1" * 60_000 + b"}",
+    "long name": json.dumps({"x" * 60_000: 1}).encode(),
+    "many names": json.dumps({f"k{i}": 1 for i in range(6_000)}).encode(),
+    "many bad items": json.dumps({"requests": [{f"k{i}": 1} for i in range(4_000)]}).encode(),
+    "no UTF-8 in an ignored field": b'{"type":"python","solution":"x","x":"\xff"}',
+    "half a pair in a name": b'{"type":"python","solution":"x","\\ud800":1}',
+    "NaN": b'{"code":"x","language":"python","run_timeout":NaN,"memory_limit_MB":NaN}',
+    "infinity": b'{"code":"x","language":"python","run_timeout":1e999}',
+}
+
+
+@pytest.mark.parametrize("path", sorted(DECODERS))
+@pytest.mark.parametrize("name", sorted(HOSTILE))
+def test_a_hostile_body_of_61_kb_has_one_short_answer(name: str, path: str) -> None:
+    call = decoded(path, HOSTILE[name])
+    if call is not None:  # each item of a batch has its own
+        assert (name, path) == ("many bad items", "/v1/batch")
+        assert all(isinstance(item, Refused) and len(str(item)) < 200 for item in call.requests)
+
+
+@pytest.mark.parametrize("path", sorted(DECODERS))
+def test_nesting_that_the_parser_just_takes_is_no_accident(path: str) -> None:
+    """Models are converted, and refusals written, on a stack that is as deep as the parser's was."""
+    for depth in range(900, 1000):
+        deep = b"[" * depth + b"]" * depth
+        for body in (b'{"requests":[%s]}', b'{"code":"x","limits":%s}', b'{"submissions":[{"x":%s}]}'):
+            decoded(path, body % deep)
+
+
+@pytest.mark.parametrize("path", ["/v1/run", "/v1/sessions/x/run", "/run_code"])
+def test_of_a_field_that_comes_twice_the_last_counts(path: str) -> None:
+    call = decoded(
+        path,
+        b'{"code":"a","language":"python","code":"b"}'.replace(
+            b'"language":"python",', b'"language":"python",' if path == "/run_code" else b""
+        ),
+    )
+    assert getattr(call, "request", call).code == "b"
 
 
 def test_an_answer_to_mistakes_stays_small() -> None:

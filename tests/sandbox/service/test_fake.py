@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rocstar.sandbox.pool import SandboxPool
+from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, SandboxError, SessionLost, SessionSandbox
 

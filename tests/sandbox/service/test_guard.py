@@ -2,9 +2,13 @@
 
 import asyncio
 import json
+import re
+import zlib
+from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
@@ -118,6 +122,42 @@ async def test_a_body_that_does_not_arrive_is_a_408(serve: Any) -> None:
         writer.close()
 
 
+@pytest.mark.parametrize("encoding", ["deflate", "gzip"])
+async def test_a_compressed_body_is_refused_as_it_came(serve: Any, encoding: str) -> None:
+    """62 MiB of nothing are 61 KiB of traffic: they were inflated before anybody had counted them."""
+    body = zlib.compress(b'{"code": "' + b"1" * (1 << 20) + b'"}', wbits=31 if encoding == "gzip" else 15)
+    async with serve(FakeSandbox({}, otherwise=ok())) as service:
+        answer = await service.post("/v1/run", data=body, headers={"Content-Encoding": encoding})
+        assert (answer[0], answer[1]["error"]["field"]) == (415, "Content-Encoding")
+        assert (await service.post("/v1/run", {"code": "x"}))[0] == 200
+
+
+async def test_bodies_that_are_not_complete_count_as_held(serve: Any) -> None:
+    async with serve(FakeSandbox({}, otherwise=ok()), max_held_bytes=10_000) as service:
+        begun = []
+        for _ in range(4):
+            _, writer = await asyncio.open_connection("127.0.0.1", service.port)
+            writer.write(b"POST /v1/run HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+            writer.write(b"7d0\r\n" + b" " * 2000 + b"\r\n")
+            begun.append(writer)
+        async with asyncio.timeout(10):
+            while service.service._incoming.held_bytes < 8000:
+                await service.get("/healthz")
+        assert (await service.post("/v1/run", {"code": "x" * 4000}))[0] == 429
+        for writer in begun:
+            writer.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/batch", "/run_code", "/run/batch"])
+async def test_a_body_of_millions_of_values_is_not_looked_through(serve: Any, path: str) -> None:
+    body = b'{"requests":[' + b"[]," * 700_000 + b"[]]}"
+    async with serve(FakeSandbox({}, otherwise=ok())) as service:
+        status, answer = await service.post(path, data=body)
+        assert status == 400 and "the body does not fit" in str(answer)
+        status, answer = await service.post(path, data=body[:-2] + b",[]" * 3_400_000 + b"]}")
+        assert status == 413 and "values" in str(answer)
+
+
 async def test_more_program_text_than_fits_is_a_429(serve: Any) -> None:
     hanging = Hanging()
     async with serve(hanging, max_held_bytes=10_000) as service:
@@ -205,7 +245,7 @@ async def test_a_client_that_goes_away_takes_its_calls_along(
         writer.close()
         await hanging.until_running(0)
         assert hanging.killed == number
-        await asyncio.wait_for(service.service.calls.drained(), 10)
+        await asyncio.wait_for(service.service.admission.drained(), 10)
         assert service.service.metrics.in_flight == 0
         await until(lambda: service.service.metrics.disconnects)
 
@@ -220,7 +260,7 @@ async def test_a_client_that_is_slow_to_read_a_stream_does_not_harm_others(serve
         assert (await service.post("/v1/run", {"code": "x"}))[0] == 200
         assert len(fake.requests) < 500  # the stream waits for its reader
         writer.close()
-        await asyncio.wait_for(service.service.calls.drained(), 10)
+        await asyncio.wait_for(service.service.admission.drained(), 10)
 
 
 async def test_a_service_that_drains_takes_nothing_new(serve: Any) -> None:
@@ -255,24 +295,55 @@ async def test_metrics_count_what_happened(serve: Any) -> None:
         await service.post("/v1/run", {"code": "c"})
         async with service.http.get("/metrics") as answer:
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-            text = await answer.text()
-    lines = text.splitlines()
-    for line in (
-        "rocstar_sandbox_in_flight 0",
-        'rocstar_sandbox_results_total{flavour="stdlib",status="ok"} 2',
-        'rocstar_sandbox_results_total{flavour="stdlib",status="timeout"} 1',
-        'rocstar_sandbox_failures_total{kind="zygote_died"} 1',
-        'rocstar_sandbox_answers_total{route="/v1/run",code="503"} 1',
-        'rocstar_sandbox_wall_seconds_bucket{le="0.001"} 0',
-        'rocstar_sandbox_wall_seconds_bucket{le="0.0025"} 3',
-        "rocstar_sandbox_wall_seconds_count 3",
-        "rocstar_sandbox_queued 0",
-        "rocstar_sandbox_restarts_total 1",
-        "rocstar_sandbox_evictions_total 2",
-        "rocstar_sandbox_fabric_entries_total 3",
-    ):
-        assert line in lines, line
-    names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
-    assert len(names) == len(set(names))
-    for line in lines:
-        assert line.startswith("#") or float(line.rsplit(" ", 1)[1]) >= 0
+            families = list(text_string_to_metric_families(await answer.text()))
+    found = {
+        (sample.name.removeprefix("rocstar_sandbox_"), *sample.labels.values()): sample.value
+        for family in families
+        for sample in family.samples
+    }
+    for name, value in {
+        ("in_flight",): 0,
+        ("results_total", "stdlib", "ok"): 2,
+        ("results_total", "stdlib", "timeout"): 1,
+        ("failures_total", "zygote_died"): 1,
+        ("answers_total", "503", "/v1/run"): 1,
+        ("wall_seconds_bucket", "0.001"): 0,
+        ("wall_seconds_bucket", "0.0025"): 3,
+        ("wall_seconds_bucket", "+Inf"): 3,
+        ("wall_seconds_count",): 3,
+        ("queued",): 0,
+        ("restarts_total",): 1,
+        ("evictions_total",): 2,
+        ("fabric_entries_total",): 3,
+    }.items():
+        assert found[name] == value, name
+    assert len({family.name for family in families}) == len(families)
+    assert all(value >= 0 for value in found.values())
+    assert not [name for name, *_ in found if name.endswith("_created")]
+
+
+async def test_the_document_lists_the_metrics(serve: Any) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "reference" / "service.md").read_text(encoding="utf-8")
+    table = text.partition("## Watching it")[2].partition("`--access-log`")[0]
+    named = {
+        name.removeprefix("rocstar_sandbox_")
+        for name in re.findall(r"`([a-z_]+)(?:\{[a-z,]+\})?`", table)
+        if name not in ("rocstar_sandbox_",)
+    }
+    async with serve(FakeSandbox({}, otherwise=ok())) as service:
+        await service.post("/v1/run", {"code": "x"})
+        async with service.http.get("/metrics") as answer:
+            families = text_string_to_metric_families(await answer.text())
+    shown = {
+        family.name.removeprefix("rocstar_sandbox_") + ("_total" if family.type == "counter" else "")
+        for family in families
+    }
+    of_a_pool = {"pool_sessions", "evictions_total", "restarts_total"}
+    assert shown == named - of_a_pool
+
+
+async def test_two_services_count_apart(serve: Any) -> None:
+    async with serve(FakeSandbox({}, otherwise=ok())) as one, serve(FakeSandbox({}, otherwise=ok())) as other:
+        await one.post("/v1/run", {"code": "x"})
+        assert await one.metric("wall_seconds_count") == 1
+        assert await other.metric("wall_seconds_count") == 0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.service.errors import Refused
-from rocstar.sandbox.service.idempotency import Answer, Execution, IdempotencyStore
+from rocstar.sandbox.service.idempotency import Execution, HttpAnswer, IdempotencyStore
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
@@ -113,7 +113,7 @@ async def test_an_execution_that_nobody_waits_for_ends_after_its_grace(serve: An
         await gated.started.wait()
         waiting.cancel()
         await until(lambda: gated.cancelled)
-        await asyncio.wait_for(service.service.calls.drained(), 10)
+        await asyncio.wait_for(service.service.admission.drained(), 10)
         gated.gate.set()
         assert (await service.post("/v1/run", {"code": "x"}, headers=KEY))[1]["stdout"] == "2\n"
 
@@ -173,8 +173,8 @@ async def test_a_session_cell_runs_once_per_key(serve: Any) -> None:
     assert len(fake.sessions) == 1
 
 
-async def answer(_: Execution) -> Answer:
-    return Answer(status=200, body=b"x" * 100)
+async def answer(_: Execution) -> HttpAnswer:
+    return HttpAnswer(status=200, body=b"x" * 100)
 
 
 async def test_kept_answers_are_bounded_in_number_and_bytes() -> None:
@@ -201,7 +201,7 @@ async def test_an_exception_reaches_every_waiter_and_is_not_kept() -> None:
     store = IdempotencyStore()
     gate = asyncio.Event()
 
-    async def refuse(_: Execution) -> Answer:
+    async def refuse(_: Execution) -> HttpAnswer:
         await gate.wait()
         raise Refused("no", field="x")
 
@@ -216,7 +216,7 @@ async def test_an_exception_reaches_every_waiter_and_is_not_kept() -> None:
 async def test_closing_ends_what_runs() -> None:
     store = IdempotencyStore()
 
-    async def hang(_: Execution) -> Answer:
+    async def hang(_: Execution) -> HttpAnswer:
         await asyncio.Event().wait()
         raise AssertionError
 

@@ -4,11 +4,14 @@ import json
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from rocstar.sandbox.service.decode import Rules
+from rocstar.sandbox.service.mistakes import mistakes
+from rocstar.sandbox.service.models import BodyModel, models_of
 from rocstar.sandbox.service.openapi import ROUTES, Route, document
+from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.testing import FakeSandbox, error, ok
 from rocstar.sandbox.types import ExecResult, Limits
 
@@ -89,6 +92,41 @@ async def test_the_token_is_asked_for_where_the_description_says(serve: Any, pat
     assert (status != 401) == route.open
     if not route.open:
         check(json.loads(text), "Failure" if path.startswith("/v1/") else "Refusal")
+
+
+ODD: tuple[Any, ...] = (
+    *(None, True, 0, -1, 1, 5.5, 20, 20.1, 1e9 + 0.5, 2**63, "", "x", "auto", "python", "batch"),
+    *(
+        [],
+        ["x"],
+        [1],
+        {},
+        {"a": "YQ=="},
+        {"a": None},
+        {"a": 1},
+        {"wall_s": 1.0},
+        {"wall_s": 0},
+        {"wall_s": None},
+    ),
+    *({"cpu_s": 1.5}, {"x": 1}, [{}], [{"code": "x"}], [{"type": "python", "solution": "x"}], ["x"] * 1001),
+)
+MODELS = {
+    model.type.__name__: model for model in vars(models_of(RULES)).values() if isinstance(model, BodyModel)
+}
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_what_is_described_is_taken_and_nothing_else(name: str) -> None:
+    model = MODELS[name]
+    example = next(route.example for route in ROUTES if route.body == name)
+    for field in (*(item.name for item in msgspec.structs.fields(model.type)), "unknown"):
+        for odd in ODD:
+            value = {**example, field: odd}
+            taken = not list(mistakes(value, model.type))
+            assert taken != fails(value, name), f"{field} is {odd!r}"
+        if field in example:
+            rest = {other: example[other] for other in example if other != field}
+            assert (not list(mistakes(rest, model.type))) != fails(rest, name), f"without {field}"
 
 
 def test_the_bounds_are_those_of_the_service() -> None:

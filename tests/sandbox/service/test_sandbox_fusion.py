@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.files import MAX_FILES_BYTES
-from rocstar.sandbox.service.decode import Rules
 from rocstar.sandbox.service.decode_code_judge import SCRIPT_END
+from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.testing import FakeSandbox, error, ok, signaled, timeout
 from rocstar.sandbox.types import ExecResult, SandboxError
 
@@ -207,3 +207,15 @@ async def test_a_sandbox_without_sessions_says_so(serve: Any) -> None:
         status, answer = await service.post("/run_jupyter", {"cells": ["a"]})
         assert (status, answer["status"], answer["message"]) == (200, "SandboxError", "no sessions here")
         assert (await service.post("/v1/sessions", {}))[0] == 501
+
+
+@pytest.mark.parametrize(
+    "value", ['{"../../.ssh/keys": "eA==", "a.txt": "eQ=="}', '\'{"a.txt": "eQ=="}\'', "[", "{}", "x"]
+)
+async def test_only_files_that_were_asked_for_come_back(serve: Any, value: str) -> None:
+    """A program that writes to the value's descriptor chose the names that a client saves by."""
+    async with serve(FakeSandbox({}, otherwise=ok(value=value))) as service:
+        _, answer = await service.post(
+            "/run_code", {"code": "x", "language": "python", "fetch_files": ["a.txt", "b.txt"]}
+        )
+    assert answer["files"] == ({"a.txt": "eQ=="} if value.startswith('{"..') else {})

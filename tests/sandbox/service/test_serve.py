@@ -76,7 +76,7 @@ async def until_in_flight(port: int, number: int) -> None:
             writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             text = await reader.read()
             writer.close()
-            if b"\nrocstar_sandbox_in_flight %d\n" % number in text:
+            if b"\nrocstar_sandbox_in_flight %.1f\n" % number in text:
                 return
 
 

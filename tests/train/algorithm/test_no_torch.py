@@ -6,7 +6,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("module", ["advantage", "aggregate", "roc"])
+@pytest.mark.parametrize("module", ["advantages", "aggregate", "roc"])
 def test_module_imports_without_torch(module: str) -> None:
     code = f"import sys, rocstar.train.algorithm.{module}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=60)

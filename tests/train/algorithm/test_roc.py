@@ -34,7 +34,8 @@ def decide(
     rewards: list[int], penalties: list[Penalty] | None = None, *, keep: int, mode: RocMode, seed: int = 0
 ) -> list[Decision]:
     penalties = penalties if penalties is not None else [CLEAN] * len(rewards)
-    return resample_on_correct(rewards, penalties, keep=keep, mode=mode, rng=random.Random(seed))
+    correct = [reward == 1 for reward in rewards]
+    return resample_on_correct(rewards, correct, penalties, keep=keep, mode=mode, rng=random.Random(seed))
 
 
 def kept_indices(decisions: list[Decision]) -> list[int]:
@@ -181,6 +182,7 @@ def test_exactly_keep_are_kept_with_both_signs(
     rewards, penalties = group
     decisions = resample_on_correct(
         rewards,
+        [reward == 1 for reward in rewards],
         penalties,
         keep=keep,
         mode=mode,
@@ -228,6 +230,7 @@ def test_a_group_of_one_has_no_signal() -> None:
 # --- The law of each mode ------------------------------------------------------------------------------
 
 REWARDS = [1, 0, 1, 1, 0, 0, 1, 0]
+CORRECT = [reward == 1 for reward in REWARDS]
 POSITIVES = [0, 2, 3, 6]
 NEGATIVES = [1, 4, 5, 7]
 PENALTIES = [Penalty(error=0.0, format=0.0)] * 8
@@ -260,7 +263,7 @@ def kept_sets(mode: RocMode, among: list[int], num_groups: int = 12_000) -> Coun
     rng = random.Random(20250828)
     counts: Counter[frozenset[int]] = Counter()
     for _ in range(num_groups):
-        kept = kept_indices(resample_on_correct(REWARDS, PENALTIES, keep=4, mode=mode, rng=rng))
+        kept = kept_indices(resample_on_correct(REWARDS, CORRECT, PENALTIES, keep=4, mode=mode, rng=rng))
         counts[frozenset(kept) & frozenset(among)] += 1
     return counts
 
@@ -375,8 +378,8 @@ def test_keep_for_of_a_nearly_failed_group_can_be_resampled(num_scored: int) -> 
 @pytest.mark.parametrize(
     ("rewards", "num_penalties", "keep", "eps", "message"),
     [
-        ([1, 0, 0.5], 3, 2, 0.1, "0 or 1"),
-        ([1, 0, math.nan], 3, 2, 0.1, "0 or 1"),
+        ([1, 0, math.inf], 3, 2, 0.1, "must be finite"),
+        ([1, 0, math.nan], 3, 2, 0.1, "must be finite"),
         ([1, 0, 0], 2, 2, 0.1, "one penalty per reward"),
         ([1, 0, 0], 3, 2, 0.0, "eps must be positive"),
         ([1, 0, 0], 3, 1, 0.1, "at least 2"),
@@ -386,6 +389,45 @@ def test_keep_for_of_a_nearly_failed_group_can_be_resampled(num_scored: int) -> 
 def test_bad_input_is_rejected(
     rewards: list[float], num_penalties: int, keep: int, eps: float, message: str
 ) -> None:
-    penalties = [CLEAN] * num_penalties
+    penalties, correct = [CLEAN] * num_penalties, [reward == 1 for reward in rewards]
+    rng = random.Random(0)
     with pytest.raises(ValueError, match=message):
-        resample_on_correct(rewards, penalties, keep=keep, mode=RocMode.paper, rng=random.Random(0), eps=eps)
+        resample_on_correct(rewards, correct, penalties, keep=keep, mode=RocMode.paper, rng=rng, eps=eps)
+
+
+# --- Rewards other than 1 and 0 ------------------------------------------------------------------------
+
+
+@given(
+    siblings=st.lists(st.tuples(st.sampled_from([-1.0, 0.0, 0.25, 1.0, 3.0]), st.booleans()), max_size=12),
+    keep=st.integers(2, 6),
+    mode=st.sampled_from(RocMode),
+    seed=st.integers(0, 2**16),
+)
+def test_any_rewards_keep_a_signal_and_both_signs(
+    siblings: list[tuple[float, bool]], keep: int, mode: RocMode, seed: int
+) -> None:
+    rewards, correct = [r for r, _ in siblings], [c for _, c in siblings]
+    decisions = resample_on_correct(
+        rewards, correct, [CLEAN] * len(rewards), keep=keep, mode=mode, rng=random.Random(seed)
+    )
+    kept = kept_indices(decisions)
+    if len(set(rewards)) < 2:
+        assert kept == [] and all(d.reason is DropReason.no_signal for d in decisions)
+        return
+    assert len(kept) == (len(rewards) if mode is RocMode.none else min(keep, len(rewards)))
+    assert len({rewards[i] for i in kept}) > 1, "siblings of one reward would all have advantage 0"
+    assert {correct[i] for i in kept} == set(correct)
+    for is_correct, decision in zip(correct, decisions, strict=True):
+        dropped = DropReason.dropped_positive if is_correct else DropReason.dropped_negative
+        assert decision.reason is (DropReason.kept if decision.kept else dropped)
+
+
+def test_positives_are_the_correct_ones_and_not_the_well_paid_ones() -> None:
+    rewards, correct = [5.0, 5.0, 0.1, 0.2, 0.3, 0.4], [False, False, True, True, True, True]
+    failing = Penalty(error=1.0, format=0.0)
+    penalties = [CLEAN, CLEAN, failing, CLEAN, failing, CLEAN]
+    decisions = resample_on_correct(
+        rewards, correct, penalties, keep=4, mode=RocMode.sort, rng=random.Random(0)
+    )
+    assert [i for i in kept_indices(decisions) if correct[i]] == [3, 5]

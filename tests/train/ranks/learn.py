@@ -20,14 +20,15 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 
-from rocstar.train import checkpoint
 from rocstar.train.algorithm.off_policy import Correction, Gate
-from rocstar.train.batch import Example, MicroBatch, pack
-from rocstar.train.config import ModelConfig
-from rocstar.train.learner import LossSettings, NonFiniteGradientError
-from rocstar.train.loss_stats import LossStats
-from rocstar.train.optim import OptimSpec
-from rocstar.train.team import LearnerTeam, World, shard
+from rocstar.train.learner import checkpoint
+from rocstar.train.learner.batch import MicroBatch, pack
+from rocstar.train.learner.example import Example
+from rocstar.train.learner.learner import LossSettings, NonFiniteGradientError
+from rocstar.train.learner.loss_stats import LossStats
+from rocstar.train.learner.optim import OptimSpec
+from rocstar.train.learner.team import LearnerTeam, World, shard
+from rocstar.train.recipe.model_config import ModelConfig
 
 SIZES = (1, 2, 4)
 VOCAB = 40

@@ -1,0 +1,225 @@
+"""Compile every kernel of the table for gfx942 and sm_90, without a GPU, and look at what came out.
+
+    python benchmarks/gpu/aot.py [--full] [--json]
+
+Compilers, assemblers and device libraries of both vendors are inside the triton package. Each variant must
+have no scratch memory, no spilled register, 16-byte loads, and at most 1024 threads: a launch with more fails
+on a device only, and a logits row read two bytes at a time is eight times the memory instructions.
+What this shows is that the code compiles well. It does not show that it is right or fast on a device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from rocstar.kernels import triton_ops
+from rocstar.kernels.configs import CANDIDATES, MAX_THREADS, TABLE, Arch, LaunchConfig
+
+TARGETS: dict[Arch, GPUTarget] = {
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+    "sm_90": GPUTarget("cuda", 90, 32),
+}
+KERNELS = ("row_stats", "grad")
+POINTERS = {"ids_ptr": "*i64"}
+INTEGERS = ("stride", "V")
+ALIGNED_INTEGERS = ("stride",)  # `linear_loss` pads the rows of its buffer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One thing to compile. `aligned`: the vocabulary is a multiple of 16, which triton specialises on."""
+
+    arch: Arch
+    kernel: str
+    config: LaunchConfig
+    dtype: str = "bf16"
+    aligned: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What the assembler says of one variant. Registers, spills and scratch are per thread."""
+
+    variant: Variant
+    threads: int
+    registers: int
+    accumulators: int
+    """Matrix registers of gfx942; a vector register spilled into one shows as a spill."""
+    spills: int
+    scratch_bytes: int
+    shared_bytes: int
+    loads_16_bytes: int
+    stores_16_bytes: int
+    binary_bytes: int
+
+    def complaints(self) -> list[str]:
+        """Why this variant must not ship; empty if it may."""
+        found = []
+        if self.threads > MAX_THREADS:
+            found.append(f"{self.threads} threads, more than {MAX_THREADS}")
+        if self.scratch_bytes:
+            found.append(f"{self.scratch_bytes} bytes of scratch")
+        if self.spills:
+            found.append(f"{self.spills} spills")
+        if not self.loads_16_bytes:
+            found.append("no 16-byte load")
+        if not self.stores_16_bytes and self.variant.kernel == "grad":
+            found.append("no 16-byte store")
+        if not self.binary_bytes:
+            found.append("no binary")
+        return found
+
+
+def variants(*, full: bool = False) -> Iterator[Variant]:
+    """Every config of the table and every candidate for every kernel; `full`: in float16 and float32 too."""
+    for arch in TARGETS:
+        entries = [config for _, config in (*TABLE[arch], *TABLE["fallback"])]
+        configs = dict.fromkeys([*entries, *CANDIDATES[arch]])
+        dtypes = ("bf16", "fp16", "fp32") if full else ("bf16",)
+        for config, kernel, dtype, aligned in itertools.product(configs, KERNELS, dtypes, (True, False)):
+            yield Variant(arch=arch, kernel=kernel, config=config, dtype=dtype, aligned=aligned)
+        if not full:
+            for config, kernel in itertools.product(dict.fromkeys(entries), KERNELS):
+                yield Variant(arch=arch, kernel=kernel, config=config, dtype="fp32")
+
+
+def compile_variant(variant: Variant) -> Report:
+    """Compile one variant to the binary of its architecture and read the assembler's own counts."""
+    kernel = getattr(triton_ops, f"{variant.kernel}_kernel")
+    names: list[str] = kernel.arg_names
+    constants: dict[str, Any] = {"BLOCK": variant.config.block}
+    signature = {name: _type_of(name, variant.dtype, constants) for name in names}
+    # What torch allocates is aligned.
+    aligned = {name for name in names if name.endswith("_ptr") or name in ALIGNED_INTEGERS}
+    if variant.aligned:
+        aligned.add("V")
+    source = ASTSource(
+        fn=kernel,
+        signature=signature,
+        constexprs={(names.index(name),): value for name, value in constants.items()},
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
+    )
+    target = TARGETS[variant.arch]
+    compiled = triton.compile(source, target=target, options={"num_warps": variant.config.num_warps})
+    counts = _amd_counts(compiled) if target.backend == "hip" else _nvidia_counts(compiled, target.arch)
+    threads = variant.config.threads(target.warp_size)
+    return Report(variant=variant, threads=threads, shared_bytes=compiled.metadata.shared, **counts)
+
+
+def _type_of(name: str, dtype: str, constants: dict[str, Any]) -> str:
+    if name in constants:
+        return "constexpr"
+    if name == "x_ptr":
+        return f"*{dtype}"
+    if name.endswith("_ptr"):
+        return POINTERS.get(name, "*fp32")
+    return "i32" if name in INTEGERS else "fp32"
+
+
+def _amd_counts(compiled: Any) -> dict[str, int]:
+    text = compiled.asm["amdgcn"]
+
+    def field(name: str) -> int:
+        return int(_only(rf"\.{name}:\s*(\d+)", text))
+
+    return {
+        "registers": field("vgpr_count"),
+        "accumulators": field("agpr_count"),
+        "spills": field("vgpr_spill_count") + field("sgpr_spill_count"),
+        "scratch_bytes": field("private_segment_fixed_size"),
+        "loads_16_bytes": len(re.findall(r"(?:global|buffer)_load_dwordx4", text)),
+        "stores_16_bytes": len(re.findall(r"(?:global|buffer)_store_dwordx4", text)),
+        "binary_bytes": len(compiled.asm["hsaco"]),
+    }
+
+
+def _nvidia_counts(compiled: Any, capability: Any) -> dict[str, int]:
+    from triton.backends.nvidia.compiler import get_ptxas  # it knows which of the bundled assemblers fits
+
+    text = compiled.asm["ptx"]
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(text)
+        file.flush()
+        command = [
+            get_ptxas(capability).path,
+            "-v",
+            f"--gpu-name=sm_{capability}a",
+            file.name,
+            "-o",
+            "/dev/null",
+        ]
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stderr
+    spilled = int(_only(r"(\d+) bytes spill stores", said)) + int(_only(r"(\d+) bytes spill loads", said))
+    return {
+        "registers": int(_only(r"Used (\d+) registers", said)),
+        "accumulators": 0,
+        "spills": spilled,
+        "scratch_bytes": int(_only(r"(\d+) bytes stack frame", said)),
+        "loads_16_bytes": len(re.findall(r"ld\.global\S*\.v4\.b32", text)),
+        "stores_16_bytes": len(re.findall(r"st\.global\S*\.v4\.b32", text)),
+        "binary_bytes": len(compiled.asm["cubin"]),
+    }
+
+
+def _only(pattern: str, text: str) -> str:
+    """The first match. Silence of an assembler must never be read as 'no spills'."""
+    found = re.search(pattern, text)
+    if found is None:
+        raise RuntimeError(f"the assembler did not report {pattern!r}")
+    return found.group(1)
+
+
+def table(reports: list[Report]) -> str:
+    """One line per variant: the register table."""
+    lines = [
+        f"{'arch':7}{'kernel':11}{'block':>6}{'warps':>6} {'dtype':6}{'V%16':6}"
+        f"{'regs':>5}{'acc':>4}{'spills':>7}{'scratch':>8}{'shared':>7}{'ld16':>5}{'st16':>5}{'bytes':>7}"
+    ]
+    for r in reports:
+        v = r.variant
+        lines.append(
+            f"{v.arch:7}{v.kernel:11}{v.config.block:6}{v.config.num_warps:6} {v.dtype:6}"
+            f"{'=0' if v.aligned else 'any':6}{r.registers:5}{r.accumulators:4}{r.spills:7}"
+            f"{r.scratch_bytes:8}{r.shared_bytes:7}{r.loads_16_bytes:5}{r.stores_16_bytes:5}{r.binary_bytes:7}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--full", action="store_true", help="float16 and float32 too: minutes")
+    parser.add_argument("--json", action="store_true", help="print the reports as JSON")
+    options = parser.parse_args()
+    if triton_ops.INTERPRETED:
+        print("aot: TRITON_INTERPRET is set, so nothing can be compiled; unset it", file=sys.stderr)
+        return 2
+    reports = [compile_variant(variant) for variant in variants(full=options.full)]
+    bad = [(report.variant, report.complaints()) for report in reports if report.complaints()]
+    if options.json:
+        print(json.dumps([{**asdict(report), "complaints": report.complaints()} for report in reports]))
+    else:
+        print(f"triton {triton.__version__}")
+        print(table(reports))
+        print(f"{len(reports)} variants compiled, {len(bad)} with complaints; none was executed")
+    for variant, complaints in bad:
+        print(f"{variant}: {', '.join(complaints)}", file=sys.stderr)
+    return int(bool(bad))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+// The only file that knows Python: runs a zygote's loop, lets a child call back into the interpreter, and gives the
+// pool the supervisor's frames as Python values.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <sys/random.h>
+#include <sys/utsname.h>
+
+#include <system_error>
+
+#include "compact.h"
+#include "cpp_child.h"
+#include "landlock.h"
+#include "notify.h"
+#include "protocol.h"
+#include "utf8.h"
+#include "zygote.h"
+
+namespace py = pybind11;
+
+namespace {
+
+uint64_t fresh_seed() {
+  uint64_t seed = 0;
+  if (getrandom(&seed, sizeof seed, 0) != sizeof seed) {
+    throw std::system_error(errno, std::generic_category(), "getrandom");
+  }
+  return seed;
+}
+
+// What escapes `run` is a failure while it reported another one, most often for want of memory.
+template <typename Run>
+int exit_code_of(Run run) {
+  try {
+    return run();
+  } catch (const py::error_already_set& error) {
+    return error.matches(PyExc_MemoryError) ? rocstar::kMemoryExit : 1;
+  } catch (const std::bad_alloc&) {
+    return rocstar::kMemoryExit;
+  }
+}
+
+int run_program(rocstar::Child& child, const py::function& run_cell) {
+  return exit_code_of([&] {
+    const std::optional<rocstar::Cell> cell = child.next_cell();
+    return cell ? run_cell(py::bytes(cell->code), cell->seed.value_or(fresh_seed())).cast<int>() : 0;
+  });
+}
+
+bool has_threads() {
+  const auto threading = py::reinterpret_borrow<py::object>(PyImport_GetModule(py::str("threading").ptr()));
+  return threading && threading.attr("active_count")().cast<int>() > 1;
+}
+
+// An interrupt that came when the cell was over already is not the next one's.
+void forget_interrupt() {
+  if (PyErr_CheckSignals() != 0) PyErr_Clear();
+}
+
+// Runs one cell and tells how it ended; its exit code if the process ends with it.
+std::optional<int> run_session_cell(rocstar::Child& child, const rocstar::Cell& cell, const py::function& run_cell) {
+  std::string value;
+  bool exits = false;
+  if (cell.after_interrupt) forget_interrupt();
+  const int code = exit_code_of([&] {
+    const auto seed = cell.seed ? py::object(py::int_(*cell.seed)) : py::none();
+    const auto answer = run_cell(py::bytes(cell.code), seed).cast<std::tuple<int, std::string, bool>>();
+    value = std::get<1>(answer);
+    exits = std::get<2>(answer);
+    return std::get<0>(answer);
+  });
+  if (exits) return code;
+  child.reply(code, value);
+  return std::nullopt;
+}
+
+// Serves cells until the supervisor is gone or a cell ends the process.
+int run_session(rocstar::Child& child, const py::function& run_cell) {
+  child.has_threads = has_threads;
+  return exit_code_of([&] {
+    while (const std::optional<rocstar::Cell> cell = child.next_cell()) {
+      if (const auto code = run_session_cell(child, *cell, run_cell)) return *code;
+    }
+    return 0;
+  });
+}
+
+// The interpreter lock stays held: the zygote has one thread, and each child needs the lock at once.
+void serve(int fd, const rocstar::Layers& layers, const std::string& hello, const py::function& run_cell,
+           const py::function& run_session_cell) {
+  rocstar::Zygote zygote(rocstar::UniqueFd(fd), layers);
+  zygote.hello(hello);
+  zygote.serve([&](rocstar::Child& child) {
+    return child.session() ? run_session(child, run_session_cell) : run_program(child, run_cell);
+  });
+}
+
+// As `serve`, of C++ programs: no child runs Python. `command`: the compiler's path and its arguments.
+void serve_cpp(int fd, const rocstar::Layers& layers, const std::vector<std::string>& command) {
+  rocstar::Zygote zygote(rocstar::UniqueFd(fd), layers);
+  zygote.hello("");
+  zygote.serve([&](rocstar::Child& child) { return rocstar::run_cpp(child, command); });
+}
+
+py::object text(std::string_view bytes) {
+  PyObject* made = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), nullptr);
+  if (made == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(made);
+}
+
+py::tuple result_tuple(const rocstar::ResultView& result) {
+  using Flag = rocstar::Outcome::Flag;
+  const py::object code = py::int_(result.code);
+  return py::make_tuple(
+      static_cast<int>(rocstar::FrameType::kResult), result.id, static_cast<int>(result.status),
+      result.signaled ? py::none() : code, result.signaled ? code : py::none(), text(result.out), text(result.err),
+      (result.flags & Flag::kStdoutTruncated) != 0, (result.flags & Flag::kStderrTruncated) != 0,
+      result.flags & Flag::kHasValue ? text(result.value) : py::none(), static_cast<double>(result.wall_us) / 1e6,
+      static_cast<double>(result.cpu_us) / 1e6, result.peak_bytes);
+}
+
+// Frames of the supervisor as tuples that begin with the frame's type: a result with the fields of ExecResult in
+// their order, anything else with its raw payload.
+class ResultReader {
+ public:
+  py::list feed(const py::bytes& bytes) {
+    reader_.feed(std::string_view(bytes));
+    py::list frames;
+    while (const std::optional<rocstar::Frame> frame = reader_.next()) {
+      if (frame->type == rocstar::FrameType::kResult) {
+        frames.append(result_tuple(rocstar::decode_result(frame->payload)));
+      } else {
+        frames.append(py::make_tuple(static_cast<int>(frame->type), py::bytes(frame->payload)));
+      }
+    }
+    return frames;
+  }
+
+ private:
+  rocstar::FrameReader reader_;
+};
+
+py::dict probe() {
+  utsname system{};
+  uname(&system);
+  py::dict facts;
+  facts["kernel"] = system.release;
+  facts["machine"] = system.machine;
+  facts["seccomp"] = rocstar::seccomp_available();
+  facts["user_notif"] = rocstar::notify_available();
+  facts["landlock_abi"] = rocstar::landlock_abi();
+  return facts;
+}
+
+// Every system call that some kind of child may make, by number, with what its arguments may be for each kind.
+py::dict allowed_calls() {
+  py::dict allowed;
+  const std::pair<const char*, rocstar::PolicyOptions> kinds[] = {
+      {"plain", {}},
+      {"scratch", {.scratch = true, .truncate = true}},
+      {"session", {.scratch = true, .session = true, .truncate = true}},
+      {"compiler", {.scratch = true, .truncate = true, .compiler = true}},
+      {"program", {.scratch = true, .truncate = true, .program = true}}};
+  for (const auto& [kind, options] : kinds) {
+    for (const rocstar::Rule& rule : rocstar::child_policy(options)) {
+      if (rule.action != rocstar::Rule::Action::kAllow) continue;
+      const py::int_ number(rule.number);
+      if (!allowed.contains(number)) allowed[number] = py::dict();
+      allowed[number][kind] = rocstar::describe(rule);
+    }
+  }
+  return allowed;
+}
+
+rocstar::Layers layers_from(bool seccomp, bool notify, bool truncate) {
+  return {.seccomp = seccomp, .notify = notify, .truncate = truncate};
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_native, module) {
+  module.doc() = "rocstar's fork server: see csrc/sandbox/supervise.h for the processes and pipes";
+  py::class_<rocstar::Layers>(module, "Layers")
+      .def(py::init(&layers_from), py::kw_only(), py::arg("seccomp"), py::arg("notify"), py::arg("truncate"));
+  py::class_<ResultReader>(module, "ResultReader").def(py::init<>()).def("feed", &ResultReader::feed, py::arg("bytes"));
+  module.def("serve", &serve, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("hello"), py::arg("run_cell"),
+             py::arg("run_session_cell"));
+  module.def("serve_cpp", &serve_cpp, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("command"));
+  module.def("say_fatal", &rocstar::say_fatal, py::arg("fd"), py::arg("json"));
+  module.def("probe", &probe);
+  module.def("allowed_calls", &allowed_calls);
+  module.def("die_with_parent", &rocstar::die_with_parent, py::arg("parent"));
+  module.def("compact_memory", &rocstar::compact_memory);
+  module.def("collapse_heap", &rocstar::collapse_heap);
+  module.def("repair_utf8", [](const std::string& bytes) { return rocstar::repair_utf8(bytes); }, py::arg("bytes"));
+  module.attr("MEMORY_EXIT") = rocstar::kMemoryExit;
+}

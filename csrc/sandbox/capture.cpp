@@ -1,0 +1,74 @@
+#include "capture.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "utf8.h"
+
+namespace rocstar {
+
+void HeadTail::append(std::string_view bytes) {
+  total_ += bytes.size();
+  const size_t to_head = std::min<size_t>(head_cap_ - head_.size(), bytes.size());
+  head_.append(bytes.substr(0, to_head));
+  bytes.remove_prefix(to_head);
+  const size_t room = cap_ - head_cap_;
+  if (bytes.empty() || room == 0) return;
+  if (bytes.size() >= room) {
+    tail_ = bytes.substr(bytes.size() - room);
+    tail_start_ = 0;
+    return;
+  }
+  const size_t to_end = std::min(room - tail_.size(), bytes.size());
+  tail_.append(bytes.substr(0, to_end));
+  bytes.remove_prefix(to_end);
+  for (size_t left = bytes.size(); left > 0;) {  // full: overwrite the oldest, at most once around
+    const size_t run = std::min(left, room - tail_start_);
+    std::copy_n(bytes.data() + bytes.size() - left, run, tail_.data() + tail_start_);
+    tail_start_ = (tail_start_ + run) % room;
+    left -= run;
+  }
+}
+
+Shown HeadTail::shown() const {
+  const std::string tail = tail_.substr(tail_start_) + tail_.substr(0, tail_start_);
+  const size_t tail_cap = cap_ - head_cap_;
+  std::string all;
+  std::string_view head = head_, end = tail;
+  if (truncated()) {
+    if (cap_ == 0) return {{}, true};
+    head = fitting_prefix(cut_utf8(head), head_cap_);
+    end = fitting_suffix(skip_partial_utf8(end), tail_cap);
+  } else {
+    all = head_ + tail;
+    std::string whole = repair_utf8(all);
+    if (whole.size() <= cap_) return {std::move(whole), false};
+    head = fitting_prefix(all, head_cap_);
+    end = fitting_suffix(std::string_view(all).substr(head.size()), tail_cap);
+  }
+  const uint64_t missing = total_ - head.size() - end.size();
+  return {repair_utf8(head) + "\n... [" + std::to_string(missing) + " bytes cut] ...\n" + repair_utf8(end), true};
+}
+
+void HeadTail::clear() {
+  total_ = 0;
+  head_.clear();
+  tail_.clear();
+  tail_start_ = 0;
+}
+
+bool Capture::drain() {
+  // One pipe holds 64 KiB: a child that writes without end gets one buffer per wake-up, not the reactor.
+  static char buffer[64 << 10];
+  if (!pipe_) return false;
+  const ssize_t got = read(pipe_.get(), buffer, sizeof buffer);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (got <= 0) {
+    pipe_.reset();
+    return false;
+  }
+  kept_.append({buffer, static_cast<size_t>(got)});
+  return true;
+}
+
+}  // namespace rocstar

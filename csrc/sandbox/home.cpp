@@ -1,0 +1,209 @@
+#include "home.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <system_error>
+
+#include "landlock.h"
+
+namespace rocstar {
+namespace {
+
+constexpr const char* kPrefix = "rocstar-";
+// Free slots that keep their directory and ruleset: after many sessions the others give their descriptors back.
+constexpr size_t kReadySlots = 16;
+
+[[noreturn]] void fail(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }
+
+struct CloseDir {
+  void operator()(DIR* directory) const { closedir(directory); }
+};
+using Listing = std::unique_ptr<DIR, CloseDir>;
+
+// `directory` stays the caller's.
+Listing list(int directory) {
+  const int own = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  return Listing(own < 0 ? nullptr : fdopendir(own));
+}
+
+bool is_dots(const char* name) { return std::strcmp(name, ".") == 0 || std::strcmp(name, "..") == 0; }
+
+UniqueFd open_below(int directory, const char* name) {
+  return UniqueFd(openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+void sweep(const std::string& parent) {
+  const UniqueFd directory(open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const Listing entries = directory ? list(directory.get()) : Listing();
+  while (const dirent* entry = entries ? readdir(entries.get()) : nullptr) {
+    if (std::strncmp(entry->d_name, kPrefix, std::strlen(kPrefix)) != 0) continue;
+    char* end = nullptr;
+    const long pid = std::strtol(entry->d_name + std::strlen(kPrefix), &end, 10);
+    struct stat info;
+    const bool ours = pid > 0 && end != nullptr && *end == '-' &&
+                      fstatat(directory.get(), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+                      S_ISDIR(info.st_mode) && info.st_uid == geteuid();
+    if (ours && kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH) remove_tree(parent + "/" + entry->d_name);
+  }
+}
+
+}  // namespace
+
+void remove_tree(const std::string& path) {
+  if (const UniqueFd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)); directory) {
+    remove_contents(directory.get());
+  }
+  rmdir(path.c_str());
+}
+
+uint64_t remove_contents(int directory) {
+  uint64_t removed = 0;
+  const Listing entries = list(directory);
+  while (const dirent* entry = entries ? readdir(entries.get()) : nullptr) {
+    if (is_dots(entry->d_name)) continue;
+    ++removed;
+    if (unlinkat(directory, entry->d_name, 0) == 0) continue;
+    // A program may have taken the rights of its own directory away from everybody.
+    fchmodat(directory, entry->d_name, 0700, 0);
+    if (const UniqueFd below = open_below(directory, entry->d_name); below) removed += remove_contents(below.get());
+    unlinkat(directory, entry->d_name, AT_REMOVEDIR);
+  }
+  return removed;
+}
+
+uint64_t bytes_below(int directory) {
+  uint64_t bytes = 0;
+  const Listing entries = list(directory);
+  while (const dirent* entry = entries ? readdir(entries.get()) : nullptr) {
+    struct stat info;
+    if (is_dots(entry->d_name) || fstatat(directory, entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    bytes += static_cast<uint64_t>(info.st_blocks) * 512;
+    if (!S_ISDIR(info.st_mode)) continue;
+    if (const UniqueFd below = open_below(directory, entry->d_name); below) bytes += bytes_below(below.get());
+  }
+  return bytes;
+}
+
+std::string make_scratch_base(const std::string& parent) {
+  sweep(parent);
+  std::string path = parent + "/" + kPrefix + std::to_string(getpid()) + "-XXXXXX";
+  if (mkdtemp(path.data()) == nullptr) fail("mkdtemp(" + path + ")");
+  // A slot's user must be able to pass through to its own directory below.
+  if (chmod(path.c_str(), 0711) != 0) fail("chmod(" + path + ")");
+  return path;
+}
+
+Homes::Homes(HomeOptions options) : options_(std::move(options)) {
+  if (!options_.landlock) options_.base.clear();
+  if (options_.landlock && options_.base.empty()) {
+    shared_ruleset_ = make_landlock_ruleset(options_.readable_paths, {});
+  }
+}
+
+Homes::~Homes() {
+  for (const Slot& slot : slots_) {
+    if (!slot.path.empty()) remove_tree(slot.path);
+  }
+  if (!options_.base.empty()) rmdir(options_.base.c_str());
+}
+
+void Homes::make(Slot& slot, uint32_t index) {
+  if (options_.base.empty()) return;
+  slot.path = draw_path();
+  if (mkdir(slot.path.c_str(), 0700) != 0) fail("mkdir(" + slot.path + ")");
+  const uint32_t uid = options_.first_uid + index;
+  if (options_.slot_uid && chown(slot.path.c_str(), uid, uid) != 0) fail("chown(" + slot.path + ")");
+  slot.directory.reset(open(slot.path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!slot.directory) fail("open(" + slot.path + ")");
+  slot.ruleset = make_landlock_ruleset(options_.readable_paths, slot.path);
+}
+
+// Whoever knows the name of another's directory can look up what is in it (stat), which nothing here forbids.
+std::string Homes::draw_path() const {
+  uint64_t random[2];
+  if (getrandom(random, sizeof random, 0) != sizeof random) fail("getrandom");
+  char name[40];
+  std::snprintf(name, sizeof name, "/%016llx%016llx", static_cast<unsigned long long>(random[0]),
+                static_cast<unsigned long long>(random[1]));
+  return options_.base + name;
+}
+
+std::shared_ptr<Home> Homes::take() {
+  if (free_.empty()) {
+    Slot slot;
+    make(slot, static_cast<uint32_t>(slots_.size()));
+    free_.push_back(static_cast<uint32_t>(slots_.size()));
+    slots_.push_back(std::move(slot));
+  }
+  const uint32_t slot = free_.back();
+  if (!options_.base.empty() && !slots_[slot].directory) {
+    make(slots_[slot], slot);
+  } else if (!options_.base.empty()) {
+    std::string path = draw_path();
+    if (rename(slots_[slot].path.c_str(), path.c_str()) != 0) fail("rename(" + slots_[slot].path + ")");
+    slots_[slot].path = std::move(path);
+  }
+  auto home = std::make_shared<Home>(*this, slot);
+  free_.pop_back();
+  return home;
+}
+
+void Homes::give_back(uint32_t index, bool used) {
+  Slot& slot = slots_[index];
+  const bool many = free_.size() >= kReadySlots;
+  if (slot.directory && (used || many)) {
+    rmdir(slot.path.c_str());
+    slot = Slot{};
+  }
+  // One that is to be made anew is taken last when there are many.
+  free_.insert(many && !slot.directory ? free_.begin() : free_.end(), index);
+}
+
+Home::~Home() {
+  if (created_ > 0) remove_contents(directory());
+  homes_.give_back(slot_, used_);
+}
+
+uint32_t Home::uid() const { return homes_.options_.slot_uid ? homes_.options_.first_uid + slot_ : 0; }
+int Home::directory() const { return homes_.slots_[slot_].directory.get(); }
+int Home::ruleset() const {
+  const Homes::Slot& slot = homes_.slots_[slot_];
+  return slot.ruleset ? slot.ruleset.get() : homes_.shared_ruleset_.get();
+}
+
+UniqueFd Home::compiler_ruleset() const {
+  return make_landlock_ruleset({.executable = homes_.options_.tool_paths, .scratch = homes_.slots_[slot_].path});
+}
+
+UniqueFd Home::program_ruleset(int program) const {
+  return make_landlock_ruleset({.readable = homes_.options_.library_paths,
+                                .executable = homes_.options_.loader_paths,
+                                .scratch = homes_.slots_[slot_].path,
+                                .program = program});
+}
+
+uint64_t Home::held_bytes() const { return used_ ? bytes_below(directory()) : 0; }
+
+void Home::clear() {
+  remove_contents(directory());
+  created_ = 0;
+}
+
+// Creations are counted, not files: one that lost its name lives on while it is open.
+bool Home::may_create(uint64_t limit) {
+  if (created_ >= limit || directory() < 0) return false;
+  ++created_;
+  used_ = true;
+  return true;
+}
+
+}  // namespace rocstar

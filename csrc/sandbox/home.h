@@ -1,0 +1,97 @@
+// A slot: what a child has of its own while it lives, a uid and a scratch directory, and later the next child.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "unique_fd.h"
+
+namespace rocstar {
+
+struct HomeOptions {
+  std::string base;  // an existing directory of ours; empty: no scratch directories
+  std::vector<std::string> readable_paths;
+  std::vector<std::string> tool_paths;     // of the C++ flavour: what a compiler reads and executes
+  std::vector<std::string> library_paths;  // what a compiled program reads
+  std::vector<std::string> loader_paths;   // and what the kernel starts it with
+  bool landlock = false;
+  bool slot_uid = false;
+  uint64_t scratch_bytes = 0;  // for all directories together
+  uint32_t first_uid = 100000;
+};
+
+class Homes;
+
+// Belongs to one child, or to the branches of one session together. Invariants: when the last owner lets go, nothing
+// that was created in the directory is left, and only then the slot is used again; a directory in which something was
+// created is nobody's second one (its entries' places count what was there); no two owners have one name for it, and
+// none can guess another's.
+class Home {
+ public:
+  Home(Homes& homes, uint32_t slot) : homes_(homes), slot_(slot) {}
+  Home(const Home&) = delete;
+  ~Home();
+
+  uint32_t uid() const;
+  int directory() const;  // -1 without scratch
+  int ruleset() const;    // -1 without Landlock
+  // Of the C++ flavour, which needs Landlock and scratch. Throw std::system_error.
+  UniqueFd compiler_ruleset() const;
+  UniqueFd program_ruleset(int program) const;
+  // Counts one creation more. False when that is more than `limit`.
+  bool may_create(uint64_t limit);
+  // On the disk or in memory, by its names: an open file that has none is not seen.
+  uint64_t held_bytes() const;
+  // Removes what is there: the next process starts with an empty directory.
+  void clear();
+
+ private:
+  Homes& homes_;
+  uint32_t slot_;
+  uint64_t created_ = 0;
+  bool used_ = false;  // something was created, whether it was cleared since or not
+};
+
+class Homes {
+ public:
+  // Throws std::system_error when the kernel refuses a ruleset.
+  explicit Homes(HomeOptions options);
+  ~Homes();
+
+  std::shared_ptr<Home> take();
+  uint64_t scratch_bytes() const { return options_.scratch_bytes; }
+  bool has_scratch() const { return !options_.base.empty(); }
+
+ private:
+  friend class Home;
+  struct Slot {
+    std::string path;
+    UniqueFd directory;
+    UniqueFd ruleset;
+  };
+
+  void make(Slot& slot, uint32_t index);
+  void give_back(uint32_t index, bool used);
+  std::string draw_path() const;
+
+  HomeOptions options_;
+  UniqueFd shared_ruleset_;  // without scratch, one for all
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_;
+};
+
+// Removes what is in a directory and follows no link. Returns the number of entries that were there.
+uint64_t remove_contents(int directory);
+
+// What the files in a directory and below take.
+uint64_t bytes_below(int directory);
+
+// A directory and what is in it, as far as that can be removed.
+void remove_tree(const std::string& path);
+
+// A new directory for the slots, `<parent>/rocstar-<pid>-XXXXXX`, after removing those whose process is gone.
+std::string make_scratch_base(const std::string& parent);
+
+}  // namespace rocstar

@@ -1,0 +1,113 @@
+#include "namespaces.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "unique_fd.h"
+
+#ifndef __NR_mount_setattr
+#define __NR_mount_setattr 442
+#endif
+#ifndef AT_RECURSIVE
+#define AT_RECURSIVE 0x8000
+#endif
+
+namespace rocstar {
+namespace {
+
+constexpr int kCommon = CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNS;
+
+constexpr const char* kHidden[] = {"/root", "/home", "/run", "/var", "/srv", "/mnt", "/media", "/boot", "/tmp"};
+
+// As in <linux/mount.h>, which older systems lack and which quarrels with <sys/mount.h>.
+struct MountAttr {
+  uint64_t set, clear, propagation, userns_fd;
+};
+constexpr uint64_t kReadOnly = 1;
+constexpr uint64_t kNoSetuid = 2;
+
+bool write_file(const char* path, const std::string& text) {
+  const UniqueFd file(open(path, O_WRONLY | O_CLOEXEC));
+  return file && write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+}
+
+bool map_own_ids(uid_t uid, gid_t gid) {
+  const std::string user = std::to_string(uid), group = std::to_string(gid);
+  return write_file("/proc/self/setgroups", "deny") && write_file("/proc/self/uid_map", user + " " + user + " 1") &&
+         write_file("/proc/self/gid_map", group + " " + group + " 1");
+}
+
+bool unshare_all() {
+  if (unshare(kCommon) == 0) return true;
+  if (errno != EPERM) return false;
+  const uid_t uid = geteuid();
+  const gid_t gid = getegid();
+  return unshare(CLONE_NEWUSER | kCommon) == 0 && map_own_ids(uid, gid);
+}
+
+bool below(const std::string& path, const std::string& folder) {
+  return path == folder || path.compare(0, folder.size() + 1, folder + "/") == 0;
+}
+
+bool is_directory(const char* path) {
+  struct stat info;
+  return lstat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+bool hide(const char* path) {
+  return mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,mode=0711") == 0;
+}
+
+bool change_mounts(const NamespaceOptions& options) {
+  if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
+  // In which a program finds itself alone. Only root of the first user namespace may: without it others' numbers show.
+  mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=4");
+  MountAttr attributes{.set = kReadOnly | kNoSetuid, .clear = 0, .propagation = 0, .userns_fd = 0};
+  if (syscall(__NR_mount_setattr, AT_FDCWD, "/", AT_RECURSIVE, &attributes, sizeof attributes) != 0) return false;
+  for (const char* folder : kHidden) {
+    const bool kept = std::any_of(options.kept_paths.begin(), options.kept_paths.end(),
+                                  [folder](const std::string& path) { return below(path, folder); });
+    if (!kept && is_directory(folder) && !below(options.scratch_parent, folder) && !hide(folder)) return false;
+  }
+  return true;
+}
+
+// The same in a process that then ends: what fails half-way must not have changed the supervisor.
+bool can_enter(const NamespaceOptions& options) {
+  const pid_t pid = fork();
+  if (pid < 0) throw std::system_error(errno, std::generic_category(), "fork");
+  if (pid == 0) {
+    const bool mounted = unshare_all() && change_mounts(options) &&
+                         (options.scratch_parent.empty() || mount("tmpfs", options.scratch_parent.c_str(), "tmpfs",
+                                                                  MS_NOSUID | MS_NODEV, "size=4k") == 0);
+    _exit(mounted ? 0 : 1);
+  }
+  int status = 1;
+  return waitpid(pid, &status, 0) == pid && status == 0;
+}
+
+}  // namespace
+
+bool enter_namespaces(const NamespaceOptions& options) {
+  if (!can_enter(options)) return false;
+  if (!unshare_all() || !change_mounts(options)) throw std::system_error(errno, std::generic_category(), "unshare");
+  return true;
+}
+
+void mount_scratch(const std::string& base, uint64_t bytes) {
+  const std::string how = "mode=0711,nr_inodes=1m,size=" + std::to_string(bytes);
+  if (mount("tmpfs", base.c_str(), "tmpfs", MS_NOSUID | MS_NODEV | MS_NOATIME, how.c_str()) != 0) {
+    throw std::system_error(errno, std::generic_category(), "mount(" + base + ")");
+  }
+}
+
+}  // namespace rocstar

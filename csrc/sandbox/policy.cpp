@@ -1,0 +1,299 @@
+// Which system calls a child may make. Three answers: allowed (perhaps for some arguments only); refused with the
+// error that a well-behaved program expects; killed, for calls that no honest program makes by accident.
+//
+// Without a scratch directory there is no writable place: a path cannot be opened for writing. With one, Landlock
+// says where, and notify.h counts what is created. There are no descendants: only threads can be created, so one
+// SIGKILL ends a call; a session is forked on the supervisor's order alone. A compiler has descendants, but cannot
+// leave its process group, which one SIGKILL ends as well.
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <linux/sched.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#include <cerrno>
+
+#include "seccomp.h"
+
+// Numbers from 424 on are the same on every architecture; older headers lack the last ones.
+#ifndef __NR_memfd_secret
+#define __NR_memfd_secret 447
+#endif
+#ifndef __NR_process_mrelease
+#define __NR_process_mrelease 448
+#endif
+#ifndef __NR_futex_waitv
+#define __NR_futex_waitv 449
+#endif
+#ifndef MAP_HUGETLB
+#define MAP_HUGETLB 0x40000
+#endif
+
+namespace rocstar {
+namespace {
+
+constexpr uint32_t kNewest = 462;  // mseal, Linux 6.10
+
+// clang-format off
+constexpr uint32_t kAllowed[] = {
+    // memory
+    __NR_brk, __NR_munmap, __NR_mremap, __NR_mprotect, __NR_msync,
+    // open files
+    __NR_read, __NR_readv, __NR_pread64, __NR_preadv, __NR_write, __NR_writev, __NR_pwrite64, __NR_lseek,
+    __NR_close, __NR_close_range, __NR_dup, __NR_dup3, __NR_fstat, __NR_ftruncate, __NR_pipe2,
+    __NR_eventfd2, __NR_epoll_create1, __NR_epoll_ctl, __NR_epoll_pwait, __NR_ppoll, __NR_pselect6,
+    // looking at the file system
+    __NR_newfstatat, __NR_statx, __NR_readlinkat, __NR_faccessat, __NR_faccessat2, __NR_getdents64,
+    __NR_getcwd, __NR_chdir, __NR_fchdir, __NR_umask,
+    // socketpairs, which asyncio wakes itself with
+    __NR_recvfrom, __NR_recvmsg, __NR_getsockname, __NR_getpeername, __NR_shutdown,
+    // time
+    __NR_nanosleep, __NR_gettimeofday, __NR_times, __NR_setitimer, __NR_getitimer,
+    // threads and signals of one's own
+    __NR_set_robust_list, __NR_set_tid_address, __NR_rseq, __NR_sched_yield, __NR_rt_sigaction, __NR_rt_sigprocmask, __NR_rt_sigreturn, __NR_rt_sigpending,
+    __NR_rt_sigsuspend, __NR_rt_sigtimedwait, __NR_sigaltstack, __NR_restart_syscall, __NR_exit,
+    __NR_exit_group, __NR_wait4, __NR_waitid,
+    // facts
+    __NR_getpid, __NR_getppid, __NR_gettid, __NR_getuid, __NR_geteuid, __NR_getgid, __NR_getegid,
+    __NR_getresuid, __NR_getresgid, __NR_getgroups, __NR_uname,
+    __NR_sysinfo, __NR_getrusage, __NR_getrlimit, __NR_getcpu, __NR_getrandom,
+#if defined(__x86_64__)
+    __NR_dup2, __NR_pipe, __NR_poll, __NR_select, __NR_epoll_wait, __NR_stat, __NR_lstat, __NR_access,
+    __NR_readlink, __NR_getdents, __NR_time, __NR_alarm, __NR_pause, __NR_getpgrp, __NR_epoll_create,
+#endif
+};
+
+constexpr uint32_t kKilled[] = {
+    __NR_ptrace, __NR_process_vm_readv, __NR_process_vm_writev, __NR_process_madvise, __NR_process_mrelease,
+    __NR_kcmp, __NR_pidfd_getfd, __NR_unshare, __NR_setns, __NR_mount, __NR_umount2, __NR_pivot_root,
+    __NR_move_mount, __NR_open_tree, __NR_fsopen, __NR_fsconfig, __NR_fsmount, __NR_fspick, __NR_mount_setattr,
+    __NR_io_uring_setup, __NR_io_uring_enter, __NR_io_uring_register, __NR_add_key, __NR_request_key, __NR_keyctl,
+    __NR_bpf, __NR_userfaultfd, __NR_perf_event_open, __NR_memfd_secret, __NR_open_by_handle_at,
+    __NR_fanotify_init, __NR_kexec_load, __NR_init_module, __NR_finit_module, __NR_delete_module, __NR_reboot,
+    __NR_swapon, __NR_swapoff, __NR_acct, __NR_quotactl, __NR_clock_settime, __NR_settimeofday, __NR_sethostname,
+    __NR_setdomainname, __NR_vhangup,
+#if defined(__x86_64__)
+    __NR_iopl, __NR_ioperm, __NR_modify_ldt, __NR_kexec_file_load,
+#endif
+};
+
+// What changes a file system and Landlock never allows or does not know about (modes, owners, times, attributes).
+constexpr uint32_t kNeverWritten[] = {
+    __NR_linkat, __NR_symlinkat, __NR_mknodat, __NR_fchmodat, __NR_fchownat, __NR_utimensat, __NR_setxattr,
+    __NR_lsetxattr, __NR_removexattr, __NR_lremovexattr, __NR_fchmod, __NR_fchown,
+#if defined(__x86_64__)
+    __NR_link, __NR_symlink, __NR_mknod, __NR_chmod, __NR_chown, __NR_lchown, __NR_creat, __NR_utime,
+    __NR_utimes, __NR_futimesat,
+#endif
+};
+
+// What changes a directory that is one's own.
+constexpr uint32_t kScratchCalls[] = {
+    __NR_mkdirat, __NR_unlinkat, __NR_fallocate, __NR_fsync, __NR_fdatasync, __NR_sendfile,
+    __NR_copy_file_range, __NR_pwritev,
+#if defined(__x86_64__)
+    __NR_mkdir, __NR_rmdir, __NR_unlink, __NR_rename, __NR_renameat,
+#endif
+};
+
+// How g++ starts the programs that it is made of.
+constexpr uint32_t kCompilerCalls[] = {
+    __NR_execve,
+#if defined(__x86_64__)
+    __NR_fork, __NR_vfork,
+#endif
+};
+
+// clang-format on
+
+// Not there: glibc then falls back to a call whose arguments can be checked.
+constexpr uint32_t kMissing[] = {__NR_clone3, __NR_openat2, __NR_futex_waitv};
+
+// What tells of others: how full a file system is that all share.
+constexpr uint32_t kTelling[] = {__NR_statfs, __NR_fstatfs};
+
+constexpr uint32_t kTmpfile = O_TMPFILE & ~O_DIRECTORY;
+constexpr uint32_t kWriting = O_ACCMODE | O_CREAT | O_TRUNC | kTmpfile;
+constexpr uint32_t kNewNamespaces =
+    CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
+constexpr uint32_t kNoThread = kNewNamespaces | CLONE_VFORK | CLONE_PTRACE | CLONE_PARENT;
+
+constexpr auto kAllow = Rule::Action::kAllow;
+
+Rule opening(uint32_t number, unsigned flags, bool scratch) {
+  // A file without a name would not be counted; Python then makes one with a name.
+  if (scratch) return {number, kAllow, EOPNOTSUPP, {{.index = flags, .mask = kTmpfile, .values = {0}}}};
+  return {number, kAllow, EROFS, {{.index = flags, .mask = kWriting, .values = {O_RDONLY}}}};
+}
+
+// A session's branches have other pids than the one that is pinned: there the supervisor decides (notify.h).
+Rule signalling(uint32_t number, bool session) {
+  if (session) return {number, kAllow};
+  return {number, kAllow, EPERM, {{.index = 0, .own_pid = true}}};
+}
+
+constexpr uint32_t kNoCompiler = kNewNamespaces | CLONE_PTRACE | CLONE_PARENT;
+
+Rule cloning(bool session, bool compiler) {
+  if (compiler) return {__NR_clone, kAllow, EPERM, {{.index = 0, .mask = kNoCompiler, .values = {0}}}};
+  Rule rule{__NR_clone, kAllow, EPERM, {{.index = 0, .mask = CLONE_THREAD | kNoThread, .values = {CLONE_THREAD}}}};
+  if (session) rule.otherwise = {{.index = 0, .values = {kBranchFlags}}};
+  return rule;
+}
+
+// A branch must ask for its death with its parent anew; nobody may take that back.
+Rule process_control(bool session) {
+  Rule rule{__NR_prctl, kAllow, EPERM, {{.index = 0, .values = {PR_SET_NAME, PR_GET_NAME, PR_GET_DUMPABLE}}}};
+  if (session) rule.otherwise = {{.index = 0, .values = {PR_SET_PDEATHSIG}}, {.index = 1, .values = {SIGKILL}}};
+  return rule;
+}
+
+// Not with flags: RENAME_WHITEOUT makes a name that nobody counts.
+Rule renaming(bool scratch) {
+  if (!scratch) return {__NR_renameat2, Rule::Action::kErrno, EROFS};
+  return {__NR_renameat2, kAllow, EINVAL, {{.index = 4, .values = {0}}}};
+}
+
+// Reading one's own only; g++ asks for a larger stack, for itself and the programs that it starts.
+Rule limiting(bool compiler) {
+  Rule rule{__NR_prlimit64,
+            kAllow,
+            EPERM,
+            {{.index = 0, .values = {0}}, {.index = 2, .values = {0}}, {.index = 2, .values = {0}, .high = true}}};
+  if (compiler) rule.otherwise = {{.index = 0, .values = {0}}, {.index = 1, .values = {RLIMIT_STACK}}};
+  return rule;
+}
+
+// A record lock can be had on every file that a program may read, and read by every other program: an exact mailbox.
+// It is answered with success and does nothing, for what a program locks is its own. Of the flags of an open file one
+// can be changed, which does no harm where a description is shared; a pipe of packets (O_DIRECT) would lose output.
+Rule file_control(const PolicyOptions& options) {
+  // F_SETOWN with F_SETSIG would send any signal to any process of the same user.
+  const std::vector<uint32_t> commands{F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC, F_GETPIPE_SZ};
+  const uint32_t never = O_APPEND | O_DIRECT | O_NOATIME | (options.compiler ? 0 : O_ASYNC);
+  Rule rule{__NR_fcntl, kAllow, EPERM, {{.index = 1, .values = commands}}};
+  rule.otherwise = {{.index = 1, .values = {F_SETFL}}, {.index = 2, .mask = never, .values = {0}}};
+  if (options.scratch) rule.nothing = {{.index = 1, .values = {F_SETLK, F_SETLKW}}};
+  return rule;
+}
+
+// Clocks of one's own: another process's processor time is nobody else's business.
+Rule timing(uint32_t number) {
+  Rule rule{number, kAllow, EINVAL, {{.index = 0, .mask = ~0xFu, .values = {0}}}};
+  rule.otherwise = {{.index = 0, .mask = ~7u, .values = {~7u}}};  // of process 0, which is the asker
+  return rule;
+}
+
+// Facts about oneself, not about whoever has another number.
+Rule own_fact(uint32_t number, int error) {
+  Rule rule{number, kAllow, error, {{.index = 0, .values = {0}}}};
+  rule.otherwise = {{.index = 0, .own_pid = true}};
+  return rule;
+}
+
+// Words that only this process sees. What waits for the end of a thread (pthread_join) waits on any word, for it is
+// the kernel that wakes it; a program may not wake who waits on the page of a library that others map as well.
+Rule waiting() {
+  Rule rule{__NR_futex, kAllow, EPERM, {{.index = 1, .mask = FUTEX_PRIVATE_FLAG, .values = {FUTEX_PRIVATE_FLAG}}}};
+  rule.otherwise = {{.index = 1, .values = {FUTEX_WAIT, FUTEX_WAIT_BITSET, FUTEX_WAIT_BITSET | FUTEX_CLOCK_REALTIME}}};
+  return rule;
+}
+
+// Not those that merge pages with others' (MADV_MERGEABLE) or drop a library's from the cache (MADV_PAGEOUT).
+Rule advising() {
+  constexpr uint32_t kWipeOnFork = 18, kKeepOnFork = 19;
+  return {__NR_madvise,
+          kAllow,
+          EINVAL,
+          {{.index = 2,
+            .values = {MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED, MADV_DONTNEED, MADV_FREE,
+                       MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_DONTDUMP, MADV_DODUMP, kWipeOnFork, kKeepOnFork}}}};
+}
+
+// Not who is at the other end: its process, a handle of it, its groups.
+Rule socket_facts() {
+  return {__NR_getsockopt,
+          kAllow,
+          ENOPROTOOPT,
+          {{.index = 1, .values = {SOL_SOCKET}},
+           {.index = 2,
+            .values = {SO_TYPE, SO_ERROR, SO_SNDBUF, SO_RCVBUF, SO_REUSEADDR, SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO,
+                       SO_SNDTIMEO, SO_ACCEPTCONN, SO_PROTOCOL, SO_DOMAIN}}}};
+}
+
+std::vector<Rule> checked(const PolicyOptions& options) {
+  return {
+      opening(__NR_openat, 2, options.scratch),
+#if defined(__x86_64__)
+      opening(__NR_open, 1, options.scratch),
+#endif
+      {__NR_mmap, kAllow, EPERM, {{.index = 3, .mask = MAP_HUGETLB, .values = {0}}}},
+      cloning(options.session, options.compiler),
+      signalling(__NR_kill, options.session),
+      signalling(__NR_tgkill, options.session),
+      file_control(options),
+      renaming(options.scratch),
+      {__NR_ioctl,
+       kAllow,
+       ENOTTY,
+       {{.index = 1, .values = {TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX, FIONCLEX}}}},
+      // A datagram socket could be sent to any path; a stream is bound to its peer.
+      {__NR_socketpair,
+       kAllow,
+       EPERM,
+       {{.index = 0, .values = {AF_UNIX}}, {.index = 1, .mask = 0xF, .values = {SOCK_STREAM}}}},
+      {__NR_sendto, kAllow, EPERM, {{.index = 4, .values = {0}}, {.index = 4, .values = {0}, .high = true}}},
+      limiting(options.compiler),
+      process_control(options.session),
+      timing(__NR_clock_gettime),
+      timing(__NR_clock_getres),
+      timing(__NR_clock_nanosleep),
+      own_fact(__NR_getpgid, EPERM),
+      own_fact(__NR_getsid, EPERM),
+      own_fact(__NR_sched_getaffinity, ENOSYS),  // a thread's: glibc then does without
+      {__NR_getpriority, kAllow, EPERM, {{.index = 1, .values = {0}}}},
+      waiting(),
+      advising(),
+      socket_facts(),
+      // Done as far as the caller can tell: advice about a library's pages would be advice for all.
+      {__NR_fadvise64, Rule::Action::kErrno, 0},
+  };
+}
+
+}  // namespace
+
+std::vector<Rule> child_policy(const PolicyOptions& options) {
+  std::vector<Rule> rules = checked(options);
+  const Rule::Action refused = Rule::Action::kErrno;
+  for (const uint32_t number : kAllowed) rules.push_back({number, kAllow});
+  for (const uint32_t number : kKilled) rules.push_back({number, Rule::Action::kKill});
+  // A program with a scratch directory finds what it may not do there, one without finds nothing to write to.
+  const int never = options.scratch ? EPERM : EROFS;
+  for (const uint32_t number : kTelling) rules.push_back({number, refused, EACCES});
+  for (const uint32_t number : kNeverWritten) rules.push_back({number, refused, never});
+  for (const uint32_t number : kScratchCalls) {
+    rules.push_back({number, options.scratch ? kAllow : refused, options.scratch ? 0 : EROFS});
+  }
+  rules.push_back({__NR_truncate, options.truncate ? kAllow : refused, options.truncate ? 0 : EROFS});
+  if (options.compiler) {
+    for (const uint32_t number : kCompilerCalls) rules.push_back({number, kAllow});
+  }
+  if (options.program) rules.push_back({__NR_execveat, kAllow, EPERM, {{.index = 4, .values = {AT_EMPTY_PATH}}}});
+#if defined(__x86_64__)
+  constexpr uint32_t kSetFs = 0x1002;  // ARCH_SET_FS: every program's first step
+  if (options.compiler || options.program) {
+    rules.push_back({__NR_arch_prctl, kAllow, EINVAL, {{.index = 0, .values = {kSetFs}}}});
+  }
+#endif
+  for (const uint32_t number : kMissing) rules.push_back({number, refused, ENOSYS});
+  return rules;
+}
+
+uint32_t newest_known_syscall() { return kNewest; }
+
+}  // namespace rocstar

@@ -1,0 +1,103 @@
+// The supervisor's records of a child and of a zygote.
+#pragma once
+
+#include <set>
+
+#include "supervise.h"
+
+namespace rocstar {
+
+struct Supervisor::Process {
+  enum class State : uint8_t {
+    kFree,
+    kStarting,  // ordered; nothing is known of it but the sockets
+    kRunning,   // has a program or a cell
+    kIdle,      // a session between cells
+    kBranching  // a session that forks itself
+  };
+  State state = State::kFree;
+  uint32_t index = 0;
+  uint32_t generation = 0;  // of the index: events of an earlier owner are stale
+  bool session = false;
+  Role role = Role::kInterpreter;
+  Server* server = nullptr;      // that was ordered to fork it, while starting
+  Process* origin = nullptr;     // that forks it, while starting
+  Process* offspring = nullptr;  // that it forks, while branching
+  Request request;               // under way: the program, cell, opening or branching
+  std::optional<uint64_t> seed;  // of the session
+  pid_t family = -1;             // session id (setsid) of the process and all its branches
+  uint64_t number = 0;           // of the session
+  uint64_t lane = 0;             // whose it is
+  Limits limits;                 // of the program or session
+  std::shared_ptr<Home> home;
+  pid_t pid = -1;
+  UniqueFd pidfd, control;
+  Capture out, err;
+  std::string value;         // of a program; of a session, replies that are not complete yet
+  uint64_t value_bytes = 0;  // seen
+  std::string to_send;       // down the control socket
+  size_t sent = 0;
+  bool watching_control_writes = false;
+  bool branch_granted = false;
+  uint32_t interrupts = 0;          // sent to the cell under way
+  bool interrupted_before = false;  // the cell before it
+  bool opening = false;             // a session that counts but cannot be used yet
+  bool lost = false;                // a session whose end is not the pool's news any more
+  uint32_t flags = 0;
+  uint64_t reserved_bytes = 0;
+  uint64_t baseline_resident = 0;
+  uint64_t cpu_us_before = 0;  // of the session, when its cell began or ended
+  Clock::time_point started, deadline = Clock::time_point::max(), last_used;
+};
+
+struct Supervisor::Server {
+  uint32_t index = 0;
+  uint8_t flavour = 0;
+  pid_t pid = -1;
+  UniqueFd socket, pidfd;
+  bool ready = false;
+  uint32_t deaths = 0;  // before it was ever ready, in a row
+  uint32_t generation = 0;
+  uint64_t baseline_resident = 0;
+  std::set<uint32_t> orders;  // processes that are starting
+};
+
+// Orders one zygote may have at a time: enough to be never idle, few enough to be redone quickly.
+inline constexpr size_t kMostOrders = 16;
+// A zygote that dies so often before it was ready is not tried again.
+inline constexpr uint32_t kMostDeaths = 3;
+// A zygote that lets a child wait this long to be born is taken to hang, and killed: its orders go to the next.
+inline constexpr std::chrono::seconds kBirthGrace{20};
+// A child that ended before its birth is given again after this, if its zygote's end has not done so before.
+inline constexpr std::chrono::milliseconds kOrphanGrace{200};
+// A branch takes no longer than this, or its origin is no partner any more.
+inline constexpr std::chrono::seconds kBranchGrace{5};
+// An idle session may use this much CPU time, for what its cells have left running, and is looked at this often.
+inline constexpr uint64_t kIdleCpuUs = 500'000;
+inline constexpr std::chrono::seconds kSessionsLook{1};
+// More than this between two looks is growth; less is what a collector or a buffer takes.
+inline constexpr uint64_t kIdleGrowth = 1 << 20;
+// How often to look for the end of somebody unknown, while one is expected.
+inline constexpr std::chrono::milliseconds kStrangersLook{50};
+// How often to look whether a killed compiler's parts are gone.
+inline constexpr std::chrono::milliseconds kGroupLook{2};
+// A session whose cell is interrupted has this long to answer before it is killed.
+inline constexpr std::chrono::milliseconds kInterruptGrace{300};
+// After one that was interrupted, a cell may take its own first interrupt for that one's: it is asked twice.
+inline constexpr std::chrono::milliseconds kInterruptAgain{50};
+
+[[noreturn]] void fail(const char* what);
+// Microseconds of CPU time that a process has used, all its threads together; 0 when it cannot be known.
+uint64_t cpu_us_of(pid_t pid);
+// Those that /proc shows; none where it does not.
+std::vector<pid_t> own_children();
+// What a session holds of its own, to within the zygote's pages that it has changed.
+uint64_t held_bytes_of(pid_t pid, uint64_t baseline_resident);
+
+inline constexpr uint32_t kStopped = Outcome::kTimedOut | Outcome::kOutputLimit | Outcome::kCancelled;
+
+inline uint64_t hard_cap(const Limits& limits) {
+  return kHardOutputFactor * (limits.output_bytes < kSmallestOutputCap ? kSmallestOutputCap : limits.output_bytes);
+}
+
+}  // namespace rocstar

@@ -1,0 +1,400 @@
+// How programs and sessions answer and end: replies, limits, the last report.
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "process.h"
+
+#ifndef P_PIDFD
+#define P_PIDFD 3
+#endif
+
+namespace rocstar {
+namespace {
+
+uint64_t microseconds(const timeval& time) {
+  return static_cast<uint64_t>(time.tv_sec) * 1'000'000 + static_cast<uint64_t>(time.tv_usec);
+}
+
+}  // namespace
+
+uint64_t cpu_us_of(pid_t pid) {
+  clockid_t clock;
+  timespec used{};
+  if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &used) != 0) return 0;
+  return static_cast<uint64_t>(used.tv_sec) * 1'000'000 + static_cast<uint64_t>(used.tv_nsec) / 1000;
+}
+
+std::vector<pid_t> own_children() {
+  std::vector<pid_t> found;
+  char path[48];
+  std::snprintf(path, sizeof path, "/proc/self/task/%d/children", getpid());
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path, "re"), std::fclose);
+  for (int pid; file && std::fscanf(file.get(), "%d", &pid) == 1;) found.push_back(pid);
+  return found;
+}
+
+uint64_t held_bytes_of(pid_t pid, uint64_t baseline_resident) {
+  // Pages of the zygote that a session has copied are resident either way: this much is assumed of them.
+  constexpr uint64_t kCopied = 2 << 20;
+  char path[32], text[128] = {};
+  std::snprintf(path, sizeof path, "/proc/%d/statm", pid);
+  const UniqueFd file(open(path, O_RDONLY | O_CLOEXEC));
+  if (!file || read(file.get(), text, sizeof text - 1) <= 0) return kCopied;
+  unsigned long size = 0, pages = 0;
+  if (std::sscanf(text, "%lu %lu", &size, &pages) != 2) return kCopied;
+  const uint64_t resident = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return kCopied + resident - std::min(resident, baseline_resident);
+}
+
+void Supervisor::read_control(Process& process) {
+  static char buffer[64 << 10];
+  if (process.state == Process::State::kStarting) return take_birth(process);
+  if (!process.control) return;
+  const ssize_t got = read(process.control.get(), buffer, sizeof buffer);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got <= 0) {
+    process.control.reset();
+    // A session that closes its own end can never answer again.
+    if (process.session) kill(process, Outcome::Flag{0});
+    return;
+  }
+  process.value_bytes += static_cast<uint64_t>(got);
+  if (process.value_bytes > output_cap(process) + sizeof(CellReply)) return kill(process, Outcome::kOutputLimit);
+  process.value.append(buffer, static_cast<size_t>(got));
+  if (process.session) take_replies(process);
+}
+
+void Supervisor::take_replies(Process& process) {
+  CellReply reply;
+  if (process.value.size() < sizeof reply) return;
+  std::memcpy(&reply, process.value.data(), sizeof reply);
+  if (process.value.size() < sizeof reply + reply.value_bytes) return;
+  const std::string value = process.value.substr(sizeof reply, reply.value_bytes);
+  const bool alone = process.value.size() == sizeof reply + reply.value_bytes;
+  process.value.clear();
+  process.value_bytes = 0;
+  const bool branching = process.state == Process::State::kBranching && reply.kind == CellKind::kBranch;
+  const bool running = process.state == Process::State::kRunning && reply.kind == CellKind::kRun;
+  // A session that speaks out of turn is no partner any more: something in it writes to our socket.
+  if (!alone || (!branching && !running)) return kill(process, Outcome::Flag{0});
+  if (running) return finish_cell(process, reply, value);
+  process.branch_granted = false;
+  rest(process);
+  Process* offspring = process.offspring;
+  if (offspring == nullptr) return;
+  if (reply.code == 0 && offspring->pid <= 0) return;  // its birth is still to come, or its deadline
+  process.offspring = offspring->origin = nullptr;
+  if (reply.code != 0) {
+    append_failed(outbox_, offspring->request.id, Failure::kCannotBranch,
+                  reply.code == EBUSY ? "the session has running threads, which a fork would lose"
+                                      : "the session cannot fork: " + std::generic_category().message(reply.code));
+    abandon(*offspring);
+  } else {
+    announce_session(*offspring);
+  }
+  kill_strays();
+}
+
+void Supervisor::finish_cell(Process& session, const CellReply& reply, std::string_view value) {
+  // The reply was written after everything else that the cell wrote.
+  // Once is enough, for a pipe holds no more than one reading takes, and a thread of it may go on writing for ever.
+  session.out.drain();
+  session.err.drain();
+  Outcome outcome{.id = session.request.id, .code = reply.code, .flags = session.flags};
+  const uint64_t used = cpu_us_of(session.pid);
+  outcome.cpu_us = used - std::min(used, session.cpu_us_before);
+  outcome.peak_bytes = reply.peak_bytes - std::min(reply.peak_bytes, session.baseline_resident);
+  HeadTail kept(session.limits.output_bytes);
+  kept.append(value);
+  outcome.value = kept.text();
+  report(session, std::move(outcome));
+  session.out.kept().clear();
+  session.err.kept().clear();
+  rest(session);
+  session.flags = 0;
+  session.request = Request{};
+  end_work(session);
+  session.cpu_us_before = used;
+  count_held(session);
+  set_cpu_limit(session, true);
+}
+
+// Where the kernel does not let us (another user's process, without CAP_SYS_RESOURCE) the wall clock alone holds.
+void Supervisor::set_cpu_limit(const Process& process, bool idle) const {
+  const uint64_t used_s = cpu_us_of(process.pid) / 1'000'000;
+  const rlimit limit{.rlim_cur = used_s + 1 + (idle ? 1 : process.limits.cpu_s), .rlim_max = RLIM_INFINITY - 1};
+  prlimit(process.pid, RLIMIT_CPU, &limit, nullptr);
+}
+
+// --- ending ------------------------------------------------------------------------------------------------
+
+void Supervisor::drain(Process& process, Capture& stream) {
+  stream.drain();
+  // A session that was asked to stop has its grace for that, whatever it still writes.
+  const bool asked = process.flags & Outcome::kOutputLimit;
+  if (!asked && stream.kept().total() > output_cap(process)) stop(process, Outcome::kOutputLimit);
+}
+
+// The first reason stands. A session is asked first: it may keep its state.
+void Supervisor::stop(Process& process, Outcome::Flag why) {
+  if (process.state == Process::State::kStarting) {
+    process.flags |= why;  // told when it is born
+    return;
+  }
+  const uint32_t most = process.interrupted_before ? 2 : 1;
+  const bool has_cell = process.session && process.state == Process::State::kRunning;
+  if (has_cell && process.interrupts < most) return interrupt(process, why);
+  kill(process, why);
+}
+
+void Supervisor::interrupt(Process& process, Outcome::Flag why) {
+  if ((process.flags & kStopped) == 0) process.flags |= why;
+  syscall(SYS_pidfd_send_signal, process.pidfd.get(), SIGINT, nullptr, 0);
+  ++process.interrupts;
+  const bool again = process.interrupted_before && process.interrupts == 1;
+  set_deadline(process, Clock::now() + (again ? kInterruptAgain : kInterruptGrace));
+}
+
+void Supervisor::kill(Process& process, Outcome::Flag why) {
+  if ((process.flags & kStopped) == 0) process.flags |= why;
+  set_deadline(process, Clock::time_point::max());
+  if (process.pidfd) syscall(SYS_pidfd_send_signal, process.pidfd.get(), SIGKILL, nullptr, 0);
+  kill_group(process);
+}
+
+void Supervisor::reap(Process& process) {
+  kill_group(process);
+  siginfo_t info{};
+  rusage usage{};
+  const long done = syscall(SYS_waitid, P_PIDFD, process.pidfd.get(), &info, WEXITED | WNOHANG, &usage);
+  if (done == 0 && info.si_pid == 0) return;
+  if (done != 0) info = {};  // reaped by somebody else, which cannot be: it is gone all the same
+  for (Capture* stream : {&process.out, &process.err}) {
+    // What its pipe holds, and its end. A branch may have the same pipe and go on writing: not more than that.
+    stream->drain();
+    stream->drain();
+    if (stream->kept().total() > output_cap(process)) process.flags |= Outcome::kOutputLimit;
+  }
+  char rest[4096];
+  ssize_t got;
+  while (process.control && !process.session && (got = read(process.control.get(), rest, sizeof rest)) > 0) {
+    process.value.append(rest, static_cast<size_t>(got));
+  }
+  if (process.state == Process::State::kRunning && process.role == Role::kCompiler) {
+    end_compilation(process, info.si_code == CLD_EXITED, info.si_status);
+  } else if (process.state == Process::State::kRunning && !could_not_start(process)) {
+    Outcome outcome{.id = process.request.id,
+                    .signaled = info.si_code != CLD_EXITED,
+                    .code = info.si_status,
+                    .flags = process.flags};
+    const uint64_t used = microseconds(usage.ru_utime) + microseconds(usage.ru_stime);
+    outcome.cpu_us = used - std::min(used, process.cpu_us_before);
+    const uint64_t peak = static_cast<uint64_t>(usage.ru_maxrss) * 1024;
+    outcome.peak_bytes = peak - std::min(peak, process.baseline_resident);
+    if (!process.session) {
+      HeadTail kept(process.limits.output_bytes);
+      kept.append(process.value);
+      outcome.value = kept.text();
+    }
+    report(process, std::move(outcome));
+  }
+  if (process.session && !process.lost && sessions_.erase(process.number) > 0) {
+    append_gone(outbox_, process.number, GoneWhy::kDied);
+  }
+  if (process.state == Process::State::kStarting) {
+    append_failed(outbox_, process.request.id, Failure::kChildStart, "the branch ended before it was ready");
+  }
+  if (Process* offspring = process.offspring) {
+    append_failed(outbox_, offspring->request.id, Failure::kSessionLost, "the session ended while it was branched");
+    abandon(*offspring);
+  }
+  by_pid_.erase(process.pid);
+  const bool session = process.session;
+  expect_end_of_group(process);
+  forget(process);
+  if (session) kill_strays();
+}
+
+// An end by SIGKILL that nobody here sent, and the cgroup counts one more victim: the kernel took it for its memory.
+bool Supervisor::was_killed_for_memory(const Outcome& outcome) {
+  if (options_.cgroup == nullptr || !outcome.signaled || outcome.code != SIGKILL || (outcome.flags & kStopped))
+    return false;
+  if (options_.cgroup->kills() <= memory_kills_) return false;
+  ++memory_kills_;
+  return true;
+}
+
+void Supervisor::report(Process& process, Outcome outcome) {
+  if (outcome.flags & Outcome::kCancelled) {
+    append_failed(outbox_, outcome.id, Failure::kCancelled, "cancelled");
+    return;
+  }
+  if (was_killed_for_memory(outcome)) outcome.flags |= Outcome::kMemoryKilled;
+  if (killed_below_limit(outcome, process.limits)) {
+    append_failed(outbox_, outcome.id, Failure::kNodeMemory,
+                  "the kernel killed the program for want of memory, at " + std::to_string(outcome.peak_bytes >> 20) +
+                      " MiB of its own " + std::to_string(process.limits.memory_bytes >> 20));
+    return;
+  }
+  const auto wall = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - process.started);
+  outcome.wall_us = static_cast<uint64_t>(wall.count());
+  Shown out = process.out.kept().shown(), err = process.err.kept().shown();
+  outcome.out = std::move(out.text);
+  outcome.err = std::move(err.text);
+  if (out.truncated) outcome.flags |= Outcome::kStdoutTruncated;
+  if (err.truncated) outcome.flags |= Outcome::kStderrTruncated;
+  if (!outcome.value.empty()) outcome.flags |= Outcome::kHasValue;
+  append_result(outbox_, outcome, status_of(outcome, process.limits));
+}
+
+// Its end is nobody's news any more.
+void Supervisor::abandon(Process& process) {
+  if (process.pidfd) syscall(SYS_pidfd_send_signal, process.pidfd.get(), SIGKILL, nullptr, 0);
+  by_pid_.erase(process.pid);
+  expect_strangers();
+  forget(process);
+}
+
+void Supervisor::forget(Process& process) {
+  set_deadline(process, Clock::time_point::max());
+  const bool counted = process.state == Process::State::kStarting || process.state == Process::State::kRunning;
+  if (counted) end_work(process);
+  end_opening(process);
+  wake(process);
+  reserved_bytes_ -= process.reserved_bytes;
+  if (process.server != nullptr) process.server->orders.erase(process.index);
+  if (process.origin != nullptr) process.origin->offspring = nullptr;
+  const uint32_t index = process.index;
+  const uint32_t generation = process.generation + 1;
+  process = Process{};
+  process.index = index;
+  process.generation = generation;
+  free_.push_back(index);
+}
+
+// Somebody whom nobody here knows by its pid is about to end.
+void Supervisor::expect_strangers() { strangers_until_ = Clock::now() + std::chrono::seconds(2); }
+
+// The kernel's limit on CPU time can be ignored up to its hard value, which must stay above what later cells may use.
+void Supervisor::look_at_sessions() {
+  next_look_ = Clock::now() + kSessionsLook;
+  std::vector<uint64_t> restless;
+  for (const auto& [number, index] : sessions_) {
+    const Process& session = processes_[index];
+    const bool idle = session.state == Process::State::kIdle;
+    if (idle && cpu_us_of(session.pid) > session.cpu_us_before + kIdleCpuUs) restless.push_back(number);
+  }
+  for (const uint64_t number : restless) close_session(number, GoneWhy::kDied);
+  weigh_sessions();
+  if (homes_.has_scratch()) weigh_scratch();
+  kill_strays();
+}
+
+// A thread of a session may take memory between cells. Who grew gives way, not who was there before.
+void Supervisor::weigh_sessions() {
+  std::vector<std::pair<uint64_t, uint64_t>> grown;  // by how much, number
+  for (const auto& [number, index] : sessions_) {
+    Process& session = processes_[index];
+    if (session.state != Process::State::kIdle) continue;
+    const uint64_t before = session.reserved_bytes;
+    count_held(session);
+    if (session.reserved_bytes > before + kIdleGrowth) grown.emplace_back(session.reserved_bytes - before, number);
+  }
+  std::sort(grown.rbegin(), grown.rend());
+  for (const auto& [bytes, number] : grown) {
+    if (reserved_bytes_ <= options_.memory_bytes + options_.memory_bytes / 8) return;
+    evict(processes_[sessions_.at(number)]);
+  }
+  while (reserved_bytes_ > options_.memory_bytes + options_.memory_bytes / 8) {
+    Process* victim = heaviest_idle(nullptr);
+    if (victim == nullptr) return;
+    evict(*victim);
+  }
+}
+
+// Idle sessions keep at most half of the scratch directories' room: the other half is for those at work.
+void Supervisor::weigh_scratch() {
+  std::vector<std::pair<uint64_t, uint64_t>> holders;  // by how much, number
+  uint64_t held = 0;
+  for (const auto& [number, index] : sessions_) {
+    const Process& session = processes_[index];
+    if (session.state != Process::State::kIdle) continue;
+    holders.emplace_back(session.home->held_bytes(), number);
+    held += holders.back().first;
+  }
+  std::sort(holders.rbegin(), holders.rend());
+  for (const auto& [bytes, number] : holders) {
+    if (held <= homes_.scratch_bytes() / 2) return;
+    held -= bytes;
+    evict(processes_[sessions_.at(number)]);
+  }
+}
+
+void Supervisor::count_held(Process& session) {
+  reserved_bytes_ -= session.reserved_bytes;
+  session.reserved_bytes = std::min(held_bytes_of(session.pid, session.baseline_resident), session.limits.memory_bytes);
+  reserved_bytes_ += session.reserved_bytes;
+}
+
+// A session may have spent the supervisor's leave to fork on a process that never says so. Nobody else's children are
+// in a session's family (setsid is denied them), so whoever is there unknown is killed. Such a family is looked at
+// until its last known process is gone, for the fork may come later than its leave.
+void Supervisor::kill_strays() {
+  if (grants_.empty()) return;
+  std::set<pid_t> living;
+  for (const Process& process : processes_) {
+    if (process.session && process.family > 0) living.insert(process.family);
+    if (process.origin != nullptr && process.pid <= 0) return;  // one is about to be born, and unknown until then
+  }
+  for (const pid_t pid : own_children()) {
+    if (!grants_.contains(getsid(pid)) || !is_unknown_child(pid)) continue;
+    ::kill(pid, SIGKILL);
+    expect_strangers();
+  }
+  std::erase_if(grants_, [&living](const auto& grant) { return !living.contains(grant.first); });
+  tied_.clear();
+}
+
+void Supervisor::reap_strangers() {
+  siginfo_t info{};
+  while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
+    const pid_t pid = info.si_pid;
+    const bool zygote =
+        std::any_of(servers_.begin(), servers_.end(), [pid](const auto& one) { return one->pid == pid; });
+    if (zygote || by_pid_.contains(pid)) return;  // reaped on its pidfd; until then it hides the others
+    waitid(P_PID, static_cast<id_t>(pid), nullptr, WEXITED);
+    info = {};
+  }
+}
+
+void Supervisor::kill_all() {
+  for (const auto& server : servers_) {
+    if (server->pid > 0) ::kill(server->pid, SIGKILL);
+  }
+  for (Process& process : processes_) {
+    if (process.pidfd) syscall(SYS_pidfd_send_signal, process.pidfd.get(), SIGKILL, nullptr, 0);
+    if (process.family > 0) ::kill(-process.family, SIGKILL);
+    process.control.reset();
+    process.out = Capture();
+    process.err = Capture();
+  }
+  for (const pid_t pid : own_children()) ::kill(pid, SIGKILL);
+  // Those not seen see their closed socket. ECHILD: nobody is left.
+  while (waitid(P_ALL, 0, nullptr, WEXITED) == 0 || errno == EINTR) {
+  }
+  processes_.clear();
+}
+
+}  // namespace rocstar

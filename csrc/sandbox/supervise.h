@@ -1,0 +1,221 @@
+// Theory of operation
+//
+//   pool (Python, asyncio)            in the trainer or the service; one supervisor each
+//     |  stream socket, both ways: frames of protocol.h
+//   supervisor (this loop)            a process of its own, C++, one thread, epoll; parent of all below
+//     |  packet socket each: orders to fork, link.h
+//   zygotes                           warm Python interpreters, one or more per flavour
+//     :  fork, as the supervisor's own children (CLONE_PARENT)
+//   children                          one program each, or one session of many cells; confined by child.cpp
+//     |  fork and exec, of a C++ program's compiler alone (compile.cpp)
+//   compilers' parts                  in their child's process group, and killed with it
+//
+// Between supervisor and child:
+//   0 stdin     a sealed memfd, or /dev/null when there is no input
+//   1, 2        pipes for stdout and stderr; head and tail of each are kept up to output_bytes
+//   3 control   a socket: down go the program or the cells, up come 'R' once it is confined, then the value of a
+//               trailing expression (a session: one reply per cell)
+//   pidfd       held by the supervisor: readable when the child has ended, and what SIGKILL is sent through
+//   listener    per zygote: what the kernel asks for its children (notify.h)
+//
+// A call: RUN frame -> queue -> order to a zygote with the child's ends -> 'R' on the control socket, only then the
+// program goes down -> pidfd readable -> one last read of the pipes -> RESULT frame. A program is over when its pidfd
+// says so; a cell when its session answers. How a program ended comes from waitid and from what this loop did to it,
+// never from anything that the child wrote. What a session says of a cell is its own word; its clock is not.
+//
+// Who waits for whom: the pool waits for one RESULT, OPENED or FAILED frame per request; the supervisor waits in
+// epoll, at most until the next deadline; a zygote waits for orders; a child waits for nobody once it has a program.
+//
+// Deaths: pool gone -> the socket closes, the supervisor kills and reaps everything and removes what was written.
+// Supervisor gone -> zygotes and children get SIGKILL (PR_SET_PDEATHSIG). Zygote gone -> orders without an answer go
+// to its replacement; children and sessions live on, they are not its own.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "capture.h"
+#include "cgroup.h"
+#include "home.h"
+#include "link.h"
+#include "notify.h"
+#include "protocol.h"
+
+namespace rocstar {
+
+// A stream may grow to this many times its cap before the program is killed: cutting is mercy, a flood is not.
+inline constexpr uint64_t kHardOutputFactor = 4;
+// Below this a cap kills no sooner: a program that may show nothing can still print a little.
+inline constexpr uint64_t kSmallestOutputCap = 4096;
+
+struct SupervisorOptions {
+  int client_fd = -1;
+  std::vector<std::string> zygote_command;  // a flavour's name and `--fd N` are appended
+  std::vector<std::string> flavours;
+  uint32_t replicas = 1;         // zygotes per flavour
+  std::string zygote_directory;  // where they work while they start; its parent is removed at the end
+  uint32_t max_live = 3;         // programs and cells under way at a time
+  uint32_t max_sessions = 0;     // interpreters that live between cells
+  uint64_t memory_bytes = 0;     // what all calls under way may take, and idle sessions hold, together
+  uint64_t lease_us = 0;         // an idle session's life
+  HomeOptions home;
+  std::shared_ptr<Cgroup> cgroup;         // around everything, where there is one
+  uint64_t compile_wall_us = 20'000'000;  // of the C++ flavour
+  std::string hello_json;                 // sent to the pool once every zygote is ready
+};
+
+// Invariants: every request gets exactly one RESULT, OPENED or FAILED frame, while the pool lives; at most `max_live`
+// programs and cells are under way at a time, and what they may take together is at most `memory_bytes`, and an eighth
+// more for lanes that have nothing under way; of two lanes that wait, the one with less under way is next; at most
+// `max_sessions` interpreters live between cells or are about to; no child outlives `run`; a session is gone exactly
+// when its GONE frame was sent.
+class Supervisor {
+ public:
+  explicit Supervisor(SupervisorOptions options);
+  ~Supervisor();
+
+  // Returns when the pool is gone. Throws ProtocolError or std::system_error, after killing all children.
+  void run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Process;
+  struct Server;
+  using Queue = std::deque<std::pair<uint64_t, Request>>;  // with the order of arrival
+  enum class Source : uint8_t { kClient, kZygote, kZygoteEnd, kListener, kControl, kOut, kErr, kPidfd };
+
+  // supervise.cpp: the loop and the pool's side
+  void loop();
+  void handle(uint64_t tag, uint32_t events);
+  void watch(int fd, Source source, uint32_t index, uint32_t generation, uint32_t events);
+  void read_client();
+  void handle_frame(const Frame& frame);
+  void cancel(uint64_t id);
+  void close_session(uint64_t session, GoneWhy why);
+  void flush_client();
+  void set_deadline(Process& process, Clock::time_point when);
+  void expire();
+  int next_timeout_ms() const;
+
+  // zygotes.cpp: the fork servers
+  void start_zygote(Server& server);
+  void read_zygote(Server& server);
+  void zygote_ended(Server& server);
+  void take_hello(Server& server, std::string_view rest);
+  void read_listener(uint32_t index, uint32_t events);
+  int judge(const Question& question);
+  Process* process_of_thread(pid_t thread);
+  Server* server_for(uint8_t flavour);
+
+  // admission.cpp: what may start when
+  void start_pending();
+  bool start_next();
+  bool may_start(const Request& request);
+  uint32_t work_of(uint64_t lane) const;
+  void begin_work(const Process& process);
+  void end_work(const Process& process);
+  uint64_t lane_of(const Request& request) const;
+  uint64_t bytes_to_start(const Request& request) const;
+  void start_in_session(Request request);
+  bool has_room_for_cell(const Request& request);
+  bool has_room_for_child(const Request& request);
+  bool fits_in_spare(const Request& request) const;
+  bool make_room(uint64_t bytes, const Process* spared);
+  Process* heaviest_idle(const Process* spared);
+  void evict(Process& session);
+  Process* least_recently_used(const Process* spared);
+  bool may_open();
+  void rest(Process& session);
+  void wake(Process& session);
+
+  // births.cpp: how programs, sessions, cells and branches begin
+  void order_child(Request request, Server& server);
+  Process& new_process(Request request, std::shared_ptr<Home> home);
+  void start_cell(Request request, Process& session);
+  void start_branch(Request request, Process& origin);
+  void give_again(Process& process);
+  bool is_unknown_child(pid_t pid) const;
+  void take_birth(Process& process);
+  void announce_session(Process& process);
+  void end_opening(Process& process);
+  void start_failed(Process& process, const std::string& why);
+  void send_cell(Process& process);
+  void flush_control(Process& process);
+
+  // processes.cpp: how they answer and end
+  void read_control(Process& process);
+  void take_replies(Process& process);
+  void drain(Process& process, Capture& stream);
+  void kill(Process& process, Outcome::Flag why);
+  void interrupt(Process& process, Outcome::Flag why);
+  void stop(Process& process, Outcome::Flag why);
+  void reap(Process& process);
+  void expect_strangers();
+  void kill_strays();
+  void look_at_sessions();
+  void weigh_sessions();
+  void weigh_scratch();
+  void count_held(Process& session);
+  bool looks_at_sessions() const { return !sessions_.empty() || !grants_.empty(); }
+  void reap_strangers();
+  void finish_cell(Process& session, const CellReply& reply, std::string_view value);
+  bool was_killed_for_memory(const Outcome& outcome);
+  void report(Process& process, Outcome outcome);
+  void abandon(Process& process);
+  void forget(Process& process);
+  void set_cpu_limit(const Process& process, bool idle) const;
+  void kill_all();
+
+  // compile.cpp: C++ programs, each in two children
+  bool is_cpp(uint8_t flavour) const;
+  Role role_of(const Request& request) const;
+  uint64_t memory_needed(const Request& request) const;
+  Rlimits compiler_rlimits(const Request& request) const;
+  uint64_t output_cap(const Process& process) const;
+  void end_compilation(Process& process, bool exited, int code);
+  bool could_not_start(Process& process);
+  void kill_group(const Process& process);
+  void expect_end_of_group(Process& process);
+  void look_for_ended_groups();
+
+  SupervisorOptions options_;
+  UniqueFd client_;
+  UniqueFd epoll_;
+  UniqueFd null_;
+  Homes homes_;
+  FrameReader reader_;
+  std::string outbox_;
+  size_t sent_ = 0;  // of outbox_
+  bool client_open_ = true;
+  bool watching_writes_ = false;
+  bool said_hello_ = false;
+  std::vector<std::unique_ptr<Server>> servers_;
+  std::map<uint32_t, UniqueFd> listeners_;  // one per zygote that ever was, while it has children
+  uint32_t next_listener_ = 0;
+  std::vector<Queue> pending_;  // by flavour, that of cells and branches last
+  uint64_t arrivals_ = 1;
+  std::deque<Process> processes_;  // by index; addresses stay
+  std::vector<uint32_t> free_;
+  std::unordered_map<uint64_t, uint32_t> sessions_;  // by number
+  std::unordered_map<pid_t, uint32_t> by_pid_;
+  std::set<pid_t> tied_;                                        // unborn branches that will die with us
+  std::map<pid_t, uint32_t> grants_;                            // leaves to fork of which nobody is born, by family
+  std::set<std::pair<Clock::time_point, uint32_t>> idle_;       // sessions by last use, by index
+  std::set<std::pair<Clock::time_point, uint32_t>> deadlines_;  // of processes, by index
+  uint32_t under_way_ = 0;
+  std::unordered_map<uint64_t, uint32_t> working_;  // of it, by lane
+  uint32_t opening_ = 0;
+  uint64_t reserved_bytes_ = 0;
+  uint64_t memory_kills_ = 0;                                           // of the cgroup, already told of
+  Clock::time_point next_look_;                                         // at what sessions do that they should not
+  std::vector<std::pair<pid_t, std::shared_ptr<Home>>> ending_groups_;  // of compilers
+  Clock::time_point strangers_until_;                                   // until then children may end that nobody knows
+};
+
+}  // namespace rocstar

@@ -1,0 +1,108 @@
+#include "tiers.h"
+
+#include <grp.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "landlock.h"
+#include "namespaces.h"
+#include "notify.h"
+#include "process.h"
+#include "seccomp.h"
+
+namespace rocstar {
+namespace {
+
+// A user namespace may have no such uid, and a container may lack the capability: only trying tells.
+bool can_become(uint32_t uid) {
+  if (geteuid() != 0) return false;
+  const pid_t pid = fork();
+  if (pid < 0) fail("fork");
+  if (pid == 0)
+    _exit(setgroups(0, nullptr) == 0 && setresgid(uid, uid, uid) == 0 && setresuid(uid, uid, uid) == 0 ? 0 : 1);
+  int status = 1;
+  if (waitpid(pid, &status, 0) != pid) fail("waitpid");
+  return status == 0;
+}
+
+bool isolate(const TierOptions& options, const std::string& base) {
+  NamespaceOptions wanted{.scratch_parent = base.empty() ? "" : options.scratch_parent,
+                          .kept_paths = options.readable_paths};
+  wanted.kept_paths.insert(wanted.kept_paths.end(), options.kept_paths.begin(), options.kept_paths.end());
+  if (!enter_namespaces(wanted)) return false;
+  if (!base.empty()) mount_scratch(base, options.scratch_bytes);
+  return true;
+}
+
+// Some packages write while they are imported (matplotlib its fonts).
+std::string make_zygote_directory(const std::string& base) {
+  std::string path = base + "/zygotes";
+  if (mkdir(path.c_str(), 0700) != 0) fail("mkdir(zygotes)");
+  return path;
+}
+
+// What zygotes hold, and what children copy of it, comes on top of what programs may take.
+constexpr uint64_t kOwnBytes = 2ull << 30;
+
+bool enter_cgroup(SupervisorOptions& supervisor) {
+  std::optional<Cgroup> made = Cgroup::enter(supervisor.memory_bytes + kOwnBytes);
+  if (made) supervisor.cgroup = std::make_shared<Cgroup>(std::move(*made));
+  return supervisor.cgroup != nullptr;
+}
+
+bool refuse(const SupervisorOptions& supervisor, const std::string& lacks) {
+  std::string bytes;
+  append_json(bytes, FrameType::kFatal,
+              "{\"kind\": \"no_isolation\", \"message\": \"" + lacks +
+                  ", so programs could do what this user can; run `rocstar sandbox doctor` for the fix, or accept it "
+                  "with allow_no_isolation=True\"}");
+  send(supervisor.client_fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  return false;
+}
+
+}  // namespace
+
+bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
+  const auto wanted = [&options](const char* layer) { return !options.without.contains(layer); };
+  const bool seccomp = wanted("seccomp") && seccomp_available();
+  const bool landlock = wanted("landlock") && landlock_abi() > 0;
+  const bool uid = wanted("uid") && options.world_readable && can_become(supervisor.home.first_uid);
+  const bool notify = seccomp && wanted("notify") && notify_available();
+  const bool scratch = landlock && notify && wanted("scratch") && !options.scratch_parent.empty();
+  const bool isolated = seccomp && (landlock || uid);
+  if (!isolated && !options.allow_no_isolation) {
+    return refuse(supervisor, seccomp ? "neither Landlock nor a user id per program can be had here"
+                                      : "this kernel offers no seccomp filter");
+  }
+  supervisor.home.landlock = landlock;
+  supervisor.home.slot_uid = uid;
+  supervisor.home.scratch_bytes = options.scratch_bytes;
+  supervisor.home.readable_paths = options.readable_paths;
+  const std::string base = options.scratch_parent.empty() ? "" : make_scratch_base(options.scratch_parent);
+  if (scratch) supervisor.home.base = base;
+  // Before the mounts become read-only.
+  const bool cgroup = wanted("cgroup") && enter_cgroup(supervisor);
+  const bool namespaces = isolated && wanted("namespaces") && isolate(options, base);
+  if (!base.empty()) supervisor.zygote_directory = make_zygote_directory(base);
+  std::string names = "nnp+rlimits";
+  if (landlock) names += "+landlock";
+  if (seccomp) names += "+seccomp";
+  if (uid) names += "+uid";
+  if (namespaces) names += "+namespaces";
+  if (cgroup) names += "+cgroup";
+  const std::string tier = !isolated ? "none" : namespaces ? "B" : "A";
+  std::string layers = "--layers=";
+  if (seccomp) layers += "seccomp,";
+  if (notify) layers += "notify,";
+  if (!supervisor.home.base.empty()) layers += "scratch,";
+  if (landlock_abi() >= 3) layers += "truncate,";
+  supervisor.zygote_command.push_back(layers);
+  supervisor.hello_json = "{\"isolation\": \"" + names + "\", \"tier\": \"" + tier + "\", \"scratch\": \"" + base +
+                          "\", \"branch\": " + (notify ? "true" : "false") +
+                          ", \"files\": " + (supervisor.home.base.empty() ? "false" : "true") + "}";
+  return true;
+}
+
+}  // namespace rocstar

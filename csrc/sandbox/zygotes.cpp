@@ -1,0 +1,208 @@
+// The supervisor's side of its fork servers: starting, restarting, and answering what the kernel asks for children.
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "cpp_child.h"
+#include "process.h"
+#include "zygote.h"
+
+namespace rocstar {
+namespace {
+
+constexpr int kZygoteFd = 3;
+
+// The process that a thread belongs to, -1 if that cannot be told.
+pid_t process_id_of(pid_t thread) {
+  char path[48], line[128];
+  std::snprintf(path, sizeof path, "/proc/%d/status", thread);
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path, "re"), std::fclose);
+  int found = -1;
+  while (file && std::fgets(line, sizeof line, file.get()) != nullptr) {
+    if (std::sscanf(line, "Tgid: %d", &found) == 1) break;
+  }
+  return found;
+}
+
+// Async-signal-safe from the fork on.
+[[noreturn]] void become_zygote(int socket, int null, const char* directory, char* const* arguments, pid_t parent) {
+  if (socket == kZygoteFd) {
+    fcntl(socket, F_SETFD, 0);
+  } else {
+    dup2(socket, kZygoteFd);
+  }
+  dup2(null, 0);
+  if (directory != nullptr && chdir(directory) != 0) _exit(126);
+  // Inherited by every child: when the machine runs out of memory, the kernel takes a program, not the supervisor.
+  const int first_to_go = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+  if (first_to_go >= 0) {
+    [[maybe_unused]] const ssize_t said = write(first_to_go, "500", 3);
+    close(first_to_go);
+  }
+  if (die_with_parent(parent)) execv(arguments[0], arguments);
+  _exit(127);
+}
+
+}  // namespace
+
+void Supervisor::start_zygote(Server& server) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) fail("socketpair");
+  server.socket.reset(ends[0]);
+  const UniqueFd theirs(ends[1]);
+  if (fcntl(ends[0], F_SETFL, O_NONBLOCK) != 0) fail("fcntl(O_NONBLOCK)");
+  std::vector<std::string> command = options_.zygote_command;
+  command.push_back("--flavour=" + options_.flavours[server.flavour]);
+  command.push_back("--fd=" + std::to_string(kZygoteFd));
+  command.push_back("--parent=" + std::to_string(getpid()));
+  std::vector<char*> arguments;
+  for (std::string& word : command) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  const pid_t parent = getpid();
+  const char* directory = options_.zygote_directory.empty() ? nullptr : options_.zygote_directory.c_str();
+  const pid_t pid = ::fork();
+  if (pid < 0) fail("fork");
+  if (pid == 0) become_zygote(theirs.get(), null_.get(), directory, arguments.data(), parent);
+  ++server.generation;
+  server.pid = pid;
+  server.ready = false;
+  server.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!server.pidfd) fail("pidfd_open");
+  watch(server.socket.get(), Source::kZygote, server.index, server.generation, EPOLLIN);
+  watch(server.pidfd.get(), Source::kZygoteEnd, server.index, server.generation, EPOLLIN);
+}
+
+void Supervisor::read_zygote(Server& server) {
+  static char buffer[64 << 10];
+  bool again = false;
+  Message message = receive_message(server.socket.get(), buffer, again);
+  if (again) return;
+  if (message.bytes == 0) {  // its end follows on the pidfd
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, server.socket.get(), nullptr);
+    return;
+  }
+  const std::string_view rest(buffer + 1, message.bytes - 1);
+  switch (static_cast<ZygoteWord>(buffer[0])) {
+    case ZygoteWord::kHello:
+      return take_hello(server, rest);
+    case ZygoteWord::kListener:
+      if (message.fds.size() != 1) return;
+      watch(message.fds[0].get(), Source::kListener, next_listener_, 0, EPOLLIN);
+      listeners_.emplace(next_listener_++, std::move(message.fds[0]));
+      return;
+    case ZygoteWord::kFatal:
+      append_json(outbox_, FrameType::kFatal, rest);
+      flush_client();
+      client_open_ = false;
+      return;
+    case ZygoteWord::kForkError: {
+      ForkError error;
+      if (rest.size() != sizeof error) return;
+      std::memcpy(&error, rest.data(), sizeof error);
+      if (server.orders.contains(error.child)) {
+        start_failed(processes_[error.child], "cannot fork: " + std::generic_category().message(error.error));
+      }
+      return;
+    }
+  }
+}
+
+void Supervisor::take_hello(Server& server, std::string_view rest) {
+  if (rest.size() < sizeof server.baseline_resident) return;
+  std::memcpy(&server.baseline_resident, rest.data(), sizeof server.baseline_resident);
+  server.ready = true;
+  server.deaths = 0;
+  append_zygote(outbox_, server.flavour, static_cast<uint64_t>(server.pid));
+  const bool all = std::all_of(servers_.begin(), servers_.end(), [](const auto& one) { return one->ready; });
+  if (!all || said_hello_) return;
+  said_hello_ = true;
+  append_json(outbox_, FrameType::kHello, options_.hello_json);
+}
+
+void Supervisor::zygote_ended(Server& server) {
+  siginfo_t info{};
+  if (waitid(P_PID, static_cast<id_t>(server.pid), &info, WEXITED | WNOHANG) != 0 || info.si_pid == 0) return;
+  // What it said before it died is still in the socket: a reason, perhaps.
+  char peek;
+  while (client_open_ && recv(server.socket.get(), &peek, 1, MSG_PEEK | MSG_DONTWAIT) > 0) read_zygote(server);
+  if (!server.ready && ++server.deaths >= kMostDeaths) {
+    append_json(outbox_, FrameType::kFatal,
+                "{\"kind\": \"zygote_start\", \"message\": \"the " + options_.flavours[server.flavour] +
+                    " zygote died while starting, " + std::to_string(kMostDeaths) + " times\"}");
+    flush_client();
+    client_open_ = false;
+  }
+  // A child may have been forked without anybody having heard of it: it finds its control socket closed and exits.
+  const std::set<uint32_t> lost = std::move(server.orders);
+  server.orders.clear();
+  for (const uint32_t index : lost) give_again(processes_[index]);
+  if (client_open_) start_zygote(server);
+}
+
+Supervisor::Server* Supervisor::server_for(uint8_t flavour) {
+  Server* best = nullptr;
+  for (const auto& server : servers_) {
+    if (server->flavour != flavour || !server->ready || server->orders.size() >= kMostOrders) continue;
+    if (best == nullptr || server->orders.size() < best->orders.size()) best = server.get();
+  }
+  return best;
+}
+
+void Supervisor::read_listener(uint32_t index, uint32_t events) {
+  const auto found = listeners_.find(index);
+  if (found == listeners_.end()) return;
+  if (events & EPOLLIN) answer_question(found->second.get(), [this](const Question& asked) { return judge(asked); });
+  if (events & EPOLLHUP) listeners_.erase(found);  // nobody is left who could ask
+}
+
+int Supervisor::judge(const Question& question) {
+  if (question.kind == Question::Kind::kTie) {
+    if (question.target == 0) return EINVAL;
+    if (is_unknown_child(question.thread)) tied_.insert(question.thread);
+    return 0;
+  }
+  Process* process = process_of_thread(question.thread);
+  switch (question.kind) {
+    case Question::Kind::kSignal: {
+      const pid_t own = process == nullptr ? question.thread : process->pid;
+      return question.target == own ? 0 : EPERM;
+    }
+    case Question::Kind::kCreate:
+      if (process == nullptr) return EROFS;
+      return process->home->may_create(process->role == Role::kCompiler ? kCompilerFiles : process->limits.files)
+                 ? 0
+                 : EDQUOT;
+    case Question::Kind::kBranch:
+      if (process == nullptr || question.thread != process->pid || !process->branch_granted) return EPERM;
+      process->branch_granted = false;
+      ++grants_[process->family];
+      return 0;
+    case Question::Kind::kTie:
+      break;  // above
+  }
+  return EPERM;
+}
+
+Supervisor::Process* Supervisor::process_of_thread(pid_t thread) {
+  if (const auto found = by_pid_.find(thread); found != by_pid_.end()) return &processes_[found->second];
+  if (const auto found = by_pid_.find(process_id_of(thread)); found != by_pid_.end()) return &processes_[found->second];
+  // A compiler's descendants are known by their group.
+  if (const auto found = by_pid_.find(getpgid(thread)); found != by_pid_.end()) {
+    Process& leader = processes_[found->second];
+    if (leader.role == Role::kCompiler) return &leader;
+  }
+  return nullptr;
+}
+
+}  // namespace rocstar

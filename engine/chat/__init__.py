@@ -1,0 +1,1 @@
+"""Chat templates, token ids and tool calls as text."""

@@ -1,0 +1,274 @@
+"""A chat template's text around contents, found once at start-up by differencing renders.
+
+    render([user], gen)                    = base + lead          lead = header + opening
+    render([user, assistant(X)])           = base + header + X + end
+    render([user, assistant(X), tool(Y)..], gen) = base + header + X + end + tools(Y..) + lead
+
+A template for which these equations fail is refused with the difference between the two sides.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, Protocol, TypeVar, get_args
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+Message = Mapping[str, Any]
+Tool = Mapping[str, Any]
+T = TypeVar("T")
+Thinking = Literal["keep", "refuse"]
+"""What to do with a template that changes `<think>` blocks of turns once they are rendered again.
+
+`refuse`: no such template. `keep`: what the policy wrote stays in the context as it wrote it, and a later
+render by the template may lack a block (or show an empty one) where the context has the policy's.
+"""
+
+# What a template must not change: quotes, backslashes and line ends show JSON escaping, & and < show HTML's.
+_NASTY = "marker: \"1 < 2\" & '\\'\n end"
+_USER, _ASSISTANT, _TOOL = f"(user {_NASTY})", f"(assistant {_NASTY})", f"(tool {{}} {_NASTY})"
+_THOUGHTFUL = f"<think>\n(thinking {_NASTY})\n</think>\n\n{_ASSISTANT}"
+
+
+class ChatError(Exception):
+    """The template cannot carry a tool conversation; the message says what is wrong and what would do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boundaries:
+    """The template's text around contents; see the module's equations."""
+
+    header: str
+    opening: str
+    end: str
+    before_tools: str
+    between_tools: str
+    after_tools: str
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+@lru_cache(maxsize=32)
+def _compile(source: str) -> jinja2.Template:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise
+    return environment.from_string(source)
+
+
+def render(
+    template: str,
+    messages: Sequence[Message],
+    tools: Sequence[Tool] | None,
+    *,
+    generation_prompt: bool,
+    bos_token: str = "",
+    eos_token: str = "",
+) -> str:
+    """The conversation as text, with the settings Hugging Face uses for chat templates."""
+    try:
+        return _compile(template).render(
+            messages=messages,
+            tools=list(tools) if tools else None,
+            add_generation_prompt=generation_prompt,
+            bos_token=bos_token,
+            eos_token=eos_token,
+        )
+    except (jinja2.TemplateError, TypeError) as error:  # TypeError: it adds a text to what is none
+        raise ChatError(f"the chat template failed to render: {error}") from None
+
+
+def find_boundaries(
+    template: str,
+    tools: Sequence[Tool],
+    *,
+    thinking: Thinking = "refuse",
+    bos_token: str = "",
+    eos_token: str = "",
+) -> Boundaries:
+    """Difference renders of marked conversations. ChatError if the template is not append-only.
+
+    With `thinking` = "keep" it need be append-only only for turns that think, or only for turns that do not.
+    ValueError for another policy.
+    """
+    if thinking not in get_args(Thinking):
+        raise ValueError(f"thinking = {thinking!r} is neither of {', '.join(get_args(Thinking))}")
+    text = _rendering(template, bos_token, eos_token)
+    user = {"role": "user", "content": _USER}
+    if tools and text([user], tools) == text([user], None):
+        raise ChatError(
+            "the chat template ignores tools: use a bundled template (template = 'rstar2', 'compact', "
+            "'qwen3', 'llama3' or 'smollm2'), or a .jinja with tools"
+        )
+    return _found(lambda said: _difference(text, tools, said), thinking)
+
+
+def find_user_turn(
+    template: str,
+    tools: Sequence[Tool],
+    *,
+    thinking: Thinking = "refuse",
+    bos_token: str = "",
+    eos_token: str = "",
+) -> tuple[str, str]:
+    """The text before and behind a further message of the user, up to the opening of the policy's next turn.
+
+    ChatError as `find_boundaries`: many templates drop the thinking of turns that lie before such a message.
+    """
+    text = _rendering(template, bos_token, eos_token)
+    return _found(lambda said: _user_turn(text, tools, said), thinking)
+
+
+class Rendering(Protocol):
+    """`render` by one template."""
+
+    def __call__(
+        self, messages: Sequence[Message], tools: Sequence[Tool] | None, gen: bool = False
+    ) -> str: ...
+
+
+def _rendering(template: str, bos_token: str, eos_token: str) -> Rendering:
+    def text(messages: Sequence[Message], tools: Sequence[Tool] | None, gen: bool = False) -> str:
+        return render(
+            template, messages, tools, generation_prompt=gen, bos_token=bos_token, eos_token=eos_token
+        )
+
+    return text
+
+
+def _found(difference: Callable[[str], T], thinking: Thinking) -> T:
+    """What the renders of a plain turn and of a turn that thinks show."""
+    found: list[T] = []
+    refused: list[ChatError] = []
+    for said in (_ASSISTANT, _THOUGHTFUL):
+        try:
+            found.append(difference(said))
+        except ChatError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    if refused and thinking == "refuse":
+        raise ChatError(
+            f"the chat template changes the thinking of a turn when it renders it again: {refused[0]}\n"
+            "Use an append-only template (template = 'qwen3' writes Qwen3's prompts), or set "
+            "thinking = 'keep': the context then keeps what the policy wrote, where the template would not"
+        )
+    return found[-1]
+
+
+def _user_turn(text: Rendering, tools: Sequence[Tool], said: str) -> tuple[str, str]:
+    """What lies around Y in render([user, assistant(X), user(Y)]), with X = `said`."""
+    user, assistant = {"role": "user", "content": _USER}, {"role": "assistant", "content": said}
+    further = {"role": "user", "content": _TOOL.format(1)}
+    lead = _after(text([user], tools), text([user], tools, gen=True), "the generation prompt")
+    before = text([user, assistant], tools)
+    whole = _after(before, text([user, assistant, further], tools, gen=True), "a further user message")
+    around = _around(whole, further["content"], "a further user message's content")
+    if not around[1].endswith(lead):
+        raise _refusal("after a further user message no turn is opened as before it", lead, around[1])
+    _same(
+        before + whole.removesuffix(lead) + _after(text([user], tools), before, "an assistant turn") + whole,
+        text([user, *[assistant, further] * 2], tools, gen=True),
+        "a second further user message",
+        "the first",
+    )
+    return around
+
+
+def _difference(text: Rendering, tools: Sequence[Tool], said: str) -> Boundaries:
+    """The equations of the module, with X = `said`."""
+    user = {"role": "user", "content": _USER}
+    assistant = {"role": "assistant", "content": said}
+    results = [{"role": "tool", "name": "t", "content": _TOOL.format(k)} for k in (1, 2)]
+    base = text([user], tools)
+    _around(base, _USER, "the user's content")
+    lead = _after(base, text([user], tools, gen=True), "the generation prompt")
+    turn = _after(base, text([user, assistant], tools), "an assistant turn")
+    header, end = _around(turn, said, "the assistant's content")
+    if not lead.startswith(header):
+        why = "the generation prompt does not begin like an assistant turn"
+        raise _refusal(why, header, lead, prefix_only=True)
+    full = text([user, assistant, *results], tools, gen=True)
+    after_turn = _after(base + turn, full, "a tool result")
+    before, rest = _around(after_turn, _TOOL.format(1), "a tool result's content")
+    between, after = _around(rest, _TOOL.format(2), "a second tool result's content")
+    if not after.endswith(lead):
+        raise _refusal("after tool results the template does not open a turn as before them", lead, after)
+    one = before + _TOOL.format(1) + after
+    _same(base + turn + one, text([user, assistant, results[0]], tools, gen=True), "one tool result", "two")
+    _same(
+        base + turn + one.removesuffix(lead) + turn + one,
+        text([user, *[assistant, results[0]] * 2], tools, gen=True),
+        "a second round of tool calls",
+        "the first",
+    )
+    return Boundaries(
+        header=header,
+        opening=lead.removeprefix(header),
+        end=end,
+        before_tools=before,
+        between_tools=between,
+        after_tools=after,
+    )
+
+
+def _after(prefix: str, text: str, what: str) -> str:
+    if not text.startswith(prefix):
+        raise rewritten(prefix, text, what)
+    return text[len(prefix) :]
+
+
+def rewritten(earlier: str, text: str, added: str) -> ChatError:
+    """The refusal of a template whose `text`, with something `added`, does not begin with `earlier`."""
+    why = f"the chat template rewrites earlier text when {added} is added"
+    return _refusal(why, earlier, text, prefix_only=True)
+
+
+def _around(text: str, marker: str, what: str) -> tuple[str, str]:
+    before, found, after = text.partition(marker)
+    if not found or marker in after:
+        raise _refusal(f"the chat template does not show {what} exactly once and unchanged", marker, text)
+    return before, after
+
+
+def _same(expected: str, text: str, what: str, other: str) -> None:
+    if text != expected:
+        raise _refusal(
+            f"the chat template renders {what} differently from {other}; it is not append-only",
+            expected,
+            text,
+        )
+
+
+def _refusal(why: str, expected: str, rendered: str, *, prefix_only: bool = False) -> ChatError:
+    return ChatError(f"{why}\n{_diff(expected, rendered, prefix_only=prefix_only)}")
+
+
+def _diff(expected: str, rendered: str, *, prefix_only: bool) -> str:
+    """A unified diff. `prefix_only`: what is appended behind `expected` is no difference, and is left out."""
+    a, b = expected.splitlines(keepends=True), rendered.splitlines(keepends=True)
+    lines = difflib.unified_diff(a, b[: len(a)] if prefix_only else b, "expected", "rendered", n=2)
+    return "\n".join(
+        line.removesuffix("\n") if line.endswith("\n") else f"{line} (no newline)" for line in lines
+    )

@@ -1,0 +1,245 @@
+"""Messages to token ids, without ever re-tokenising what the policy wrote.
+
+A conversation grows only at its end. The template's text around a turn is found once, at start-up
+(boundaries.py). The policy writes its text and the stop token that begins `end`; the engine appends
+the rest of `end`, the tool results and the next lead. `opening` is text the template gives the policy
+(`<reason>` in rStar2's).
+
+Content is data: a special token written inside it (by a program, a dataset) is encoded as plain text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from rocstar.engine.chat.boundaries import (
+    ChatError,
+    Message,
+    Thinking,
+    Tool,
+    find_boundaries,
+    find_user_turn,
+    render,
+    rewritten,
+)
+from rocstar.engine.chat.token_text import SAMPLE, TokenText
+
+__all__ = ["ChatError", "ChatFormat", "load_template"]
+
+_CUT = "\udc00"
+"""Marks where a text is cut before it is encoded. A lone surrogate: no text a tokenizer accepts holds it."""
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+class Tokenizer(Protocol):
+    """The part of a Hugging Face tokenizer that the engine uses."""
+
+    all_special_tokens: list[str]
+
+    def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = ...) -> str: ...
+
+
+class ChatFormat:
+    """One template, one tokenizer, one set of tools.
+
+    Invariant: prompt_ids + the policy's ids + tool_suffix_ids + ... decodes to the render of the whole
+    conversation (whitespace that the template trims off contents apart). They equal its tokenisation
+    where the policy's tokens are the ones that encoding its text alone gives, no merge crosses the place
+    where the policy begins to write, and no content holds a special token.
+
+    `thinking` = "keep" accepts a template that changes `<think>` blocks of turns (Qwen3's own). What the
+    policy wrote then stays as it wrote it, and the invariant holds up to those blocks; it holds as it stands
+    for Qwen3's template where every turn thinks in the form `<think>\\n..\\n</think>\\n\\n..`.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, template: str, tools: Sequence[Tool], *, thinking: Thinking = "refuse"
+    ) -> None:
+        self.tokenizer, self.template, self.tools = tokenizer, template, list(tools)
+        self._thinking = thinking
+        self._names: dict[str, str] = {
+            name: getattr(tokenizer, name, None) or "" for name in ("bos_token", "eos_token")
+        }
+        self.boundaries = find_boundaries(template, tools, thinking=thinking, **self._names)
+        special = special_tokens(tokenizer)
+        self._text = TokenText(self._decode, tokenizer.encode(SAMPLE, add_special_tokens=False))
+        # Before the second character of every special token that begins here.
+        self._inside_special = re.compile(
+            f"(?={'|'.join(map(re.escape, sorted(special))) or '(?!)'})(.)", re.DOTALL
+        )
+        end_ids = self._encode(self.boundaries.end)
+        if not end_ids or self.decode(end_ids[:1]) not in special:
+            raise ChatError(
+                f"an assistant turn ends with {self.boundaries.end!r}, which does not begin with a special "
+                "token of the tokenizer: the policy could not end its turn; use a tokenizer that knows it"
+            )
+        self.stop_id: int = end_ids[0]
+        self.stop_text = self.decode(end_ids[:1])
+        self.stop_ids = frozenset({self.stop_id})
+        self._before_ids, self._before, self._after, self._after_ids = self._find_fixed_ids(special)
+        # Siblings begin with the same prompt; rendering it is the dearest thing their engine does.
+        self._prompt_ids = lru_cache(maxsize=512)(self._make_prompt_ids)
+
+    def prompt_ids(
+        self, question: str, context: Sequence[Message] = (), tools: Sequence[Tool] | None = None
+    ) -> list[int]:
+        """Ids up to and with the opening of the policy's first turn; `context` comes before the question.
+
+        `tools` are shown instead of the format's own; none of them is empty.
+        """
+        # As text, because a cache's key must be hashable.
+        shown = "" if tools is None else json.dumps([self._plain(tool) for tool in tools])
+        return list(self._prompt_ids(question, json.dumps(context) if context else "", shown))
+
+    def _make_prompt_ids(self, question: str, context: str, tools: str) -> list[int]:
+        before: list[Message] = json.loads(context) if context else []
+        messages = [self._plain(message) for message in [*before, {"role": "user", "content": question}]]
+        shown = json.loads(tools) if tools else self.tools
+        return self._encode(self._render(messages, shown, generation_prompt=True))
+
+    def tool_suffix_ids(self, texts: Sequence[str]) -> list[int]:
+        """Ids from behind the policy's stop token to the opening of its next turn."""
+        results = self.boundaries.between_tools.join([self._plain(text) for text in texts])
+        return [*self._before_ids, *self._encode(self._before + results + self._after), *self._after_ids]
+
+    def user_suffix_ids(self, text: str) -> list[int]:
+        """Ids from behind the policy's stop token over a further message of the user to its next turn's
+        opening.
+
+        Raises:
+            ChatError: the template rewrites earlier turns when the user speaks again.
+        """
+        before, after = self._user_turn
+        return self._encode(self.boundaries.end[len(self.stop_text) :] + before + self._plain(text) + after)
+
+    @cached_property
+    def _user_turn(self) -> tuple[str, str]:
+        return find_user_turn(self.template, self.tools, thinking=self._thinking, **self._names)
+
+    def _find_fixed_ids(self, special: Collection[str]) -> tuple[list[int], str, str, list[int]]:
+        """What surrounds tool results: ids and text before them, text and ids behind them.
+
+        Nothing merges across a special token, so that the template's text up to its last one before results,
+        and from its first one behind them, always gives the same ids. Where samples do not bear that out
+        (a tokenizer that puts a space in front of what it is given, say), there are no ids and all is text.
+        """
+        b = self.boundaries
+        before, after = b.end[len(self.stop_text) :] + b.before_tools, b.after_tools
+        begin = max((before.rfind(token) + len(token) for token in special if token in before), default=0)
+        end = min((after.find(token) for token in special if token in after), default=len(after))
+        before_ids, after_ids = self._encode(before[:begin]), self._encode(after[end:])
+        for sample in ("", "a", " a ", "\n", "1"):
+            middle = self._encode(before[begin:] + sample + after[:end])
+            if [*before_ids, *middle, *after_ids] != self._encode(before + sample + after):
+                return [], before, after, []
+        return before_ids, before[begin:], after[:end], after_ids
+
+    def turn_text(self, ids: Sequence[int]) -> str:
+        """What the policy wrote, without its stop token."""
+        ids = ids[:-1] if ids and ids[-1] == self.stop_id else ids
+        return self.decode(ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of any ids, special tokens shown."""
+        return self._text.text(ids)
+
+    def _decode(self, ids: list[int]) -> str:
+        return self.tokenizer.decode(ids, skip_special_tokens=False)
+
+    def encode_conversation(
+        self, messages: Sequence[Message], tools: Sequence[Tool] | None = None
+    ) -> tuple[list[int], list[int]]:
+        """Ids and loss mask (1 on what assistants wrote, stop token included) of a finished conversation.
+
+        Boundaries are those of a rollout: each assistant's text is encoded apart from its surroundings.
+        """
+        tools = self.tools if tools is None else tools
+        messages = [self._plain(message) for message in messages]
+        ids: list[int] = []
+        mask: list[int] = []
+        done = ""
+        for k, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            whole = self._render(messages[: k + 1], tools, generation_prompt=False)
+            lead = self._lead(self._render(messages[:k], tools, generation_prompt=True), whole)
+            text, stop, rest = whole[len(lead) :].rpartition(self.stop_text)
+            if not stop:
+                raise ChatError(f"assistant message {k} does not end with {self.stop_text!r}")
+            if not lead.startswith(done):
+                raise rewritten(done, lead, f"message {k}")
+            context = self._encode(lead[len(done) :])
+            turn = [*self._encode(text), self.stop_id]
+            ids += context + turn
+            mask += [0] * len(context) + [1] * len(turn)
+            done = whole[: len(whole) - len(rest)]
+        return ids, mask
+
+    def _lead(self, lead: str, whole: str) -> str:
+        """The lead, or without its opening where the message does not begin with it (`<reason>`)."""
+        if whole.startswith(lead):
+            return lead
+        shorter = lead[: len(lead) - len(self.boundaries.opening)]
+        if self.boundaries.opening and whole.startswith(shorter):
+            return shorter
+        raise rewritten(lead, whole, "an assistant turn")
+
+    def _render(self, messages: Sequence[Message], tools: Sequence[Tool], *, generation_prompt: bool) -> str:
+        return render(self.template, messages, tools, generation_prompt=generation_prompt, **self._names)
+
+    def _plain(self, value: Any) -> Any:
+        """The same content with a cut inside every special token, wherever a string lies in it."""
+        if isinstance(value, str):
+            text = value.encode("utf-8", "replace").decode("utf-8")
+            return self._inside_special.sub(rf"\1{_CUT}", text)
+        if isinstance(value, Mapping):
+            return {key: self._plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._plain(item) for item in value]
+        return value
+
+    def _encode(self, text: str) -> list[int]:
+        """Ids of `text`, the parts between cuts encoded apart; cuts vanish."""
+        ids: list[int] = []
+        for part in text.split(_CUT):
+            if part:
+                ids += self.tokenizer.encode(part, add_special_tokens=False)
+        return ids
+
+
+def special_tokens(tokenizer: Tokenizer) -> frozenset[str]:
+    """Texts that the tokenizer turns into control tokens, those without a role (eos, pad, ..) included."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    return frozenset(tokenizer.all_special_tokens) | {token.content for token in added if token.special}
+
+
+def load_template(name: str, tokenizer_template: str | None) -> str:
+    """Jinja source of 'model' (the tokenizer's own), a bundled name, or a .jinja file."""
+    if name == "model":
+        if not tokenizer_template:
+            raise ChatError(f"the tokenizer has no chat template: set model.template to one of {_bundled()}")
+        return tokenizer_template
+    bundled = TEMPLATES / f"{name}.jinja"
+    path = bundled if bundled.is_file() else Path(name)
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        raise ChatError(
+            f"chat template {name!r} is neither 'model', nor one of {_bundled()}, nor a file"
+        ) from None
+
+
+def bundled_templates() -> list[str]:
+    """The names that `load_template` knows."""
+    return sorted(path.stem for path in TEMPLATES.glob("*.jinja"))
+
+
+def _bundled() -> str:
+    return ", ".join(bundled_templates())

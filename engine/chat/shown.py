@@ -1,0 +1,137 @@
+"""Whether a chat template shows all that messages say: what it leaves out would be lost without a word.
+
+Two questions, because a short text may occur in a prompt by chance, and a template may change what it does
+not leave out:
+
+    the form   marks in place of every text: all of them occur, in order?      asked once per form
+    the text   the messages as they are: their texts occur, in order?          asked of every conversation
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rocstar.engine.chat.boundaries import ChatError, Message, Tool, render
+
+_TEXTS = ("reasoning_content", "content")
+
+
+class ShownCheck:
+    """One template with its tools. Remembers the forms that it found shown."""
+
+    def __init__(self, template: str, tools: Sequence[Tool], *, bos_token: str = "", eos_token: str = ""):
+        self._template, self._tools = template, list(tools)
+        self._names = {"bos_token": bos_token, "eos_token": eos_token}
+        self._shown: set[str] = set()
+
+    def check_prompt(self, messages: Sequence[Message]) -> None:
+        """Check messages that the policy is to answer. ChatError says which message is not shown."""
+        self._check_form(messages, self._tools, generation_prompt=True)
+        text = self._render(messages, self._tools, generation_prompt=True)
+        _find_all(messages, text, "not as it is written")
+
+    def check_conversation(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> None:
+        """Check the form of a finished conversation; what its texts become is found when it is encoded."""
+        self._check_form(messages, self._tools if tools is None else tools, generation_prompt=False)
+
+    def _check_form(
+        self, messages: Sequence[Message], tools: Sequence[Tool], *, generation_prompt: bool
+    ) -> None:
+        form = json.dumps([[_form(message) for message in messages], bool(tools), generation_prompt])
+        if form not in self._shown:
+            marked = [_marked(message, k) for k, message in enumerate(messages)]
+            text = self._render(marked, tools, generation_prompt=generation_prompt)
+            _find_all(marked, text, "not at all, or not in its place")
+            self._shown.add(form)
+
+    def _render(self, messages: Sequence[Message], tools: Sequence[Tool], *, generation_prompt: bool) -> str:
+        return render(self._template, messages, tools, generation_prompt=generation_prompt, **self._names)
+
+
+def _form(message: Message) -> list[Any]:
+    texts = [key for key in _TEXTS if message.get(key)]
+    are_texts = [isinstance(call["function"]["arguments"], str) for call in message.get("tool_calls") or ()]
+    return [message["role"], texts, are_texts]
+
+
+def _marked(message: Message, k: int) -> dict[str, Any]:
+    """The message with a text of its own for each of its texts; no mark contains another."""
+    marked = dict(message)
+    for key in _TEXTS:
+        if message.get(key):
+            marked[key] = f"(the {key} of message {k})"
+    if message.get("tool_calls"):
+        marked["tool_calls"] = [
+            _marked_call(call, f"{k}-{j}-") for j, call in enumerate(message["tool_calls"])
+        ]
+    return marked
+
+
+def _marked_call(call: Mapping[str, Any], which: str) -> dict[str, Any]:
+    arguments: Any = {"code": f"argument-{which}"}
+    if isinstance(call["function"]["arguments"], str):
+        arguments = json.dumps(arguments)
+    return {**call, "function": {"name": f"name-{which}", "arguments": arguments}}
+
+
+def _find_all(messages: Sequence[Message], text: str, how: str) -> None:
+    """Every text of the messages lies in `text` behind the one before it. ChatError for one that does not."""
+    at = 0
+    for number, message in enumerate(messages, 1):
+        for said in _said(message):
+            ends = [begin + len(form) for form in said if (begin := text.find(form, at)) >= 0]
+            if not ends:
+                raise ChatError(
+                    f"the chat template shows message {number} of {len(messages)} ({message['role']}) {how}: "
+                    f"{_clipped(said[0])}"
+                )
+            at = min(ends)
+
+
+def _said(message: Message) -> Iterator[list[str]]:
+    """Each text of a message in the forms in which a template may write it."""
+    for key in _TEXTS:
+        if isinstance(message.get(key), str):
+            yield [message[key].strip()]  # templates trim contents
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        yield [function["name"]]
+        arguments = function["arguments"]
+        if isinstance(arguments, str):
+            yield [arguments, *_escaped(arguments), _as_template(arguments)]
+        else:
+            yield from (
+                [item, *_escaped(item)] if isinstance(item, str) else [json.dumps(item)]
+                for item in _leaves(arguments)
+            )
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from _leaves(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _escaped(text: str) -> list[str]:
+    """Inside a JSON string, with and without characters beyond ASCII."""
+    return [json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (False, True)]
+
+
+def _as_template(arguments: str) -> str:
+    """Arguments that came as JSON, as a template writes them that reads and writes them again."""
+    try:
+        return json.dumps(json.loads(arguments), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _clipped(text: str) -> str:
+    shown = repr(text)
+    return shown if len(shown) <= 80 else shown[:77] + "..."

@@ -1,0 +1,1 @@
+"""Several inference replicas behind one `Inference`, with the scheduler in front."""

@@ -1,0 +1,406 @@
+"""Several inference replicas behind one `Inference`, with the scheduler in front.
+
+    generate ──TurnReady──> Scheduler ──Grant──> replica.generate ──TurnEnded──> back to the rollout
+                ^                                     │ refused, hung or gone
+                └── same ids and the tokens it had <──┘   (replicas.py takes it down and brings it back)
+
+Who waits: a turn waits for its grant, then for its replica, both until its deadline. When a replica goes down
+its turns are cut off at once: each goes on elsewhere from its token prefix, with the noise of the same (seed,
+position), so that it becomes the trajectory it would have been. Where a turn runs follows from the policy
+alone, but for one case: one that failed on a replica which may yet answer others is the guest of another, for
+this turn. Its home stays its home, in the scheduler's books too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from rocstar.engine.fleet.replicas import FleetCounts, FleetLimits, Replicas, Restart, SendToAll, Slot
+from rocstar.engine.fleet.scheduler import Scheduler
+from rocstar.engine.fleet.trajectory_state import TrajectoryState
+from rocstar.engine.inference.base import Generation, Inference, InferenceError, KvLoad, Sampling, StopReason
+from rocstar.engine.inference.busy import BusyClock
+from rocstar.engine.inference.weights import WeightSource
+from rocstar.engine.inference.written import Written
+from rocstar.engine.scheduling.events import Drop, Event, Grant, Left, Refuse, Submitted, TurnEnded, TurnReady
+from rocstar.engine.scheduling.observation import Policy
+
+__all__ = ["Fleet", "FleetCounts", "FleetLimits", "Restart", "SendToAll"]
+
+
+class Fleet:
+    """Implements `Inference` over replicas that their owner has entered and will leave.
+
+    Invariants: a turn runs on at most one replica at a time; every token it returns was returned by a replica
+    exactly once. A turn fails only by its deadline, by `max_attempts` failures, by `max_lost` replicas that
+    went down under it, by a refusal of its own (bad request, too long), or when no replica is left.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[Inference],
+        *,
+        policy: Policy,
+        limits: FleetLimits | None = None,
+        restart: Restart | None = None,
+        send_to_all: SendToAll | None = None,
+        version: int = 0,
+        stage: str = "rl",
+    ) -> None:
+        """`version`: what all replicas serve now. `send_to_all`: takes weights to several; None = each."""
+        if not replicas:
+            raise ValueError("a fleet needs at least one replica")
+        self.stage = stage
+        """The stage of trajectories that begin from now on: lengths are learned per stage."""
+        self.scheduler = Scheduler(policy)
+        self._limits = limits or FleetLimits()
+        self._replicas = Replicas(
+            replicas,
+            limits=self._limits,
+            restart=restart,
+            send_to_all=send_to_all,
+            version=version,
+            tell=self._tell,
+            lost=self._lost,
+        )
+        self._busy = BusyClock()
+        self._states: dict[str, TrajectoryState] = {}
+        self._granting: dict[str, Callable[[], None]] = {}
+        """Who wants to know of a trajectory's first place on a replica."""
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def __aenter__(self) -> Fleet:
+        self._tasks = await asyncio.TaskGroup().__aenter__()
+        self._replicas.start(self._tasks)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._tasks is not None
+        tasks, self._tasks = self._tasks, None
+        self._replicas.stop()
+        if isinstance(
+            error, asyncio.CancelledError
+        ):  # perhaps the group's own, for a bug in one of its tasks
+            await tasks.__aexit__(kind, error, trace)
+        else:  # an error of the body stays itself
+            await tasks.__aexit__(None, None, None)
+
+    @property
+    def version(self) -> int:
+        return self._replicas.version
+
+    @property
+    def counts(self) -> FleetCounts:
+        return self._replicas.counts
+
+    @property
+    def num_up(self) -> int:
+        return self._replicas.num_up
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds so far in which a turn waited or ran."""
+        return self._busy.busy_s
+
+    @property
+    def starved_s(self) -> float:
+        """... and one of them waited for room on a replica, or for a replica."""
+        return self._busy.starved_s
+
+    def take_kv_peaks(self) -> list[float]:
+        """The largest share of each replica's KV pool that was reported in use since the last call."""
+        return self._replicas.take_kv_peaks()
+
+    async def wait_up(self, timeout_s: float) -> bool:
+        """Wait until a replica is up; whether that came to be."""
+        return await self._replicas.wait_up(timeout_s)
+
+    async def suspend(self) -> None:
+        """Stop all replicas on purpose. Turns keep what was answered, and wait for `resume`."""
+        await self._replicas.suspend()
+
+    async def resume(self, version: int, source: WeightSource | None) -> None:
+        """Start all replicas again from `source`. Errors as of `publish`."""
+        try:
+            await self._replicas.resume(version, source)
+        finally:
+            self._fail_if_hopeless()
+
+    # ---- the protocol ----
+
+    async def generate(
+        self,
+        ids: list[int],
+        *,
+        max_new_tokens: int,
+        stop_ids: frozenset[int],
+        sampling: Sampling,
+        seed: int,
+        request_id: str,
+        deadline: float | None,
+    ) -> Generation:
+        state = self._begin_turn(request_id, len(ids), max_new_tokens)
+        rest: dict[str, Any] = {"stop_ids": stop_ids, "sampling": sampling, "seed": seed}
+        with self._busy.asking():
+            return await self._turn(
+                state, ids, max_new_tokens=max_new_tokens, request_id=request_id, deadline=deadline, **rest
+            )
+
+    async def _turn(
+        self,
+        state: TrajectoryState,
+        ids: list[int],
+        *,
+        max_new_tokens: int,
+        request_id: str,
+        deadline: float | None,
+        **rest: Any,
+    ) -> Generation:
+        written = Written()
+        try:
+            while not state.is_given_up(self._limits):
+                slot = await self._granted(state, request_id, len(ids) + len(written.ids), deadline)
+                if slot is None:
+                    return written.result(StopReason.aborted)
+                piece = await self._run_somewhere(
+                    state,
+                    slot,
+                    ids + written.ids if written.ids else ids,
+                    max_new_tokens=max_new_tokens - len(written.ids),
+                    request_id=request_id,
+                    deadline=deadline,
+                    **rest,
+                )
+                if piece is not None:
+                    written.add_generation(piece)
+                self._end_turn(state, request_id, 0 if piece is None else len(piece.ids))
+                finish = state.finish(piece, full=len(written.ids) >= max_new_tokens)
+                if finish is not None:
+                    state.finished = finish is not StopReason.aborted
+                    return written.result(finish)
+                self.counts.turns_continued += 1
+            detail = f"{request_id!r} failed {state.num_failures} times, and {state.lost} replicas under it"
+            raise InferenceError("replicas_failed", detail, retryable=True)
+        except BaseException:
+            self._forget(request_id)
+            raise
+        finally:
+            state.asking = False
+
+    def load(self) -> KvLoad:
+        """Sums over the replicas that are up; what waits for a grant waits, too."""
+        loads = [slot.replica.load() for slot in self._replicas.slots if slot.up]
+        ungranted = sum(state.waiting is not None for state in self._states.values())
+        return KvLoad(
+            total=sum(load.total for load in loads),
+            used=sum(load.used for load in loads),
+            running=sum(load.running for load in loads),
+            waiting=sum(load.waiting for load in loads) + ungranted,
+        )
+
+    async def publish(
+        self, version: int, source: WeightSource | None = None, *, keep: WeightSource | None = None
+    ) -> None:
+        """All replicas at once. One that does not take the version leaves the fleet until it has it, from
+        `keep` if the source does not outlive the call.
+
+        ValueError unless `version` is above the one served now; InferenceError if no replica took it.
+        """
+        try:
+            await self._replicas.take_version(version, source, keep)
+        finally:
+            self._fail_if_hopeless()
+
+    async def abort(self, request_id: str) -> None:
+        state = self._states.get(request_id)
+        if state is None:
+            return
+        state.aborted = True
+        if state.waiting is not None and not state.waiting.done():
+            state.waiting.set_result(None)
+        elif state.at is not None:
+            await state.at.replica.abort(request_id)
+
+    def join(self, request_ids: Sequence[str]) -> None:
+        """Lockstep is of one engine: with several, nobody knows yet who will run where."""
+        if len(self._replicas.slots) == 1:
+            self._replicas.slots[0].replica.join(request_ids)
+
+    def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
+        """The scheduler's grant counts, and then the replica's own."""
+
+        def told() -> None:
+            if self._granting.pop(request_id, None) is not None:
+                granted()
+
+        self._granting[request_id] = told
+
+    def release(self, request_id: str) -> None:
+        self._granting.pop(request_id, None)
+        self._forget(request_id)
+
+    # ---- one turn ----
+
+    def _begin_turn(self, request_id: str, prompt_tokens: int, max_new_tokens: int) -> TrajectoryState:
+        if self._tasks is None:
+            raise InferenceError("engine_stopped", "the fleet is not entered", retryable=False)
+        if not prompt_tokens or max_new_tokens < 1:
+            detail = f"{prompt_tokens} ids, {max_new_tokens} new tokens"
+            raise InferenceError("bad_request", detail, retryable=False)
+        state = self._states.get(request_id)
+        if state is not None and state.asking:
+            raise InferenceError("bad_request", f"{request_id!r} has a request already", retryable=False)
+        if state is None:
+            state = self._states[request_id] = TrajectoryState()
+            self._tell(
+                Submitted(
+                    traj=request_id,
+                    group=request_id.rpartition("/")[0] or request_id,
+                    stage=self.stage,
+                    prompt_tokens=prompt_tokens,
+                    max_tokens=max_new_tokens,
+                )
+            )
+        if request_id not in self._states:
+            detail = f"{prompt_tokens} + {max_new_tokens} tokens exceed the KV of every replica"
+            raise InferenceError("too_long", detail, retryable=False)
+        state.ask()
+        return state
+
+    async def _granted(
+        self, state: TrajectoryState, request_id: str, context_tokens: int, deadline: float | None
+    ) -> Slot | None:
+        """Wait for the grant; None if the request was aborted meanwhile."""
+        if self._replicas.hopeless:
+            raise _no_replica()
+        state.waiting = asyncio.get_running_loop().create_future()
+        self._tell(TurnReady(traj=request_id, context_tokens=context_tokens))
+        try:
+            if state.waiting.done():
+                replica = state.waiting.result()
+            else:
+                with self._busy.starving():
+                    async with asyncio.timeout_at(deadline):
+                        replica = await state.waiting
+        finally:
+            state.waiting = None
+        if replica is None or state.aborted:
+            self._forget(request_id)
+            return None
+        return self._replicas.slots[replica]
+
+    async def _run_somewhere(
+        self, state: TrajectoryState, home: Slot, ids: list[int], *, request_id: str, **rest: Any
+    ) -> Generation | None:
+        """What the replica of the grant answered, or one whose guest the turn is; None if none did."""
+        piece = await self._run(state, home, ids, request_id=request_id, **rest)
+        while piece is None and not state.aborted and not state.is_given_up(self._limits):
+            host = self._replicas.host_for(home, state.failures)
+            if host is None:
+                break
+            self.counts.turns_continued += 1
+            try:
+                piece = await self._run(state, host, ids, request_id=request_id, **rest)
+            finally:
+                host.replica.release(request_id)
+        return piece
+
+    async def _run(
+        self,
+        state: TrajectoryState,
+        slot: Slot,
+        ids: list[int],
+        *,
+        request_id: str,
+        deadline: float | None,
+        **rest: Any,
+    ) -> Generation | None:
+        """What the replica answered; None if it did not, and the turn may be tried again."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout_at(loop.time() + self._limits.turn_timeout_s) as cut:
+                state.at, slot.running[request_id] = slot, cut
+                slot.failures.began(request_id)
+                if (told := self._granting.get(request_id)) is not None:
+                    slot.replica.on_grant(request_id, told)
+                try:
+                    piece = await slot.replica.generate(ids, request_id=request_id, deadline=deadline, **rest)
+                finally:
+                    slot.failures.left(request_id)
+                    del slot.running[request_id]
+                    state.at = None
+            slot.failures.answered()
+            return piece
+        except InferenceError as error:
+            if not (error.retryable or error.kind == "engine_stopped"):
+                raise
+            if slot.up:
+                self._replicas.turn_failed(slot, request_id)
+        except TimeoutError:
+            if deadline is not None and loop.time() >= deadline:
+                raise
+            self._replicas.down(slot)
+        if not slot.suspended:  # a stop on purpose is no failure
+            state.failures[slot.index] += 1
+        self._fail_if_hopeless()
+        await asyncio.sleep(0)  # whoever failed with it comes first: a server's end fails all that it runs
+        return None
+
+    def _end_turn(self, state: TrajectoryState, request_id: str, new_tokens: int) -> None:
+        """Tell the scheduler, unless it was told already that the turn's replica is gone."""
+        if state.granted:
+            state.granted = False
+            self._tell(TurnEnded(traj=request_id, new_tokens=new_tokens))
+
+    def _forget(self, request_id: str) -> None:
+        """The trajectory is over, or its request was given up: its KV may go."""
+        state = self._states.pop(request_id, None)
+        if state is None:
+            return
+        if state.home is not None:
+            self._replicas.slots[state.home].replica.release(request_id)
+        self._tell(Left(traj=request_id, finished=state.finished))
+
+    # ---- the scheduler's side ----
+
+    def _tell(self, event: Event) -> None:
+        for command in self.scheduler.handle(event):
+            match command:
+                case Grant():
+                    self._move(command.traj, command.replica)
+                    self._states[command.traj].grant(command.replica)
+                case Drop():
+                    self._move(command.traj, None)
+                case Refuse():
+                    state = self._states.pop(command.traj)
+                    state.fail(InferenceError("too_long", command.detail, retryable=False))
+
+    def _move(self, traj: str, home: int | None) -> None:
+        state = self._states[traj]
+        if state.home is not None and state.home != home:
+            self._replicas.slots[state.home].replica.release(traj)
+        state.home = home
+
+    def _lost(self, slot: Slot) -> None:
+        """A replica went down, with the KV of all that lived there."""
+        context = self.scheduler.observation.trajectories
+        for traj, state in self._states.items():
+            if not slot.suspended and (state.at is slot or slot.index in state.failures):
+                state.lost += 1
+            if state.home == slot.index:
+                self.counts.recomputed_tokens += context[traj].context_tokens
+                state.home, state.granted = None, False
+
+    def _fail_if_hopeless(self) -> None:
+        if self._replicas.hopeless:
+            for state in self._states.values():
+                state.fail(_no_replica())
+
+
+def _no_replica() -> InferenceError:
+    return InferenceError("no_replica", "every replica is down and none comes back", retryable=True)

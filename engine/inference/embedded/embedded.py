@@ -1,0 +1,383 @@
+"""Inference inside this process: batched decoding over a Hugging Face causal LM, weights shared.
+
+    generate -> inbox -> [device thread: admit, one mixed prefill-and-decode forward, sample] -> future
+
+Who waits: `generate` waits for its tokens; a request waits for a free slot. A learner in the same thread
+decodes and learns in turns. One in another thread calls `hold` and `quiesce` before it changes the weights.
+A slot belongs to a trajectory from its first request until `release`: between turns its KV stays, and the
+next turn only pays for the tool's tokens. Siblings copy the KV of the first one's prompt.
+
+In lockstep, decoding waits while a trajectory that joined has no request: while its tool or judge is at work.
+Which rows share a forward then no longer depends on timing, so the same weights give the same bits; the
+price is that a slow tool holds up everybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling, StopReason
+from rocstar.engine.inference.embedded import attention
+from rocstar.engine.inference.embedded.decoder import forward_of
+from rocstar.engine.inference.embedded.kv import Extra, SlotKv
+from rocstar.engine.inference.embedded.rows import DecodeRequest, Done, Row
+from rocstar.engine.inference.embedded.sampling import noise, sample
+from rocstar.engine.inference.embedded.slots import Slots
+from rocstar.engine.inference.weights import WeightSource
+
+BURST = 16
+"""Forwards in the device thread before the event loop is asked again, unless a row ends earlier."""
+
+
+class EmbeddedEngine:
+    """Continuous batching with one slot per trajectory.
+
+    Invariants: KV that is read was computed under the present weights; no forward takes more than
+    `prefill_tokens` tokens besides one per decoding row; sampling noise depends on (seed, position) only,
+    never on the batch.
+
+    Capacity: `kv_tokens` tokens of KV, an equal share for each of `max_running` slots (None: for each the
+    model's longest text). A longer request is refused; memory is taken as the longest row grows.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        max_running: int,
+        thread: ThreadPoolExecutor,
+        kv_tokens: int | None = None,
+        prefill_tokens: int = 2048,
+        lockstep: bool = False,
+    ) -> None:
+        config = model.config
+        attention.install(model)
+        self._model, self._thread = model, thread
+        self._forward = forward_of(model)
+        self._vocab_size: int = config.vocab_size
+        self._max_length: int = config.max_position_embeddings
+        if kv_tokens is not None:
+            self._max_length = min(self._max_length, kv_tokens // max_running)
+        self._prefill_tokens = prefill_tokens
+        parameter = next(model.parameters())
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self._kv = SlotKv(
+            num_layers=config.num_hidden_layers,
+            num_slots=max_running,
+            num_kv_heads=config.num_key_value_heads,
+            head_dim=head_dim,
+            dtype=parameter.dtype,
+            device=parameter.device,
+            max_tokens=self._max_length,
+        )
+        self._device = parameter.device
+        self.version = 0
+        self.busy_s = 0.0
+        """Seconds the device thread has spent decoding."""
+        self.starved_s = 0.0
+        """... while a request waited for a slot."""
+        self._holds = 0
+        self._reading = threading.Lock()
+        """Held by the device thread for as long as a burst reads the weights."""
+        self._slots = Slots(self._kv)
+        self._waiting: deque[DecodeRequest] = deque()
+        self._inbox: deque[DecodeRequest | tuple[str, str]] = deque()
+        self._lockstep = lockstep
+        self._joined: dict[str, int] = {}
+        """Trajectories in lockstep, by the order in which they joined."""
+        self._absent: set[str] = set()
+        """Those of them that have no request now; while there is one, no forward runs."""
+        self._num_joined = 0
+        self._pending: dict[str, DecodeRequest] = {}
+        """Every request that `generate` waits for, by trajectory: the event loop's own list."""
+        self._granting: dict[str, Callable[[], None]] = {}
+        """Who wants to know of a trajectory's first slot."""
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._error: Exception | None = None
+        self._stopped: str | None = "the engine has not been entered"
+
+    async def __aenter__(self) -> EmbeddedEngine:
+        self._stopped = None
+        self._task = asyncio.create_task(self._run(), name="embedded-engine")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self._stop(self._stopped or "the engine was left")
+        if error is None and self._error is not None:
+            raise self._error
+
+    # ---- the protocol, on the event loop ----
+
+    async def generate(
+        self,
+        ids: list[int],
+        *,
+        max_new_tokens: int,
+        stop_ids: frozenset[int],
+        sampling: Sampling,
+        seed: int,
+        request_id: str,
+        deadline: float | None,
+    ) -> Generation:
+        self._check(ids, max_new_tokens, seed, request_id)
+        request = DecodeRequest(
+            row_id=request_id,
+            ids=list(ids),
+            max_new_tokens=max_new_tokens,
+            stop_ids=stop_ids,
+            temperature=sampling.temperature,
+            seed=seed,
+            future=asyncio.get_running_loop().create_future(),
+            granted=self._granting.pop(request_id, None),
+        )
+        self._pending[request_id] = request
+        self._inbox.append(request)
+        self._wake.set()
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await request.future
+        except (TimeoutError, asyncio.CancelledError):
+            await self.abort(request_id)
+            raise
+        finally:
+            del self._pending[request_id]
+
+    def _check(self, ids: list[int], max_new_tokens: int, seed: int, request_id: str) -> None:
+        if self._stopped is not None:
+            raise InferenceError("engine_stopped", self._stopped, retryable=False)
+        if request_id in self._pending:
+            raise InferenceError("bad_request", f"{request_id!r} has a request already", retryable=False)
+        if not 0 <= seed < 1 << 64:
+            raise InferenceError("bad_request", f"seed {seed} lies outside [0, 2**64)", retryable=False)
+        if not ids or max_new_tokens < 1:
+            detail = f"{len(ids)} ids, {max_new_tokens} new tokens"
+            raise InferenceError("bad_request", detail, retryable=False)
+        if len(ids) + max_new_tokens > self._max_length:
+            detail = f"{len(ids)} + {max_new_tokens} tokens exceed a slot's {self._max_length}"
+            raise InferenceError("too_long", detail, retryable=False)
+        if min(ids) < 0 or max(ids) >= self._vocab_size:
+            raise InferenceError("bad_token", f"an id lies outside [0, {self._vocab_size})", retryable=False)
+
+    def load(self) -> KvLoad:
+        return KvLoad(
+            total=self._kv.num_slots * self._max_length,
+            used=self._slots.num_tokens(),
+            running=self._slots.num_active,
+            # A copy: the device thread changes the inbox meanwhile.
+            waiting=len(self._waiting) + sum(isinstance(item, DecodeRequest) for item in self._inbox.copy()),
+        )
+
+    async def publish(self, version: int, source: WeightSource | None = None) -> None:
+        """Serve the model's present weights as `version`; `source` is copied into the model first.
+
+        ValueError unless `version` is above the one served now.
+        """
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._load_weights, version, source)
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """No burst begins inside the block: for an update of shared weights until they are published.
+
+        Without it a forward between the two would mix new weights with the KV and the version of the old. May
+        be entered in the learner's thread, which then calls `quiesce`; left on the event loop.
+        """
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            self._wake.set()
+
+    def quiesce(self) -> None:
+        """Inside `hold`, off the event loop: returns when no forward reads the weights."""
+        with self._reading:
+            pass
+
+    async def abort(self, request_id: str) -> None:
+        self._inbox.append(("abort", request_id))
+        self._wake.set()
+
+    def join(self, request_ids: Sequence[str]) -> None:
+        if self._lockstep:
+            self._inbox.extend(("join", request_id) for request_id in request_ids)
+
+    def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
+        self._granting[request_id] = granted
+
+    def release(self, request_id: str) -> None:
+        self._granting.pop(request_id, None)
+        self._inbox.append(("release", request_id))
+        self._wake.set()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                busy = True
+                while busy:
+                    for request, finish in await loop.run_in_executor(self._thread, self._burst):
+                        if not request.future.done():
+                            request.future.set_result(request.result(finish))
+                    # Without a row that may decode, only a request or a release helps, and both wake us.
+                    busy = bool(self._inbox or (self._slots.num_active and not self._absent))
+                    busy = busy and not self._holds
+        except Exception as error:  # nobody awaits this task: every waiter and __aexit__ get the crash
+            self._error = error
+            self._stop(repr(error))
+
+    def _stop(self, why: str) -> None:
+        """Refuse requests from now on, and fail those that wait."""
+        self._stopped = why
+        for request in self._pending.values():
+            if not request.future.done():
+                request.future.set_exception(InferenceError("engine_stopped", why, retryable=False))
+
+    # ---- below: the device thread only ----
+
+    def _load_weights(self, version: int, source: WeightSource | None) -> None:
+        if version <= self.version:
+            raise ValueError(f"version {version} does not follow {self.version}")
+        if source is not None:
+            own = dict(self._model.named_parameters())
+            with torch.no_grad():
+                for name in source.shapes():
+                    own[name].copy_(source.tensor(name))
+        self.version = version
+        self._slots.forget_kv()
+
+    def _burst(self) -> Done:
+        started = time.perf_counter()
+        with self._reading:
+            done = self._forwards()
+        elapsed_s = time.perf_counter() - started
+        self.busy_s += elapsed_s
+        self.starved_s += elapsed_s if self._waiting else 0.0
+        return done
+
+    @torch.inference_mode()
+    def _forwards(self) -> Done:
+        done: Done = []
+        for _ in range(BURST):
+            if self._holds:
+                break
+            done += self._read_inbox()
+            if self._absent:
+                break
+            self._admit()
+            if not self._slots.num_active:
+                break
+            if not self._prefill():
+                done += self._step()
+            if done:
+                break
+        return done
+
+    def _read_inbox(self) -> Done:
+        done: Done = []
+        while self._inbox:
+            item = self._inbox.popleft()
+            if isinstance(item, DecodeRequest):
+                self._waiting.append(item)
+                self._absent.discard(item.row_id)
+                continue
+            verb, row_id = item
+            if verb == "join":
+                self._num_joined += 1
+                self._joined[row_id] = self._num_joined
+                self._absent.add(row_id)
+                continue
+            row = self._slots.rows.get(row_id)
+            stopped = [r for r in self._waiting if r.row_id == row_id]
+            for request in stopped:
+                self._waiting.remove(request)
+            if row is not None and row.request is not None:
+                stopped.append(row.request)
+                self._slots.stop(row)
+            done += [(request, StopReason.aborted) for request in stopped]
+            if verb == "release":
+                self._joined.pop(row_id, None)
+                self._absent.discard(row_id)
+            elif stopped and row_id in self._joined:
+                self._absent.add(row_id)
+            if row is not None and verb == "release":
+                self._slots.release(row)
+        return done
+
+    def _admit(self) -> None:
+        """Give waiting requests a slot while slots and the prefill budget last."""
+        if self._joined:  # not in the order of arrival, which is timing
+            self._waiting = deque(sorted(self._waiting, key=lambda r: self._joined.get(r.row_id, 0)))
+        budget = self._prefill_tokens
+        deferred: list[DecodeRequest] = []
+        while self._waiting and budget > 0:
+            request = self._waiting.popleft()
+            if self._slots.start(request):
+                request.admitted()
+                budget -= len(request.ids) - request.cached_tokens
+            else:
+                deferred.append(request)
+        self._waiting.extendleft(reversed(deferred))
+
+    def _prefill(self) -> bool:
+        """One forward of prompts alone, if more is missing than one forward may take beside decoding.
+
+        After a publish every row's KV is; a long prompt's may be. Nobody decodes meanwhile.
+        """
+        extras = self._slots.take_extras(self._prefill_tokens + 1)
+        if sum(extra.end - extra.start for extra in extras) <= self._prefill_tokens:
+            return False
+        extras = self._slots.take_extras(self._prefill_tokens)
+        self._logits([], extras)
+        return True
+
+    def _step(self) -> Done:
+        """One forward: every active row's last token, preceded by whatever of it is not cached."""
+        rows = self._slots.active()
+        extras = self._slots.take_extras(self._prefill_tokens)
+        logits_NV = self._logits(rows, extras)
+        requests = [row.request for row in rows if row.request is not None]
+        noise_N = noise([r.seed for r in requests], [len(row.ids) for row in rows])
+        sampled, logprobs = sample(logits_NV, [r.temperature for r in requests], noise_N)
+        ended = []
+        for row, request, token, logprob in zip(rows, requests, sampled, logprobs, strict=True):
+            row.cached = len(row.ids)
+            row.ids.append(token)
+            finish = request.add(token, logprob, self.version)
+            if finish is not None:
+                ended.append((row, request, finish))
+        for row, _, _ in ended:  # behind all of `cached`: a row that moves takes as many tokens along
+            self._slots.stop(row)
+            if row.row_id in self._joined:
+                self._absent.add(row.row_id)
+        return [(request, finish) for _, request, finish in ended]
+
+    def _logits(self, rows: Sequence[Row], extras: Sequence[Extra]) -> Tensor:
+        """The logits of each row's last token. The extras enter the cache and count as cached."""
+        active = self._slots.active()
+        tokens = [row.ids[-1] for row in rows]
+        for extra in extras:
+            row = active[extra.slot]
+            tokens += row.ids[extra.start : extra.end]
+            row.cached = extra.end
+        positions_T, plan = self._kv.plan([len(row.ids) - 1 for row in rows], extras)
+        ids_T = torch.tensor(tokens, device=self._device)
+        return self._forward(ids_T, positions_T, plan, len(rows))

@@ -1,0 +1,72 @@
+"""What the embedded engine holds: requests on their way, and the rows of its cache."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rocstar.engine.inference.base import Generation, StopReason
+
+
+@dataclass(slots=True, kw_only=True)
+class DecodeRequest:
+    """A `generate` call on its way: tokens so far, and the future that waits for them."""
+
+    row_id: str
+    ids: list[int]
+    max_new_tokens: int
+    stop_ids: frozenset[int]
+    temperature: float
+    seed: int
+    future: asyncio.Future[Generation]
+    granted: Callable[[], None] | None = None
+    """To be called on the event loop when it has a slot."""
+    new_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    spans: list[list[int]] = field(default_factory=list)
+    cached_tokens: int = 0
+
+    def admitted(self) -> None:
+        """It has a slot; from any thread."""
+        if self.granted is not None:
+            self.future.get_loop().call_soon_threadsafe(self.granted)
+
+    def add(self, token: int, logprob: float, version: int) -> StopReason | None:
+        at = len(self.new_ids)
+        self.new_ids.append(token)
+        self.logprobs.append(logprob)
+        if self.spans and self.spans[-1][2] == version:
+            self.spans[-1][1] = at + 1
+        else:
+            self.spans.append([at, at + 1, version])
+        if token in self.stop_ids:
+            return StopReason.stop
+        return StopReason.length if len(self.new_ids) >= self.max_new_tokens else None
+
+    def result(self, finish: StopReason) -> Generation:
+        return Generation(
+            ids=tuple(self.new_ids),
+            logprobs=tuple(self.logprobs),
+            version_spans=tuple((a, b, v) for a, b, v in self.spans),
+            finish=finish,
+            cached_tokens=self.cached_tokens,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Row:
+    """A slot's owner. `cached` of its `ids` are in the KV cache; `request` is set while it decodes.
+
+    `prefix`: its first prompt without the last token, which siblings can copy.
+    """
+
+    row_id: str
+    slot: int
+    ids: list[int]
+    prefix: tuple[int, ...]
+    cached: int = 0
+    request: DecodeRequest | None = None
+
+
+Done = list[tuple[DecodeRequest, StopReason]]

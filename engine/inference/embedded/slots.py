@@ -1,0 +1,113 @@
+"""Which trajectory owns which slot of the cache, and which of them decode.
+
+Invariant: slots [0, num_active) belong to the rows that have a request, without gaps; a row's KV is exactly
+that of its ids[:cached]. A slot is its trajectory's from the first request until `release`.
+"""
+
+from __future__ import annotations
+
+from rocstar.engine.inference.embedded.kv import Extra, SlotKv
+from rocstar.engine.inference.embedded.rows import DecodeRequest, Row
+
+
+class Slots:
+    def __init__(self, kv: SlotKv) -> None:
+        self._kv = kv
+        self._slots: list[Row | None] = [None] * kv.num_slots
+        self._donors: dict[tuple[int, ...], Row] = {}
+        """A row that holds a prompt's KV, by the prompt: siblings copy it, and inherit it when it leaves."""
+        self.rows: dict[str, Row] = {}
+        self.num_active = 0
+
+    @property
+    def has_free(self) -> bool:
+        return len(self.rows) < len(self._slots)
+
+    def active(self) -> list[Row]:
+        """The rows that decode, by slot."""
+        return [row for row in self._slots[: self.num_active] if row is not None]
+
+    def num_tokens(self) -> int:
+        """Tokens of all trajectories here. From any thread."""
+        return sum(len(row.ids) for row in list(self.rows.values()))
+
+    def start(self, request: DecodeRequest) -> bool:
+        """Let the request's row decode. False: no slot is free, or a sibling is computing its prompt now."""
+        row = self.rows.get(request.row_id)
+        if row is None:
+            row = self._new_row(request)
+            if row is None:
+                return False
+        elif row.ids[: row.cached] != request.ids[: row.cached]:
+            row.cached = 0
+        row.cached = min(row.cached, len(request.ids) - 1)
+        row.ids, row.request = request.ids, request
+        request.cached_tokens = row.cached
+        self._move(row, self.num_active)
+        self.num_active += 1
+        return True
+
+    def stop(self, row: Row) -> None:
+        """The row's request is over; its KV stays."""
+        row.request = None
+        self.num_active -= 1
+        self._move(row, self.num_active)
+
+    def release(self, row: Row) -> None:
+        """Forget a row that does not decode."""
+        self._slots[row.slot] = None
+        del self.rows[row.row_id]
+        if self._donors.get(row.prefix) is row:
+            del self._donors[row.prefix]
+            heirs = [other for other in self.rows.values() if other.prefix == row.prefix]
+            if heirs:
+                self._donors[row.prefix] = max(heirs, key=lambda other: other.cached)
+
+    def forget_kv(self) -> None:
+        """The weights changed: no key or value is valid."""
+        for row in self.rows.values():
+            row.cached = 0
+
+    def take_extras(self, budget: int) -> list[Extra]:
+        """The first `budget` uncached tokens of the decoding rows, their last ones apart."""
+        extras = []
+        for row in self._slots[: self.num_active]:
+            assert row is not None
+            missing = len(row.ids) - 1 - row.cached
+            if missing and budget:
+                end = row.cached + min(missing, budget)
+                extras.append(Extra(slot=row.slot, start=row.cached, end=end))
+                budget -= end - row.cached
+        return extras
+
+    def _new_row(self, request: DecodeRequest) -> Row | None:
+        if not self.has_free:
+            return None
+        prefix = tuple(request.ids[:-1])
+        donor = self._donors.get(prefix)
+        if donor is not None and tuple(donor.ids[: len(prefix)]) != prefix:
+            donor = None
+        if donor is not None and donor.cached < len(prefix) and donor.request is not None:
+            return None
+        slot = next(k for k in range(self.num_active, len(self._slots)) if self._slots[k] is None)
+        row = Row(row_id=request.row_id, slot=slot, ids=[], prefix=prefix)
+        if donor is not None and donor.cached >= len(prefix):
+            self._kv.copy(donor.slot, slot, len(prefix))
+            row.cached, row.ids = len(prefix), list(prefix)
+        else:
+            self._donors[prefix] = row
+        self._slots[slot] = self.rows[row.row_id] = row
+        return row
+
+    def _move(self, row: Row, slot: int) -> None:
+        """Exchange the row with whatever lies in `slot`."""
+        other, old = self._slots[slot], row.slot
+        if other is row:
+            return
+        if other is None:
+            self._kv.copy(old, slot, row.cached)
+        else:
+            self._kv.swap(old, slot, max(row.cached, other.cached))
+            other.slot = old
+        self._slots[slot], self._slots[old] = row, other
+        row.slot = slot

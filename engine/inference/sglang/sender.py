@@ -1,0 +1,250 @@
+"""New weights into running servers, without losing a token and without believing a 200.
+
+    pause(retract) ─> disk, or begin ─> buckets ─> end ─> checksums ─> continue
+                       ^ after a failed broadcast           │ not what the source gives: disk, once more
+                                                            └ still not: the server serves nothing
+
+This order with flush_cache is the only one of SGLang's that is exact: requests in flight go back to the
+queue, their KV is recomputed under the new weights, and every token's log-prob is that of the weights it is
+labelled with. The others (in_place, no flush, no pause) leave KV of the old weights behind, or wait for every
+request to end. There is no option to choose them.
+Requests in flight on a server that cannot be brought to the new weights come back aborted, with their tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+
+from rocstar.engine.inference.base import InferenceError
+from rocstar.engine.inference.sglang.broadcast import BroadcastGroup, buckets
+from rocstar.engine.inference.sglang.checksums import check_layout, differences, expected_checksums
+from rocstar.engine.inference.sglang.engine import SGLangEngine
+from rocstar.engine.inference.weights import DiskWeights, LiveWeights, WeightSource
+
+LOG = logging.getLogger(__name__)
+DRAIN_S = 10.0
+"""The time aborted requests have to come back with their tokens."""
+Failures = dict[SGLangEngine, InferenceError]
+
+
+class WeightSender:
+    """Sends to several servers as to one; a DiskWeights through its folder, LiveWeights by broadcast.
+
+    Args:
+        backend: None = never broadcast.
+        folder: a folder of ours that every server can read; LiveWeights are written there where a broadcast
+            is not to be had.
+        timeout_s: the time of one update call.
+
+    Invariant: after `send` each server either serves exactly `source` as `version`, or is broken.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[SGLangEngine],
+        *,
+        backend: str | None = None,
+        host: str = "127.0.0.1",
+        folder: Path | None = None,
+        bucket_bytes: int = 1 << 29,
+        timeout_s: float = 300.0,
+    ) -> None:
+        self.engines = list(engines)
+        self._backend, self._host, self._folder = backend, host, folder
+        self._bucket_bytes, self._timeout_s = bucket_bytes, timeout_s
+        self._group: BroadcastGroup | None = None
+
+    async def __aenter__(self) -> WeightSender:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._leave_group()
+
+    async def send(self, version: int, source: WeightSource) -> list[InferenceError | None]:
+        """One entry per server, in order: None where it serves `source` as `version` now.
+
+        ValueError before anything is sent: the version does not follow, or the tensors are not the model's.
+        """
+        for engine in self.engines:
+            if engine.layout is not None:
+                check_layout(engine.layout, await asyncio.to_thread(source.shapes))
+        for engine in self.engines:
+            engine.allow(version)
+        failures = await self._send(version, source, self.engines)
+        return [failures.get(engine) for engine in self.engines]
+
+    async def restore(self, version: int, source: WeightSource, engine: SGLangEngine) -> None:
+        """Bring a server that was started again to the weights that the others serve as `version`. One that a
+        publish has reached meanwhile has newer ones already."""
+        failure = (await self._send(version, source, [engine], restoring=True)).get(engine)
+        if failure is not None:
+            raise failure
+
+    async def _send(
+        self, version: int, source: WeightSource, engines: Sequence[SGLangEngine], *, restoring: bool = False
+    ) -> Failures:
+        expected = {e: await self._expected(e, source) for e in engines}
+        failures: Failures = {}
+        unsure = list(engines)
+        async with AsyncExitStack() as stack:
+            for engine in engines:
+                await stack.enter_async_context(engine.publishing)
+                if restoring and engine.broken is None:
+                    return failures
+                engine.paused = True
+            try:
+                await self._each(engines, failures, _pause)
+                await self._transfer(version, source, _without(engines, failures), expected, failures)
+                for engine in _without(engines, failures):
+                    engine.version, engine.broken = version, None
+                    unsure.remove(engine)
+                await self._each(list(unsure), dict(failures), self._let_go)
+                await self._each(_without(engines, failures), failures, _continue)
+            finally:
+                lost = InferenceError("publish_broken_off", f"of version {version}", retryable=True)
+                for engine in {*unsure, *failures}:
+                    engine.break_off(failures.get(engine, lost))
+                for engine in engines:
+                    engine.paused = False
+        return failures
+
+    async def _let_go(self, engine: SGLangEngine) -> None:
+        """The server's weights are unknown: its queue must not run. What waits there keeps its tokens."""
+        engine.broken = InferenceError("wrong_weights", "a publish failed", retryable=True)
+        await engine.api.abort_all()
+        await engine.drained(DRAIN_S)
+        await _continue(engine)
+
+    async def _transfer(
+        self,
+        version: int,
+        source: WeightSource,
+        engines: Sequence[SGLangEngine],
+        expected: dict[SGLangEngine, dict[str, str] | None],
+        failures: Failures,
+    ) -> None:
+        """Send by broadcast if there is one, then by disk to those where it failed; what failed twice is in
+        `failures`."""
+        left = list(engines)
+
+        async def verify(engine: SGLangEngine) -> None:
+            await _verify(engine, expected[engine], version)
+
+        if self._backend is not None and isinstance(source, LiveWeights) and left:
+            missed: Failures = {}
+            await self._broadcast(version, source, left, missed)
+            await self._each(_without(left, missed), missed, verify)
+            left = list(missed)
+            for engine, failure in missed.items():
+                LOG.warning("%s: %s; version %d goes there by disk", engine.api.url, failure, version)
+        if not left:
+            return
+        async with AsyncExitStack() as stack:
+            if isinstance(source, LiveWeights):
+                made = tempfile.TemporaryDirectory(prefix=f"v{version}-", dir=self._folder)
+                folder = Path(stack.enter_context(made))
+                disk = await asyncio.to_thread(source.save, folder)
+            elif isinstance(source, DiskWeights):
+                disk = source
+            else:
+                raise TypeError(f"cannot publish a {type(source).__name__}")
+            body = {
+                "model_path": str(disk.path),
+                "weight_version": str(version),
+                "flush_cache": True,
+                "abort_all_requests": False,
+            }
+
+            async def load(engine: SGLangEngine) -> None:
+                await engine.api.post("/update_weights_from_disk", body, timeout_s=self._timeout_s)
+                await verify(engine)
+
+            await self._each(left, failures, load)
+
+    async def _broadcast(
+        self, version: int, source: LiveWeights, engines: Sequence[SGLangEngine], missed: Failures
+    ) -> None:
+        """Into all of them, or, as a collective fails as a whole, into none that is sure."""
+        try:
+            group = await self._join_group(engines)
+            await _all(e.api.post("/begin_weight_update", {}, timeout_s=self._timeout_s) for e in engines)
+            try:
+                for bucket in buckets(source, self._bucket_bytes):
+                    await group.send(bucket, version=version)
+            finally:
+                await _all(e.api.post("/end_weight_update", {}, timeout_s=self._timeout_s) for e in engines)
+        except InferenceError as failure:
+            missed |= dict.fromkeys(engines, failure)
+            await self._leave_group()
+
+    async def _join_group(self, engines: Sequence[SGLangEngine]) -> BroadcastGroup:
+        if self._group is None or self._group.engines != list(engines):
+            await self._leave_group()
+            assert self._backend is not None
+            group = BroadcastGroup(engines, backend=self._backend, host=self._host, timeout_s=self._timeout_s)
+            self._group = await group.__aenter__()
+        return self._group
+
+    async def _leave_group(self) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            await group.__aexit__(None, None, None)
+
+    async def _each(
+        self,
+        engines: Iterable[SGLangEngine],
+        failures: Failures,
+        work: Callable[[SGLangEngine], Awaitable[None]],
+    ) -> None:
+        """`work` on every engine at once; those where it fails are in `failures`."""
+        chosen = list(engines)
+        outcomes = await asyncio.gather(*(work(engine) for engine in chosen), return_exceptions=True)
+        for engine, outcome in zip(chosen, outcomes, strict=True):
+            if isinstance(outcome, InferenceError):
+                failures[engine] = outcome
+            elif isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _expected(self, engine: SGLangEngine, source: WeightSource) -> dict[str, str] | None:
+        if engine.dtype is None:
+            return None
+        return await asyncio.to_thread(expected_checksums, source, list(engine.checksums), engine.dtype)
+
+
+async def _pause(engine: SGLangEngine) -> None:
+    await engine.api.post("/pause_generation", {"mode": "retract"})
+
+
+async def _continue(engine: SGLangEngine) -> None:
+    await engine.api.post("/continue_generation", {})
+
+
+async def _verify(engine: SGLangEngine, expected: dict[str, str] | None, version: int) -> None:
+    reported = await engine.read_checksums()
+    if expected is not None:
+        wrong = differences(expected, reported)
+        if wrong:
+            detail = f"{len(wrong)} of {len(reported)} tensors are not version {version}'s, {wrong[0]} first"
+            raise InferenceError("wrong_weights", detail, retryable=True)
+    elif reported == engine.checksums:
+        raise InferenceError("wrong_weights", f"version {version} changed no tensor", retryable=True)
+    engine.checksums = reported
+
+
+async def _all(calls: Iterable[Awaitable[object]]) -> None:
+    """Every call to its end, then the first failure."""
+    for outcome in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+def _without(engines: Iterable[SGLangEngine], failures: Failures) -> list[SGLangEngine]:
+    return [engine for engine in engines if engine not in failures]

@@ -1,0 +1,97 @@
+"""Weights on their way to an engine: where they lie, or that they are here. No engine asks for more.
+
+learner ─> WeightSource ─> Inference.publish(version, source)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class WeightSource(Protocol):
+    """Named tensors in the names and shapes of the Hugging Face model."""
+
+    def shapes(self) -> dict[str, tuple[int, ...]]: ...
+
+    def tensor(self, name: str) -> Tensor: ...
+
+
+class DiskWeights:
+    """The safetensors files of a folder that the server can read too, as they are at the first look."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path).absolute()
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._files: dict[str, Path] = {}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        if not self._shapes:
+            for file in sorted(self.path.glob("*.safetensors")):
+                with _open(file) as tensors:
+                    for name in list(tensors.keys()):
+                        self._shapes[name] = tuple(tensors.get_slice(name).get_shape())
+                        self._files[name] = file
+        if not self._shapes:
+            raise ValueError(f"{self.path} holds no safetensors; name a folder that save_pretrained wrote")
+        return self._shapes
+
+    def tensor(self, name: str) -> Tensor:
+        self.shapes()
+        with _open(self._files[name]) as tensors:
+            return tensors.get_tensor(name)
+
+
+class LiveWeights:
+    """Tensors of this process, to be broadcast, in `dtype` if one is named ("bfloat16"). They must not change
+    while a publish is under way."""
+
+    def __init__(
+        self, tensors: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]], *, dtype: str | None = None
+    ) -> None:
+        self._tensors, self._dtype = dict(tensors), dtype
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+
+    def tensor(self, name: str) -> Tensor:
+        import torch
+
+        tensor = self._tensors[name].detach()
+        return tensor if self._dtype is None else tensor.to(getattr(torch, self._dtype))
+
+    def save(self, folder: Path) -> DiskWeights:
+        """The same tensors as a file: what is sent where a broadcast fails."""
+        from safetensors.torch import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {name: self.tensor(name).cpu().contiguous().clone() for name in self._tensors}
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        return DiskWeights(folder)
+
+
+def _open(file: Path) -> _SafeOpen:
+    from safetensors import safe_open
+
+    opened: Any = safe_open(file, framework="pt")
+    return cast("_SafeOpen", opened)
+
+
+class _SafeOpen(Protocol):
+    """What of safetensors' handle is used here."""
+
+    def __enter__(self) -> _SafeOpen: ...
+    def __exit__(self, *error: object) -> None: ...
+    def keys(self) -> list[str]: ...
+    def get_tensor(self, name: str) -> Tensor: ...
+    def get_slice(self, name: str) -> _Slice: ...
+
+
+class _Slice(Protocol):
+    def get_shape(self) -> list[int]: ...

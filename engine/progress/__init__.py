@@ -1,0 +1,1 @@
+"""How far long work is, and where it is shown."""

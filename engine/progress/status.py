@@ -1,0 +1,149 @@
+"""Where progress is shown: live on a terminal, elsewhere a plain line now and then.
+
+    ProgressBoard, WaitBoard ──looked at by──┬─ rich's thread, twice a second, on a terminal
+                                             └─ one thread every LOOK_S ──line when due──> stderr, log
+
+Who waits: nobody who works. Both threads only look; what they look at is changed elsewhere meanwhile, so
+they take copies and no lock that the work would have to take.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Protocol, Self, TextIO
+
+from rich.console import Console as RichConsole
+from rich.console import RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from rocstar.engine.progress.progress import ProgressBoard, next_told_s
+from rocstar.engine.progress.text import LONG_WAITS, slowest_line, wait_line, work_line
+from rocstar.engine.waits import WaitBoard
+
+REFRESHES_PER_S = 2.0
+LOOK_S = 5.0
+"""Between two looks for something to tell; a line comes at most so much later than it is due."""
+
+
+class Log(Protocol):
+    """Where everything goes that is said."""
+
+    def write(self, text: str) -> None: ...
+
+
+class StatusLine:
+    """Shows the work of the block it is entered for.
+
+    On a terminal all work under way is drawn live and goes when it ends. Elsewhere, and in the log, work is
+    told when it is a minute old, five minutes, and then every fifteen: what is short leaves no line.
+    """
+
+    keeps_display = False
+    """Whether what was drawn last stays on the terminal."""
+
+    def __init__(
+        self,
+        *,
+        file: TextIO | None = None,
+        log: Log | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`file` defaults to stderr."""
+        self.progress = ProgressBoard(clock)
+        self.waits = WaitBoard(clock)
+        """Who waits for whom in this block, unless a part of it has a board of its own."""
+        self._clock, self._log = clock, log
+        self._rich = RichConsole(file=file or sys.stderr, highlight=False)
+        self._live: Live | None = None
+        self._told_s: dict[object, float] = {}
+        self._telling = threading.Lock()
+        self._left = threading.Event()
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.progress.installed())
+            stack.enter_context(self.waits.installed())
+            if self._rich.is_terminal:
+                live = Live(
+                    get_renderable=self.drawn,
+                    console=self._rich,
+                    refresh_per_second=REFRESHES_PER_S,
+                    transient=not self.keeps_display,
+                )
+                stack.callback(self._stop, live)
+                live.start()
+                self._live = live
+            teller = threading.Thread(target=self._look, name="progress", daemon=True)
+            teller.start()
+            stack.callback(teller.join)
+            stack.callback(self._left.set)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _stop(self, live: Live) -> None:
+        live.stop()
+        self._live = None
+
+    def note(self, text: str) -> None:
+        """Say one line that stays."""
+        if self._log is not None:
+            self._log.write(text)
+        self._print(text)
+
+    def _print(self, text: str) -> None:
+        self._rich.print(Text(text), soft_wrap=True)
+
+    def plain(self, text: str) -> None:
+        """Say a line that a live display shows anyway: it is for logs and pipes."""
+        if self._log is not None:
+            self._log.write(text)
+        if self._live is None:
+            self._print(text)
+
+    def drawn(self) -> RenderableType:
+        """What the terminal shows now."""
+        return self.progress_text()
+
+    def progress_text(self) -> Text:
+        """All work under way, one line each and one for its slowest trajectory."""
+        return Text("\n".join(line for _, _, lines in self._under_way() for line in lines))
+
+    def _under_way(self) -> Iterator[tuple[object, float, list[str]]]:
+        """What takes long: itself, its age, and its lines."""
+        now, waits = self._clock(), self.waits
+        for work in self.progress.works:
+            lines = [work_line(work, now)]
+            slowest = work.attempts.slowest() if work.attempts is not None else None
+            if slowest is not None:
+                lines.append("  " + slowest_line(slowest, waits, now))
+            yield work, now - work.since, lines
+        for wait in waits.entries:
+            if wait.kind in LONG_WAITS:
+                yield wait, waits.age_s(wait), [wait_line(wait, waits)]
+
+    def _look(self) -> None:
+        while not self._left.wait(LOOK_S):
+            self.tell_due()
+
+    def tell_due(self) -> None:
+        """Tell what is old enough, each age once; the plain form, however often it is called."""
+        with self._telling:
+            told: dict[object, float] = {}
+            for what, age_s, lines in self._under_way():
+                told[what] = self._told_s.get(what, 0.0)
+                if age_s >= next_told_s(told[what]):
+                    told[what] = age_s
+                    self.plain("; ".join(line.strip() for line in lines))
+            self._told_s = told

@@ -1,0 +1,1 @@
+"""Trajectories, groups and batches: the multi-turn loop and what runs it many times."""

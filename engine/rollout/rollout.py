@@ -1,0 +1,220 @@
+"""One trajectory from task to outcome: the only multi-turn loop.
+
+    prompt -> [policy turn -> tool calls -> sandbox -> tool suffix] ... -> final turn -> judge
+              [policy turn -> counterpart -> its results, or the user's next message] ...
+
+Who waits: the trajectory waits for its own turn, its own tools and its own judge; nobody waits for it but
+its group. Token ids are appended and never re-made from text. Our failures (InferenceError, SandboxError,
+ToolFailure, a clock that ran out) end in Failed, which has no reward. What its tools hold is let go when the
+last turn ends, before the judge, and in whatever way it ends. Its clock runs from its first grant (clock.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from rocstar.engine.chat.chat import ChatFormat
+from rocstar.engine.chat.toolcalls import parse_tool_calls
+from rocstar.engine.inference.base import Generation, Inference, InferenceError, Sampling, StopReason
+from rocstar.engine.inference.written import Written
+from rocstar.engine.progress.progress import turn_ended
+from rocstar.engine.rollout.clock import TrajectoryClock
+from rocstar.engine.seeds import stream_of
+from rocstar.engine.tools.box import ToolBox, Tools
+from rocstar.engine.tools.results import cut_middle
+from rocstar.engine.tools.tool import ToolFailure
+from rocstar.engine.types import (
+    Attempt,
+    Failed,
+    FinishReason,
+    Origin,
+    Outcome,
+    Segment,
+    Task,
+    ToolResult,
+    Trajectory,
+    TrajectoryKey,
+    Turn,
+    VersionSpan,
+)
+from rocstar.sandbox.types import SandboxError
+
+
+class Judge(Protocol):
+    """Scores an attempt: a reward, or Failed where none could be told. `deadline` is a `loop.time()`."""
+
+    async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome: ...
+
+
+class Counterpart(Protocol):
+    """Answers the policy in the place of the agent's tools, where a task brings its own other side."""
+
+    async def answer(
+        self, task: Task, turns: Sequence[Turn], *, deadline: float | None
+    ) -> tuple[ToolResult, ...] | str | None:
+        """What follows the last of `turns`, which the policy ended itself: results of its calls, one for
+        each; what the user says next; or None where the attempt is over.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutLimits:
+    """max_response_tokens counts every token behind the prompt, tool results included; timeout_s counts from
+    the first grant on."""
+
+    max_response_tokens: int
+    max_turns: int
+    max_tool_tokens: int
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """Everything a trajectory needs: the policy, how it talks, its tools, its judge, its limits."""
+
+    inference: Inference
+    chat: ChatFormat
+    tools: ToolBox
+    judge: Judge
+    limits: RolloutLimits
+    sampling: Sampling
+    counterpart: Counterpart | None = None
+    """Answers in the place of `tools`, where a task brings its own other side."""
+    functions: Callable[[Task], Sequence[Mapping[str, Any]]] | None = None
+    """What a task's prompt shows in place of the tools; a turn that calls them is then the answer."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Draft(Written):
+    """A trajectory being written. Appending is the only operation."""
+
+    segments: list[Segment] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+
+    def append(self, ids: list[int], origin: Origin) -> None:
+        start = len(self.ids)
+        self.add(ids, [None] * len(ids))
+        self.segments.append(Segment(start=start, end=len(self.ids), origin=origin))
+
+    def append_generation(self, generation: Generation) -> None:
+        start = len(self.ids)
+        self.add_generation(generation)
+        self.segments.append(Segment(start=start, end=len(self.ids), origin=Origin.policy))
+
+
+async def run_trajectory(
+    agent: Agent, task: Task, key: TrajectoryKey, *, granted: Callable[[], None] = lambda: None
+) -> Trajectory:
+    """Roll out one attempt. Never raises for a failure of inference, sandbox or judge: that is data.
+
+    granted: called once, when its clock starts, or when it ends without.
+    """
+    with TrajectoryClock(agent.limits.timeout_s, granted) as clock:
+        return await _attempt(agent, task, key, clock)
+
+
+async def _attempt(agent: Agent, task: Task, key: TrajectoryKey, clock: TrajectoryClock) -> Trajectory:
+    draft = _Draft()
+    request_id = str(key)
+    finish = FinishReason.aborted
+    agent.inference.on_grant(request_id, clock.start)
+    try:
+        async with agent.tools.open(seed=stream_of(key, purpose="tools")) as tools:
+            finish = await _converse(agent, tools, task, key, draft, clock)
+        attempt = Attempt(
+            task=task, turns=tuple(draft.turns), is_truncated=finish is not FinishReason.answered
+        )
+        async with clock.waiting(request_id, "the judge", kind="judge"):
+            outcome = await agent.judge.score(attempt, deadline=clock.latest)
+    except (InferenceError, SandboxError, ToolFailure) as error:
+        outcome = Failed(kind=error.kind, retryable=error.retryable, detail=str(error))
+    except TimeoutError:
+        outcome = Failed(
+            kind="deadline", retryable=True, detail=f"not done within {agent.limits.timeout_s} s of its grant"
+        )
+    finally:
+        agent.inference.release(request_id)
+    return Trajectory(
+        key=key,
+        task=task,
+        ids=tuple(draft.ids),
+        logprobs=tuple(draft.logprobs),
+        segments=tuple(draft.segments),
+        version_spans=tuple(VersionSpan(start=a, end=b, version=v) for a, b, v in draft.spans),
+        turns=tuple(draft.turns),
+        finish_reason=finish,
+        outcome=outcome,
+    )
+
+
+async def _converse(
+    agent: Agent, tools: Tools, task: Task, key: TrajectoryKey, draft: _Draft, clock: TrajectoryClock
+) -> FinishReason:
+    """Turn by turn until the policy answers or a limit ends it; returns why it ended."""
+    functions = None if agent.functions is None else agent.functions(task)
+    draft.append(agent.chat.prompt_ids(task.question, task.context, functions), Origin.prompt)
+    end = len(draft.ids) + agent.limits.max_response_tokens
+    token_stream, who = stream_of(key), str(key)
+    while True:
+        start = len(draft.ids)
+        async with clock.waiting(who, "the policy", kind="generate"):
+            generation = await agent.inference.generate(
+                draft.ids,
+                max_new_tokens=end - start,
+                stop_ids=agent.chat.stop_ids,
+                sampling=agent.sampling,
+                seed=token_stream,
+                request_id=who,
+                deadline=clock.latest,
+            )
+        clock.start()  # at the latest, whatever the engine told
+        draft.append_generation(generation)
+        turn_ended(who, len(generation.ids))
+        text = agent.chat.turn_text(generation.ids)
+        stopped = generation.finish is StopReason.stop
+        calls = parse_tool_calls(text) if stopped else ()
+        turn = Turn(start=start, end=len(draft.ids), text=text, stopped=stopped, calls=calls)
+        draft.turns.append(turn)
+        if generation.finish is StopReason.aborted:
+            raise InferenceError("aborted", f"turn {len(draft.turns)} was aborted", retryable=True)
+        if not stopped:
+            return FinishReason.max_tokens
+        if agent.counterpart is None and (not calls or functions is not None):
+            return FinishReason.answered
+        at_end = len(draft.turns) >= agent.limits.max_turns
+        if agent.counterpart is None and at_end:
+            return FinishReason.max_turns
+        async with clock.waiting(who, "its tools", kind="tool"):
+            said = await _reply(agent, tools, task, draft.turns, clock.latest)
+        if said is None:
+            return FinishReason.answered
+        if at_end and isinstance(said, tuple):
+            return FinishReason.max_turns
+        if isinstance(said, tuple):
+            draft.turns[-1] = replace(turn, results=said)
+        suffix = _suffix(agent, said)
+        # The last segment is never a tool's: with no room left for a turn the suffix is not appended.
+        if len(draft.ids) + len(suffix) >= end:
+            return FinishReason.tool_budget
+        draft.append(suffix, Origin.prompt if isinstance(said, str) else Origin.tool)
+
+
+async def _reply(
+    agent: Agent, tools: Tools, task: Task, turns: Sequence[Turn], deadline: float | None
+) -> tuple[ToolResult, ...] | str | None:
+    """What follows the last turn, as `Counterpart.answer` says."""
+    if agent.counterpart is not None:
+        return await agent.counterpart.answer(task, turns, deadline=deadline)
+    return await tools.execute(turns[-1].calls, turn=len(turns), deadline=deadline)
+
+
+def _suffix(agent: Agent, said: tuple[ToolResult, ...] | str) -> list[int]:
+    """Ids between two turns of the policy: the user's next message, or results cut to their limit."""
+    if isinstance(said, str):
+        return agent.chat.user_suffix_ids(said)
+    limit = agent.limits.max_tool_tokens
+    texts = [cut_middle(result.text, agent.chat.tokenizer, limit) for result in said]
+    return agent.chat.tool_suffix_ids(texts)

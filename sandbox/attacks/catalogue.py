@@ -1,0 +1,194 @@
+"""The attack programs as data: what each file in programs/ tries, and what must come of it.
+
+A file is one attack. It has one part or several, which lines of the form `# %% kind` separate; a part begins
+with a block of comments, `# field: value`, and the rest is the program. Kinds of parts:
+
+    call        a program of its own, after the one before (the first part is one, unless `mode: session`)
+    meanwhile   a program that runs at the same time as the one before
+    cell        a cell of the file's session        other   the first cell of another session
+    branch      a cell of a branch of the session   pause   nothing for `seconds`
+
+Fields of a file: group, tries, breach (how success shows: the program prints `BREACH: ...`), held-by
+(layers), needs (facts of the machine), compare (`differ` or `same`: what the last two parts print),
+breaches-without (layers, joined by +, whose absence lets the attack through, where that does no harm; after
+`when`, facts that this takes), loosened (limits that let it through).
+
+Fields of a part: expect (statuses; `lost` for a session that is gone,
+`refused` for a branch that was not made), output (a regular expression that
+standard output, error and value must show), forbid (one that they must not), limits, flavour, seed,
+stdin (`facts`: what the host knows, as JSON), value (`none`), truncated (`no`), may-raise (an exception of a
+name that would otherwise mean that nothing was tried).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+FOLDER = Path(__file__).parent / "programs"
+
+GROUPS: Final = (
+    *("processes", "memory", "cpu", "output", "files", "network", "ipc", "others", "syscalls", "secrets"),
+    *("persistence", "sessions", "benign"),
+)
+KINDS: Final = ("call", "meanwhile", "cell", "branch", "other", "pause")
+FILE_FIELDS: Final = frozenset(
+    ("group", "mode", "breach", "held-by", "needs", "compare", "breaches-without", "loosened")
+)
+PART_FIELDS: Final = frozenset(
+    (
+        *("tries", "expect", "output", "forbid", "limits", "flavour", "seed", "stdin", "value", "truncated"),
+        *("may-raise", "seconds"),
+    )
+)
+STATUSES: Final = frozenset(
+    ("ok", "error", "signaled", "timeout", "memory_limit", "output_limit", "denied", "lost", "refused")
+)
+
+_FIELD = re.compile(r"# ([a-z-]+): (.*)")
+_SEPARATOR = re.compile(r"^# %% (\w+)\n", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One way to let the attack through: layers left out, or limits loosened. needs: facts that it takes."""
+
+    without: frozenset[str] = frozenset()
+    limits: Mapping[str, float]
+    needs: frozenset[str]
+
+    @property
+    def label(self) -> str:
+        loosened = [f"{name}={value}" for name, value in self.limits.items()]
+        return "+".join(sorted(self.without) or loosened)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    kind: str
+    code: str
+    expect: frozenset[str]
+    output: re.Pattern[str]
+    forbid: re.Pattern[str] | None
+    limits: Mapping[str, float]
+    flavour: str
+    seed: int | None
+    wants_facts: bool
+    no_value: bool
+    no_truncation: bool
+    may_raise: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    name: str
+    group: str
+    tries: str
+    breach: str
+    held_by: str
+    needs: frozenset[str]
+    compare: str
+    variants: tuple[Variant, ...]
+    parts: tuple[Part, ...]
+
+    @property
+    def is_session(self) -> bool:
+        return self.parts[0].kind == "cell"
+
+
+def load_programs(folder: Path = FOLDER) -> list[Program]:
+    """All programs, by group and name. Raises ValueError that names the file and the field."""
+    programs = [parse(path.stem, path.read_text("utf-8")) for path in sorted(folder.glob("*.py"))]
+    return sorted(programs, key=lambda program: (GROUPS.index(program.group), program.name))
+
+
+def parse(name: str, text: str) -> Program:
+    """Raises ValueError."""
+    pieces = _SEPARATOR.split(text)
+    fields, code = split_header(pieces[0])
+    first = "cell" if fields.get("mode") == "session" else "call"
+    try:
+        own = {field: fields.pop(field) for field in FILE_FIELDS & fields.keys()}
+        parts = [make_part(first, fields, code)]
+        for kind, piece in zip(pieces[1::2], pieces[2::2], strict=True):
+            parts.append(make_part(kind, *split_header(piece)))
+        group = own["group"]
+        if group not in GROUPS:
+            raise ValueError(f"group {group!r} is none of {', '.join(GROUPS)}")
+        return Program(
+            name=name,
+            group=group,
+            tries=fields["tries"],
+            breach="" if group == "benign" else own["breach"],
+            held_by="" if group == "benign" else own["held-by"],
+            needs=words(own.get("needs", "")),
+            compare=own.get("compare", ""),
+            variants=tuple(make_variants(own)),
+            parts=tuple(parts),
+        )
+    except KeyError as missing:
+        raise ValueError(f"{name}: the field {missing} is missing") from None
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def split_header(text: str) -> tuple[dict[str, str], str]:
+    fields: dict[str, str] = {}
+    lines = text.splitlines(keepends=True)
+    while lines and (match := _FIELD.fullmatch(lines[0].rstrip("\n"))):
+        fields[match[1]] = match[2].strip()
+        lines.pop(0)
+    fields.pop("mypy", None)
+    return fields, "".join(lines)
+
+
+def make_part(kind: str, fields: Mapping[str, str], code: str) -> Part:
+    if kind not in KINDS:
+        raise ValueError(f"a part of kind {kind!r}; there are {', '.join(KINDS)}")
+    if unknown := fields.keys() - PART_FIELDS:
+        raise ValueError(f"unknown field {min(unknown)!r}")
+    is_pause = kind == "pause"
+    expect = frozenset(("ok",)) if is_pause else words(fields["expect"])
+    if not expect or expect - STATUSES:
+        raise ValueError(f"expect {sorted(expect)}: only {', '.join(sorted(STATUSES))}")
+    return Part(
+        kind=kind,
+        code=code,
+        expect=expect,
+        output=re.compile(r"\A" if is_pause else fields["output"], re.MULTILINE),
+        forbid=re.compile(fields["forbid"]) if "forbid" in fields else None,
+        limits=read_limits(fields.get("limits", "")),
+        flavour=fields.get("flavour", "stdlib"),
+        seed=int(fields["seed"]) if "seed" in fields else None,
+        wants_facts=fields.get("stdin") == "facts",
+        no_value=fields.get("value") == "none",
+        no_truncation=fields.get("truncated") == "no",
+        may_raise=fields.get("may-raise", ""),
+        seconds=float(fields["seconds"]) if is_pause else 0.0,
+    )
+
+
+def make_variants(fields: Mapping[str, str]) -> list[Variant]:
+    variants = []
+    if text := fields.get("breaches-without"):
+        layers, _, needs = text.partition(" when ")
+        variants.append(Variant(without=frozenset(layers.split("+")), limits={}, needs=words(needs)))
+    if text := fields.get("loosened"):
+        limits, _, needs = text.partition(" when ")
+        variants.append(Variant(limits=read_limits(limits), needs=words(needs)))
+    return variants
+
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+def read_limits(text: str) -> dict[str, float]:
+    """`wall_s=0.3 memory_bytes=1000` as a dict; whole numbers stay whole."""
+    limits: dict[str, float] = {}
+    for word in text.split():
+        name, _, number = word.partition("=")
+        limits[name] = int(number) if number.isdigit() else float(number)
+    return limits

@@ -1,0 +1,198 @@
+"""What surrounds the attacks: bait to steal, servers to reach, and the search for what they left behind.
+
+The process that uses this becomes the reaper of its descendants, so that nothing an attack starts can leave
+its sight by losing its parent.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rocstar.sandbox.proctree import descendants
+
+BAIT_VARIABLE = "ROCSTAR_BAIT"
+MARK = "rocstar-breach"
+"""Part of the name of everything that an attack would leave outside its process."""
+
+PUBLIC_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/")
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Host:
+    """Bait, listeners and the state before the attacks. Use it as a context manager, around the pool's life;
+    `settle_baseline` once the pool is warm."""
+
+    def __init__(self) -> None:
+        self._bait_text = f"swordfish {os.urandom(8).hex()}"
+        self.folder = Path(tempfile.mkdtemp(prefix="rocstar-bait-"))
+        self._listeners = selectors.DefaultSelector()
+        self._baseline: dict[int, int] = {}
+        self._ipc = sysv_objects()
+        self.scratch_root: Path | None = None
+
+    def __enter__(self) -> Self:
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.lay_bait()
+        self._tcp = self._listen(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0))
+        self._udp = self._listen(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0))
+        self._name = f"{MARK}-{os.getpid()}"
+        self._listen(socket.AF_UNIX, socket.SOCK_STREAM, "\0" + self._name)
+        for kind, name in ((socket.SOCK_STREAM, "stream"), (socket.SOCK_DGRAM, "datagram")):
+            self._listen(socket.AF_UNIX, kind, str(self.folder / name))
+            (self.folder / name).chmod(0o777)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for key in list(self._listeners.get_map().values()):
+            assert isinstance(key.fileobj, socket.socket)
+            key.fileobj.close()
+        self._listeners.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _listen(self, family: int, kind: int, address: tuple[str, int] | str) -> socket.socket:
+        server = socket.socket(family, kind)
+        server.setblocking(False)
+        server.bind(address)
+        if kind == socket.SOCK_STREAM:
+            server.listen()
+        self._listeners.register(server, selectors.EVENT_READ)
+        return server
+
+    def lay_bait(self) -> None:
+        """Files that every user may read: nothing but the sandbox keeps them from a program."""
+        self.folder.chmod(0o755)
+        home = self.folder / "home" / ".ssh"
+        home.mkdir(parents=True, exist_ok=True)
+        for path in (self.folder / "secret", self.folder / "spare", home / "id_rsa", home.parent / ".netrc"):
+            path.write_text(self._bait_text)
+            path.chmod(0o644)
+
+    def facts(self) -> str:
+        """What a program is told on its standard input, as JSON."""
+        facts = {
+            "pids": [os.getpid(), os.getppid(), *descendants(os.getpid())],
+            "bait_file": str(self.folder / "secret"),
+            "bait_spare": str(self.folder / "spare"),
+            "bait_folder": str(self.folder),
+            "home": str(self.folder / "home"),
+            "tcp_port": self._tcp.getsockname()[1],
+            "udp_port": self._udp.getsockname()[1],
+            "unix_path": str(self.folder / "stream"),
+            "unix_datagram_path": str(self.folder / "datagram"),
+            "unix_name": self._name,
+        }
+        return json.dumps(facts)
+
+    def settle_baseline(self) -> None:
+        """Remembers the processes and descriptors of the warm pool."""
+        self._baseline = census()
+
+    def find_scratch(self, working_directory: str) -> None:
+        """`working_directory`: of one child; its siblings lie next to it."""
+        above = Path(working_directory).parent
+        if working_directory != "/" and above != Path("/") and above.is_dir():
+            self.scratch_root = above
+
+    def leftovers(self) -> list[str]:
+        """What is different from the baseline right now, in words; it may still be on its way out."""
+        return [*self._left_processes(), *self._left_files(), *self._left_ipc()]
+
+    def _left_processes(self) -> Iterator[str]:
+        now = census()
+        for pid in now.keys() - self._baseline.keys():
+            yield f"process {pid} is left: {command_of(pid)}"
+        for pid in self._baseline.keys() - now.keys():
+            yield f"process {pid} of the pool is gone"
+        for pid in now.keys() & self._baseline.keys():
+            if now[pid] > self._baseline[pid]:
+                yield f"process {pid} has {now[pid]} descriptors in place of {self._baseline[pid]}"
+
+    def _left_files(self) -> Iterator[str]:
+        for folder in (*PUBLIC_FOLDERS, os.getcwd(), str(self.folder)):
+            with contextlib.suppress(OSError):
+                for name in os.listdir(folder):
+                    if MARK in name:
+                        yield f"{folder}/{name} is left"
+        for name in ("secret", "home/.ssh/id_rsa"):
+            path = self.folder / name
+            if not path.is_file() or path.read_text() != self._bait_text:
+                yield f"the caller's file {name} was changed"
+        if self.scratch_root is not None:
+            with contextlib.suppress(OSError):
+                for entry in os.scandir(self.scratch_root):
+                    if entry.is_dir(follow_symlinks=False):
+                        with contextlib.suppress(PermissionError):
+                            if inside := os.listdir(entry):
+                                yield f"{entry.path} holds {inside[:5]}"
+
+    def _left_ipc(self) -> Iterator[str]:
+        for made in sysv_objects() - self._ipc:
+            yield f"a System V object is left: {made}"
+
+    def visitors(self) -> list[str]:
+        """Connections and datagrams that arrived since the last call: each is a breach."""
+        seen = []
+        for key, _ in self._listeners.select(0):
+            server = key.fileobj
+            assert isinstance(server, socket.socket)
+            with contextlib.suppress(OSError):
+                if server.type == socket.SOCK_STREAM:
+                    server.accept()[0].close()
+                else:
+                    server.recv(1 << 16)
+                seen.append(f"a program reached {server.getsockname()!r}")
+        return seen
+
+
+def kill_descendants() -> list[str]:
+    """Ends every process below this one and says which there were."""
+    found = {pid: command_of(pid) for pid in descendants(os.getpid())}
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return [f"process {pid} was left: {command}" for pid, command in found.items()]
+
+
+def census() -> dict[int, int]:
+    """Open descriptors of every process of the tree below this one, and of this one."""
+    counts = {}
+    for pid in (os.getpid(), *descendants(os.getpid())):
+        with contextlib.suppress(OSError):
+            counts[pid] = len(os.listdir(f"/proc/{pid}/fd"))
+    return counts
+
+
+def command_of(pid: int) -> str:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read().replace(b"\0", b" ").decode("utf-8", "replace").strip()[:200]
+    return "gone"
+
+
+def sysv_objects() -> frozenset[str]:
+    """`shm KEY ID` and so on for every System V object of the machine."""
+    found = set()
+    for kind in ("shm", "sem", "msg"):
+        with contextlib.suppress(OSError), open(f"/proc/sysvipc/{kind}") as file:
+            found |= {f"{kind} {' '.join(line.split()[:2])}" for line in file.readlines()[1:]}
+    return frozenset(found)
+
+
+def allows_user_namespace() -> bool:
+    """Whether this user may make a user namespace: tried in a child, which then ends."""
+    clone_newuser = 0x10000000
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if ctypes.CDLL(None).unshare(clone_newuser) == 0 else 1)
+    return os.waitpid(pid, 0)[1] == 0

@@ -1,0 +1,1 @@
+"""What runs inside the confined processes, and what they have imported before."""

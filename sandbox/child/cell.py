@@ -1,0 +1,277 @@
+"""What a confined child does: run one program the way an IPython cell is run, and say how it ended.
+
+Everything here happens after the fork. Standard output and error are the interpreter's own streams, opened by
+the zygote and never written to by it; the value of a trailing expression leaves through its own pipe.
+"""
+
+import _random
+import ast
+import atexit
+import builtins
+import io
+import linecache
+import os
+import random
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Callable
+from typing import IO, Any
+
+from rocstar.sandbox import files
+
+CELL = "<cell>"
+VALUE_FD = 3
+MEMORY_EXIT = 86
+"""Exit code for an uncaught MemoryError. A program that forges it is still counted as failed."""
+
+MAIN = types.ModuleType("__main__")
+MAIN.__dict__["__builtins__"] = builtins
+
+
+def open_streams() -> None:
+    """Opens standard output and error anew, on pipes as every child will have them: a stream keeps what its
+    first file could do (seek, say). Called once, in the zygote. Buffered by line, unlike the usual ones:
+    what a program printed before it was killed is what tells why."""
+    read_end, pipe = os.pipe()
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        own = os.dup(fd)
+        os.dup2(pipe, fd)
+        raw = io.FileIO(fd, "wb", closefd=False)
+        raw.name = f"<{name}>"
+        errors = "strict" if name == "stdout" else "backslashreplace"
+        stream = io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", errors, line_buffering=True)
+        stream.mode = "w"  # type: ignore[misc]
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+        os.dup2(own, fd)
+        os.close(own)
+    os.close(read_end)
+    os.close(pipe)
+
+
+def run_cell(code: bytes, seed: int) -> int:
+    """Runs a program from its UTF-8 source and returns the exit code for this process."""
+    if code[:1] == files.MARK:
+        try:
+            code = files.unpack_here(code)
+        except OSError as error:
+            return finish(not_written(error))
+    if names_random(code):
+        reseed(seed)
+    return finish(run_source(code))
+
+
+def not_written(error: OSError) -> int:
+    """The program's files have no room, so it does not start."""
+    standard_error().write(f"the files of this call cannot be written: {error.strerror}\n")
+    return 1
+
+
+def names_random(code: bytes) -> bool:
+    """Whoever uses the shared generators has to name one of these. A program that hides the name finds the
+    zygote's own state, which is fixed: seeding the generators changes eighty pages, a quarter of what a small
+    program costs; a loop over the words would change nine."""
+    return (
+        b"rand" in code
+        or b"shuffle" in code
+        or b"scipy" in code
+        or b"statistics" in code
+        or b"networkx" in code
+        or b"rvs" in code
+        or b"uuid" in code
+        or b"secrets" in code
+        or b"64" in code
+    )
+
+
+def reseed(seed: int) -> None:
+    """Gives this child its own random state: forked siblings share what the zygote had. The state is that of
+    `random.seed(seed)`; the C method underneath touches fewer pages."""
+    generator: Any = random._inst
+    _random.Random.seed(generator, seed)
+    generator.gauss_next = None
+    if numpy_random := sys.modules.get("numpy.random"):
+        numpy_random.seed(seed & 0xFFFFFFFF)
+    if sympy_random := sys.modules.get("sympy.core.random"):
+        _random.Random.seed(sympy_random.rng, seed)
+
+
+def run_session_cell(code: bytes, seed: int | None) -> tuple[int, bytes, bool]:
+    """Runs one cell of a session: its exit code, the repr of its value, and whether the process ends with it.
+
+    The state of the first cell's random modules is `seed`'s; later cells go on from where they are."""
+    global _cells
+    _cells += 1
+    if _cells == 1:
+        reseed(int.from_bytes(os.urandom(8), "little") if seed is None else seed)
+    values: list[str] = []
+    try:
+        if code[:1] == files.MARK:
+            code = files.unpack_here(code)
+    except OSError as error:
+        exit_code = not_written(error)
+        flush()
+        return exit_code, b"", False
+    try:
+        exit_code = run_source(code, f"<cell {_cells}>", values.append)
+    except SystemExit as stop:
+        return finish(exit_code_of(stop)), b"", True
+    flush()
+    return exit_code, "".join(values).encode("utf-8", "replace"), False
+
+
+_cells = 0
+
+
+def run_source(code: bytes, name: str = CELL, take_value: "Callable[[str], object] | None" = None) -> int:
+    """The exit code, with its traceback written to standard error if it has one. A session's SystemExit, one
+    with `take_value`, is raised."""
+    try:
+        source = code.decode("utf-8", "surrogatepass")
+        linecache.cache[name] = (len(source), None, _Lines(source), name)  # type: ignore[assignment]
+        value = evaluate(source, MAIN.__dict__, name)
+        if value is not None:
+            (take_value or write_value)(repr(value))
+    except SystemExit as stop:
+        if take_value is not None:
+            raise
+        return exit_code_of(stop)
+    except BaseException as error:  # whatever a program raises is its result
+        report(error)
+        return MEMORY_EXIT if isinstance(error, MemoryError) else 1
+    return 0
+
+
+class _Lines:
+    """A cell's lines as linecache keeps them, split when a traceback first asks for one."""
+
+    __slots__ = ("_lines", "_source")
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._lines: list[str] | None = None
+
+    def _split(self) -> list[str]:
+        if self._lines is None:
+            self._lines = self._source.splitlines(keepends=True)
+        return self._lines
+
+    def __len__(self) -> int:
+        return len(self._split())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._split()[index]
+
+
+def evaluate(source: str, namespace: dict[str, Any], name: str = CELL) -> object:
+    """Runs the statements; the value of a trailing expression, None when there is none or a ';' hides it.
+
+    A last line that is a call of its own is compiled as text, for a syntax tree made of Python objects costs
+    a tenth of a millisecond in pages alone. Whatever else it may be makes one of the compilations fail."""
+    end = len(source.rstrip())
+    cut = source.rfind("\n", 0, end) + 1
+    last = source[cut:end]
+    body = tail = None
+    if last[:1].isidentifier() and last[-1] == ")" and ";" not in last:
+        try:  # a context manager would cost twenty pages
+            body = compile(source[:cut], name, "exec", dont_inherit=True) if cut else None
+            padded = "\n" * source.count("\n", 0, cut) + last
+            tail = compile(padded, name, "eval", dont_inherit=True)
+        except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
+            pass
+    if tail is None:
+        return evaluate_tree(source, namespace, name)
+    if body is not None:
+        exec(body, namespace)
+    value: object = eval(tail, namespace)
+    return value
+
+
+def evaluate_tree(source: str, namespace: dict[str, Any], name: str) -> object:
+    tree = ast.parse(source, name)
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr):
+        tree.body.pop()
+    if tree.body:
+        exec(compile(tree, name, "exec", dont_inherit=True), namespace)
+    if not isinstance(last, ast.Expr):
+        return None
+    value: object = eval(compile(ast.Expression(last.value), name, "eval", dont_inherit=True), namespace)
+    return None if is_hidden(source, last) else value
+
+
+def is_hidden(source: str, last: ast.Expr) -> bool:
+    """True when a semicolon follows the last expression."""
+    if ";" not in source or last.end_lineno is None:
+        return False
+    line = source.splitlines()[last.end_lineno - 1].encode()
+    return line[last.end_col_offset :].lstrip().startswith(b";")
+
+
+def write_value(text: str) -> None:
+    left = memoryview(text.encode("utf-8", "replace"))
+    while left:
+        left = left[os.write(VALUE_FD, left) :]
+
+
+def exit_code_of(stop: SystemExit) -> int:
+    """The exit code as the interpreter has it: None is 0, a number is itself modulo 256, else a message."""
+    if stop.code is None:
+        return 0
+    if isinstance(stop.code, int):
+        return stop.code & 0xFF
+    standard_error().write(f"{stop.code}\n")
+    return 1
+
+
+def report(error: BaseException) -> None:
+    """Writes the traceback without the frames of libraries: their source is not the program's business."""
+    try:
+        summary = traceback.TracebackException.from_exception(error, lookup_lines=False, compact=True)
+        keep_cell_frames(summary, set())
+        text = "".join(summary.format())
+    except MemoryError:
+        traceback.clear_frames(error.__traceback__)
+        text = f"{type(error).__name__}\n"
+    standard_error().write(text)
+
+
+def standard_error() -> IO[str]:
+    """The stream of file descriptor 2, wherever the program sent sys.stderr."""
+    assert sys.__stderr__ is not None
+    return sys.__stderr__
+
+
+def keep_cell_frames(summary: traceback.TracebackException | None, seen: set[int]) -> None:
+    if summary is None or id(summary) in seen:
+        return
+    seen.add(id(summary))
+    frames = [frame for frame in summary.stack if frame.filename.startswith("<cell")]
+    if frames:
+        summary.stack[:] = frames
+    else:
+        del summary.stack[:]
+    keep_cell_frames(summary.__cause__, seen)
+    keep_cell_frames(summary.__context__, seen)
+    for member in getattr(summary, "exceptions", None) or ():
+        keep_cell_frames(member, seen)
+
+
+def finish(exit_code: int) -> int:
+    """What the interpreter does on its way out: joins threads, runs exit handlers, flushes."""
+    if len(threading._active) > 1:  # type: ignore[attr-defined]
+        threading._shutdown()  # type: ignore[attr-defined]
+    if atexit._ncallbacks():
+        atexit._run_exitfuncs()
+    flush()
+    return exit_code
+
+
+def flush() -> None:
+    for stream in (sys.stdout, sys.__stdout__, sys.stderr, sys.__stderr__):
+        try:
+            stream.flush()  # type: ignore[union-attr]
+        except (AttributeError, ValueError):  # replaced by something else, or closed
+            continue

@@ -1,0 +1,121 @@
+"""The C++ flavour: which compiler it uses, and what compilers and compiled programs may read and execute.
+
+A request's code is compiled in one confined process and run in another (csrc/sandbox/compile.cpp). The
+compiler sees system files only; the program sees the libraries that it is linked to.
+"""
+
+import glob
+import os
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+CPP: Final = "cpp"
+"""The flavour's name."""
+
+DEFAULT_COMMAND: Final = "g++ -O2 -std=c++17 -o {exe} {source}"
+
+DEFAULT_COMPILE_S: Final = 20.0
+
+PLACEHOLDERS: Final = {"source": "main.cpp", "exe": "program", "workdir": "."}
+"""What stands for them in a command. The files lie in the compiler's working directory."""
+
+_SYSTEM_TOOLS = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")
+_LIBRARIES = (
+    *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo"),
+    *("/etc/ld.so.cache", "/etc/localtime", "/dev/zero", "/dev/urandom", "/dev/random"),
+    *("/sys/devices/system/cpu", "/proc/cpuinfo", "/proc/meminfo"),
+)
+_LOADERS = ("/lib/ld-*.so*", "/lib64/ld-*.so*", "/lib/*/ld-*.so*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CppOptions:
+    """command: compiles `{source}` to `{exe}`; split into words as a shell does, and its first word found in
+    PATH. compile_s: wall clock of a compilation, and CPU time of each of its processes."""
+
+    command: str = DEFAULT_COMMAND
+    compile_s: float = DEFAULT_COMPILE_S
+
+    def __post_init__(self) -> None:
+        if not 0.1 <= self.compile_s <= 3600.0:
+            raise ValueError(f"compile_s is {self.compile_s}; it must lie in [0.1, 3600]")
+        try:
+            words = self.words()
+        except (ValueError, KeyError, IndexError) as error:
+            known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+            message = f"cpp_command is {self.command!r}: {error}; the placeholders are {known}"
+            raise ValueError(message) from None
+        if not words or not all(f"{{{name}}}" in self.command for name in ("source", "exe")):
+            raise ValueError(f"cpp_command is {self.command!r}; it must name {{source}} and {{exe}}")
+
+    def words(self) -> list[str]:
+        """The command with its placeholders filled in."""
+        return [word.format_map(PLACEHOLDERS) for word in shlex.split(self.command)]
+
+    def executable(self) -> str | None:
+        """The compiler's path; None when there is none."""
+        return shutil.which(self.words()[0])
+
+    def supervisor_words(self) -> Iterator[str]:
+        yield f"--compile-wall-us={round(self.compile_s * 1e6)}"
+        prefix = self._prefix()
+        own = [] if prefix is None else [prefix]
+        for path in (*_SYSTEM_TOOLS, *own):
+            yield f"--tool={path}"
+        for path in (*_LIBRARIES, *(f"{folder}/lib" for folder in own)):
+            yield f"--library={path}"
+        for path in dict.fromkeys(os.path.realpath(found) for name in _LOADERS for found in glob.glob(name)):
+            yield f"--loader={path}"
+        yield from (f"--keep={path}" for path in own)
+
+    def _prefix(self) -> str | None:
+        """Where a compiler lives that is not the system's: an environment of conda, say."""
+        path = self.executable()
+        if path is None:
+            return None
+        real = os.path.realpath(path)
+        if any(real.startswith(f"{folder}/") for folder in _SYSTEM_TOOLS):
+            return None
+        return os.path.dirname(os.path.dirname(real))
+
+    def zygote_words(self) -> list[str]:
+        """The command to execute; its first word stays as it is when there is no such program."""
+        first, *rest = self.words()
+        return [self.executable() or first, *rest]
+
+
+def command_from(environment: Mapping[str, str]) -> str:
+    """The command as code-judge has it: CPP_COMPILE_COMMAND, else the default with CPP_COMPILER_PATH."""
+    compiler = shlex.quote(environment.get("CPP_COMPILER_PATH") or "g++")
+    return environment.get("CPP_COMPILE_COMMAND") or DEFAULT_COMMAND.replace("g++", compiler, 1)
+
+
+def lacks(command: list[str], layers: list[str]) -> tuple[str, str] | None:
+    """Why a zygote cannot offer the flavour, as SandboxError's kind and message; None when it can."""
+    missing = [name for name in ("seccomp", "notify", "scratch") if name not in layers]
+    if missing:
+        named = {
+            "seccomp": "a system call filter",
+            "notify": "seccomp user notification (Linux 5.5)",
+            "scratch": "scratch directories, which need Landlock (Linux 5.13)",
+        }
+        what = " and ".join(named[name] for name in missing)
+        return "no_isolation", f"flavour 'cpp' needs {what}; `rocstar sandbox doctor` tells how to get it"
+    if not os.access(command[0], os.X_OK):
+        message = f"flavour 'cpp' needs a compiler, and there is no {command[0]!r}: apt-get install g++"
+        return "missing_import", message
+    return None
+
+
+def offered() -> bool:
+    """Whether this machine can have the flavour with its defaults, as far as can be told without trying."""
+    try:
+        from rocstar.sandbox import _native
+    except ImportError:  # not built
+        return False
+    facts = _native.probe()
+    able = facts["seccomp"] and facts["user_notif"] and facts["landlock_abi"] > 0
+    return able and CppOptions().executable() is not None

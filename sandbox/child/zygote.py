@@ -1,0 +1,137 @@
+"""The process that children are forked from: import, warm up, then hand over to the native loop for ever.
+
+Started by the supervisor as `python -P -m rocstar.sandbox.child.zygote`; says hello or why not on the socket
+it inherits, and from then on takes orders to fork. Its environment holds nothing of the pool's.
+"""
+
+import argparse
+import atexit
+import contextlib
+import gc
+import importlib
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+
+from rocstar.sandbox import _native
+from rocstar.sandbox.child import cell, cpp
+from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0 once the supervisor is gone; 3 when the flavour cannot be offered."""
+    options = parse_arguments(argv)
+    if not _native.die_with_parent(options.parent):
+        return 0
+    if options.flavour == cpp.CPP:
+        return serve_cpp(options)
+    try:
+        preload(FLAVOURS[options.flavour])
+    except ImportError as error:
+        flavour = FLAVOURS[options.flavour]
+        message = (
+            f"flavour {flavour.name!r} needs {error.name or error}: {flavour.install or 'repair this Python'}"
+        )
+        _native.say_fatal(options.fd, json.dumps({"kind": "missing_import", "message": message}))
+        return 3
+    layers = options.layers.split(",")
+    settle()
+    _native.serve(
+        options.fd,
+        layers=_native.Layers(
+            seccomp="seccomp" in layers, notify="notify" in layers, truncate="truncate" in layers
+        ),
+        hello="",
+        run_cell=cell.run_cell,
+        run_session_cell=cell.run_session_cell,
+    )
+    return 0
+
+
+def serve_cpp(options: argparse.Namespace) -> int:
+    """Nothing is imported or warmed up: the children run a compiler and what it made."""
+    command, layers = json.loads(options.compile), options.layers.split(",")
+    if lacking := cpp.lacks(command, layers):
+        kind, message = lacking
+        _native.say_fatal(options.fd, json.dumps({"kind": kind, "message": message}))
+        return 3
+    native = _native.Layers(seccomp=True, notify=True, truncate="truncate" in layers)
+    _native.serve_cpp(options.fd, layers=native, command=command)
+    return 0
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    # A formatter with a width does not import shutil, whose shared libraries every fork would copy.
+    parser = argparse.ArgumentParser(
+        prog="rocstar.sandbox.child.zygote",
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, width=100),
+    )
+    parser.add_argument("--flavour", choices=sorted(FLAVOURS), required=True)
+    parser.add_argument("--fd", type=int, required=True, help="the inherited socket")
+    parser.add_argument(
+        "--parent", type=int, required=True, help="pid of the supervisor, whose death ends this process"
+    )
+    parser.add_argument("--layers", default="", help="what the native part enters, by name, with commas")
+    parser.add_argument("--compile", default="[]", help="how a C++ program is compiled: words as JSON")
+    return parser.parse_args(argv)
+
+
+def preload(flavour: Flavour) -> None:
+    """Imports the flavour's modules and runs its warm-up. Raises ImportError."""
+    os.environ.update(flavour.environment)
+    with silence():
+        for name in flavour.modules:
+            importlib.import_module(name)
+        exec(compile(flavour.warm_up, "<warm-up>", "exec"), {"__name__": "warm_up"})
+    for name in flavour.environment:
+        del os.environ[name]
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Packages warn of what no program sees: of caches they cannot write, of running without a clock."""
+    sys.stderr.flush()
+    own = os.dup(2)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    os.close(null)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(own, 2)
+        os.close(own)
+
+
+def rehearse() -> None:
+    """Runs the way of a cell until the interpreter has adapted its code to it, which changes pages."""
+    for _ in range(12):
+        cell.run_source(b"None\nprint(end='')")
+    cell.run_source(b"None")
+    own = sys.__stderr__
+    vars(sys)["__stderr__"] = io.StringIO()
+    for _ in range(12):
+        cell.run_source(b"1 / 0")
+    vars(sys)["__stderr__"] = own
+
+
+def settle() -> None:
+    """Leaves a heap that forks cheaply, and nothing of the zygote that a child would run at its end."""
+    sys.modules["__main__"] = cell.MAIN
+    sys.argv = [""]
+    os.environ.pop("HOME", None)
+    if tempfile := sys.modules.get("tempfile"):
+        vars(tempfile)["tempdir"] = None  # a child has its own
+    cell.open_streams()
+    rehearse()
+    atexit._clear()
+    gc.collect()
+    gc.freeze()
+    if not _native.compact_memory():
+        _native.collapse_heap()
+
+
+if __name__ == "__main__":
+    os._exit(main())

@@ -1,0 +1,1 @@
+"""The asyncio side of the sandbox: a supervisor process, calls, sessions."""

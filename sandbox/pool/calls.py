@@ -1,0 +1,278 @@
+"""The calls of a pool: accepted, sent, settled.
+
+    submit -> room (max_queued) -> lanes -> window -> supervisor
+                                                ^           |
+      caller's future <-- settle <--------------+-----------+
+
+A caller waits first for room (that is the back-pressure), then for its future. The window is what the
+supervisor holds at a time: enough that a finished child is followed by the next without asking a busy event
+loop, few enough that little is lost with it. Calls that were lost with a supervisor are sent again, for
+programs have no effect outside; calls of sessions are not, for their state is gone.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rocstar.sandbox.pool import wire
+from rocstar.sandbox.pool.lanes import Lanes
+from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, SessionLost
+
+MAX_ATTEMPTS = 4
+"""A call that was lost so often with its supervisor is given up."""
+
+
+def _future() -> asyncio.Future[Any]:
+    return asyncio.get_running_loop().create_future()
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A call of the supervisor until it is answered.
+
+    Args:
+        encode: the frame, given the call's id.
+        longest_s: how long it may take once it runs.
+        restartable: it can be sent to another supervisor.
+        opens: the limits of the session that it starts.
+        session: whose cell or branch it is.
+        lane: calls of one wait for each other, those of different ones share the places.
+        then: called once the supervisor has answered, which a caller that was cancelled does not wait for.
+    """
+
+    encode: Callable[[int], bytes]
+    longest_s: float
+    restartable: bool
+    opens: Limits | None = None
+    session: object | None = None
+    lane: int = 0
+    then: Callable[[], None] | None = None
+    id: int = 0
+    attempts: int = 0
+    future: asyncio.Future[Any] = field(default_factory=_future)
+
+
+class Line(Protocol):
+    """The way to the supervisor. `ready`: whether one takes frames now; asks for another when it is dead."""
+
+    def ready(self) -> bool: ...
+
+    def write(self, data: bytes) -> None: ...
+
+
+class Calls:
+    """Those that a pool has accepted. window: how many the supervisor holds at a time. unclaimed: told of an
+    outcome whose caller is gone.
+
+    Invariant: every call that was submitted ends once, by a result, a SandboxError or its cancellation, and
+    gives its place back when neither the queue nor the supervisor holds it any more.
+    """
+
+    def __init__(
+        self, line: Line, *, window: int, max_queued: int, unclaimed: Callable[[object], None]
+    ) -> None:
+        self.window = window
+        self.room = asyncio.Semaphore(window + max_queued)
+        self.sent: dict[int, Call] = {}
+        self._line = line
+        self._unclaimed = unclaimed
+        self._waiting: Lanes[Call] = Lanes()
+        self._next_id = 0
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self.sent)
+
+    def longest_s(self) -> float | None:
+        """The longest that a call with the supervisor may take; None when it has none."""
+        return max((call.longest_s for call in self.sent.values()), default=None)
+
+    # --- the caller's side -------------------------------------------------------------------------------
+
+    async def perform(self, call: Call, deadline: float | None) -> Any:
+        """The call's outcome. Raises SandboxError. When it is cancelled, so is what it started."""
+        taken = False
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self.submit(call)
+                outcome = await call.future
+                taken = True
+            return outcome
+        except TimeoutError:
+            raise late() from None
+        finally:
+            if not taken:
+                self.abandon(call)
+
+    async def submit(self, call: Call) -> None:
+        """Returns when the call has a place."""
+        self._check_open()
+        await self.room.acquire()
+        if self._closed:  # meanwhile
+            self.room.release()
+        self._check_open()
+        self._waiting.append(call.lane, call)
+        self.send_more()
+
+    def abandon(self, call: Call) -> None:
+        """Nobody waits for it any more: what is under way is killed, and its place given back after that."""
+        if not call.future.done():
+            call.future.cancel()
+        elif not call.future.cancelled() and call.future.exception() is None:
+            self._unclaimed(call.future.result())
+        if call.id in self.sent:
+            self._line.write(wire.encode_id(wire.CANCEL, call.id))
+
+    def when_answered(self, session: object, then: Callable[[], None]) -> None:
+        """Calls `then` once nothing of the session is under way. A cell whose caller was cancelled still has
+        the interpreter until it was interrupted."""
+        for call in self.sent.values():
+            if call.session is session:
+                call.then = then
+                return
+        then()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SandboxError("the sandbox pool is closed", kind="closed", retryable=False)
+
+    # --- the supervisor's side ---------------------------------------------------------------------------
+
+    def send_more(self) -> None:
+        """Sends what fits into the window, of the lanes with least under way."""
+        if not self._line.ready():
+            return
+        frames: list[bytes] = []
+        while self._waiting and len(self.sent) < self.window:
+            call = self._waiting.pop()
+            if call.future.done():  # cancelled while it waited
+                self._waiting.ended(call.lane)
+                self.room.release()
+                continue
+            self._next_id += 1
+            call.id = self._next_id
+            call.attempts += 1
+            try:
+                frames.append(call.encode(call.id))
+            except ValueError as error:
+                self._waiting.ended(call.lane)
+                self.room.release()
+                call.future.set_exception(error)
+                continue
+            self.sent[call.id] = call
+        if frames:
+            self._line.write(b"".join(frames))
+
+    def settle(self, call_id: int, outcome: object) -> None:
+        """The supervisor has answered."""
+        call = self.sent.pop(call_id)
+        self._waiting.ended(call.lane)
+        self._end(call)
+        if call.future.done():
+            self._unclaimed(outcome)
+        elif isinstance(outcome, SandboxError):
+            call.future.set_exception(outcome)
+        else:
+            call.future.set_result(outcome)
+        self.send_more()
+
+    def take_back(self) -> None:
+        """The supervisor died: what can be sent again waits in front of all others."""
+        lost = [self.sent.pop(call_id) for call_id in sorted(self.sent)]
+        for call in lost:
+            self._waiting.ended(call.lane)
+        for call in reversed(lost):
+            if not call.restartable:
+                message = "the sandbox supervisor died, and the session with it"
+                self._fail(call, SessionLost(message, reason="supervisor_died"))
+            elif call.attempts >= MAX_ATTEMPTS:
+                message = f"the sandbox supervisor died {MAX_ATTEMPTS} times under this call"
+                self._fail(call, SandboxError(message, kind="supervisor_died", retryable=True))
+            elif call.future.done():
+                self.room.release()
+            else:
+                self._waiting.append_first(call.lane, call)
+
+    def close(self) -> None:
+        """Fails all calls, and refuses those to come."""
+        self._closed = True
+        self.fail_all(SandboxError("the sandbox pool is closed", kind="closed", retryable=False))
+
+    def fail_all(self, why: SandboxError) -> None:
+        calls = [*self.sent.values(), *self._waiting.clear()]
+        self.sent.clear()
+        for call in calls:
+            self._fail(call, SandboxError(str(why), kind=why.kind, retryable=why.retryable))
+
+    def _fail(self, call: Call, error: SandboxError) -> None:
+        self._end(call)
+        if not call.future.done():
+            call.future.set_exception(error)
+            call.future.exception()  # whoever waits still gets it; nobody need wait
+
+    def _end(self, call: Call) -> None:
+        self.room.release()
+        if call.then is not None:
+            call.then()
+
+    # --- many at once ------------------------------------------------------------------------------------
+
+    async def perform_all(
+        self,
+        requests: Sequence[ExecRequest],
+        call_of: Callable[[ExecRequest], Call],
+        deadline: float | None,
+    ) -> AsyncGenerator[tuple[int, ExecResult | SandboxError], None]:
+        """See BatchSandbox.run_batch. No task per call: futures whose callbacks fill one queue. A request for
+        which `call_of` raises SandboxError has that for its outcome."""
+        done: asyncio.Queue[tuple[int, asyncio.Future[ExecResult]]] = asyncio.Queue()
+        calls: list[Call] = []
+        refused: dict[int, SandboxError] = {}
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    for index, request in enumerate(requests):
+                        try:
+                            call = call_of(request)
+                            await self.submit(call)
+                        except SandboxError as error:
+                            refused[index] = error
+                            continue
+                        calls.append(call)
+                        call.future.add_done_callback(
+                            lambda future, index=index: done.put_nowait((index, future))  # type: ignore[misc]
+                        )
+            for refusal in refused.items():
+                yield refusal
+            async for outcome in _outcomes(set(range(len(requests))) - set(refused), done, deadline):
+                yield outcome
+        finally:
+            for call in calls:
+                self.abandon(call)
+
+
+async def _outcomes(
+    left: set[int], done: "asyncio.Queue[tuple[int, asyncio.Future[ExecResult]]]", deadline: float | None
+) -> AsyncIterator[tuple[int, ExecResult | SandboxError]]:
+    try:
+        while left:
+            async with asyncio.timeout_at(deadline):
+                index, future = await done.get()
+            left.discard(index)
+            failure = future.exception()
+            if isinstance(failure, ValueError):  # too long to be sent
+                yield index, SandboxError(str(failure), kind="too_large", retryable=False)
+            elif failure is not None and not isinstance(failure, SandboxError):
+                raise failure
+            else:
+                yield index, failure if failure is not None else future.result()
+    except TimeoutError:
+        pass
+    for index in sorted(left):
+        yield index, late()
+
+
+def late() -> SandboxError:
+    return SandboxError("the deadline passed before the program ended", kind="deadline", retryable=True)

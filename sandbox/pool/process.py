@@ -1,0 +1,329 @@
+"""The supervisor process as the pool sees it: how it starts, a socket for frames, and its death.
+
+    pool --frames--> transport ==socket==> supervisor (csrc/sandbox/supervise.h) --> zygotes --> children
+     ^                                         |
+     +------ on_frame <--- data_received <-----+
+
+Nobody waits here but `start` and `close`; the pool is told of every frame, and once of the end.
+
+A supervisor that hangs is noticed and killed:
+
+    every TICK_S, while it has calls: PING -> supervisor -> PONG, or any other frame
+
+Time is counted in ticks of this event loop, not by a clock: a loop that stood still itself, with answers
+waiting to be read, blames nobody.
+"""
+
+import asyncio
+import json
+import os
+import site
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from rocstar.sandbox import _native
+from rocstar.sandbox.child.cpp import CPP, CppOptions
+from rocstar.sandbox.pool import wire
+from rocstar.sandbox.types import SandboxError
+
+START_TIMEOUT_S = 120.0
+"""A cold import of the heaviest flavour on a busy machine takes seconds; a hang must still end."""
+
+EXIT_TIMEOUT_S = 10.0
+
+TICK_S = 20.0
+
+SILENT_S = 120.0
+"""A supervisor that says nothing for so long, though it is asked, hangs. Its one thread waits for nothing but
+the disk that scratch directories are on, and that can take half a minute on an overloaded machine."""
+
+STUCK_S = 60.0
+"""One that only answers PING, and no call for so long beyond what the longest may take, has lost them."""
+
+SUPERVISOR = Path(__file__).parents[1] / "_supervisor"
+
+ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "PYTHONUTF8": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "TMPDIR": ".",
+    "MPLCONFIGDIR": ".",
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+}
+"""All that supervisor, zygotes and children see. A fixed hash seed makes the order of sets repeatable; the
+temporary directory is the program's own."""
+
+SYSTEM_PATHS = (
+    *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo"),
+    *("/etc/ld.so.cache", "/etc/localtime", "/dev/zero", "/dev/urandom", "/dev/random"),
+    *("/sys/devices/system/cpu", "/proc/cpuinfo", "/proc/meminfo"),
+)
+"""What a program may read besides the Python installation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorOptions:
+    flavours: tuple[str, ...]
+    max_live: int
+    max_sessions: int
+    memory_bytes: int
+    lease_s: float
+    scratch_bytes: int = 1 << 30
+    replicas: int = 1
+    without: tuple[str, ...] = ()
+    allow_no_isolation: bool = False
+    cpp: CppOptions = field(default_factory=CppOptions)
+    scratch_parent: str = field(default_factory=lambda: default_scratch_parent())
+    python: str = field(default_factory=lambda: sys.executable)
+    program: str = str(SUPERVISOR)
+
+    def command(self, fd: int) -> list[str]:
+        paths = python_paths()
+        words = [self.program, f"--fd={fd}", f"--parent={os.getpid()}", f"--max-live={self.max_live}"]
+        words += [f"--max-sessions={self.max_sessions}", f"--memory-bytes={self.memory_bytes}"]
+        words += [f"--lease-us={round(self.lease_s * 1e6)}", f"--replicas={self.replicas}"]
+        words += [f"--scratch-parent={self.scratch_parent}"]
+        words += [f"--flavour={name}" for name in self.flavours]
+        words += [f"--scratch-bytes={self.scratch_bytes}"]
+        words += [f"--keep={os.path.realpath(path)}" for path in (*sys.path, os.path.dirname(self.python))]
+        words += [f"--readable={path}" for path in (*paths, *SYSTEM_PATHS)]
+        words += [f"--without={layer}" for layer in self.without]
+        words += ["--world-readable"] if all(map(is_world_readable, paths)) else []
+        words += ["--allow-no-isolation"] if self.allow_no_isolation else []
+        zygote = [self.python, "-P", "-m", "rocstar.sandbox.child.zygote"]
+        if CPP in self.flavours:
+            words += self.cpp.supervisor_words()
+            zygote += [f"--compile={json.dumps(self.cpp.zygote_words())}"]
+        return [*words, "--", *zygote]
+
+
+class Supervisor(asyncio.Protocol):
+    """A running supervisor. Invariant: `on_end` is called exactly once, after the last `on_frame`."""
+
+    def __init__(
+        self,
+        options: SupervisorOptions,
+        *,
+        on_frame: Callable[[tuple[Any, ...]], None],
+        on_end: Callable[[], None],
+        longest_s: Callable[[], float | None],
+    ) -> None:
+        """
+        Args:
+            options: How it is started.
+            on_frame: Told of every frame but those of the start and PONG.
+            on_end: Told that it is gone.
+            longest_s: How long a call that it has may take, in seconds; None when it has none.
+        """
+        self._options = options
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._longest_s = longest_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._silent_s = self._stuck_s = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._reader = _native.ResultReader()
+        self._hello: asyncio.Future[None] = self._loop.create_future()
+        self._lost: asyncio.Future[None] = self._loop.create_future()
+        self._transport: asyncio.Transport | None = None
+        self._socket: socket.socket
+        self._process: subprocess.Popen[bytes]
+        self.facts: dict[str, Any] = {}
+
+    @property
+    def alive(self) -> bool:
+        return not self._lost.done()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def write(self, data: bytes) -> None:
+        """Sends a frame. A call may be with the supervisor from now on: it is watched until there is none."""
+        self._send(data)
+        if self._timer is None:
+            self._silent_s = self._stuck_s = 0.0
+            self._wind()
+
+    def _send(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(data)
+
+    # --- start and end -----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Returns once every flavour is warm. Raises SandboxError; the process is gone then."""
+        ours, theirs = socket.socketpair()
+        self._socket = ours
+        with theirs:
+            self._process = self._spawn(theirs.fileno(), ours)
+        ours.setblocking(False)
+        connecting = asyncio.ensure_future(self._loop.create_unix_connection(lambda: self, sock=ours))
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                # uvloop never tells the protocol that a connection was lost whose making was cancelled, and
+                # `close` waits for that. The socket is connected already: its making takes no time.
+                await asyncio.shield(connecting)
+                await self._hello
+        except BaseException as error:
+            self._hello.cancel()  # nobody waits for it any more, nor for why it does not come
+            await asyncio.wait([connecting], timeout=EXIT_TIMEOUT_S)
+            await asyncio.shield(self.close())
+            if isinstance(error, TimeoutError):
+                message = f"the zygotes were not ready after {START_TIMEOUT_S:.0f} s"
+                raise SandboxError(message, kind="zygote_start", retryable=True) from None
+            raise
+
+    def _spawn(self, fd: int, ours: socket.socket) -> "subprocess.Popen[bytes]":
+        try:
+            return subprocess.Popen(
+                self._options.command(fd),
+                env=ENVIRONMENT,
+                pass_fds=(fd,),
+                stdin=subprocess.DEVNULL,
+                close_fds=True,
+            )
+        except OSError as error:
+            ours.close()
+            message = f"cannot start {self._options.program}: {error.strerror}; `make setup` builds it"
+            raise SandboxError(message, kind="zygote_start", retryable=False) from None
+
+    async def close(self) -> None:
+        """Ends the process and all its children; returns when they are gone."""
+        self._stop_watching()
+        if not self._hello.done():
+            self._hello.cancel()  # before it is lost, which would be an error that nobody takes
+        if self._transport is not None and not self._lost.done():
+            with suppress(OSError):  # a process that was forked from this one may hold the socket open
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._transport.abort()  # a supervisor that hangs would never take what is still to be sent
+            await self._lost
+        await self._reap()
+
+    def kill(self) -> None:
+        """The kernel kills zygotes and children with it."""
+        self._process.kill()
+
+    async def _reap(self) -> None:
+        if self._process.returncode is not None:
+            return
+        ended = asyncio.Event()
+        pidfd = os.pidfd_open(self._process.pid)
+        self._loop.add_reader(pidfd, ended.set)
+        try:
+            async with asyncio.timeout(EXIT_TIMEOUT_S):
+                await ended.wait()
+        except TimeoutError:
+            self._process.kill()
+        finally:
+            self._loop.remove_reader(pidfd)
+            os.close(pidfd)
+            self._process.wait()
+
+    # --- asyncio.Protocol --------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclass of asyncio.Transport, so an isinstance would refuse them.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        for frame in self._reader.feed(data):
+            if frame[0] == wire.HELLO:
+                self.facts = json.loads(frame[1])
+                if not self._hello.done():
+                    self._hello.set_result(None)
+            elif frame[0] == wire.FATAL:
+                self._refused(json.loads(frame[1]))
+            else:
+                self._heard(frame[0])
+                if frame[0] != wire.PONG:
+                    self._on_frame(frame)
+
+    def _refused(self, fatal: dict[str, str]) -> None:
+        if not self._hello.done():
+            retryable = fatal["kind"] == "zygote_start"
+            error = SandboxError(fatal["message"], kind=fatal["kind"], retryable=retryable)
+            self._hello.set_exception(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_watching()
+        if not self._hello.done():
+            message = f"the sandbox supervisor (pid {self.pid}) died while starting"
+            self._hello.set_exception(SandboxError(message, kind="zygote_start", retryable=True))
+        if scratch := self.facts.get("scratch"):
+            remove_scratch(scratch, self.pid)
+        self._lost.set_result(None)
+        self._on_end()
+
+    # --- whether it hangs --------------------------------------------------------------------------------
+
+    def _wind(self) -> None:
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+
+    def _stop_watching(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _heard(self, kind: int) -> None:
+        self._silent_s = 0.0
+        if kind != wire.PONG:
+            self._stuck_s = 0.0
+
+    def _tick(self) -> None:
+        self._timer = None
+        longest_s = self._longest_s()
+        if longest_s is None:
+            return
+        self._silent_s += TICK_S
+        self._stuck_s += TICK_S
+        if self._silent_s > SILENT_S or self._stuck_s > STUCK_S + longest_s:
+            self._silent_s = self._stuck_s = 0.0  # it has as much time to die
+            self.kill()
+        else:
+            self._send(wire.encode_id(wire.PING, 0))
+        self._wind()
+
+
+def remove_scratch(base: str, pid: int) -> None:
+    """What a killed supervisor could not remove itself. The name is checked: it came over a socket."""
+    if Path(base).name.startswith(f"rocstar-{pid}-"):
+        import shutil
+
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def default_scratch_parent() -> str:
+    """Where scratch directories go: the usual temporary directory, if a user without rights can reach it."""
+    usual = tempfile.gettempdir()
+    return usual if is_world_readable(usual) else "/tmp"
+
+
+def python_paths() -> list[str]:
+    """The folders that this interpreter imports from. Folders that a .pth file points to are left out: they
+    are somebody's working copies."""
+    found = [
+        sys.prefix,
+        sys.base_prefix,
+        *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+    ]
+    if site.ENABLE_USER_SITE:
+        found.append(site.getusersitepackages())
+    return [path for path in dict.fromkeys(map(os.path.realpath, found)) if os.path.isdir(path)]
+
+
+def is_world_readable(path: str) -> bool:
+    """True when a user with no rights of its own can reach and list the folder."""
+    folder = Path(path)
+    reachable = all(parent.stat().st_mode & 0o001 for parent in (folder, *folder.parents))
+    return reachable and bool(folder.stat().st_mode & 0o004)

@@ -1,0 +1,167 @@
+"""The live interpreters of a pool.
+
+caller -> LiveSession (one cell at a time) -> OpenSessions -> Calls -> supervisor -> the session's process
+"""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from rocstar.sandbox import files as program_files
+from rocstar.sandbox.pool import wire
+from rocstar.sandbox.pool.calls import Call, Calls, Line
+from rocstar.sandbox.types import ExecResult, Limits, SandboxError, SessionLost
+
+BRANCH_S = 30.0
+"""No branch takes so long."""
+
+_WHY = {
+    "died": "its last cell exited, crashed or was killed",
+    "evicted": "it was the least recently used when room was needed",
+    "expired": "it was idle for longer than its lease",
+    "supervisor_died": "the sandbox supervisor died",
+    "closed": "it was closed",
+}
+
+
+class LiveSession:
+    """See types.Session. Cells of one session wait for each other; those of different sessions do not."""
+
+    def __init__(self, owner: "OpenSessions", number: int, limits: Limits, lane: int) -> None:
+        self.number = number
+        self.limits = limits
+        self.lane = lane
+        self._owner = owner
+        self._turn = asyncio.Lock()
+        self._lost: str | None = None
+
+    @property
+    def id(self) -> str:
+        return str(self.number)
+
+    @property
+    def lost(self) -> str | None:
+        """Why it is gone, while it lives None."""
+        return self._lost
+
+    async def run(
+        self,
+        code: str,
+        *,
+        wall_s: float | None = None,
+        deadline: float | None = None,
+        files: Mapping[str, bytes] | None = None,
+    ) -> ExecResult:
+        program_files.check(files or wire.NO_FILES)
+        limits = self.limits if wall_s is None else dataclasses.replace(self.limits, wall_s=wall_s)
+        async with self._own_turn(deadline):
+            return await self._owner.run_cell(self, code, limits.wall_s, deadline, files or wire.NO_FILES)
+
+    async def branch(self) -> "LiveSession":
+        async with self._own_turn(None):
+            return await self._owner.branch(self)
+
+    @asynccontextmanager
+    async def _own_turn(self, deadline: float | None) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._turn.acquire()
+        except TimeoutError:
+            message = "the deadline passed before the session was free"
+            raise SandboxError(message, kind="deadline", retryable=True) from None
+        try:
+            self._check()
+            yield
+        except SandboxError as error:
+            raise self._told(error) from None
+        finally:
+            self._owner.when_answered(self, self._turn.release)
+
+    async def close(self) -> None:
+        self._owner.close(self)
+
+    def lose(self, reason: str) -> None:
+        """Note that the process is gone; the owner calls this."""
+        if self._lost is None:
+            self._lost = reason
+
+    def _told(self, error: SandboxError) -> SandboxError:
+        if isinstance(error, SessionLost):
+            return error
+        ended = error.kind == "cancelled" and self._lost is not None
+        if not ended and error.kind != "session_lost":
+            return error
+        return SessionLost(str(error), reason=self._lost or "unknown")
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            why = _WHY.get(self._lost, self._lost)
+            raise SessionLost(f"session {self.id} is gone: {why}", reason=self._lost)
+
+
+class OpenSessions:
+    """The sessions of a pool that live. Invariant: one that is not in here is lost, and says why."""
+
+    def __init__(self, calls: Calls, line: Line) -> None:
+        self._calls = calls
+        self._line = line
+        self._living: dict[int, LiveSession] = {}
+        self.evictions = 0
+        """Sessions that gave way to others or whose lease ended."""
+
+    def __len__(self) -> int:
+        return len(self._living)
+
+    # --- for LiveSession ---------------------------------------------------------------------------------
+
+    async def run_cell(
+        self,
+        session: LiveSession,
+        code: str,
+        wall_s: float,
+        deadline: float | None,
+        files: Mapping[str, bytes],
+    ) -> ExecResult:
+        def encode(call_id: int) -> bytes:
+            return wire.encode_cell(call_id, session.number, code, wall_s, files)
+
+        call = Call(encode, wall_s, restartable=False, session=session, lane=session.lane)
+        result: ExecResult = await self._calls.perform(call, deadline)
+        return result
+
+    async def branch(self, session: LiveSession) -> LiveSession:
+        def encode(call_id: int) -> bytes:
+            return wire.encode_branch(call_id, session.number)
+
+        call = Call(
+            encode, BRANCH_S, restartable=False, opens=session.limits, session=session, lane=session.lane
+        )
+        branch: LiveSession = await self._calls.perform(call, None)
+        return branch
+
+    def when_answered(self, session: LiveSession, then: Callable[[], None]) -> None:
+        self._calls.when_answered(session, then)
+
+    def close(self, session: LiveSession) -> None:
+        """Also a session that was opened for a caller who is gone."""
+        if self._living.pop(session.number, None) is not None:
+            session.lose("closed")
+            self._line.write(wire.encode_id(wire.CLOSE, session.number))
+
+    # --- for the pool ------------------------------------------------------------------------------------
+
+    def opened(self, number: int, limits: Limits, lane: int) -> LiveSession:
+        self._living[number] = session = LiveSession(self, number, limits, lane)
+        return session
+
+    def gone(self, number: int, reason: str) -> None:
+        """The supervisor has ended it."""
+        self.evictions += reason in ("evicted", "expired")
+        if session := self._living.pop(number, None):
+            session.lose(reason)
+
+    def lose_all(self, reason: str) -> None:
+        for session in self._living.values():
+            session.lose(reason)
+        self._living.clear()

@@ -1,0 +1,193 @@
+"""Frames between the pool and the supervisor; csrc/sandbox/protocol.h is the other half and describes it.
+
+The pool encodes here and decodes with `_native.ResultReader`; `PythonReader` is the same in Python, which
+tests and benchmarks hold against it.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from rocstar.sandbox import files as program_files
+from rocstar.sandbox.types import LIMIT_BOUNDS, MAX_TEXT_BYTES, ExecRequest, Limits, SandboxError, Status
+
+RUN, CANCEL, OPEN, CELL, BRANCH, CLOSE, PING = 1, 2, 3, 4, 5, 6, 7
+HELLO, FATAL, RESULT, FAILED, OPENED, GONE, ZYGOTE, PONG = 16, 17, 18, 19, 20, 21, 22, 23
+
+STATUSES = tuple(Status)
+"""Values in the order of csrc/sandbox/protocol.h."""
+
+STDOUT_TRUNCATED, STDERR_TRUNCATED, HAS_VALUE = 8, 16, 32
+
+FAILURES = {
+    1: "child_start",
+    2: "cancelled",
+    3: "session_lost",
+    4: "full",
+    5: "cannot_branch",
+    6: "node_memory",
+    7: "too_large",
+}
+GONE_REASONS = {1: "died", 2: "evicted", 3: "expired", 4: "closed"}
+
+NO_FILES: Mapping[str, bytes] = MappingProxyType({})
+
+_HEADER = struct.Struct("=IB")
+_RUN = struct.Struct("=QQQQQQQBBQQII")
+_CELL = struct.Struct("=QQQI")
+_BRANCH = struct.Struct("=QQ")
+_ID = struct.Struct("=Q")
+RESULT_HEAD = struct.Struct("=QBBiIQQQIII")
+
+
+def frame(kind: int, payload: bytes) -> bytes:
+    return _HEADER.pack(len(payload) + 1, kind) + payload
+
+
+def encode_id(kind: int, number: int) -> bytes:
+    """CANCEL of a call, CLOSE of a session, PING with any number."""
+    return frame(kind, _ID.pack(number))
+
+
+def encode_text(name: str, text: str, errors: str) -> bytes:
+    encoded = text.encode("utf-8", errors)
+    if len(encoded) > MAX_TEXT_BYTES:
+        raise ValueError(f"{name} is {len(encoded)} bytes long; at most {MAX_TEXT_BYTES} are sent")
+    return encoded
+
+
+def encode_run(call_id: int, request: ExecRequest, flavour: int, lane: int = 0) -> bytes:
+    """Lone surrogates in the code reach the child, which reports them as Python does; in stdin become "?"."""
+    code = encode_code(request.code, request.files)
+    stdin = encode_text("stdin", request.stdin, "replace")
+    limits = with_files(request.limits, request.files)
+    head = _run_head(call_id, limits, flavour, request.seed, lane, len(code), len(stdin))
+    return frame(RUN, head + code + stdin)
+
+
+def encode_code(code: str, files: Mapping[str, bytes]) -> bytes:
+    text = encode_text("code", code, "surrogatepass")
+    return program_files.pack(files, text) if files else text
+
+
+def with_files(limits: Limits, files: Mapping[str, bytes]) -> Limits:
+    """Room for what comes along beside what the program may use itself: its child holds the files twice
+    while it writes them, and keeps them as long as it lives."""
+    if not files:
+        return limits
+    memory_bytes = limits.memory_bytes + 2 * sum(map(len, files.values()))
+    return replace(
+        limits,
+        memory_bytes=min(memory_bytes, LIMIT_BOUNDS["memory_bytes"][1]),
+        file_bytes=max(limits.file_bytes, program_files.largest(files)),
+        files=min(limits.files + program_files.created(files), LIMIT_BOUNDS["files"][1]),
+    )
+
+
+def encode_open(call_id: int, limits: Limits, flavour: int, seed: int | None, lane: int = 0) -> bytes:
+    return frame(OPEN, _run_head(call_id, limits, flavour, seed, lane, 0, 0))
+
+
+def _run_head(
+    call_id: int, limits: Limits, flavour: int, seed: int | None, lane: int, code: int, stdin: int
+) -> bytes:
+    return _RUN.pack(
+        call_id,
+        round(limits.wall_s * 1e6),
+        limits.cpu_s,
+        limits.memory_bytes,
+        limits.output_bytes,
+        limits.file_bytes,
+        limits.files,
+        flavour,
+        seed is not None,
+        seed or 0,
+        lane,
+        code,
+        stdin,
+    )
+
+
+def encode_cell(
+    call_id: int, session: int, code: str, wall_s: float, files: Mapping[str, bytes] = NO_FILES
+) -> bytes:
+    text = encode_code(code, files)
+    return frame(CELL, _CELL.pack(call_id, session, round(wall_s * 1e6), len(text)) + text)
+
+
+def encode_branch(call_id: int, session: int) -> bytes:
+    return frame(BRANCH, _BRANCH.pack(call_id, session))
+
+
+def decode_id(payload: bytes) -> int:
+    number: int = _ID.unpack_from(payload)[0]
+    return number
+
+
+def decode_failed(payload: bytes) -> tuple[int, str, str]:
+    """The call's id, the kind of failure, what it says."""
+    return decode_id(payload), FAILURES[payload[_ID.size]], payload[_ID.size + 1 :].decode("utf-8", "replace")
+
+
+def decode_gone(payload: bytes) -> tuple[int, str]:
+    """The session's number and why it ended."""
+    return decode_id(payload), GONE_REASONS[payload[_ID.size]]
+
+
+def decode_zygote(payload: bytes) -> tuple[int, int]:
+    """The flavour's index and the zygote's pid."""
+    return payload[0], _ID.unpack_from(payload, 1)[0]
+
+
+def failure(kind: str, text: str) -> SandboxError:
+    return SandboxError(text, kind=kind, retryable=kind in ("child_start", "full", "node_memory"))
+
+
+class PythonReader:
+    """What `_native.ResultReader` is, in Python: cuts a byte stream into frames, whatever pieces it comes in.
+
+    Gives per RESULT a tuple of (18, id, status index, exit code, signal, stdout, stderr, stdout cut, stderr
+    cut, value, wall s, CPU s, peak bytes), per other frame (type, payload)."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[Any, ...]]:
+        self._bytes += data
+        frames: list[tuple[Any, ...]] = []
+        start = 0
+        with memoryview(self._bytes) as view:
+            while len(view) - start >= _HEADER.size:
+                length, kind = _HEADER.unpack_from(view, start)
+                end = start + 4 + length
+                if len(view) < end:
+                    break
+                with view[start + _HEADER.size : end] as payload:
+                    frames.append(_result(payload) if kind == RESULT else (kind, bytes(payload)))
+                start = end
+        del self._bytes[:start]
+        return frames
+
+
+def _result(payload: memoryview) -> tuple[Any, ...]:
+    fields = RESULT_HEAD.unpack_from(payload)
+    call_id, status, signaled, code, flags, wall_us, cpu_us, peak, out_len, err_len, value_len = fields
+    out_end = RESULT_HEAD.size + out_len
+    err_end = out_end + err_len
+    return (
+        RESULT,
+        call_id,
+        status,
+        None if signaled else code,
+        code if signaled else None,
+        str(payload[RESULT_HEAD.size : out_end], "utf-8"),
+        str(payload[out_end:err_end], "utf-8"),
+        bool(flags & STDOUT_TRUNCATED),
+        bool(flags & STDERR_TRUNCATED),
+        str(payload[err_end : err_end + value_len], "utf-8") if flags & HAS_VALUE else None,
+        wall_us / 1e6,
+        cpu_us / 1e6,
+        peak,
+    )

@@ -1,0 +1,184 @@
+"""Every call is found in order; what cannot be decoded says why and is never executed."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocstar.engine.chat.toolcalls import CLOSE, MAX_DEPTH, OPEN, parse_tool_calls, without_tool_calls
+from rocstar.engine.types import ToolCall
+
+
+def call(body: str) -> str:
+    return f"{OPEN}\n{body}\n{CLOSE}"
+
+
+text = st.text(st.characters(exclude_characters="<"))
+leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text
+values = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(text, inner), max_leaves=8)
+calls = st.builds(ToolCall, name=text, arguments=st.dictionaries(text, values))
+
+
+@given(made=st.lists(st.tuples(text, calls)), last=text, ascii_only=st.booleans())
+def test_calls_come_back_as_written(made: list[tuple[str, ToolCall]], last: str, ascii_only: bool) -> None:
+    wrote = ""
+    for before, made_call in made:
+        body = json.dumps({"name": made_call.name, "arguments": made_call.arguments}, ensure_ascii=ascii_only)
+        wrote += before + call(body)
+    assert parse_tool_calls(wrote + last) == tuple(made_call for _, made_call in made)
+
+
+PIECES = [OPEN, CLOSE, '{"name": "f", "arguments": {}}', "{", "}", "1", " "]
+
+
+@given(st.lists(st.sampled_from(PIECES)).map("".join))
+def test_there_is_at_most_one_call_per_opening_tag(wrote: str) -> None:
+    found = parse_tool_calls(wrote)
+    assert len(found) <= wrote.count(OPEN)
+    for one in found:
+        assert (one.malformed is None) == (one.name is not None) == (one.arguments is not None)
+
+
+GOOD = '{"name": "f", "arguments": {"code": "1"}}'
+DEEPEST = "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)
+
+
+@pytest.mark.parametrize(
+    ("wrote", "reason"),
+    [
+        (f"{OPEN}{GOOD}", "missing </tool_call>"),
+        (call("{'name': 'f'}"), "Expecting property name"),
+        (call('{"name": "f" "arguments": {}}'), "Expecting ',' delimiter"),
+        (call(""), "Expecting value"),
+        (call(GOOD + GOOD), "Extra data"),
+        (call(GOOD + " and so on"), "Extra data"),
+        (call("Sure! " + GOOD), "Expecting value"),
+        (call('{"name": "f", "name": "g", "arguments": {}}'), "a key is written twice"),
+        (call('{"name": "f", "arguments": {"code": "1", "code": "2"}}'), "a key is written twice"),
+        (call('{"name": "f", "arguments": {"code": NaN}}'), "NaN is not a number"),
+        (call('{"name": "f", "arguments": {"code": -Infinity}}'), "-Infinity is not a number"),
+        (call('{"name": "f", "arguments": {"code": 1e999}}'), "1e999 is not a number"),
+        (call('{"name": "f", "arguments": {"code": ' + "9" * 400 + ".0}}"), "is not a number"),
+        (call('{"name": "f", "arguments": {"code": "' + "\n" + '"}}'), "Invalid control character"),
+        (call("[1]"), "the call is not a JSON object"),
+        (call('"f"'), "the call is not a JSON object"),
+        (call('{"arguments": {}}'), "'name' is missing"),
+        (call('{"name": "f"}'), "'arguments' is missing"),
+        (call('{"name": 1, "arguments": {}}'), "'name' is not a string"),
+        (call('{"name": null, "arguments": {}}'), "'name' is not a string"),
+        (call('{"name": "f", "arguments": "{}"}'), "'arguments' is not an object"),
+        (call('{"name": "f", "arguments": null}'), "'arguments' is not an object"),
+        (call('{"name": "f", "arguments": {"code": ' + "9" * 5000 + "}}"), "4300"),
+        (call('{"name": "f", "arguments": {"code": ' + "[" * 100_000 + "}}"), "nested too deeply"),
+        (call('{"name": "f", "arguments": {"code": [' + DEEPEST + "]}}"), "nested too deeply"),
+        (
+            call('{"name": "f", "arguments": {"code": ' + '{"a":' * 500 + "1" + "}" * 500 + "}}"),
+            "nested too deeply",
+        ),
+    ],
+)
+def test_undecodable_call_says_why(wrote: str, reason: str) -> None:
+    (found,) = parse_tool_calls(wrote)
+    assert found.name is None and found.arguments is None
+    assert found.malformed is not None and reason in found.malformed
+
+
+@given(made=st.lists(st.tuples(text, calls), min_size=1), data=st.data())
+def test_what_is_cut_off_is_never_executed(made: list[tuple[str, ToolCall]], data: st.DataObject) -> None:
+    """Of a turn cut anywhere, the calls that may run are those that were whole, as they were written."""
+    wrote, ends = "", []
+    for before, made_call in made:
+        wrote += before + call(json.dumps({"name": made_call.name, "arguments": made_call.arguments}))
+        ends.append(len(wrote))
+    at = data.draw(st.integers(0, len(wrote)))
+    whole = [made_call for (_, made_call), end in zip(made, ends, strict=True) if end <= at]
+    found = parse_tool_calls(wrote[:at])
+    assert list(found[: len(whole)]) == whole
+    assert [one.malformed for one in found[len(whole) :]] in ([], [f"missing {CLOSE}"])
+
+
+@given(
+    st.text()
+    | st.lists(st.sampled_from([*PIECES, '"', ":", ",", "[", "]", "\\u0000", "\\", "1e9"])).map("".join)
+)
+def test_any_body_is_a_call_or_says_why(body: str) -> None:
+    """Whatever stands between the tags: never an exception, and a call that runs is in the text as JSON."""
+    (found, *_) = parse_tool_calls(call(body))
+    if found.malformed is None:
+        told, _ = json.JSONDecoder().raw_decode(body.lstrip())
+        assert (found.name, found.arguments) == (told["name"], told["arguments"])
+        json.dumps(found.arguments, allow_nan=False)
+    else:
+        assert found.name is None and found.arguments is None and 0 < len(found.malformed) < 200
+
+
+def test_equal_calls_are_as_many_calls() -> None:
+    assert parse_tool_calls(call(GOOD) * 3) == (ToolCall(name="f", arguments={"code": "1"}),) * 3
+
+
+def test_escapes_are_decoded_once() -> None:
+    (found,) = parse_tool_calls(
+        call(r'{"name": "\u0066", "arguments": {"code": "\u003c/tool_call>\\u0041\ud83d\ude00"}}')
+    )
+    assert found == ToolCall(name="f", arguments={"code": r"</tool_call>\u0041" + "\U0001f600"})
+
+
+def test_a_huge_call_is_read_whole() -> None:
+    code = "x = 1\n" * 200_000
+    (found,) = parse_tool_calls(call(json.dumps({"name": "f", "arguments": {"code": code}})))
+    assert found.arguments == {"code": code}
+
+
+def test_arguments_may_nest_up_to_the_limit() -> None:
+    (found,) = parse_tool_calls(call('{"name": "f", "arguments": {"code": ' + DEEPEST + "}}"))
+    assert found.malformed is None
+
+
+@pytest.mark.parametrize("wrote", ["", "no call", CLOSE, f"{CLOSE} then {GOOD}", "<TOOL_CALL>{}</TOOL_CALL>"])
+def test_text_without_an_opening_tag_has_no_call(wrote: str) -> None:
+    assert parse_tool_calls(wrote) == ()
+
+
+def test_a_bad_call_does_not_hide_a_good_one() -> None:
+    found = parse_tool_calls(f"a{OPEN}{{b{OPEN}{GOOD}{CLOSE}c{call(GOOD)}{OPEN}")
+    good: Any = ToolCall(name="f", arguments={"code": "1"})
+    assert [one.malformed for one in found] == ["missing </tool_call>", None, None]
+    assert found[1] == found[2] == good
+
+
+@pytest.mark.parametrize("code", [CLOSE, OPEN, f"{OPEN}x{CLOSE}", f"print('{OPEN}{{}}{CLOSE}')"])
+def test_tags_inside_a_string_are_text(code: str) -> None:
+    wrote = call(json.dumps({"name": "f", "arguments": {"code": code}}))
+    assert parse_tool_calls(f"a{wrote}b{wrote}") == (ToolCall(name="f", arguments={"code": code}),) * 2
+    assert without_tool_calls(f"a{wrote}b{wrote}c") == "abc"
+
+
+@pytest.mark.parametrize(
+    "wrote",
+    [
+        f"I could use {OPEN} here.",
+        OPEN,
+        f"{OPEN} or {OPEN}",
+        f"{OPEN}[1]",
+        f"the tag {OPEN}\n<answer>1</answer>",
+    ],
+)
+def test_a_mention_is_no_call(wrote: str) -> None:
+    assert parse_tool_calls(wrote) == ()
+    assert without_tool_calls(wrote) == wrote
+    assert parse_tool_calls(f"{wrote} {call(GOOD)}") == parse_tool_calls(call(GOOD))
+
+
+@given(made=st.lists(st.tuples(text, calls)), last=text)
+def test_what_was_said_is_what_stands_outside_of_calls(made: list[tuple[str, ToolCall]], last: str) -> None:
+    wrote = "".join(
+        before + call(json.dumps({"name": one.name, "arguments": one.arguments})) for before, one in made
+    )
+    assert without_tool_calls(wrote + last) == "".join(before for before, _ in made) + last
+
+
+def test_half_a_surrogate_is_decoded_and_left_to_the_tool() -> None:
+    (found,) = parse_tool_calls(call(r'{"name": "f", "arguments": {"code": "\ud83d"}}'))
+    assert found.arguments == {"code": "\ud83d"}

@@ -1,0 +1,146 @@
+"""The seam of attention, and the cache that the embedded engine brings to it."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from rocstar.engine.inference.embedded.attention import buckets, install
+from rocstar.engine.inference.embedded.kv import Extra, SlotKv
+
+pytestmark = pytest.mark.usefixtures("_one_torch_thread")
+
+CPU = torch.device("cpu")
+H, K, D = 4, 2, 8
+
+
+def by_definition(q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
+    """Causal softmax attention of one sequence, written out."""
+    k, v = (x.repeat_interleave(H // K, dim=0) for x in (k_KTD, v_KTD))
+    scores = q_HTD @ k.transpose(1, 2) * scale
+    allowed = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    return (scores.masked_fill(~allowed, -math.inf).softmax(-1) @ v).transpose(0, 1)
+
+
+def leaves(num_tokens: int, seed: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(H, num_tokens, D), (K, num_tokens, D), (K, num_tokens, D)]
+    return [torch.randn(s, generator=generator, dtype=torch.float64).requires_grad_() for s in shapes]
+
+
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=40))
+def test_cost_is_the_sum_of_squares_not_the_square_of_the_sum(lengths_S: list[int]) -> None:
+    groups = buckets(lengths_S)
+    assert sorted(s for group in groups for s in group) == list(range(len(lengths_S)))
+    cost = sum(len(group) * max(lengths_S[s] for s in group) ** 2 for group in groups)
+    assert cost <= sum((1.3 * length + 16) ** 2 for length in lengths_S)
+
+
+def test_buckets_are_few() -> None:
+    """Each is one call of the attention kernel per layer."""
+    assert len(buckets(list(range(1, 12_001, 7)))) < 30
+
+
+def test_model_with_sliding_windows_is_refused() -> None:
+    config = Qwen2Config(
+        vocab_size=300,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        use_sliding_window=True,
+        sliding_window=8,
+        max_window_layers=1,
+    )
+    with pytest.raises(ValueError, match=r"layers of \['sliding_attention'\]"):
+        install(Qwen2ForCausalLM(config))
+
+
+def test_scale_defaults_to_the_head_size() -> None:
+    from rocstar.engine.inference.embedded.attention import _forward
+
+    asked: list[tuple[int, float]] = []
+
+    class Asked:
+        def attend(self, layer: int, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
+            asked.append((layer, scale))
+            return q_HTD.transpose(0, 1)
+
+    q, k, v = (x[None].detach() for x in leaves(6, 0))
+    module: Any = SimpleNamespace(layer_idx=3)
+    _forward(module, q, k, v, None, attention=Asked())
+    _forward(module, q, k, v, None, 0.3, attention=Asked())
+    assert asked == [(3, D**-0.5), (3, 0.3)]
+
+
+# ---- the cache ----
+
+
+def cache(dtype: torch.dtype, *, native: bool) -> SlotKv:
+    made = SlotKv(
+        num_layers=1, num_slots=3, num_kv_heads=K, head_dim=D, dtype=dtype, device=CPU, native=native
+    )
+    assert made.is_native == native, "csrc/attend/attend.cpp is not built: make setup"
+    return made
+
+
+@pytest.mark.parametrize(
+    ("dtype", "native"), [(torch.float64, False), (torch.float32, False), (torch.float32, True)]
+)
+def test_slots_attend_to_their_own_tokens_through_swap_copy_and_growth(
+    dtype: torch.dtype, native: bool
+) -> None:
+    """Three rows of different lengths enter in two forwards; in between, rows move and one is copied."""
+    histories = [leaves(n, seed) for seed, n in enumerate([70, 3, 10])]
+    histories = [[x.detach().to(dtype) for x in h] for h in histories]
+    kv = cache(dtype, native=native)
+
+    def forward(rows: list[int], starts: list[int], ends: list[int]) -> None:
+        """Slot n takes tokens [starts[n], ends[n]) of history rows[n]; each one's output is checked."""
+        extras = [
+            Extra(slot=n, start=s, end=e - 1)
+            for n, (s, e) in enumerate(zip(starts, ends, strict=True))
+            if e - 1 > s
+        ]
+        positions_T, plan = kv.plan([e - 1 for e in ends], extras)
+        owner = [*range(len(rows)), *(x.slot for x in extras for _ in range(x.start, x.end))]
+        assert len(owner) == len(positions_T)
+        flat = [
+            torch.stack(
+                [histories[rows[n]][i][:, p] for n, p in zip(owner, positions_T.tolist(), strict=True)], dim=1
+            )
+            for i in range(3)
+        ]
+        out = plan.attend(0, flat[0], flat[1], flat[2], 0.5)
+        for n, p, row in zip(owner, positions_T.tolist(), out, strict=True):
+            expected = by_definition(*(x[:, : p + 1] for x in histories[rows[n]]), 0.5)[-1]
+            torch.testing.assert_close(row, expected)
+
+    assert kv.tokens_per_slot == 0
+    forward([0, 1, 2], [0, 0, 0], [60, 2, 1])
+    assert kv.tokens_per_slot == 64
+    kv.swap(0, 2, 60)
+    forward([2, 1], [1, 2], [4, 3])
+    kv.copy(2, 1, 60)
+    forward([2, 0, 0], [4, 60, 60], [10, 65, 70])
+    assert kv.tokens_per_slot == 128
+    kv.reserve(1)
+    assert kv.tokens_per_slot == 128
+
+
+def test_slots_grow_to_the_longest_request_and_not_beyond() -> None:
+    kv = SlotKv(
+        num_layers=1, num_slots=2, num_kv_heads=K, head_dim=D, dtype=torch.float32, device=CPU, max_tokens=150
+    )
+    kv.reserve(100)
+    kv.reserve(140)
+    assert kv.tokens_per_slot == 192, "150, in blocks of 64: not the double of 128"
+    with pytest.raises(AssertionError):
+        kv.reserve(193)

@@ -1,0 +1,171 @@
+"""A frozen policy behind /v1/completions: vLLM's dialect, and one that speaks text alone."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
+from rocstar.engine.inference.openai import OpenAIEndpoint
+from rocstar.engine.testing.policy import ByteTokenizer
+
+TOKENIZER = ByteTokenizer()
+STOP = TOKENIZER.id_of("<|im_end|>")
+VOCAB = TOKENIZER.vocab_size
+
+
+class Endpoint:
+    """Continues id n with n + 1, as vLLM does it, or in text; `requests` records the bodies."""
+
+    def __init__(self, *, with_ids: bool) -> None:
+        self.with_ids = with_ids
+        self.requests: list[dict[str, Any]] = []
+        self.release = asyncio.Event()
+        self.release.set()
+        self.status = 200
+        self.change: dict[str, Any] = {}
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[str]:
+        app = web.Application()
+        app.router.add_post("/v1/completions", self.complete)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        try:
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        finally:
+            self.release.set()
+            await runner.cleanup()
+
+    async def complete(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.requests.append(body)
+        await self.release.wait()
+        if self.status != 200:
+            return web.json_response({"error": "no"}, status=self.status)
+        if not self.with_ids:
+            if not isinstance(body["prompt"], str):
+                return web.json_response({"error": "prompt must be a string"}, status=400)
+            return web.json_response({"choices": [{"text": "four", "finish_reason": "stop"} | self.change]})
+        out = []
+        for k in range(body["max_tokens"]):
+            out.append((body["prompt"][-1] + 1 + k) % VOCAB)
+            if out[-1] in body["stop_token_ids"]:
+                break
+        choice = {
+            "text": "",
+            "token_ids": out,
+            "finish_reason": "stop" if out[-1] in body["stop_token_ids"] else "length",
+            "logprobs": {"token_logprobs": [-0.5] * len(out)},
+        }
+        return web.json_response({"choices": [choice | self.change]})
+
+
+async def ask(endpoint: OpenAIEndpoint, ids: list[int], **changes: Any) -> Generation:
+    arguments: dict[str, Any] = {
+        "max_new_tokens": 4,
+        "stop_ids": frozenset({13}),
+        "sampling": Sampling(temperature=1.0),
+        "seed": (1 << 63) + 5,
+        "deadline": None,
+        "request_id": "s0/t/0",
+    }
+    return await endpoint.generate(ids, **(arguments | changes))
+
+
+def opened(url: str, **options: Any) -> OpenAIEndpoint:
+    return OpenAIEndpoint(url, model="m", vocab_size=VOCAB, **options)
+
+
+async def test_ids_and_logprobs_as_sampled() -> None:
+    async with Endpoint(with_ids=True).serve() as url, opened(url) as endpoint:
+        got = await ask(endpoint, [3, 11])
+        assert got == Generation(
+            ids=(12, 13),
+            logprobs=(-0.5, -0.5),
+            version_spans=((0, 2, 0),),
+            finish=StopReason.stop,
+            cached_tokens=0,
+        )
+        assert (await ask(endpoint, [20])).finish is StopReason.length
+
+
+async def test_logprobs_of_another_temperature_are_never_passed_on() -> None:
+    async with Endpoint(with_ids=True).serve() as url:
+        async with opened(url) as endpoint:
+            got = await ask(endpoint, [3], sampling=Sampling(temperature=0.7))
+            assert len(got.ids) == 4 and all(math.isnan(x) for x in got.logprobs)
+            assert (await ask(endpoint, [3])).logprobs == (-0.5,) * 4
+            assert endpoint.version == 0 and endpoint.busy_s > 0
+
+
+async def test_text_alone_has_no_logprobs() -> None:
+    server = Endpoint(with_ids=False)
+    async with server.serve() as url:
+        with pytest.raises(InferenceError, match="tokenizer"):
+            await opened(url).__aenter__()
+        async with opened(url, codec=TOKENIZER) as endpoint:
+            prompt = TOKENIZER.encode("2+2?")
+            got = await ask(endpoint, prompt, max_new_tokens=9, stop_ids=frozenset({STOP}))
+            assert got.ids == (*TOKENIZER.encode("four"), STOP) and got.finish is StopReason.stop
+            assert all(math.isnan(x) for x in got.logprobs)
+            assert server.requests[-1]["prompt"] == "2+2?"
+            assert server.requests[-1]["stop"] == ["<|im_end|>"]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "retryable"), [(500, "server_error", True), (400, "bad_request", False)]
+)
+async def test_statuses(status: int, kind: str, retryable: bool) -> None:
+    server = Endpoint(with_ids=True)
+    async with server.serve() as url, opened(url) as endpoint:
+        server.status = status
+        with pytest.raises(InferenceError) as caught:
+            await ask(endpoint, [3])
+        assert (caught.value.kind, caught.value.retryable) == (kind, retryable)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"token_ids": []},
+        {"logprobs": None},
+        {"logprobs": {"token_logprobs": [-1.0]}},
+        {"finish_reason": "stop"},
+        {"token_ids": [1, 2, 3, 4, 5]},
+    ],
+)
+async def test_an_answer_that_does_not_add_up_is_refused(change: dict[str, Any]) -> None:
+    server = Endpoint(with_ids=True)
+    async with server.serve() as url, opened(url) as endpoint:
+        server.change = change
+        with pytest.raises(InferenceError, match="bad_reply"):
+            await ask(endpoint, [30])
+
+
+async def test_abort_deadline_and_frozen_weights(until: Any) -> None:
+    server = Endpoint(with_ids=True)
+    async with server.serve() as url, opened(url) as endpoint:
+        server.release.clear()
+        running = asyncio.create_task(ask(endpoint, [3]))
+        await until(lambda: len(server.requests) == 2)
+        assert endpoint.load().running == 1 and endpoint.load().used == 1
+        await endpoint.abort("s0/t/0")
+        got = await running
+        assert (got.ids, got.finish, got.version_spans) == ((), StopReason.aborted, ())
+        with pytest.raises(TimeoutError):
+            await ask(endpoint, [3], deadline=asyncio.get_running_loop().time() + 0.02)
+        with pytest.raises(InferenceError, match="frozen"):
+            await endpoint.publish(1)
+        with pytest.raises(InferenceError, match="bad_token"):
+            await ask(endpoint, [VOCAB])
+        server.release.set()
+        assert (await ask(endpoint, [11])).ids == (12, 13)
+    async with asyncio.timeout(5):
+        with pytest.raises(InferenceError, match="replica_lost"):
+            await opened("http://127.0.0.1:1/v1").__aenter__()

@@ -1,0 +1,211 @@
+"""Weights into fake servers: no token lost, no wrong tensor believed, and what happens when it fails."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from rocstar.engine.inference.base import InferenceError, StopReason
+from rocstar.engine.inference.sglang.broadcast import buckets
+from rocstar.engine.inference.sglang.checksums import check_layout, expected_checksums, matching_dtype
+from rocstar.engine.inference.sglang.engine import SGLangEngine
+from rocstar.engine.inference.sglang.sender import WeightSender
+from rocstar.engine.inference.weights import DiskWeights, LiveWeights
+from tests.fakes.sglang.fake_model import VOCAB, write_tiny_model
+from tests.fakes.sglang.fake_server import FakeServer
+
+NUM_IN_FLIGHT = 200
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("publish")
+    return {name: write_tiny_model(folder / name, seed=k) for k, name in enumerate("ab")}
+
+
+@pytest.fixture
+async def pair(models: dict[str, Path]) -> Any:
+    """(servers, engines), two of each, serving `a` as version 0."""
+    async with AsyncExitStack() as stack:
+        servers = [
+            await stack.enter_async_context(FakeServer(models["a"], capacity=1 << 16, step_s=0.0005))
+            for _ in range(2)
+        ]
+        engines = [
+            await stack.enter_async_context(
+                SGLangEngine(s.url, vocab_size=VOCAB, model=DiskWeights(models["a"]), watch_every_s=0.05)
+            )
+            for s in servers
+        ]
+        yield servers, engines
+
+
+async def test_a_publish_with_requests_in_flight_loses_no_token(
+    pair: Any, models: Any, until: Any, ask: Any
+) -> None:
+    """Each token is what the weights it is labelled with give for the ids before it."""
+    (server, other), (engine, fresh) = pair
+    server.faults.hang = True
+    running = [asyncio.create_task(ask(engine, [5, 6, k], f"s0/t/{k}", 40)) for k in range(NUM_IN_FLIGHT)]
+    await until(lambda: len(server.scheduler.waiting) == NUM_IN_FLIGHT)
+    server.faults.hang = False
+    await until(lambda: server.scheduler.kv.held > 3 * NUM_IN_FLIGHT)
+    await engine.publish(3, DiskWeights(models["b"]))
+    got = await asyncio.gather(*running)
+    assert server.scheduler.num_retracted == 0 and engine.version == 3
+    assert [(len(g.ids), g.finish) for g in got] == [(40, StopReason.length)] * NUM_IN_FLIGHT
+    assert [[v for _, _, v in g.version_spans] for g in got] == [[0, 3]] * NUM_IN_FLIGHT
+    for k, g in enumerate(got[:8]):
+        (_, cut, _), (again, end, _) = g.version_spans
+        assert (again, end) == (cut, 40)
+        before = await ask(fresh, [5, 6, k], f"s1/t/{k}", cut)
+        assert (before.ids, before.logprobs) == (g.ids[:cut], g.logprobs[:cut])
+        after = await ask(engine, [5, 6, k, *g.ids[:cut]], f"s1/t/{k}", 40 - cut)
+        assert (after.ids, after.logprobs) == (g.ids[cut:], g.logprobs[cut:])
+    assert other.scheduler.label == "0"
+
+
+async def test_versions_only_grow_and_old_kv_goes(pair: Any, models: Any, ask: Any) -> None:
+    (server, _), (engine, _) = pair
+    await ask(engine, [5] * 20, "s0/t/0", 4)
+    assert (await ask(engine, [5] * 20, "s0/t/0", 4)).cached_tokens == 19
+    await engine.publish(2, DiskWeights(models["b"]))
+    again = await ask(engine, [5] * 20, "s0/t/0", 4)
+    assert (again.cached_tokens, again.version_spans) == (0, ((0, 4, 2),)), "KV of old weights was kept"
+    for version in (2, 1, -1, 1 << 60):
+        with pytest.raises(ValueError, match="follow"):
+            await engine.publish(version, DiskWeights(models["a"]))
+    with pytest.raises(ValueError, match="source"):
+        await engine.publish(3)
+    assert (engine.version, server.scheduler.label) == (2, "2")
+
+
+def spoiled(models: dict[str, Path], folder: Path, change: Any) -> DiskWeights:
+    tensors = load_file(models["b"] / "model.safetensors")
+    change(tensors)
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors")
+    return DiskWeights(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda t: t.pop("model.norm.weight"), "missing, 'model.norm.weight'"),
+        (
+            lambda t: t.update({"model.norm.bias": t["model.norm.weight"].clone()}),
+            "no tensor 'model.norm.bias'",
+        ),
+        (lambda t: t.update({"model.norm.weight": t["model.norm.weight"][:4].clone()}), "has shape"),
+        (lambda t: t.clear(), "no safetensors"),
+    ],
+)
+async def test_a_source_that_is_not_the_models_is_never_sent(
+    pair: Any, models: Any, tmp_path: Path, change: Any, why: str
+) -> None:
+    """A wrong shape kills the server; a missing tensor keeps its old value behind a 200."""
+    (server, _), (engine, _) = pair
+    with pytest.raises(ValueError, match=why):
+        await engine.publish(1, spoiled(models, tmp_path / "bad", change))
+    assert (server.scheduler.label, server.scheduler.paused, engine.broken) == ("0", False, None)
+    await engine.publish(1, DiskWeights(models["b"]))
+
+
+@pytest.mark.parametrize("fault", ["garbage", "forget"])
+async def test_a_200_with_wrong_weights_is_caught_and_its_requests_keep_their_tokens(
+    pair: Any, models: Any, until: Any, fault: str, ask: Any
+) -> None:
+    (server, _), (engine, _) = pair
+    running = [asyncio.create_task(ask(engine, [5, k], f"s0/t/{k}", 2000)) for k in range(3)]
+    await until(lambda: server.scheduler.kv.held > 3 * 60)
+    setattr(server.faults, fault, True)
+    with pytest.raises(InferenceError, match="not version 1's") as caught:
+        await engine.publish(1, DiskWeights(models["b"]))
+    assert (caught.value.kind, caught.value.retryable) == ("wrong_weights", True)
+    for got in await asyncio.gather(*running):
+        assert got.finish is StopReason.aborted and len(got.ids) >= 50
+        assert [version for _, _, version in got.version_spans] == [0]
+    with pytest.raises(InferenceError, match="wrong_weights"):
+        await ask(engine, [5], "s0/t/9", 4)
+    setattr(server.faults, fault, False)
+    await engine.publish(1, DiskWeights(models["b"]))
+    assert (await ask(engine, [5], "s0/t/9", 4)).version_spans == ((0, 4, 1),)
+
+
+async def test_without_the_models_files_a_publish_must_change_something(models: dict[str, Path]) -> None:
+    async with FakeServer(models["a"]) as server:
+        async with SGLangEngine(server.url, vocab_size=VOCAB) as engine:
+            server.faults.forget = True
+            with pytest.raises(InferenceError, match="changed no tensor"):
+                await engine.publish(1, DiskWeights(models["b"]))
+            server.faults.forget = False
+            await engine.publish(1, DiskWeights(models["b"]))
+
+
+async def test_one_dead_server_does_not_stop_the_others(pair: Any, models: Any) -> None:
+    (dead, _), engines = pair
+    await dead.kill()
+    async with WeightSender(engines) as sender:
+        first, second = await sender.send(1, DiskWeights(models["b"]))
+    assert first is not None and first.kind == "replica_lost" and second is None
+    assert [engine.version for engine in engines] == [0, 1]
+    assert engines[0].broken is not None and engines[1].broken is None
+
+
+async def test_a_publish_that_is_cancelled_leaves_nothing_half_served(
+    pair: Any, models: Any, until: Any, ask: Any
+) -> None:
+    (server, _), (engine, _) = pair
+    server.faults.mute = True
+    publishing = asyncio.create_task(engine.publish(1, DiskWeights(models["b"])))
+    await until(lambda: engine.paused)
+    publishing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await publishing
+    server.faults.mute = False
+    with pytest.raises(InferenceError, match="publish_broken_off"):
+        await ask(engine, [5], "s0/t/0", 4)
+    await engine.publish(1, DiskWeights(models["b"]))
+    assert (await ask(engine, [5], "s0/t/0", 4)).version_spans == ((0, 4, 1),)
+
+
+async def test_live_weights_go_by_disk_where_no_broadcast_is_to_be_had(pair: Any, models: Any) -> None:
+    servers, engines = pair
+    for server in servers:
+        server.faults.refuse_broadcast = True
+    live = LiveWeights(load_file(models["b"] / "model.safetensors"))
+    async with WeightSender(engines, backend="gloo", timeout_s=0.5) as sender:
+        assert await sender.send(1, live) == [None, None]
+    assert [server.scheduler.label for server in servers] == ["1", "1"]
+
+
+def test_checksums_of_a_source(models: dict[str, Path]) -> None:
+    source = DiskWeights(models["a"])
+    names = ["model.layers.0.self_attn.qkv_proj.weight", "lm_head.weight"]
+    found = expected_checksums(source, names, "float32")
+    assert found is not None and matching_dtype(source, found) == "float32"
+    other = expected_checksums(source, names, "bfloat16")
+    assert other is not None and matching_dtype(source, other) == "bfloat16" and other != found
+    assert expected_checksums(source, ["model.layers.0.mlp.quantised"], "float32") is None
+    assert matching_dtype(source, {**found, "lm_head.weight": "0" * 16}) is None
+    live = LiveWeights(load_file(models["a"] / "model.safetensors"))
+    assert expected_checksums(live, names, "float32") == found
+
+
+def test_a_tied_head_may_be_there_or_not() -> None:
+    tied = {"model.embed_tokens.weight": (4, 2)}
+    check_layout(tied, {**tied, "lm_head.weight": (4, 2)})
+    check_layout({**tied, "lm_head.weight": (4, 2)}, tied)
+
+
+def test_buckets_hold_every_tensor_once_in_order(models: dict[str, Path]) -> None:
+    live = LiveWeights(load_file(models["a"] / "model.safetensors"))
+    largest = max(tensor.nbytes for tensor in load_file(models["a"] / "model.safetensors").values())
+    made = list(buckets(live, 64_000))
+    assert [name for bucket in made for name, _ in bucket] == list(live.shapes())
+    assert len(made) > 3 and largest > 64_000
+    for bucket in made:
+        assert len(bucket) == 1 or sum(tensor.nbytes for _, tensor in bucket) <= 64_000

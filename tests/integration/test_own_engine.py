@@ -1,0 +1,61 @@
+"""examples/own_engine/ as its user has it: a file beside a recipe, trained with, rolled out and evaluated."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.engine.record import read_records
+from rocstar.train.evaluation.saved_model import evaluate_model
+from rocstar.train.recipe.load import load_recipe
+from rocstar.train.record.run_directory import records_file
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_engine"
+OWN = "--engine.kind=plain_engine:Plain"
+SHORT = [OWN, "--stages.1.steps=0", "--stages.1.filter_rollouts=0", "--eval.samples_per_task=1"]
+
+
+@pytest.fixture(scope="module")
+def run(workshop: Any) -> Path:
+    """Two steps of the coin recipe, each learned from."""
+    shutil.copy(EXAMPLE / "plain_engine.py", workshop.directory)
+    directory: Path = workshop.directory / "own_engine"
+    ended = workshop.main("train", "coin.toml", f"--output-dir={directory}", *SHORT)
+    assert ended.returncode == 0, ended.stderr
+    return directory
+
+
+def test_a_policy_learns_with_it(run: Path, read_rows: Callable[..., list[dict[str, Any]]]) -> None:
+    """After a publish its log-probs are the learner's: it has the new weights, and no others."""
+    rows = read_rows(run, "rl")
+    assert [row["policy/version"] for row in rows] == [1, 2]
+    for row in rows:
+        spans = [span for r in read_records(records_file(run, row["step"])) for span in r["version_spans"]]
+        assert spans and {version for _, _, version in spans} == {row["step"] - 1}
+        assert abs(row["mismatch_kl/mean"]) < 1e-5, row
+
+
+def test_the_recipe_beside_the_run_finds_it_from_anywhere(
+    workshop: Any, run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kind = load_recipe(run / "config.toml").engine.kind
+    assert kind == f"{workshop.directory / 'plain_engine.py'}:Plain"
+
+
+def test_eval_rollout_and_python_use_it(workshop: Any, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = f"--model={run / 'checkpoints' / 'step_2'}"
+    told = workshop.main("eval", "coin.toml", model, "--limit=2", "--json", *SHORT)
+    assert told.returncode == 0, told.stderr
+    monkeypatch.chdir(workshop.directory)
+    found = evaluate_model(load_recipe("coin.toml", SHORT), model.partition("=")[2], limit=2)
+    assert json.loads(told.stdout)["eval/heldout/avg@1"] == found.result.avg
+    out = workshop.directory / "own_engine.jsonl"
+    ended = workshop.main("rollout", "coin.toml", model, f"--out={out}", "--limit=1", *SHORT)
+    assert ended.returncode == 0, ended.stderr
+    assert len(list(read_records(out))) == 8

@@ -1,0 +1,274 @@
+"""The loss from hidden states: gradients, chunks, and what it refuses.
+
+Legend: N rows, D hidden size, V vocabulary.
+"""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rocstar.kernels import linear_loss as module
+from rocstar.kernels.linear_loss import KernelUnavailableError, linear_logprobs, linear_loss, ops_for
+from rocstar.kernels.row_loss import RowLoss
+from rocstar.train.algorithm.loss import clip, imitation_loss, logprobs_and_entropy
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from gpu.cases import Rows
+
+TEMPERATURE = 0.8
+
+
+def problem(
+    num_rows: int = 41, size: int = 16, vocabulary: int = 53, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor, Rows]:
+    """Hidden states, a head, rows whose ratios lie on both sides of the bounds."""
+    generator = torch.Generator().manual_seed(num_rows)
+    hidden_ND = torch.randn(num_rows, size, generator=generator).to(dtype).requires_grad_(True)
+    weight_VD = torch.randn(vocabulary, size, generator=generator).to(dtype).requires_grad_(True)
+    ids_N = torch.randint(0, vocabulary, (num_rows,), generator=generator)
+    logprobs_N, _ = logprobs_and_entropy((hidden_ND @ weight_VD.T).detach(), ids_N, TEMPERATURE)
+    rows = Rows(
+        ids_N=ids_N,
+        weights_N=torch.rand(num_rows, generator=generator) / num_rows,
+        advantages_N=torch.randn(num_rows, generator=generator),
+        old_logprobs_N=logprobs_N.float() + 0.4 * torch.randn(num_rows, generator=generator),
+    )
+    return hidden_ND, weight_VD, rows
+
+
+def run(hidden_ND: Tensor, weight_VD: Tensor, rows: Rows, **more: Any) -> tuple[Tensor, RowLoss]:
+    return linear_loss(hidden_ND, weight_VD, rows.ids_N, rows.loss_of, temperature=TEMPERATURE, **more)
+
+
+def gradients(loss: Tensor, *inputs: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, inputs, retain_graph=True))
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    return float((a.double() - b.double()).norm() / b.double().norm())
+
+
+def test_it_is_the_definition() -> None:
+    """Against the path through all logits: same loss, log-probs, entropy and gradients."""
+    hidden_ND, weight_VD, rows = problem()
+    logprobs_N, entropy_N = logprobs_and_entropy(hidden_ND @ weight_VD.T, rows.ids_N, TEMPERATURE)
+    expected = rows.loss_of(logprobs_N, slice(None)).sum()
+    loss, found = run(hidden_ND, weight_VD, rows)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert torch.allclose(found.logprobs_N, logprobs_N.detach(), rtol=1e-6, atol=1e-6)
+    assert torch.allclose(found.entropy_N, entropy_N, rtol=1e-6, atol=1e-6)
+    codes_N = clip(logprobs_N, rows.old_logprobs_N, rows.advantages_N, 0.2, 0.28)[1]
+    assert set(codes_N.tolist()) == {0, 1, 2}, "the case must reach every branch"
+    for ours, theirs in zip(
+        gradients(loss, hidden_ND, weight_VD), gradients(expected, hidden_ND, weight_VD), strict=True
+    ):
+        assert relative(ours, theirs) < 1e-5
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 7, 100])
+def test_the_loss_is_asked_once_for_each_row(chunk_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the numbers of the microbatch, whatever the chunks and the blocks in them."""
+    monkeypatch.setattr(module.torch_ops, "BLOCK_BYTES", 4 * 53 * 3)
+    hidden_ND, weight_VD, rows = problem()
+    expected = gradients(run(hidden_ND, weight_VD, rows)[0], hidden_ND, weight_VD)
+    asked: list[int] = []
+
+    def loss_of(logprobs_C: Tensor, some: slice) -> Tensor:
+        assert len(logprobs_C) == some.stop - some.start <= chunk_rows
+        asked.extend(range(some.start, some.stop))
+        return rows.loss_of(logprobs_C, some)
+
+    loss, _ = linear_loss(
+        hidden_ND, weight_VD, rows.ids_N, loss_of, temperature=TEMPERATURE, chunk_rows=chunk_rows
+    )
+    assert asked == list(range(41))
+    for a, b in zip(gradients(loss, hidden_ND, weight_VD), expected, strict=True):
+        assert relative(a, b) < 1e-5
+
+
+def test_log_probs_alone() -> None:
+    """No gradient is made, whoever asks."""
+    hidden_ND, weight_VD, rows = problem()
+    found_N = linear_logprobs(hidden_ND, weight_VD, rows.ids_N, temperature=0.8, chunk_rows=9)
+    expected_N, _ = logprobs_and_entropy((hidden_ND @ weight_VD.T).detach(), rows.ids_N, 0.8)
+    torch.testing.assert_close(found_N, expected_N, rtol=1e-6, atol=1e-6)
+    assert not found_N.requires_grad
+
+
+def test_gradients_in_double_precision() -> None:
+    hidden_ND, weight_VD, rows = problem(num_rows=7, size=4, vocabulary=9, dtype=torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda h, w: linear_loss(h, w, rows.ids_N, lambda x, _: x.sin(), chunk_rows=3)[0],
+        (hidden_ND, weight_VD),
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("chunk_rows", [1, 5, 100])
+def test_chunks_do_not_matter(chunk_rows: int, dtype: torch.dtype) -> None:
+    hidden_ND, weight_VD, rows = problem(dtype=dtype)
+    one, _ = run(hidden_ND, weight_VD, rows)
+    several, _ = run(hidden_ND, weight_VD, rows, chunk_rows=chunk_rows)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    assert several.item() == pytest.approx(one.item(), rel=tolerance)
+    for a, b in zip(
+        gradients(several, hidden_ND, weight_VD), gradients(one, hidden_ND, weight_VD), strict=True
+    ):
+        assert a.dtype == dtype and relative(a, b) < tolerance
+
+
+def test_half_precision_gradients_are_near_those_of_float32() -> None:
+    hidden_ND, weight_VD, rows = problem(num_rows=200, size=64, vocabulary=300, dtype=torch.bfloat16)
+    rows = dataclasses.replace(rows, old_logprobs_N=None)
+    loss, _ = run(hidden_ND, weight_VD, rows)
+    wide = [t.detach().float().requires_grad_(True) for t in (hidden_ND, weight_VD)]
+    exact, _ = run(wide[0], wide[1], rows)
+    for a, b in zip(gradients(loss, hidden_ND, weight_VD), gradients(exact, *wide), strict=True):
+        assert relative(a, b) < 2e-2
+
+
+def test_backward_scales_and_repeats() -> None:
+    hidden_ND, weight_VD, rows = problem()
+    loss, _ = run(hidden_ND, weight_VD, rows)
+    once = gradients(loss, hidden_ND, weight_VD)
+    twice = gradients(loss * 4.0, hidden_ND, weight_VD)
+    assert all(torch.equal(4.0 * a, b) for a, b in zip(once, twice, strict=True))
+
+
+def test_a_tied_head_gets_both_gradients() -> None:
+    _, weight_VD, rows = problem()
+    rows = dataclasses.replace(rows, old_logprobs_N=None)
+    weight_VD = (weight_VD.detach() * 0.3).requires_grad_(True)
+    torch.autograd.backward(run(weight_VD[rows.ids_N], weight_VD, rows)[0])
+    leaf_VD = weight_VD.detach().clone().requires_grad_(True)
+    logprobs_N, _ = logprobs_and_entropy(leaf_VD[rows.ids_N] @ leaf_VD.T, rows.ids_N, TEMPERATURE)
+    torch.autograd.backward(rows.loss_of(logprobs_N, slice(None)).sum())
+    assert weight_VD.grad is not None and leaf_VD.grad is not None
+    assert relative(weight_VD.grad, leaf_VD.grad) < 1e-5
+
+
+@pytest.mark.parametrize("frozen", ["hidden", "weight"])
+def test_only_what_needs_a_gradient_gets_one(frozen: str) -> None:
+    hidden_ND, weight_VD, rows = problem()
+    both = gradients(run(hidden_ND, weight_VD, rows)[0], hidden_ND, weight_VD)
+    kept = [hidden_ND, weight_VD]
+    kept[frozen == "weight"] = kept[frozen == "weight"].detach()
+    (only,) = gradients(run(kept[0], kept[1], rows)[0], kept[frozen == "hidden"])
+    assert torch.equal(only, both[frozen == "hidden"])
+
+
+def test_without_grad_nothing_is_made_and_the_numbers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden_ND, weight_VD, rows = problem()
+    with_grad, expected = run(hidden_ND, weight_VD, rows, chunk_rows=8)
+    monkeypatch.setattr(module, "_add_product_", None)
+    with torch.no_grad():
+        loss, found = run(hidden_ND, weight_VD, rows, chunk_rows=8)
+    assert not loss.requires_grad and torch.equal(loss, with_grad)
+    for name in RowLoss.__slots__:
+        got, wanted = getattr(found, name), getattr(expected, name)
+        assert torch.equal(got, wanted) and not got.requires_grad
+
+
+def test_no_row_still_runs_backward() -> None:
+    hidden_ND, weight_VD, rows = problem()
+    none_0D = hidden_ND.detach()[:0].requires_grad_(True)
+    loss, found = linear_loss(none_0D, weight_VD, rows.ids_N[:0], rows.loss_of)
+    torch.autograd.backward(loss)
+    assert loss.item() == 0 and len(found.loss_N) == 0
+    for leaf in (none_0D, weight_VD):
+        assert leaf.grad is not None and leaf.grad.shape == leaf.shape and not leaf.grad.any()
+
+
+def test_imitation_is_cross_entropy() -> None:
+    hidden_ND, weight_VD, rows = problem()
+    loss, _ = linear_loss(
+        hidden_ND, weight_VD, rows.ids_N, lambda x, some: imitation_loss(x, weights_T=rows.weights_N[some])
+    )
+    nll_N = torch.nn.functional.cross_entropy(hidden_ND @ weight_VD.T, rows.ids_N, reduction="none")
+    expected = (nll_N * rows.weights_N).sum()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    for a, b in zip(
+        gradients(loss, hidden_ND, weight_VD), gradients(expected, hidden_ND, weight_VD), strict=True
+    ):
+        assert relative(a, b) < 1e-6
+
+
+class Sharded:
+    """What a DTensor looks like."""
+
+    device_mesh = None
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    hidden_ND, weight_VD, rows = problem()
+    with pytest.raises(TypeError, match="sharded DTensor"):
+        run(hidden_ND, Sharded(), rows)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"need hidden \(N, D\) and weight \(V, D\)"):
+        run(hidden_ND, weight_VD[:, 1:], rows)
+    with pytest.raises(ValueError, match="must share a floating type"):
+        run(hidden_ND, weight_VD.bfloat16(), rows)
+    with pytest.raises(ValueError, match="do not fit the head's vocabulary of 20"):
+        run(hidden_ND, weight_VD[:20], rows)
+    with pytest.raises(ValueError, match="token ids from -1 to"):
+        run(hidden_ND, weight_VD, dataclasses.replace(rows, ids_N=rows.ids_N.where(rows.ids_N != 7, -1)))
+    for ids_N in (rows.ids_N[1:], rows.ids_N.float()):
+        with pytest.raises(ValueError, match="need one int64 id per row"):
+            run(hidden_ND, weight_VD, dataclasses.replace(rows, ids_N=ids_N))
+    with pytest.raises(ValueError, match="chunk_rows must be at least 1"):
+        run(hidden_ND, weight_VD, rows, chunk_rows=0)
+    for temperature in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="temperature must be positive and finite"):
+            linear_loss(hidden_ND, weight_VD, rows.ids_N, rows.loss_of, temperature=temperature)
+
+
+def run_python(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**{k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_asking_for_triton_where_it_cannot_run_says_why() -> None:
+    code = (
+        "import torch; from rocstar.kernels.linear_loss import *\n"
+        "print(ops_for(torch.device('cpu')).__name__)\n"
+        "try: ops_for(torch.device('cpu'), 'triton')\n"
+        "except KernelUnavailableError as error: print(error)"
+    )
+    auto, refused = run_python(code).splitlines()
+    assert auto == "rocstar.kernels.torch_ops"
+    assert "no kernels for a CPU" in refused and "use backend=auto" in refused
+    auto, *refusals = run_python(code, TRITON_INTERPRET="1").splitlines()
+    assert auto == "rocstar.kernels.torch_ops" and not refusals
+
+
+def test_a_machine_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    assert ops_for(torch.device("cuda")).__name__ == "rocstar.kernels.torch_ops"
+    with pytest.raises(KernelUnavailableError, match="triton is not installed"):
+        ops_for(torch.device("cuda"), "triton")
+    with pytest.raises(ValueError, match="'nccl'"):
+        ops_for(torch.device("cpu"), "nccl")
+
+
+def test_the_cpu_path_never_imports_triton() -> None:
+    code = (
+        "import sys, torch; from rocstar.kernels.linear_loss import *\n"
+        "linear_loss(torch.ones(2, 3), torch.ones(4, 3), torch.zeros(2).long(), lambda x, rows: -x)\n"
+        "print('triton' in sys.modules)"
+    )
+    assert run_python(code) == "False"

@@ -1,0 +1,133 @@
+"""A place in the source named by what is there, so that the name survives moves of files and lines.
+
+A symbol is a function, a class, or a name that a module or a class assigns to. It is named as in its module
+(`draw`, `Learner.step`); where several have that name, by the shortest end of the whole dotted name that only
+one has (`roc.draw`). A fragment within it is an expression or a simple statement, compared as syntax: line
+breaks, quotes, parentheses that change nothing, and comments do not matter.
+
+Whatever is named must be there exactly once; LookupError says what is not.
+"""
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("engine", "kernels", "sandbox", "train")
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    path: Path
+    node: ast.stmt
+
+
+def module_name(path: Path, root: Path = ROOT) -> str:
+    """The dotted name under which a file of the packages is imported."""
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(["rocstar", *(parts[:-1] if parts[-1] == "__init__" else parts)])
+
+
+def find_symbol(name: str, root: Path = ROOT) -> Symbol:
+    """The one symbol of this name in the packages under `root`."""
+    found = _symbols(root).get(name, [])
+    if not found:
+        raise LookupError(f"no symbol {name!r} in {', '.join(PACKAGES)}: was it renamed or removed?")
+    if len(found) > 1:
+        places = ", ".join(f"{one.path.relative_to(root)}:{one.node.lineno}" for one in found)
+        raise LookupError(
+            f"{len(found)} symbols have the name {name!r} ({places}): name the module or class too"
+        )
+    return found[0]
+
+
+def replaced(name: str, old: str, new: str, root: Path = ROOT) -> str:
+    """The source of the symbol's file with the one fragment `old` within the symbol replaced by `new`."""
+    symbol = find_symbol(name, root)
+    before, after = _fragment(old), _fragment(new)
+    wanted: ast.AST = before
+    form = "{}"
+    if isinstance(before, ast.Expr) and isinstance(after, ast.Expr):
+        # In parentheses a value stays one operand, whatever stands beside it.
+        wanted, form = before.value, "({})"
+    found = [node for node in ast.walk(symbol.node) if ast.dump(node) == ast.dump(wanted)]
+    place = f"{name!r} ({symbol.path.relative_to(root)})"
+    if len(found) != 1:
+        raise LookupError(f"{place} has {len(found)} times {old!r}, not once: was it edited?")
+    source = symbol.path.read_bytes()
+    start, end = _span(found[0], source)
+    # Of the plain text within an f-string Python gives the place of the whole f-string.
+    if ast.dump(_fragment(form.format(source[start:end].decode()))) != ast.dump(before):
+        raise LookupError(f"{place} has {old!r} where it cannot be replaced alone: choose what is around it")
+    result = (source[:start] + form.format(ast.unparse(after)).encode() + source[end:]).decode()
+    ast.parse(result)  # text that is no Python would fail every test, and prove nothing
+    return result
+
+
+def find_tests(name: str, root: Path = ROOT) -> str:
+    """What pytest shall select for `test_file.py` or `test_file.py::test`, wherever in tests/ the file lies.
+
+    Where several files have that name, a folder goes before it: `train/test_file.py` is anywhere in `train`.
+    """
+    file, _, test = name.partition("::")
+    found = sorted(set((root / "tests").rglob(file.replace("/", "/**/"))))
+    if not found:
+        raise LookupError(f"no test file {file!r} in tests: was it renamed or removed?")
+    if len(found) > 1:
+        places = ", ".join(str(path.relative_to(root)) for path in found)
+        raise LookupError(f"{len(found)} test files have the name {file!r} ({places}): name a folder too")
+    selection = found[0].relative_to(root).as_posix()
+    if not test:
+        return selection
+    tests = {"::".join(names) for names, _ in _definitions(ast.parse(found[0].read_bytes()).body)}
+    if test.partition("[")[0] not in tests:
+        raise LookupError(f"no test {test!r} in {selection}: was it renamed or removed?")
+    return f"{selection}::{test}"
+
+
+@cache
+def _symbols(root: Path) -> dict[str, list[Symbol]]:
+    """Every symbol under each of its names: of `a.b.C.d`, these are `C.d`, `b.C.d` and `a.b.C.d`."""
+    symbols: dict[str, list[Symbol]] = {}
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            module = module_name(path, root).split(".")
+            for names, node in _definitions(ast.parse(path.read_bytes(), filename=str(path)).body):
+                for start in range(len(module) + 1):
+                    symbols.setdefault(".".join([*module[start:], *names]), []).append(Symbol(path, node))
+    return symbols
+
+
+def _definitions(
+    body: Sequence[ast.stmt], outer: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], ast.stmt]]:
+    """What a module's or a class's body defines, and the classes in it."""
+    for node in body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield (*outer, name), node
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                yield (*outer, name), node
+        if isinstance(node, ast.ClassDef):
+            yield from _definitions(node.body, (*outer, node.name))
+
+
+def _fragment(text: str) -> ast.stmt:
+    """The one statement that the text is; an expression is one too."""
+    try:
+        (statement,) = ast.parse(text).body
+    except (SyntaxError, ValueError) as error:
+        raise LookupError(f"{text!r} is neither an expression nor one statement") from error
+    if hasattr(statement, "body"):
+        raise LookupError(f"{text!r} has a block: choose its condition or a statement in it")
+    return statement
+
+
+def _span(node: ast.AST, source: bytes) -> tuple[int, int]:
+    """Where in the source the node begins and ends, in bytes."""
+    begins = [0]
+    for line in source.splitlines(keepends=True):
+        begins.append(begins[-1] + len(line))
+    return begins[node.lineno - 1] + node.col_offset, begins[node.end_lineno - 1] + node.end_col_offset

@@ -1,0 +1,136 @@
+"""The pages hold together: links lead somewhere, tables can be read in a diff, cited contracts are there."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CONTRACTS = ROOT / "docs" / "reference" / "contracts.md"
+MAX_CELL = 200
+"""Characters of a table's cell as a reader sees it; more cannot be reviewed in a diff."""
+
+SOURCES = (*("engine", "kernels", "sandbox", "train", "csrc"), *("tests", "benchmarks", "docs"))
+
+
+def pages() -> list[Path]:
+    """Every Markdown page of the repository; in a tree without git, all that lie in its own folders."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "*.md"],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    if listed.returncode == 0 and listed.stdout:
+        return sorted(path for name in listed.stdout.splitlines() if (path := ROOT / name).exists())
+    return sorted([*ROOT.glob("*.md"), *(path for name in SOURCES for path in (ROOT / name).rglob("*.md"))])
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def lines_outside_of_code(text: str) -> Iterator[tuple[int, str]]:
+    """Line numbers and lines that are not in a fenced block."""
+    inside = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith(("```", "~~~")):
+            inside = not inside
+        elif not inside:
+            yield number, line
+
+
+def anchors(text: str) -> set[str]:
+    """What GitHub makes of the headings."""
+    headings = [line.lstrip("#").strip() for _, line in lines_outside_of_code(text) if line.startswith("#")]
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)|[`*]", r"\1", heading) for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
+
+
+def broken_links(page: Path, text: str) -> list[str]:
+    """Relative links, pictures too, to a file or a heading that is not there."""
+    broken = []
+    for number, line in lines_outside_of_code(text):
+        line = re.sub(r"`[^`]*`", "", line)
+        for target in re.findall(r"\]\(([^)\s]+)\)", line) + re.findall(r'(?:src|href)="([^"]+)"', line):
+            if re.match(r"[a-z]+:", target):
+                continue
+            path, _, anchor = target.partition("#")
+            file = page.parent / path if path else page
+            if not file.exists() or (anchor and anchor not in anchors(file.read_text(encoding="utf-8"))):
+                broken.append(f"{number}: {target}")
+    return broken
+
+
+def wide_cells(text: str) -> list[str]:
+    """Cells of more than MAX_CELL characters, marks of figures and targets of links not counted."""
+    found = []
+    for number, line in lines_outside_of_code(text):
+        if not line.startswith("|"):
+            continue
+        shown = re.sub(r"<!--.*?-->|(?<=\])\([^)\s]*\)", "", line)
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", shown)]
+        found += [f"{number}: {len(cell)} characters" for cell in cells if len(cell) > MAX_CELL]
+    return found
+
+
+def cited_contracts() -> dict[int, list[str]]:
+    """The numbers that code and pages cite, and where."""
+    cited: dict[int, list[str]] = {}
+    for folder in SOURCES:
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in {".py", ".pyi", ".cpp", ".h", ".md"} and path != Path(__file__):
+                for number in re.findall(
+                    r"\bcontract\s+(\d+)", path.read_text(encoding="utf-8", errors="replace")
+                ):
+                    cited.setdefault(int(number), []).append(name_of(path))
+    return cited
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    assert broken_links(page, page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_tables_can_be_read(page: Path) -> None:
+    assert wide_cells(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_page_that_is_wrong_is_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    wide = "x" * (MAX_CELL + 1)
+    text = (
+        "# A `head`, of 2 words\n[a](other.md) [b](page.md#a-head-of-2-words) [c](#nothing) ![d](e.svg)\n"
+        "[f](https://example.org/x) `[g](h.md)`\n```\n[i](j.md)\n| " + wide + " |\n```\n"
+        f"| a | {wide} |\n| {'y' * MAX_CELL}<!--mark a; b--> | [k](page.md) |\n"
+    )
+    page.write_text(text)
+    assert broken_links(page, text) == ["2: other.md", "2: #nothing", "2: e.svg"]
+    assert wide_cells(text) == ["8: 201 characters"]
+
+
+def test_every_cited_contract_is_on_the_page() -> None:
+    numbers = [
+        int(n) for n in re.findall(r"^## (\d+)\. ", CONTRACTS.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert numbers == list(range(1, len(numbers) + 1))
+    cited = cited_contracts()
+    assert len(cited) > 5, "code cites contracts"
+    assert {number: where for number, where in cited.items() if number not in numbers} == {}
+
+
+def test_files_of_the_contracts_are_there() -> None:
+    text = CONTRACTS.read_text(encoding="utf-8")
+    for line in re.findall(r"^Where: (.*)$", text, re.MULTILINE):
+        for path in re.findall(r"`([^`]+)`", line):
+            assert (ROOT / path).exists(), path
+    assert text.count("\nWhere: ") == len(re.findall(r"^## \d", text, re.MULTILINE))
+
+
+def test_decisions_are_dated() -> None:
+    text = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
+    entries = re.split(r"\n\n(?=\*\*)", text.rstrip())[1:]
+    stamp = r"\*\d{4}-\d\d-\d\d(, [0-9a-f]{7,})?(; changed \d{4}-\d\d-\d\d, [0-9a-f]{7,})?\*"
+    undated = [entry.splitlines()[0] for entry in entries if not re.fullmatch(stamp, entry.splitlines()[-1])]
+    assert len(entries) > 30 and undated == []

@@ -1,0 +1,261 @@
+"""An attempt is judged in two games with sides swapped, by an endpoint that may fail and is told no secret.
+
+The judge is a fake on loopback; its answers have the form of the API's.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from rocstar.engine.types import Failed, Scored, Task
+from rocstar.train.evaluation.benchmarks.arena.endpoint import EndpointOptions, JudgeEndpoint
+from rocstar.train.evaluation.benchmarks.arena.prompts import OUR_PROMPT, read_prompt
+from rocstar.train.evaluation.benchmarks.arena_hard import ArenaJudge, judge_of, load, pooled
+from rocstar.train.recipe.errors import ConfigError
+
+from .... import needs
+from .attempts import attempt_at
+
+KEY = "sk-secret-of-the-test"
+TASK = Task(
+    id="1", source="arena_hard", question="Name {a} river.", answer="", meta={"baseline": "The Rhine."}
+)
+
+
+@dataclass
+class FakeJudge:
+    """Answers with what `says` makes of a request, and keeps the requests."""
+
+    says: Callable[[str], web.Response | str]
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+    pauses: list[float] = field(default_factory=list)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.asked.append(body)
+        self.keys.append(request.headers.get("Authorization"))
+        said = self.says(body["messages"][1]["content"])
+        if isinstance(said, web.Response):
+            return said
+        return web.json_response({"choices": [{"message": {"role": "assistant", "content": said}}]})
+
+    async def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+
+@asynccontextmanager
+async def judged_by(fake: FakeJudge, **options: Any) -> AsyncIterator[ArenaJudge]:
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", fake.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    try:
+        yield ArenaJudge(
+            JudgeEndpoint(EndpointOptions(url=f"http://{host}:{port}/v1/", **options), pause=fake.pause)
+        )
+    finally:
+        await runner.cleanup()
+
+
+def prefers(text: str) -> Callable[[str], str]:
+    """A judge that finds the answer with `text` much better, on whichever side it is."""
+
+    def says(game: str) -> str:
+        a, b = game.split("## Answer A")[1].split("## Answer B")
+        return "Both [[A>B]] at first sight.\n[[A>>B]]" if text in a and text not in b else "[[B>>A]]"
+
+    return says
+
+
+async def test_the_better_answer_wins_both_games_on_both_sides() -> None:
+    fake = FakeJudge(prefers("Elbe"))
+    async with judged_by(fake) as judge:
+        won = await judge.score(attempt_at(TASK, "<think>hm</think>The Elbe."), deadline=None)
+        lost = await judge.score(attempt_at(TASK, "The {QUESTION}."), deadline=None)
+    assert won == Scored(reward=1.0, method="B>>A A>>B", is_correct=True)
+    assert isinstance(lost, Scored)
+    games = [body["messages"][1]["content"] for body in fake.asked]
+    assert games[0].index("The Rhine.") < games[0].index("The Elbe.")
+    assert games[1].index("The Elbe.") < games[1].index("The Rhine.")
+    assert "Name {a} river." in games[0]
+    assert "The {QUESTION}." in games[2]
+    assert "hm" not in games[0]
+    assert fake.asked[0] | {"messages": []} == {
+        "model": "gpt-4-1106-preview",
+        "messages": [],
+        "temperature": 0.0,
+        "max_tokens": 4096,
+    }
+
+
+async def test_a_judge_that_always_takes_the_first_gives_a_draw() -> None:
+    fake = FakeJudge(lambda game: "[[A>>B]]")
+    async with judged_by(fake) as judge:
+        outcome = await judge.score(attempt_at(TASK, "The Elbe."), deadline=None)
+    assert outcome == Scored(reward=0.5, method="A>>B A>>B", is_correct=False)
+
+
+async def test_a_passing_fault_is_asked_again_and_a_refusal_is_not() -> None:
+    answers: list[web.Response | str] = [
+        web.Response(status=503),
+        web.Response(status=429),
+        "[[A=B]]",
+        "[[A=B]]",
+    ]
+    fake = FakeJudge(lambda game: answers.pop(0))
+    async with judged_by(fake) as judge:
+        outcome = await judge.score(attempt_at(TASK, "The Elbe."), deadline=None)
+    assert outcome == Scored(reward=0.5, method="A=B A=B", is_correct=False)
+    assert fake.pauses == [1.0, 2.0]
+
+    fake = FakeJudge(lambda game: web.Response(status=401, text="no such key"))
+    async with judged_by(fake) as judge:
+        refused = await judge.score(attempt_at(TASK, "The Elbe."), deadline=None)
+    assert isinstance(refused, Failed)
+    assert (refused.kind, refused.retryable, len(fake.asked)) == ("judge", False, 1)
+
+
+async def test_a_judge_that_stays_down_is_a_failure_of_ours() -> None:
+    fake = FakeJudge(lambda game: web.Response(status=500))
+    async with judged_by(fake, tries=3) as judge:
+        outcome = await judge.score(attempt_at(TASK, "The Elbe."), deadline=None)
+    assert isinstance(outcome, Failed)
+    assert (outcome.kind, outcome.retryable, len(fake.asked)) == ("judge", True, 3)
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"[]", b'{"choices": []}', b'{"choices": [{"message": {"content": null}}]}']
+)
+async def test_an_answer_of_another_form_is_asked_again(body: bytes) -> None:
+    fake = FakeJudge(lambda game: web.Response(body=body))
+    async with judged_by(fake, tries=2) as judge:
+        outcome = await judge.score(attempt_at(TASK, "The Elbe."), deadline=None)
+    assert isinstance(outcome, Failed)
+    assert outcome.retryable
+    assert len(fake.asked) == 2
+
+
+async def test_no_label_is_no_lost_game() -> None:
+    fake = FakeJudge(lambda game: "I cannot decide.")
+    async with judged_by(fake) as judge:
+        outcome = await judge.score(attempt_at(TASK, "The Elbe."), deadline=None)
+    assert isinstance(outcome, Failed)
+    assert outcome.kind == "no_label"
+
+
+async def test_the_deadline_ends_the_wait_for_a_judge() -> None:
+    fake = FakeJudge(lambda game: "[[A=B]]")
+    async with judged_by(fake) as judge:
+        past = asyncio.get_running_loop().time() - 1
+        with pytest.raises(TimeoutError):
+            await judge.score(attempt_at(TASK, "The Elbe."), deadline=past)
+
+
+async def test_the_key_is_sent_and_stands_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROCSTAR_JUDGE_KEY", KEY)
+    fake = FakeJudge(lambda game: web.Response(status=403, text=f"bad key {KEY}"))
+    async with judged_by(fake) as judge:
+        outcome = await judge.score(attempt_at(TASK, "The Elbe."), deadline=None)
+        assert KEY not in json.dumps(judge.description)
+    assert fake.keys == [f"Bearer {KEY}"]
+    assert isinstance(outcome, Failed)
+    assert "403" in outcome.detail
+    assert KEY not in outcome.detail
+
+
+@pytest.mark.parametrize(("text", "is_truncated"), [("The Elbe", True), ("  \n", False), ("<think>a", False)])
+async def test_what_was_cut_off_or_says_nothing_has_lost(text: str, is_truncated: bool) -> None:
+    fake = FakeJudge(lambda game: "[[A=B]]")
+    async with judged_by(fake) as judge:
+        outcome = await judge.score(attempt_at(TASK, text, is_truncated=is_truncated), deadline=None)
+    assert isinstance(outcome, Scored)
+    assert outcome.reward == 0.0
+    assert outcome.method.endswith("A>>B B>>A")
+    assert not fake.asked
+
+
+def test_scores_are_pooled_from_the_labels() -> None:
+    scored: list[tuple[Task, Scored, dict[str, float]]] = [
+        (TASK, Scored(reward=1.0, method="B>>A A>>B"), {}),
+        (TASK, Scored(reward=0.5, method="A=B A=B"), {}),
+        (TASK, Scored(reward=0.0, method="truncated A>>B B>>A"), {}),
+    ]
+    found = pooled(scored)
+    assert found["arena_mean"] == pytest.approx(100 * (6 + 1) / 14)
+    assert found["arena_score_p05"] <= found["arena_score"] <= found["arena_score_p95"]
+    assert found["arena_mean_low"] < found["arena_mean"] < found["arena_mean_high"]
+    assert pooled([]) == {}
+
+
+def test_the_words_of_the_original_are_read_from_its_configuration(tmp_path: Path) -> None:
+    needs.modules("yaml")
+    file = tmp_path / "judge_config.yaml"
+    file.write_text(
+        'judge_model: x\nsystem_prompt: "Be fair."\n'
+        'prompt_template: ["Q: {question_1}\\nA: {answer_1}\\nB: {answer_2}"]\n'
+    )
+    prompt = read_prompt(file)
+    assert prompt.messages("q{", "a", "b") == [
+        {"role": "system", "content": "Be fair."},
+        {"role": "user", "content": "Q: q{\nA: a\nB: b"},
+    ]
+    assert (prompt.origin, OUR_PROMPT.origin) == ("judge_config.yaml", "rocstar")
+    assert prompt.digest != OUR_PROMPT.digest
+    environment = {"ROCSTAR_JUDGE_URL": "http://j/v1", "ROCSTAR_JUDGE_PROMPT": str(file)}
+    assert judge_of(environment).description["prompt_digest"] == prompt.digest
+
+
+@pytest.mark.parametrize(
+    "text", ["system_prompt: a", "- 1", "a: [", "", 'system_prompt: a\nprompt_template: "{other}"', "5"]
+)
+def test_a_configuration_of_another_form_is_refused(tmp_path: Path, text: str) -> None:
+    needs.modules("yaml")
+    (tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"bad\.yaml"):
+        read_prompt(tmp_path / "bad.yaml")
+
+
+def test_without_an_endpoint_the_set_says_what_it_needs() -> None:
+    with pytest.raises(ConfigError, match="ROCSTAR_JUDGE_URL is ''"):
+        judge_of({})
+    options = judge_of({"ROCSTAR_JUDGE_URL": "https://j/v1", "ROCSTAR_JUDGE_MODEL": "m"}).description
+    assert (options["judge"], options["prompt"]) == ("m", "rocstar")
+
+
+def folder(tmp_path: Path, uids: list[str]) -> Path:
+    (tmp_path / "model_answer").mkdir()
+    questions = [{"uid": uid, "category": "c", "cluster": "d", "prompt": f"Do {uid}."} for uid in "ab"]
+    answers = [
+        {"uid": uid, "model": "gpt-4-0314", "messages": [{}, {"content": {"answer": f"Did {uid}."}}]}
+        for uid in uids
+    ]
+    (tmp_path / "question.jsonl").write_text("\n".join(map(json.dumps, questions)))
+    (tmp_path / "model_answer" / "gpt-4-0314.jsonl").write_text("\n".join(map(json.dumps, answers)))
+    return tmp_path
+
+
+def test_a_folder_is_read_with_the_answers_of_the_baseline(tmp_path: Path) -> None:
+    path = folder(tmp_path, ["b", "a"])
+    tasks = load(path)
+    assert [(task.id, task.question, task.meta["baseline"]) for task in tasks] == [
+        ("arena_hard-a", "Do a.", "Did a."),
+        ("arena_hard-b", "Do b.", "Did b."),
+    ]
+    assert load(path / "question.jsonl") == tasks
+
+
+def test_a_folder_that_lacks_something_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"question\.jsonl' does not exist"):
+        load(tmp_path)
+    with pytest.raises(ConfigError, match="no answer to 'b'"):
+        load(folder(tmp_path, ["a"]))

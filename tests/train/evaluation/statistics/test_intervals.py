@@ -1,0 +1,65 @@
+"""The interval holds its score, is never empty, and counts questions, not attempts."""
+
+from statistics import fmean
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from rocstar.train.evaluation.statistics.intervals import effective_size, interval_of_means, share_interval
+
+MEANS = st.lists(st.integers(0, 16).map(lambda c: c / 16), min_size=1, max_size=40)
+
+
+@given(MEANS, st.randoms(use_true_random=False))
+def test_it_holds_the_mean_in_any_order_and_is_not_empty(means: list[float], shuffled: object) -> None:
+    low, high = interval_of_means(means, num_attempts=16 * len(means))
+    assert 0 <= low <= fmean(means) + 1e-12 and fmean(means) - 1e-12 <= high <= 1 and low < high
+    other = list(means)
+    shuffled.shuffle(other)  # type: ignore[attr-defined]
+    assert interval_of_means(other, num_attempts=16 * len(means)) == (low, high)
+
+
+@pytest.mark.parametrize("n", [2, 5, 30, 500])
+def test_all_right_and_all_wrong_leave_room(n: int) -> None:
+    """About 3 / n: as one attempt each would, for the questions that were not asked may be the hard ones."""
+    low, high = interval_of_means([1.0] * n, num_attempts=16 * n)
+    assert high == 1.0 and low < 1 - 2 / (n + 5)
+    mirrored = interval_of_means([0.0] * n, num_attempts=16 * n)
+    assert mirrored == pytest.approx((0.0, 1 - low), abs=1e-12)
+
+
+def test_one_question_tells_nothing_and_none_is_an_error() -> None:
+    assert interval_of_means([0.5], num_attempts=16) == (0.0, 1.0)
+    with pytest.raises(ValueError, match="no question"):
+        interval_of_means([])
+
+
+def test_with_one_attempt_each_it_is_a_binomial_interval() -> None:
+    """400 questions, half of them solved: 0.5 +- 1.96 * 0.025, and m_eff is the number of questions."""
+    assert interval_of_means([1.0] * 200 + [0.0] * 200) == pytest.approx((0.451, 0.549), abs=1e-3)
+    assert effective_size(np.array(0.5), np.array(0.25), 400, 400) == 400
+
+
+def test_attempts_at_a_question_are_alike() -> None:
+    """The same 960 attempts: 60 questions that are solved always or never tell less than mixed ones."""
+    alike = interval_of_means([1.0, 0.0] * 30, num_attempts=960)
+    mixed = interval_of_means([0.75, 0.25] * 30, num_attempts=960)
+    assert alike[1] - alike[0] > 1.8 * (mixed[1] - mixed[0])
+    assert alike == pytest.approx(interval_of_means([1.0, 0.0] * 30, num_attempts=60), abs=1e-12)
+
+
+def test_no_spread_at_all_is_at_most_as_sure_as_independent_attempts() -> None:
+    low, high = interval_of_means([0.5] * 30, num_attempts=60)
+    assert high - low > 2 * 1.96 * (0.25 / 60) ** 0.5 * 0.98
+
+
+@pytest.mark.parametrize(("n", "p"), [(30, 0.5), (60, 0.2), (198, 0.7), (198, 0.95), (500, 0.95)])
+def test_its_coverage_of_a_binomial_is_nominal(n: int, p: float) -> None:
+    """Over all outcomes; between 0.94 and 0.965 as closely as whole numbers of questions allow."""
+    correct = np.arange(n + 1)
+    low, high = share_interval(correct / n, correct / n * (1 - correct / n), n, n)
+    coverage = stats.binom.pmf(correct, n, p)[(low <= p) & (p <= high)].sum()
+    assert 0.94 <= coverage <= 0.965

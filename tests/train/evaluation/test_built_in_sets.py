@@ -1,0 +1,227 @@
+"""The built-in sets: one list of names, two forms of a copy, wrong copies refused; and contamination."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.engine.types import (
+    Attempt,
+    Failed,
+    FinishReason,
+    Origin,
+    Outcome,
+    Scored,
+    Segment,
+    Task,
+    Trajectory,
+    TrajectoryKey,
+    Turn,
+)
+from rocstar.train.evaluation.benchmarks import registry
+from rocstar.train.evaluation.benchmarks.benchmark import Benchmark, Published
+from rocstar.train.evaluation.benchmarks.digest import answers_digest, tasks_digest
+from rocstar.train.evaluation.benchmarks.math_sets import after_marks, contest_integer, integer, math_set
+from rocstar.train.evaluation.benchmarks.registry import BENCHMARKS, find, load_set
+from rocstar.train.evaluation.contamination import Trained
+from rocstar.train.evaluation.rescore import Regrader, beside, boxed
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.eval_config import SETS, EvalConfig
+from rocstar.train.tasks.rows import DATA_DIR_VARIABLE
+
+MATH = ("aime24", "aime25", "hmmt_feb_2025", "math500", "amc23", "gsm8k")
+ROWS: list[dict[str, Any]] = [
+    {"problem": "What is 6 * 7?", "answer": "042"},
+    {"problem": "And 2 + 3?", "answer": 5.0},
+]
+
+
+def made_up(answers: Sequence[str] = ("42", "5")) -> Benchmark:
+    """A set of two questions."""
+    return math_set(
+        name="aime24",
+        title="Two sums",
+        num_questions=2,
+        licence="MIT",
+        source=Published(repository="o/n", revision="r", file="data/test.jsonl", digest=""),
+        answers=answers_digest(answers),
+        read=contest_integer,
+    )
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> Benchmark:
+    """The set, in the place of one that is built in."""
+    found = made_up()
+    monkeypatch.setattr(registry, "find", lambda name: found)
+    return found
+
+
+def write(path: Path, rows: Sequence[Any]) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_the_recipe_and_the_registry_have_the_same_names() -> None:
+    assert tuple(BENCHMARKS) == SETS
+
+
+@pytest.mark.parametrize("name", MATH)
+def test_a_set_says_where_it_comes_from(name: str) -> None:
+    found = find(name)
+    assert found.name == name and found.licence and len(found.source.revision) == 40
+    assert found.defaults.samples == 16 and found.defaults.max_response_tokens == 30_000
+    assert len(found.source.digest) == 64 or name == "hmmt_feb_2025"
+
+
+def test_two_forms_of_a_copy_are_one_set(two: Benchmark, tmp_path: Path) -> None:
+    local = load_set(EvalConfig(set="aime24", path=write(tmp_path / "a.jsonl", ROWS)))
+    hub = [{"question": row["problem"], "answer": row["answer"], "id": k} for k, row in enumerate(ROWS)]
+    other = load_set(EvalConfig(set="aime24", path=write(tmp_path / "b.jsonl", hub)))
+    assert local.tasks == other.tasks and local.digest == other.digest == tasks_digest(local.tasks)
+    assert [task.answer for task in local.tasks] == ["42", "5"] and local.is_known is None
+
+
+def test_a_copy_below_the_data_folder_is_found(
+    two: Benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DATA_DIR_VARIABLE, str(tmp_path))
+    path = write(tmp_path / "o" / "n" / "data" / "test.jsonl", ROWS)
+    assert str(load_set(EvalConfig(set="aime24")).path) == path
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (ROWS[:1], ["answers are not the published ones"]),
+        (
+            [ROWS[0], ROWS[1] | {"answer": "480"}],
+            ["answers are not the published ones", "take that of the hub"],
+        ),
+        ([ROWS[0], ROWS[1] | {"answer": "5a"}], ["line 2", "'5a' is not a whole number"]),
+        ([ROWS[0], {"problem": "?"}], ["line 2", "none of the columns answer, solution"]),
+        (["x"], ["line 1", "not an object"]),
+    ],
+)
+def test_a_wrong_copy_is_refused(two: Benchmark, tmp_path: Path, rows: list[Any], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_set(EvalConfig(set="aime24", path=write(tmp_path / "a.jsonl", rows)))
+    assert all(word in str(refused.value) for word in words), refused.value
+
+
+def test_a_copy_that_is_nowhere_says_how_to_give_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not exist"):
+        load_set(EvalConfig(set="aime24", path=str(tmp_path / "gone.jsonl")))
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "value"),
+    [
+        (integer, "27.0", "27"),
+        (integer, "336^\\circ", "336"),
+        (contest_integer, "025", "25"),
+        (after_marks, "She has 1,000 - 2 left.\n#### 1,250", "1250"),
+        (after_marks, "-3", "-3"),
+    ],
+)
+def test_answers_in_their_one_form(read: Any, text: str, value: str) -> None:
+    assert read(text) == value
+
+
+@pytest.mark.parametrize("text", ["1000", "-1", "1/2"])
+def test_what_is_no_answer_of_a_contest(text: str) -> None:
+    with pytest.raises(ValueError, match="whole number"):
+        contest_integer(text)
+
+
+def test_a_digest_is_of_what_is_asked_and_scored() -> None:
+    one = Task(id="a", source="x", question="q", answer="1")
+    assert tasks_digest([one]) == tasks_digest([Task(id="b", source="y", question="q", answer="1")])
+    for other in (
+        Task(id="a", source="x", question="q ", answer="1"),
+        Task(id="a", source="x", question="q", answer="2"),
+        Task(id="a", source="x", question="q", answer="1", meta={"kwargs": (1,)}),
+        Task(id="a", source="x", question="q", answer="1", context=({"role": "system", "content": "s"},)),
+    ):
+        assert tasks_digest([one]) != tasks_digest([other])
+    assert tasks_digest([one, one]) != tasks_digest([one])
+
+
+@pytest.mark.parametrize(
+    ("answer", "wrong"), [("-7", "-6"), ("42", "43"), ("\\frac{1}{2}", "(\\frac{1}{2})+1")]
+)
+def test_a_near_miss_is_another_value(answer: str, wrong: str) -> None:
+    assert beside(answer) == wrong
+
+
+class Noting:
+    """A judge that notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
+        self.asked.append(attempt.text)
+        return Scored(reward=float(attempt.text == boxed(attempt.task.answer)), method="noted")
+
+
+async def test_a_judge_of_whom_nothing_is_known_is_asked_about_each() -> None:
+    judge, task = Noting(), Task(id="a", source="s", question="q", answer="1")
+    found = await Regrader(judge).outcomes([said(task, boxed(x)) for x in ("1", "1", "2")])
+    assert [getattr(outcome, "reward", None) for outcome in found] == [1.0, 1.0, 0.0]
+    assert len(judge.asked) == 3
+
+
+async def test_what_never_came_to_its_judge_keeps_its_outcome() -> None:
+    judge, task = Noting(), Task(id="a", source="s", question="q", answer="1")
+    lost = Failed(kind="deadline", retryable=True, detail="")
+    aborted = dataclasses.replace(said(task, ""), finish_reason=FinishReason.aborted, outcome=lost)
+    assert await Regrader(judge).outcomes([aborted]) == [lost] and not judge.asked
+
+
+def said(task: Task, text: str) -> Trajectory:
+    """An attempt of one turn."""
+    return Trajectory(
+        key=TrajectoryKey(seed=0, step=0, task_id=task.id, sibling=0),
+        task=task,
+        ids=(1, 2),
+        logprobs=(None, -0.1),
+        segments=(
+            Segment(start=0, end=1, origin=Origin.prompt),
+            Segment(start=1, end=2, origin=Origin.policy),
+        ),
+        version_spans=(),
+        turns=(Turn(start=1, end=2, text=text, stopped=True),),
+        finish_reason=FinishReason.answered,
+        outcome=Scored(reward=0.0, method="none"),
+    )
+
+
+# ---------------------------------------------------------------- contamination
+
+QUESTIONS = [
+    Task(id=name, source="s", question=text, answer="1") for name, text in (("a", "How many?"), ("b", "Why?"))
+]
+
+
+def test_contaminated_is_what_is_learned_whitespace_and_case_aside() -> None:
+    trained = Trained([Task(id="x", source="t", question="how  MANY?", answer="2")])
+    found = trained.found(QUESTIONS, left_out=False)
+    assert found is not None and (found["overlap"], found["questions"]) == (1, ["a"])
+    left = trained.found(QUESTIONS, left_out=True)
+    assert left is not None and (left["overlap"], left["questions"]) == (1, []), "the stages leave it out"
+
+
+def test_what_a_conversation_asks_is_learned_whatever_the_stages_leave_out() -> None:
+    found = Trained([], ["why?"]).found(QUESTIONS, left_out=True)
+    assert found is not None and found["questions"] == ["b"]
+
+
+def test_of_a_model_without_training_nothing_is_known() -> None:
+    assert Trained([]).found(QUESTIONS, left_out=False) is None

@@ -1,0 +1,148 @@
+"""avg@k, pass@k and their interval; attempts that Failed count neither way."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from rocstar.engine.progress.progress import ProgressBoard
+from rocstar.engine.types import (
+    Failed,
+    FinishReason,
+    Group,
+    Origin,
+    Scored,
+    Segment,
+    Task,
+    ToolCall,
+    ToolResult,
+    Trajectory,
+    TrajectoryKey,
+    Turn,
+)
+from rocstar.train.evaluation import evaluate as evaluate_module
+from rocstar.train.evaluation.evaluate import evaluate, summarise
+from rocstar.train.recipe.errors import ConfigError, TrainingStopped
+from rocstar.train.record.metrics import check_names
+
+RESULT = ToolResult(status="error", is_error=True, text="")
+
+
+def attempt(
+    task: Task, sibling: int, reward: float | None, *, finish: FinishReason, results: int
+) -> Trajectory:
+    call = ToolCall(name="t", arguments={})
+    turn = Turn(start=1, end=2, text="", stopped=True, calls=(call,) * results, results=(RESULT,) * results)
+    return Trajectory(
+        key=TrajectoryKey(seed=0, step=0, task_id=task.id, sibling=sibling),
+        task=task,
+        ids=(1, 2),
+        logprobs=(None, -1.0),
+        segments=(
+            Segment(start=0, end=1, origin=Origin.prompt),
+            Segment(start=1, end=2, origin=Origin.policy),
+        ),
+        version_spans=(),
+        turns=(turn,),
+        finish_reason=finish,
+        outcome=Scored(reward=reward, method="strict")
+        if reward is not None
+        else Failed(kind="deadline", retryable=True, detail=""),
+    )
+
+
+@pytest.mark.parametrize("what", ["evaluation", "two: difficulty filter"])
+async def test_who_watches_sees_how_many_tasks_are_done(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    board, seen = ProgressBoard(), []
+    groups = [group(name, [1.0, 0.0]) for name in "abc"]
+
+    async def run_group(_: Any, task: Task, **__: Any) -> Group:
+        (work,) = board.works
+        assert work.attempts is not None
+        seen.append((work.what, work.done, work.total, work.unit, work.attempts.total))
+        return next(made for made in groups if made.task is task)
+
+    monkeypatch.setattr(evaluate_module, "run_group", run_group)
+    nobody: Any = None
+    options = {} if what == "evaluation" else {"what": what}
+    with board.installed():
+        result, found = await evaluate(nobody, [g.task for g in groups], k=2, seed=0, step=0, **options)
+    assert seen == [(what, done, 3, "tasks", 6) for done in range(3)]
+    assert found == groups and result.avg == 0.5 and not board.works
+
+
+def group(
+    name: str,
+    rewards: list[float | None],
+    *,
+    source: str = "s",
+    finish: FinishReason = FinishReason.answered,
+    results: int = 0,
+) -> Group:
+    task = Task(id=name, source=source, question="q", answer="a")
+    attempts = [attempt(task, k, reward, finish=finish, results=results) for k, reward in enumerate(rewards)]
+    return Group(task=task, trajectories=tuple(attempts))
+
+
+def test_correct_is_counted_and_the_reward_told_beside_it() -> None:
+    """Wrong answers with rewards, and a correct one with none; a mean reward of 1 and 0 is not told twice."""
+    given = group("a", [0.5, 0.25, 0.0, 1.0])
+    verdicts = [False, False, True, True]
+    siblings = tuple(
+        dataclasses.replace(t, outcome=dataclasses.replace(t.outcome, is_correct=c))  # type: ignore[arg-type]
+        for t, c in zip(given.trajectories, verdicts, strict=True)
+    )
+    found = summarise([dataclasses.replace(given, trajectories=siblings), group("b", [0.0] * 4)], k=4)
+    assert (found.avg, found.pass_at_k, found.by_source) == (0.25, 0.5, {"s": 0.25})
+    assert found.correct == {"a": verdicts, "b": [False] * 4}
+    assert found.reward_mean == pytest.approx(0.4375 / 2)
+    check_names(found.metrics("heldout"))
+    assert found.metrics("heldout")["eval/heldout/reward_mean"] == found.reward_mean
+    plain = summarise([group("a", [1.0, 0.0])], k=2)
+    assert plain.reward_mean is None and "eval/heldout/reward_mean" not in plain.metrics("heldout")
+
+
+def test_tasks_weigh_the_same_and_failures_count_neither_way() -> None:
+    groups = [
+        group("a", [1.0, 1.0, 0.0, 0.0], source="x"),
+        group("b", [None, None, None, 1.0], source="y", results=2),
+        group("c", [0.0, 0.0, 0.0, None], source="y", finish=FinishReason.max_tokens),
+        group("d", [None] * 4, source="z"),
+    ]
+    found = summarise(groups, k=4)
+    assert found.avg == pytest.approx((0.5 + 1.0 + 0.0) / 3)
+    assert (found.pass_at_k, found.n_short) == (1.0, 3)
+    assert (found.num_tasks, found.failed) == (3, 8)
+    assert found.by_source == {"x": 0.5, "y": 0.5}
+    assert found.rewards == {"a": [1.0, 1.0, 0.0, 0.0], "b": [1.0], "c": [0.0, 0.0, 0.0]}
+    assert found.tool_error_share == 1.0
+    assert found.is_truncated == pytest.approx(3 / 8)
+    assert found.ci_low <= found.avg <= found.ci_high
+    metrics = found.metrics("heldout")
+    check_names(metrics)
+    assert metrics["eval/heldout/avg@4"] == found.avg and metrics["eval/heldout/failed"] == 8
+
+
+def test_pass_at_k_is_not_told_where_no_task_has_k_attempts() -> None:
+    found = summarise([group("a", [1.0, None]), group("b", [None, 1.0])], k=2)
+    assert (found.avg, found.pass_at_k, found.n_short) == (1.0, None, 2)
+    assert "eval/heldout/pass@2" not in found.metrics("heldout")
+    assert found.metrics("heldout")["eval/heldout/n_short"] == 2
+
+
+def test_the_interval_of_equal_verdicts_is_not_empty() -> None:
+    found = summarise([group(str(n), [1.0] * 4) for n in range(30)], k=4)
+    assert found.ci_high == 1.0 and 0.85 < found.ci_low < 0.95
+
+
+def test_nothing_scored_is_an_error_that_says_why() -> None:
+    with pytest.raises(TrainingStopped, match="no attempt could be scored; failures: 2 deadline"):
+        summarise([group("a", [None, None])], k=2)
+
+
+def test_prompts_without_room_are_a_mistake_in_the_recipe_with_lengths_and_limit() -> None:
+    found = group("a", [None, None])
+    why = Failed(kind="too_long", retryable=False, detail="a prompt of 700 and 100 tokens; 512 is the most")
+    attempts = tuple(dataclasses.replace(t, outcome=why) for t in found.trajectories)
+    with pytest.raises(ConfigError, match=r"prompts of 1 to 1 tokens are too long .*512 is the most"):
+        summarise([dataclasses.replace(found, trajectories=attempts)], k=2)

@@ -1,0 +1,319 @@
+"""Attempts at many tasks: all of them are scored, whatever the engine holds at a time; time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import LlamaForCausalLM
+from transformers.models.llama.configuration_llama import LlamaConfig
+
+from rocstar.engine.chat.chat import ChatFormat, load_template
+from rocstar.engine.inference.base import InferenceError, KvLoad, Sampling
+from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
+from rocstar.engine.nodes.grants import FILL
+from rocstar.engine.nodes.nodes import Nodes
+from rocstar.engine.nodes.window import Window
+from rocstar.engine.progress.progress import ProgressBoard
+from rocstar.engine.rollout.rollout import Agent, RolloutLimits
+from rocstar.engine.testing.node import FakeNode
+from rocstar.engine.testing.policy import (
+    ByteTokenizer,
+    Reply,
+    Request,
+    ScriptedPolicy,
+    VirtualClockLoop,
+    run_virtual,
+)
+from rocstar.engine.tools.box import Dispatcher
+from rocstar.engine.tools.python import PYTHON_SCHEMA
+from rocstar.engine.types import Attempt, Failed, Group, Outcome, Scored, Task
+from rocstar.sandbox.testing import FakeSandbox
+from rocstar.train.evaluation import during_training
+from rocstar.train.evaluation.evaluate import summarise
+from rocstar.train.evaluation.trials import TRIES, attempts
+from rocstar.train.groups.source import Roller
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError, TrainingStopped
+from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.record.callbacks import Callback, Listeners
+from rocstar.train.record.metrics import MetricsWriter, read_metrics
+from rocstar.train.record.time_budget import TimeBudget
+from rocstar.train.run import Live, Run
+
+TOKENIZER = ByteTokenizer()
+K = 8
+
+
+async def attempt(
+    roller: Roller, tasks: Sequence[Task], *, k: int, seed: int, step: int, in_flight: Window
+) -> list[Group]:
+    """`attempts`, all kept in the order of the tasks, those without a score too."""
+    made: dict[str, Group] = {}
+
+    async def keep(group: Group) -> None:
+        made[group.task.id] = group
+
+    await attempts(roller, tasks, k, seed, step, in_flight=in_flight, on_group=keep, most_unscored=1.0)
+    return [made[task.id] for task in tasks]
+
+
+class Judge:
+    """All is right."""
+
+    def __init__(self, takes_s: float = 0.0) -> None:
+        self.takes_s = takes_s
+
+    async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
+        if self.takes_s:
+            await asyncio.sleep(self.takes_s)
+        return Scored(reward=1.0, method="fake")
+
+
+def agent(inference: Any, *, judge: Any = None, timeout_s: float = 3600.0) -> Agent:
+    limits = RolloutLimits(max_response_tokens=50, max_turns=1, max_tool_tokens=1, timeout_s=timeout_s)
+    return Agent(
+        inference=inference,
+        chat=ChatFormat(TOKENIZER, load_template("compact", None), [PYTHON_SCHEMA]),
+        tools=Dispatcher(tools=[], sandbox=FakeSandbox({}), max_parallel_calls=1),
+        judge=judge or Judge(),
+        limits=limits,
+        sampling=Sampling(),
+    )
+
+
+def scripted(script: Callable[[Request], Reply], *, slots: int = 1 << 30) -> Agent:
+    return agent(ScriptedPolicy(script, TOKENIZER, max_running=slots))
+
+
+def tasks(count: int) -> list[Task]:
+    return [Task(id=f"t{k:03}", source="s", question=f"{k}?", answer="4") for k in range(count)]
+
+
+async def forget(group: Group) -> None:
+    pass
+
+
+def keep_in(seen: list[Group]) -> Callable[[Group], Awaitable[None]]:
+    async def keep(group: Group) -> None:
+        seen.append(group)
+
+    return keep
+
+
+def at_a_time(groups: int, size: int = K) -> Window:
+    return Window(size=size, trajectories=lambda: groups * size)
+
+
+def a_run(folder: Path, made: Agent, nodes: Nodes | None = None, **changes: Any) -> Run:
+    nothing, ticks = cast("Any", None), itertools.count()
+    return Run(
+        recipe=Recipe(**changes),
+        directory=folder,
+        live=Live(agent=made, heldout={}, nodes=nodes),
+        publisher=nothing,
+        team=nothing,
+        decode=str,
+        metrics=MetricsWriter(folder / "metrics.jsonl"),
+        listeners=Listeners(Callback()),
+        budget=TimeBudget(clock=lambda: float(next(ticks))),
+    )
+
+
+STAGE = StageConfig(name="three", steps=1, max_response_tokens=50, max_turns=1, filter_rollouts=K)
+
+
+def test_the_filter_drops_all_that_is_mastered_with_six_times_the_work_of_the_limit(tmp_path: Path) -> None:
+    """200 tasks x 8 of 100 s on 8 slots: 5.6 hours of work under a limit of one, a perfect policy."""
+    made = scripted(lambda _: Reply(text="4", delay_s=100.0), slots=8)
+    run = a_run(tmp_path, made, engine={"max_running": 200 * K})
+    assert run_virtual(during_training.filter_by_difficulty(run, STAGE, tasks(200))) == []
+    run.metrics.close()
+    (row,) = read_metrics(run.metrics.path)
+    assert row["difficulty/tasks_dropped"] == row["difficulty/tasks_seen"] == len(run.dropped_tasks) == 200
+    assert row["difficulty/failed"] == 0
+
+
+class InlineLoop(VirtualClockLoop):
+    """What is meant for a thread is done at once, and takes no time."""
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        done = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:  # whatever the thread would have raised is its caller's
+            done.set_exception(error)
+        return done
+
+
+def test_the_same_on_the_real_engine_with_few_slots(tmp_path: Path) -> None:
+    """A slot is held for the 10 s of the judge: 200 tasks x 2 on 4 slots take 17 limits of 60 s."""
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    config = LlamaConfig(vocab_size=TOKENIZER.vocab_size, max_position_embeddings=4096, **sizes)
+    model = cast("Any", LlamaForCausalLM)._from_config(config, attn_implementation="sdpa").eval()
+
+    async def main() -> list[Task]:
+        with ThreadPoolExecutor(1) as thread:
+            async with EmbeddedEngine(model, max_running=4, thread=thread) as engine:
+                made = agent(engine, judge=Judge(10.0), timeout_s=60.0)
+                run = a_run(tmp_path, made)
+                stage = STAGE.model_copy(update={"filter_rollouts": 2, "max_response_tokens": 4})
+                left = await during_training.filter_by_difficulty(run, stage, tasks(200))
+                assert len(run.dropped_tasks) == 200 and asyncio.get_running_loop().time() >= 1000.0
+                run.metrics.close()
+                return left
+
+    with asyncio.Runner(loop_factory=InlineLoop) as runner:
+        assert runner.run(main()) == []
+
+
+def test_no_more_groups_are_in_flight_than_the_window_has_and_each_ends_once() -> None:
+    policy = ScriptedPolicy(lambda r: Reply(text="4", delay_s=1.0 + r.seed % 7), TOKENIZER)
+    seen: list[str] = []
+
+    async def look(group: Group) -> None:
+        assert policy.load().running <= 3 * K
+        seen.append(group.task.id)
+
+    board = ProgressBoard()
+
+    async def main() -> None:
+        with board.installed():
+            running = asyncio.create_task(
+                attempts(
+                    Roller(agent=agent(policy)), tasks(20), K, 0, 0, in_flight=at_a_time(3), on_group=look
+                )
+            )
+            await asyncio.sleep(0.5)
+            (work,) = board.works
+            assert (work.what, work.unit, work.total) == ("evaluation", "tasks", 20)
+            assert policy.load().running == 3 * K
+            assert (await running).count == 0 and work.done == 20
+
+    run_virtual(main())
+    assert sorted(seen) == [task.id for task in tasks(20)] and seen != sorted(seen)
+
+
+class Flaky:
+    """Each attempt fails as often as it is told, and then answers by its noise."""
+
+    def __init__(self, failures: Callable[[Request], int], *, retryable: bool = True) -> None:
+        self.failures, self.retryable = failures, retryable
+        self.tries: Counter[str] = Counter()
+
+    def __call__(self, request: Request) -> Reply:
+        self.tries[request.request_id] += 1
+        if self.tries[request.request_id] <= self.failures(request):
+            return Reply(error=InferenceError("replica_lost", "it is gone", retryable=self.retryable))
+        return Reply(text=f"{request.seed}")
+
+
+def made_of(script: Callable[[Request], Reply], *, whole_groups: bool = False) -> list[Group]:
+    roller = Roller(agent=scripted(script), whole_groups=whole_groups)
+    return run_virtual(attempt(roller, tasks(5), k=K, seed=3, step=2, in_flight=at_a_time(2)))
+
+
+@pytest.mark.parametrize("whole_groups", [False, True])
+def test_what_failed_is_tried_again_under_its_own_noise(whole_groups: bool) -> None:
+    expected = made_of(Flaky(lambda _: 0))
+    flaky = Flaky(lambda request: TRIES - 1 if request.sibling % 3 == 1 else 0)
+    assert made_of(flaky, whole_groups=whole_groups) == expected
+    others = {count for name, count in flaky.tries.items() if int(name[-1]) % 3 != 1}
+    assert others == {TRIES if whole_groups else 1}
+
+
+def test_what_fails_too_often_or_for_good_is_counted_and_the_rest_is_there() -> None:
+    for flaky, tries in [(Flaky(lambda _: 99), TRIES), (Flaky(lambda _: 99, retryable=False), 1)]:
+        groups = made_of(flaky)
+        assert [group.task.id for group in groups] == [task.id for task in tasks(5)]
+        assert all(isinstance(t.outcome, Failed) for group in groups for t in group.trajectories)
+        assert set(flaky.tries.values()) == {tries}
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_more_than_one_in_a_hundred_without_a_score_ends_it(lost: int) -> None:
+    """Of 200 attempts two may be lost. It ends at once, for the rest would not change it."""
+    seen: list[Group] = []
+    script = Flaky(lambda r: 99 * (r.task_id == "t000" and r.sibling <= lost))
+    roller = Roller(agent=scripted(script))
+    work = attempts(roller, tasks(25), K, 0, 0, in_flight=at_a_time(1), on_group=keep_in(seen))
+    if lost == 1:
+        unscored = run_virtual(work)
+        assert unscored.kinds == {"replica_lost": 2} and len(seen) == 25
+        return
+    message = r"3 of 200 attempts stayed without a score, more than 1%: .*3 replica_lost; the last: "
+    with pytest.raises(TrainingStopped, match=message):
+        run_virtual(work)
+    assert len(seen) == 1
+
+
+def test_prompts_without_room_are_a_mistake_in_the_recipe() -> None:
+    policy = ScriptedPolicy(lambda _: Reply(text="4"), TOKENIZER, max_length=60)
+    work = attempts(Roller(agent=agent(policy)), tasks(3), K, 0, 0, in_flight=at_a_time(1), on_group=forget)
+    with pytest.raises(ConfigError, match=r"8 of 24 attempts .* prompts of \d+ to \d+ tokens are too long"):
+        run_virtual(work)
+
+
+def test_a_bug_in_one_group_is_raised_and_ends_the_others() -> None:
+    policy = ScriptedPolicy(
+        lambda r: Reply(text="4", delay_s=10.0, error=KeyError("a bug") if r.task_id == "t001" else None),
+        TOKENIZER,
+    )
+    work = attempts(Roller(agent=agent(policy)), tasks(9), K, 0, 0, in_flight=at_a_time(3), on_group=forget)
+    with pytest.raises(ExceptionGroup, match="unhandled"):
+        run_virtual(work)
+    assert policy.load().running == policy.load().waiting == 0
+
+
+def test_every_node_takes_part_and_the_groups_are_those_of_one() -> None:
+    script = lambda r: Reply(text=f"{r.seed}", delay_s=5.0)  # noqa: E731
+    load = KvLoad(total=1 << 20, used=0, running=0, waiting=0)
+    others = [FakeNode(str(k), scripted(script)) for k in (1, 2)]
+    home = scripted(script)
+
+    async def main() -> list[Group]:
+        async with Nodes(
+            others,
+            home_load=lambda: load,
+            part=4,
+            max_groups=2,
+        ) as nodes:
+            roller = Roller(agent=home, nodes=nodes)
+            return await attempt(roller, tasks(12), k=K, seed=0, step=0, in_flight=at_a_time(6))
+
+    expected = attempt(Roller(agent=scripted(script)), tasks(12), k=K, seed=0, step=0, in_flight=at_a_time(1))
+    assert run_virtual(main()) == run_virtual(expected)
+    assert all(node.ended for node in others)
+
+
+@given(size=st.integers(1, 64), slots=st.integers(0, 500))
+def test_the_window_holds_what_fills_the_slots(size: int, slots: int) -> None:
+    most = Window(size=size, trajectories=lambda: slots).most
+    assert most >= 1 and most * size >= slots and (most == 1 or (most - 1) * size < slots)
+
+
+def test_where_kv_is_known_the_window_grows_as_answers_prove_short() -> None:
+    window = Window(size=4, kv_tokens=lambda: 8000, limit_tokens=1000)
+    assert window.most == FILL * 8000 / (4 * 1000)
+    made = scripted(lambda _: Reply(text="4"))
+    (group,) = run_virtual(
+        attempt(Roller(agent=made), tasks(1), k=4, seed=0, step=0, in_flight=Window(size=4))
+    )
+    window.ended(group)
+    assert window.most > FILL * 8000 / (4 * 1000)
+    assert summarise([group], k=4).failed == 0

@@ -1,0 +1,186 @@
+"""The asynchronous source: bounded staleness in versions, every task of the supply, a state to go on from."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from rocstar.engine.progress.progress import ProgressBoard, attempting
+from rocstar.engine.rollout.rollout import Agent, RolloutLimits
+from rocstar.engine.testing.policy import run_virtual
+from rocstar.engine.types import FinishReason, Group, Scored, Task, Trajectory, TrajectoryKey, VersionSpan
+from rocstar.train.groups import source
+from rocstar.train.groups.ahead import AheadGroups, Tickets, ahead_source, tickets_from
+from rocstar.train.recipe.rl_config import RlConfig
+from rocstar.train.record.time_budget import TimeBudget
+from rocstar.train.tasks.data import TaskCursor
+
+TASKS = [Task(id=f"task{k}", source="s", question=f"q{k}", answer="1") for k in range(7)]
+NOTHING = cast(Any, None)
+LIMITS = RolloutLimits(max_response_tokens=1, max_turns=1, max_tool_tokens=1, timeout_s=1000.0)
+AGENT = Agent(inference=NOTHING, chat=NOTHING, tools=NOTHING, judge=NOTHING, limits=LIMITS, sampling=NOTHING)
+
+
+class World:
+    """An engine with versions, and groups of one trajectory that remember the versions they saw."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.engine = SimpleNamespace(version=0, busy_s=0.0, starved_s=0.0)
+        self.keys: list[str] = []
+
+    async def run_group(
+        self, agent: Agent, task: Task, *, size: int, seed: int, step: int, first: int
+    ) -> Group:
+        key = TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=0)
+        self.keys.append(str(key))
+        first = self.engine.version
+        await asyncio.sleep(self.rng.expovariate(0.3))
+        spans = [VersionSpan(start=0, end=1, version=first)]
+        if self.engine.version > first:
+            spans.append(VersionSpan(start=1, end=2, version=self.engine.version))
+        trajectory = Trajectory(
+            key=key,
+            task=task,
+            ids=(),
+            logprobs=(),
+            segments=(),
+            version_spans=tuple(spans),
+            turns=(),
+            finish_reason=FinishReason.answered,
+            outcome=Scored(reward=1.0, method="strict"),
+        )
+        return Group(task=task, trajectories=(trajectory,))
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World(seed=0)
+    monkeypatch.setattr(source, "run_group", made.run_group)
+    return made
+
+
+@contextlib.asynccontextmanager
+async def opened(world: World, tickets: Tickets, bound: int) -> AsyncIterator[AheadGroups]:
+    rl = RlConfig(tasks_per_step=tickets.batch, max_staleness=bound)
+    budget = TimeBudget(asyncio.get_running_loop().time)
+    async with ahead_source(AGENT, world.engine, tickets, rl, seed=0, budget=budget) as source:
+        yield source
+
+
+def supply(steps: int, batch: int = 3) -> Tickets:
+    return Tickets(TaskCursor(TASKS, seed=0), batch=batch, planned=steps * batch, next_step=1)
+
+
+@pytest.mark.parametrize("bound", [0, 1, 2])
+def test_no_token_is_older_than_the_bound_in_versions(world: World, bound: int) -> None:
+    async def main() -> None:
+        worst = 0
+        async with opened(world, supply(30), bound) as source:
+            for step in range(1, 31):
+                batch = await source.take(step)
+                assert len(batch.groups) == 3 and batch.staleness is not None
+                worst = max(worst, batch.staleness)
+                await asyncio.sleep(2.0)
+                world.engine.version += step % 5 != 0  # some steps have no update
+        assert worst == bound
+        assert len(set(world.keys)) == len(world.keys) == 90
+
+    run_virtual(main())
+
+
+def test_a_task_comes_once_per_step_number_and_the_supply_is_whole() -> None:
+    tickets = list(supply(9, batch=3))
+    assert len(tickets) == 27 and len({ticket.key for ticket in tickets}) == 27
+
+
+def test_after_a_resume_what_was_in_flight_comes_again_and_nothing_is_lost(world: World) -> None:
+    async def main() -> None:
+        seen: list[str] = []
+        async with opened(world, supply(8), 1) as source:
+            for step in (1, 2, 3):
+                seen += [str(group.trajectories[0].key) for group in (await source.take(step)).groups]
+            state = source.state()
+        assert state["again"] and state["left"] == 15
+        tickets = tickets_from(state, TaskCursor(TASKS, seed=0), TASKS, 3, planned=24)
+        async with opened(world, tickets, 1) as source:
+            for step in (4, 5, 6, 7, 8):
+                seen += [str(group.trajectories[0].key) for group in (await source.take(step)).groups]
+        assert sorted(seen) == sorted(f"{ticket.key}/0" for ticket in supply(8))
+
+    run_virtual(main())
+
+
+def test_a_stage_that_had_ended_goes_on_when_it_is_made_longer(world: World) -> None:
+    async def main() -> None:
+        async with opened(world, supply(2), 1) as source:
+            for step in (1, 2):
+                await source.take(step)
+            state = source.state()
+        assert (state["left"], state["planned"]) == (0, 6)
+        tickets = tickets_from(state, TaskCursor(TASKS, seed=0), TASKS, 3, planned=9)
+        async with opened(world, tickets, 1) as source:
+            groups = (await source.take(3)).groups
+        assert {str(group.trajectories[0].key) for group in groups} == {
+            f"{ticket.key}/0" for ticket in list(supply(3))[6:]
+        }
+
+    run_virtual(main())
+
+
+def test_who_watches_sees_the_batch_and_what_is_in_flight_of_any_step(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups that are started while a batch is waited for outlive that wait, and are counted still."""
+    made = world.run_group
+
+    async def run_group(agent: Agent, task: Task, *, step: int, **options: Any) -> Group:
+        with attempting(f"s{step}/{task.id}/0"):
+            return await made(agent, task, step=step, **options)
+
+    monkeypatch.setattr(source, "run_group", run_group)
+
+    async def main() -> None:
+        board = ProgressBoard(asyncio.get_running_loop().time)
+        seen: list[tuple[str, int, int, int]] = []
+        with board.installed():
+            async with opened(world, supply(4), 1) as ahead:
+                for step in (1, 2, 3, 4):
+                    taking = asyncio.ensure_future(ahead.take(step))
+                    await asyncio.sleep(0)
+                    if not taking.done():
+                        (work,) = board.works
+                        (done, total), attempts = work.counts(), work.attempts
+                        assert attempts is not None and total == 3
+                        seen.append((work.what, done, len(attempts.running), attempts.ended))
+                    await taking
+                    assert not board.works
+        assert seen[0] == ("step 1", 0, 6, 0), "two batches are in flight"
+        for what, done, running, ended in seen:
+            taken = 3 * (int(what.removeprefix("step ")) - 1)
+            assert done == min(3, ended - taken) and running <= 6 and running + ended <= 12
+        assert len(seen) > 1 and seen[-1][3] > 3
+
+    run_virtual(main())
+
+
+def test_a_batch_that_never_comes_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*_: Any, **__: Any) -> Group:
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    monkeypatch.setattr(source, "run_group", never)
+
+    async def main() -> None:
+        async with opened(world, supply(2), 1) as source:
+            with pytest.raises(TimeoutError):
+                await source.take(1)
+        assert asyncio.get_running_loop().time() == 4000.0
+
+    run_virtual(main())

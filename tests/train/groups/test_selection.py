@@ -1,0 +1,158 @@
+"""Every trajectory is in one bucket, a failed one has no advantage, the order of groups does not matter."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocstar.engine.types import (
+    Failed,
+    FinishReason,
+    Group,
+    Origin,
+    Scored,
+    Segment,
+    Task,
+    ToolCall,
+    ToolResult,
+    Trajectory,
+    TrajectoryKey,
+    Turn,
+    policy_text,
+)
+from rocstar.train.groups.selection import Selection, select, stats_of
+from rocstar.train.recipe.rl_config import RlConfig
+
+BUCKETS = {"kept", "dropped_positive", "dropped_negative", "no_signal", "failed"}
+FAILURE = Failed(kind="sandbox_lost", retryable=True, detail="")
+ANSWER = "<answer>\\boxed{1}</answer>"
+
+
+def make(
+    task: Task, sibling: int, reward: float | None, errors: int = 0, clean: int = 0, text: str = ANSWER
+) -> Trajectory:
+    """One turn with `errors` failing and `clean` working calls, then the text."""
+    results = tuple(
+        ToolResult(status="error" if k < errors else "ok", is_error=k < errors, text="")
+        for k in range(errors + clean)
+    )
+    calls = (ToolCall(name="t", arguments={}),) * len(results)
+    turns = [Turn(start=1, end=2, text="call", stopped=True, calls=calls, results=results)] if results else []
+    return Trajectory(
+        key=TrajectoryKey(seed=0, step=1, task_id=task.id, sibling=sibling),
+        task=task,
+        ids=(1, 2, 3),
+        logprobs=(None, -0.5, -0.5),
+        segments=(
+            Segment(start=0, end=1, origin=Origin.prompt),
+            Segment(start=1, end=3, origin=Origin.policy),
+        ),
+        version_spans=(),
+        turns=(*turns, Turn(start=2, end=3, text=text, stopped=True)),
+        finish_reason=FinishReason.answered,
+        outcome=FAILURE if reward is None else Scored(reward=reward, method="strict"),
+    )
+
+
+def group(name: str, outcomes: list[tuple[float | None, int, int]]) -> Group:
+    task = Task(id=name, source="s", question="q", answer="1")
+    members = [make(task, k, reward, errors, clean) for k, (reward, errors, clean) in enumerate(outcomes)]
+    return Group(task=task, trajectories=tuple(members))
+
+
+def config(group_size: int, rollouts: int, mode: str = "paper") -> RlConfig:
+    return RlConfig(rollouts_per_task=rollouts, group_size=group_size, roc_mode=mode)  # type: ignore[arg-type]
+
+
+outcomes = st.lists(
+    st.tuples(st.sampled_from([0.0, 1.0, 1.0, None]), st.integers(0, 2), st.integers(0, 2)),
+    min_size=8,
+    max_size=8,
+)
+batches = st.lists(outcomes, min_size=1, max_size=4).map(
+    lambda batch: [group(f"task{k}", members) for k, members in enumerate(batch)]
+)
+modes = st.sampled_from(["paper", "sort", "uniform"])
+
+
+@given(groups=batches, mode=modes, keep=st.integers(2, 8))
+def test_the_ledger_has_every_trajectory_once(groups: list[Group], mode: str, keep: int) -> None:
+    selection = select(groups, config(keep, 8, mode), seed=0, step=1)
+    generated = [t for g in groups for t in g.trajectories]
+    assert Counter(id(t) for t, _ in selection.verdicts) == Counter(map(id, generated))
+    ledger = selection.ledger()
+    assert set(ledger) <= BUCKETS and ledger.total() == len(generated)
+    assert ledger["kept"] == len(selection.kept) == len(selection.advantages)
+    assert ledger["failed"] == sum(isinstance(t.outcome, Failed) for t in generated)
+    assert selection.groups_used + selection.groups_no_signal == len(groups)
+    for trajectory, verdict in selection.verdicts:
+        assert (verdict.bucket == "failed") == isinstance(trajectory.outcome, Failed)
+        assert (verdict.advantage is not None) == (verdict.bucket == "kept")
+        assert (verdict.penalty_error is None) == (verdict.bucket == "failed")
+
+
+@given(groups=batches, mode=modes, keep=st.integers(2, 8))
+def test_what_is_kept_has_a_reward_and_a_fair_advantage(groups: list[Group], mode: str, keep: int) -> None:
+    selection = select(groups, config(keep, 8, mode), seed=0, step=1)
+    for g in groups:
+        kept = [
+            (t.outcome.reward, a)
+            for t, a in zip(selection.kept, selection.advantages, strict=True)
+            if t.key.task_id == g.task.id and isinstance(t.outcome, Scored)
+        ]
+        rewards = {t.outcome.reward for t in g.scored if isinstance(t.outcome, Scored)}
+        assert len(kept) == (min(keep, len(g.scored)) if len(rewards) == 2 else 0)
+        assert all((advantage > 0) == (reward == 1.0) for reward, advantage in kept)
+        assert sum(advantage for _, advantage in kept) == pytest.approx(0.0, abs=1e-6)
+    assert not any(isinstance(t.outcome, Failed) for t in selection.kept)
+
+
+@given(groups=batches, mode=modes, seed=st.integers(0, 5), order=st.randoms(use_true_random=False))
+def test_the_draw_does_not_depend_on_the_order_of_groups(
+    groups: list[Group], mode: str, seed: int, order: object
+) -> None:
+    shuffled = list(groups)
+    order.shuffle(shuffled)  # type: ignore[attr-defined]
+    first, second = (select(g, config(3, 8, mode), seed=seed, step=2) for g in (groups, shuffled))
+    assert first == second
+
+
+def test_the_draw_depends_on_seed_and_step() -> None:
+    groups = [group(f"task{k}", [(float(j % 2), 0, 1) for j in range(8)]) for k in range(6)]
+    kept = {
+        tuple(str(t.key) for t in select(groups, config(4, 8), seed=seed, step=step).kept)
+        for seed in (0, 1)
+        for step in (1, 2)
+    }
+    assert len(kept) == 4
+
+
+def test_a_call_counts_once_it_was_answered() -> None:
+    task = Task(id="t", source="s", question="q", answer="1")
+    made = make(task, 0, 1.0, errors=1, clean=2, text=ANSWER + ANSWER)
+    assert (stats_of(made).num_tool_calls, stats_of(made).num_tool_errors) == (3, 1)
+    assert (stats_of(made).num_answers, stats_of(made).num_turns) == (2, 2)
+    assert policy_text(made.turns) == f"call\n{ANSWER}{ANSWER}"
+
+
+def test_clean_positives_are_kept_more_often() -> None:
+    """Two clean and two failing positives, one of each kept by `sort`: never a failing one."""
+    members = [
+        (1.0, 0, 1),
+        (1.0, 2, 0),
+        (1.0, 2, 0),
+        (1.0, 0, 1),
+        (0.0, 0, 1),
+        (0.0, 0, 1),
+        (0.0, 0, 1),
+        (0.0, 0, 1),
+    ]
+    selection = select([group("t", members)], config(4, 8, "sort"), seed=0, step=1)
+    positives = [t for t in selection.kept if isinstance(t.outcome, Scored) and t.outcome.reward]
+    assert [t.key.sibling for t in positives] == [0, 3]
+
+
+def test_no_groups_are_no_selection() -> None:
+    selection = select([], config(2, 8), seed=0, step=1)
+    assert selection == Selection(kept=[], advantages=[], verdicts=[], groups_used=0, groups_no_signal=0)

@@ -1,0 +1,329 @@
+"""A checkpoint is whole or does not exist, and what goes on from it goes on exactly."""
+
+import concurrent.futures
+import shutil
+import threading
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from rocstar.train.learner import checkpoint
+from rocstar.train.learner.batch import MicroBatch, pack
+from rocstar.train.learner.checkpoint import CheckpointError, step_directory
+from rocstar.train.learner.checkpoint_writer import CheckpointWriter, Order
+from rocstar.train.learner.example import Example
+from rocstar.train.learner.learner import Learner
+from rocstar.train.learner.optim import OptimSpec
+from rocstar.train.learner.scratch import build_model, train_tokenizer
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.model_config import ScratchConfig
+
+torch.set_num_threads(1)
+
+SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
+ADAMW = OptimSpec(kind="adamw", lr=1e-2, weight_decay=0.1, grad_clip=1.0, warmup_steps=6)
+MUON = OptimSpec(
+    kind="muon", lr=1e-2, weight_decay=0.0, grad_clip=1.0, warmup_steps=2, total_steps=8, decay_fraction=0.5
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return train_tokenizer(["print(1)"], vocab_size=300, template="{{ messages }}")
+
+
+def learner(spec: OptimSpec, model: PreTrainedModel | None = None) -> Learner:
+    made = Learner(model or build_model(SCRATCH, 60, seed=3))
+    made.use(spec)
+    return made
+
+
+def micro(seed: int) -> list[MicroBatch]:
+    ids = torch.randint(60, (9,), generator=torch.Generator().manual_seed(seed)).tolist()
+    mask = [0, 0, 1, 1, 1, 1, 0, 1, 1]
+    weights = [m / 7 for m in mask]
+    example = Example(ids=ids, mask=mask, weights=weights, rollout_logprobs=[None] * 9, advantage=1.0)
+    return pack([example], tokens_per_microbatch=64)
+
+
+def run(made: Learner, seeds: range) -> list[float]:
+    return [made.imitation_step(micro(seed)).grad_norms[0] for seed in seeds]
+
+
+def order(run_dir: Path, step: int, *, keep_last: int = 99, **progress: Any) -> Order:
+    return Order(run_dir=run_dir, step=step, progress=progress, keep_last=keep_last, keep_every=0)
+
+
+@pytest.fixture
+def write(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Save `learner` as step_N of the run at tmp_path, and wait for it."""
+    with CheckpointWriter() as writer:
+        writer.use_tokenizer(tokenizer)
+
+        def save(made: Learner, step: int, **progress: Any) -> Path:
+            writer.begin(order(tmp_path, step, **progress), made)
+            writer.finish()
+            return step_directory(tmp_path, step)
+
+        yield save
+
+
+def weights_of(made: Learner) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in made.model.named_parameters()}
+
+
+@pytest.mark.parametrize("spec", [ADAMW, MUON], ids=["adamw", "muon"])
+@pytest.mark.parametrize("steps_before", [0, 3])
+def test_training_goes_on_bit_for_bit(write: Callable[..., Path], spec: OptimSpec, steps_before: int) -> None:
+    whole = learner(spec)
+    run(whole, range(steps_before))
+    directory = write(whole, steps_before)
+    norms = run(whole, range(steps_before, steps_before + 4))
+
+    loaded = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    resumed = learner(spec, loaded)
+    checkpoint.load_optimizer(directory, resumed)
+    assert run(resumed, range(steps_before, steps_before + 4)) == norms
+    expected = weights_of(whole)
+    assert all(torch.equal(p, expected[name]) for name, p in weights_of(resumed).items())
+
+
+@pytest.mark.parametrize("spec", [ADAMW, MUON], ids=["adamw", "muon"])
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_saving_changes_nothing(write: Callable[..., Path], spec: OptimSpec, steps_before: int) -> None:
+    """torch makes a missing optimizer state by stepping once, which would count as Adam's first step."""
+    saved, other = learner(spec), learner(spec)
+    for made in (saved, other):
+        run(made, range(steps_before))
+        made.optimizers.zero_grad()
+    write(saved, steps_before)
+    assert run(saved, range(2, 5)) == run(other, range(2, 5))
+    expected = weights_of(other)
+    assert all(torch.equal(p, expected[name]) for name, p in weights_of(saved).items())
+
+
+def test_the_directory_is_for_transformers_too(write: Callable[..., Path]) -> None:
+    made = learner(ADAMW)
+    run(made, range(1))
+    directory = write(made, 1, note="x", cursor={"epoch": 2})
+    loaded = AutoModelForCausalLM.from_pretrained(directory)
+    ids = torch.arange(10)[None]
+    assert loaded(input_ids=ids).logits.shape == (1, 10, 60)
+    assert all(torch.equal(p, weights_of(made)[n]) for n, p in loaded.named_parameters())
+    assert AutoTokenizer.from_pretrained(directory).decode([20]) is not None
+    assert checkpoint.load_progress(directory) == {"note": "x", "cursor": {"epoch": 2}}
+    assert made.model.config._attn_implementation == "rocstar", "the learner goes on with its own attention"
+
+
+# ---- whole or not at all ----
+
+
+@pytest.mark.parametrize("step_that_fails", ["_save_optimizer", "_save_rest", "_flush"])
+@pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()])
+def test_a_save_that_fails_leaves_nothing(
+    write: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step_that_fails: str,
+    error: BaseException,
+) -> None:
+    made = learner(ADAMW)
+    write(made, 1)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    assert callable(getattr(checkpoint, step_that_fails))
+    monkeypatch.setattr(checkpoint, step_that_fails, fail)
+    with pytest.raises(type(error)):
+        write(made, 2)
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step_1"]
+    assert checkpoint.latest(tmp_path) == step_directory(tmp_path, 1)
+
+
+def test_a_crash_before_the_rename_is_no_checkpoint(write: Callable[..., Path], tmp_path: Path) -> None:
+    made = learner(ADAMW)
+    first = write(made, 1)
+    second = write(made, 2)
+    second.rename(second.with_name("step_2.partial"))  # COMPLETE lies in it
+    assert checkpoint.latest(tmp_path) == first
+    checkpoint.prune(tmp_path, 5)
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step_1"]
+
+
+def test_latest_wants_the_highest_complete_step(tmp_path: Path) -> None:
+    assert checkpoint.latest(tmp_path) is None
+    for name, complete in (("step_9", True), ("step_10", True), ("step_11", False), ("step_x", True)):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+        if complete:
+            (tmp_path / "checkpoints" / name / "COMPLETE").touch()
+    assert checkpoint.latest(tmp_path) == step_directory(tmp_path, 10)
+
+
+@pytest.mark.parametrize(
+    ("keep", "left"), [(1, ["step_0", "step_12"]), (2, ["step_0", "step_12", "step_9"]), (9, None)]
+)
+def test_prune_keeps_the_newest_and_the_first(tmp_path: Path, keep: int, left: list[str] | None) -> None:
+    names = ["step_0", "step_12", "step_2", "step_9"]
+    for name in names:
+        (tmp_path / "checkpoints" / name / "state").mkdir(parents=True)
+        (tmp_path / "checkpoints" / name / "COMPLETE").touch()
+    checkpoint.prune(tmp_path, keep)
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == (left or names)
+
+
+def test_prune_keeps_every_so_many_for_good(tmp_path: Path) -> None:
+    for step in range(0, 26, 3):
+        (tmp_path / "checkpoints" / f"step_{step}").mkdir(parents=True)
+        (tmp_path / "checkpoints" / f"step_{step}" / "COMPLETE").touch()
+    checkpoint.prune(tmp_path, 1, keep_every=6, always=3)
+    left = {int(p.name.removeprefix("step_")) for p in (tmp_path / "checkpoints").iterdir()}
+    assert left == {0, 3, 6, 12, 18, 24}
+
+
+def test_saving_a_step_again_replaces_it(write: Callable[..., Path], tmp_path: Path) -> None:
+    made = learner(ADAMW)
+    write(made, 1, note="old")
+    assert checkpoint.load_progress(write(made, 1, note="new")) == {"note": "new"}
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 1
+
+
+def test_no_room_is_told_before_anything_is_written(
+    write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")(10**9, 10**9, 50_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(CheckpointError, match=r"0\.1 MB free, a checkpoint takes about") as refused:
+        write(learner(ADAMW), 7)
+    assert isinstance(refused.value, ConfigError), "exit code 2"
+    assert "free some space" in str(refused.value) and "step_7" in str(refused.value)
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_a_failed_write_with_no_room_left_is_a_full_disk(
+    write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's writer says "unexpected pos" where the system said "no space"."""
+
+    def fail(*_: object) -> None:
+        usage = namedtuple("usage", "total used free")(10**9, 10**9, 0)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598")
+
+    monkeypatch.setattr(checkpoint, "_save_optimizer", fail)
+    with pytest.raises(CheckpointError, match="is full"):
+        write(learner(ADAMW), 7)
+
+
+# ---- beside the training ----
+
+
+class Held:
+    """Stops a writer before the first file of a write until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        real = checkpoint._save_optimizer
+
+        def wait(directory: Path, snap: checkpoint.Snapshot, group: Any) -> None:
+            self.reached.set()
+            assert self.go_on.wait(60)
+            real(directory, snap, group)
+
+        monkeypatch.setattr(checkpoint, "_save_optimizer", wait)
+
+
+def test_what_is_written_is_the_state_at_the_begin(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three more steps are made while the write waits; it holds what was before them."""
+    made = learner(ADAMW)
+    run(made, range(2))
+    expected = weights_of(made)
+    held = Held(monkeypatch)
+    with CheckpointWriter() as writer:
+        writer.use_tokenizer(tokenizer)
+        writer.begin(order(tmp_path, 2), made)
+        assert held.reached.wait(60)
+        norms = run(made, range(2, 5))
+        assert checkpoint.latest(tmp_path) is None, "a checkpoint that is being written does not exist"
+        held.go_on.set()
+        writer.finish()
+    directory = step_directory(tmp_path, 2)
+    loaded = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    assert all(torch.equal(p, expected[n]) for n, p in loaded.named_parameters())
+    resumed = learner(ADAMW, loaded)
+    checkpoint.load_optimizer(directory, resumed)
+    assert run(resumed, range(2, 5)) == norms
+
+
+def test_the_next_checkpoint_waits_for_the_one_before(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, held = learner(ADAMW), Held(monkeypatch)
+    with CheckpointWriter() as writer:
+        writer.use_tokenizer(tokenizer)
+        writer.begin(order(tmp_path, 1), made)
+        assert held.reached.wait(60)
+        second = threading.Thread(target=lambda: writer.begin(order(tmp_path, 2, keep_last=1), made))
+        second.start()
+        assert checkpoint.latest(tmp_path) is None
+        held.go_on.set()
+        second.join(60)
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step_2"]
+
+
+@pytest.mark.parametrize("how", ["begin", "check", "finish"])
+def test_a_failed_write_is_raised_once(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    made = learner(ADAMW)
+    failed = threading.Event()
+
+    def fail(*_: object) -> None:
+        failed.set()
+        raise RuntimeError("broken")
+
+    with CheckpointWriter() as writer:
+        writer.use_tokenizer(tokenizer)
+        monkeypatch.setattr(checkpoint, "_save_optimizer", fail)
+        writer.begin(order(tmp_path, 1), made)
+        assert failed.wait(60)
+        monkeypatch.undo()
+        concurrent.futures.wait([cast(Any, writer)._writing])
+        again = {"begin": lambda: writer.begin(order(tmp_path, 2), made)}.get(how, getattr(writer, how))
+        with pytest.raises(RuntimeError, match="broken"):
+            again()
+        again()
+    assert not list((tmp_path / "checkpoints").glob("*.partial"))
+
+
+def test_a_checkpoint_in_transformers_has_the_learners_logprobs(write: Callable[..., Path]) -> None:
+    """Plain attention, no packing, one padded row at a time: log-probs to 1e-5."""
+    made = learner(ADAMW)
+    with torch.no_grad():
+        for parameter in made.model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(8.0)
+    run(made, range(3))
+    plain = AutoModelForCausalLM.from_pretrained(write(made, 3), dtype=torch.float32)
+    assert plain.config.tie_word_embeddings == made.model.config.tie_word_embeddings
+    rows = [[5, 9, 33, 2, 41, 7], [8, 8, 1], [50, 51, 52, 53, 54, 55, 56, 57, 58]]
+    examples = [
+        Example(ids=ids, mask=[0] + [1] * (len(ids) - 1), weights=[0.0] * len(ids),
+                rollout_logprobs=[None] * len(ids), advantage=0.0)
+        for ids in rows
+    ]  # fmt: skip
+    micros = pack(examples, tokens_per_microbatch=100)
+    found = made.logprobs(micros, 0.8)[0].tolist()
+    expected: list[float] = []
+    for ids in sorted(rows):
+        logits = plain(input_ids=torch.tensor([ids])).logits[0, :-1].detach() / 0.8
+        expected += logits.log_softmax(-1).gather(-1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert max(found) - min(found) > 1.0, "not uniform"

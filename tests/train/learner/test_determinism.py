@@ -1,0 +1,72 @@
+"""Same seed, same bits, with as many torch threads as a machine has."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from rocstar.train.learner.batch import pack
+from rocstar.train.learner.determinism import deterministic_torch
+from rocstar.train.learner.example import Example
+from rocstar.train.learner.learner import Learner
+from rocstar.train.learner.optim import OptimSpec
+from rocstar.train.learner.scratch import build_model
+from rocstar.train.recipe.model_config import ScratchConfig
+
+VOCAB = 300
+TOKENS = 2000
+"""Times 96 hidden units, that is several pieces of what torch gives a thread."""
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def examples() -> list[Example]:
+    """Siblings with a common beginning, and with tool output between their turns."""
+    rng = random.Random(0)
+    prompt = [rng.randrange(VOCAB) for _ in range(40)]
+    rows = []
+    for k in range(TOKENS // 50):
+        ids = prompt[: 40 - k % 3] + [rng.randrange(VOCAB) for _ in range(50)]
+        mask = [0] * 40 + [t % 7 > 1 for t in range(len(ids) - 40)]
+        rows.append(
+            Example(
+                ids=ids,
+                mask=[int(m) for m in mask],
+                weights=[m / TOKENS for m in mask],
+                rollout_logprobs=[-5.0] * len(ids),
+                advantage=rng.choice([-1.0, 1.0]),
+            )
+        )
+    return rows
+
+
+def weights_after(steps: int) -> dict[str, torch.Tensor]:
+    learner = Learner(build_model(ScratchConfig(), VOCAB, seed=0))
+    learner.use(OptimSpec(kind="muon", lr=1e-2, weight_decay=0.0, grad_clip=1.0, warmup_steps=0))
+    for _ in range(steps):
+        learner.imitation_step(pack(examples(), tokens_per_microbatch=8192))
+    return {name: parameter.detach().clone() for name, parameter in learner.model.named_parameters()}
+
+
+def test_updates_have_the_same_bits_however_threads_are_scheduled() -> None:
+    """Without the setting the weights differ after the first step or two."""
+    with deterministic_torch(True):
+        expected = weights_after(6)
+        for _ in range(3):
+            found = weights_after(6)
+            assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_setting_is_as_before_afterwards(wanted: bool) -> None:
+    assert not torch.are_deterministic_algorithms_enabled()
+    with deterministic_torch(True), deterministic_torch(wanted):
+        assert torch.are_deterministic_algorithms_enabled(), "an inner one asks for no less"
+    assert not torch.are_deterministic_algorithms_enabled()

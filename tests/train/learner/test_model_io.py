@@ -1,0 +1,128 @@
+"""Models from disk: what is missing is named before anything is loaded."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+
+from rocstar.engine.progress.progress import ProgressBoard
+from rocstar.train.learner.model_io import (
+    check_model_path,
+    check_vocabulary,
+    load_max_positions,
+    load_model,
+    load_tokenizer,
+)
+from rocstar.train.learner.scratch import build_model, train_tokenizer
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.model_config import ScratchConfig
+
+SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    tokenizer: PreTrainedTokenizerBase = train_tokenizer(["a b"], vocab_size=300, template="x")
+    build_model(SCRATCH, len(tokenizer), seed=0).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_whole_directory_loads(directory: Path) -> None:
+    check_model_path(str(directory))
+    assert load_max_positions(str(directory)) == 1024
+    assert load_tokenizer(str(directory)).chat_template == "x"
+    assert load_model(str(directory), "float32").dtype == torch.float32
+    assert load_model(str(directory), "bfloat16").dtype == torch.bfloat16
+
+
+def test_who_watches_sees_what_is_loaded_from_where(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    board, seen = ProgressBoard(), []
+    load = AutoModelForCausalLM.from_pretrained
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        seen.extend(work.what for work in board.works)
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", watched)
+    with board.installed():
+        load_model(str(directory), "float32")
+        with (directory / "more.safetensors").open("wb") as file:
+            file.truncate(3_000_000_000)  # of nothing: it takes no room
+        load_model(str(directory), "float32")
+        with pytest.raises(ConfigError):
+            load_model("nobody/nothing", "float32")
+    assert seen == [
+        f"loading the model in {directory}",
+        f"loading the model in {directory} (3.0 GB)",
+        "loading the model nobody/nothing from the hub, or this machine's cache of it",
+    ]
+    assert not board.works
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_lie_where_torch_would_put_them(directory: Path, dtype: Any) -> None:
+    """Not in the file, whose header gives them an odd address: products would round otherwise."""
+    path = directory / "model.safetensors"
+    kind = getattr(torch, dtype)
+    weights = {name: weight.to(kind, copy=True) for name, weight in load_file(path).items()}
+    for size in range(0, 64, 8):  # of the header, whatever else is in it
+        save_file(weights, path, metadata={"format": "pt", "more": "x" * size})
+        model = load_model(str(directory), dtype)
+        assert {parameter.data_ptr() % 64 for parameter in model.parameters()} == {0}
+    any_model: Any = model
+    assert any_model.lm_head.weight is any_model.model.embed_tokens.weight, "and a tied head stays tied"
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("config.json", "no config.json"), ("tokenizer.json", "no tokenizer; copy tokenizer.json")],
+)
+def test_what_is_missing_is_named(directory: Path, missing: str, words: str) -> None:
+    (directory / missing).unlink()
+    with pytest.raises(ConfigError, match=words):
+        check_model_path(str(directory))
+
+
+def test_a_model_that_only_the_current_directory_has_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"does not exist, but 'model' does in the current directory"):
+        check_model_path(str(tmp_path / "mine" / "model"))
+
+
+@pytest.mark.parametrize("path", ["./gone", "/gone", "~/gone", "a/b/c"])
+def test_a_local_path_must_exist(path: str) -> None:
+    with pytest.raises(ConfigError, match=f"{path}' does not exist"):
+        check_model_path(path)
+
+
+def test_a_hub_name_is_left_to_loading() -> None:
+    check_model_path("nobody/nothing")
+    for load in (load_tokenizer, load_max_positions, lambda name: load_model(name, "float32")):
+        with pytest.raises(ConfigError, match="nobody/nothing"):
+            load("nobody/nothing")
+
+
+def test_a_file_that_is_no_model_is_told_in_one_line(directory: Path) -> None:
+    (directory / "model.safetensors").write_bytes(b"no weights at all")
+    with pytest.raises(ConfigError, match="cannot be loaded") as refused:
+        load_model(str(directory), "float32")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("rows", "is_refused"), [(299, True), (300, False), (512, False)])
+def test_every_token_needs_a_row_of_the_head(tmp_path: Path, rows: int, is_refused: bool) -> None:
+    """A head padded beyond the tokenizer is usual; one too small is another model's."""
+    tokenizer = train_tokenizer(["print(1)"], vocab_size=300, template="{{ messages }}")
+    rows += len(tokenizer) - 300
+    build_model(SCRATCH, rows, seed=0).config.save_pretrained(tmp_path)
+    if not is_refused:
+        return check_vocabulary(str(tmp_path), tokenizer)
+    with pytest.raises(ConfigError, match=rf"tokenizer has {len(tokenizer)} tokens.* only {rows} rows; take"):
+        check_vocabulary(str(tmp_path), tokenizer)

@@ -1,0 +1,85 @@
+"""Learning rates over the steps, and which optimizer holds which parameter."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from rocstar.train.learner.optim import OptimSpec, build
+from rocstar.train.learner.scratch import build_model
+from rocstar.train.recipe.model_config import ScratchConfig
+
+
+def spec(**changes: float) -> OptimSpec:
+    values = {"lr": 1e-2, "weight_decay": 0.0, "grad_clip": 1.0, "warmup_steps": 0} | changes
+    return OptimSpec(kind="adamw", **values)  # type: ignore[arg-type]
+
+
+def rates(made: OptimSpec, steps: int) -> list[float]:
+    return [made.rate(step) for step in range(steps)]
+
+
+def test_the_warm_up_is_linear_and_begins_above_zero() -> None:
+    assert rates(spec(warmup_steps=4), 6) == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    assert rates(spec(), 3) == [1.0, 1.0, 1.0]
+
+
+def test_the_decay_is_linear_down_to_two_percent() -> None:
+    made = spec(total_steps=10, decay_fraction=0.5)
+    assert rates(made, 11) == pytest.approx([1.0] * 6 + [0.8, 0.6, 0.4, 0.2, 0.02])
+    assert rates(spec(total_steps=10, decay_fraction=1.0), 2) == pytest.approx([1.0, 0.9])
+
+
+@given(warmup=st.integers(0, 20), total=st.integers(1, 60), decay=st.floats(0, 1))
+def test_the_rate_stays_within_its_bounds(warmup: int, total: int, decay: float) -> None:
+    made = spec(warmup_steps=warmup, total_steps=total, decay_fraction=decay)
+    found = rates(made, total + 5)
+    assert all(0 < rate <= 1 for rate in found)
+    after = found[max(warmup - 1, 0) :]
+    assert after == sorted(after, reverse=True)
+
+
+def test_steps_use_the_rate_of_their_number() -> None:
+    """One weight with gradient 1: Adam moves it by the learning rate."""
+    module = nn.Linear(1, 1, bias=False)
+    made = build(module, spec(warmup_steps=4))
+    for rate in (0.25, 0.5, 0.75, 1.0, 1.0):
+        assert made.lr == pytest.approx(rate * 1e-2)
+        before = module.weight.item()
+        made.zero_grad()
+        module.weight.grad = torch.ones(1, 1)
+        made.step()
+        assert before - module.weight.item() == pytest.approx(rate * 1e-2, rel=1e-3)
+
+
+def test_the_schedule_goes_on_where_it_was_saved() -> None:
+    first, second = (build(nn.Linear(1, 1), spec(warmup_steps=8)) for _ in range(2))
+    for _ in range(3):
+        first.step()
+    second.load_schedule_state(first.schedule_state())
+    for _ in range(4):
+        assert second.lr == first.lr
+        first.step()
+        second.step()
+    assert second.optimizers[0].param_groups[0]["lr"] == first.lr
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_every_parameter_is_in_one_optimizer(kind: str) -> None:
+    scratch = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
+    model = build_model(scratch, 40, seed=0)
+    made = build(model, OptimSpec(kind=kind, lr=1, weight_decay=0, grad_clip=1, warmup_steps=0))  # type: ignore[arg-type]
+    held = [[id(p) for group in o.param_groups for p in group["params"]] for o in made.optimizers]
+    assert sorted(itertools.chain(*held)) == sorted(id(p) for p in model.parameters())
+    if kind == "muon":
+        names = {id(p): name for name, p in model.named_parameters()}
+        assert {names[p] for p in held[0]} == {n for n in names.values() if "proj" in n}
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    module = nn.Linear(2, 2)
+    module.bias.requires_grad_(False)
+    assert build(module, spec()).optimizers[0].param_groups[0]["params"] == [module.weight]

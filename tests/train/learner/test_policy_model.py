@@ -1,0 +1,127 @@
+"""What the learner runs: heads that are a plain product, activations kept or made again."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from rocstar.train.learner import packed_layers
+from rocstar.train.learner.batch import pack
+from rocstar.train.learner.example import Example
+from rocstar.train.learner.policy_model import PolicyModel, check_head, checkpoint_activations
+from rocstar.train.recipe.errors import ConfigError
+
+torch.set_num_threads(1)
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+
+
+def with_bias() -> PreTrainedModel:
+    model = LlamaForCausalLM(LlamaConfig(**SIZES))
+    model.lm_head = nn.Linear(32, 50)
+    return model
+
+
+class Capped(nn.Linear):
+    """A head that is a linear layer and does more."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(super().forward(hidden) / 30) * 30
+
+
+def with_more() -> PreTrainedModel:
+    model = LlamaForCausalLM(LlamaConfig(**SIZES))
+    model.lm_head = Capped(32, 50, bias=False)
+    return model
+
+
+@pytest.mark.parametrize("make", [with_bias, with_more])
+def test_a_head_that_does_more_than_multiply_is_refused(make: Any) -> None:
+    with pytest.raises(ConfigError, match=r"has a bias|not the product"):
+        PolicyModel(make())
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        (CohereConfig(**SIZES, logit_scale=0.25), CohereForCausalLM),
+        (GraniteConfig(**SIZES, logits_scaling=4.0), GraniteForCausalLM),
+        (Gemma2Config(**SIZES, final_logit_softcapping=30.0), Gemma2ForCausalLM),
+    ],
+)
+def test_logits_that_are_scaled_or_capped_are_refused(config: Any, kind: Any) -> None:
+    torch.manual_seed(0)
+    model = kind(config)
+    with pytest.raises(ConfigError, match=rf"the logits of {kind.__name__} are not the product of"):
+        check_head(model)
+    assert "forward" not in vars(model.get_decoder()), "the decoder is its own again"
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_plain_heads_pass(tied: bool) -> None:
+    for config, kind in ((LlamaConfig, LlamaForCausalLM), (Qwen3Config, Qwen3ForCausalLM)):
+        check_head(kind(config(**SIZES, tie_word_embeddings=tied)))
+
+
+def test_checkpointed_layers_run_again_in_backward_and_change_no_gradient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All but the last, whose activations backward needs first."""
+    runs: list[int] = []
+    real = packed_layers._mlp
+
+    def counted(layer: Any, hidden: torch.Tensor) -> torch.Tensor:
+        runs.append(layer.self_attn.layer_idx)
+        return real(layer, hidden)
+
+    monkeypatch.setattr(packed_layers, "_mlp", counted)
+    example = Example(
+        ids=[3, 9, 4, 7, 7, 1],
+        mask=[0, 0, 1, 1, 0, 1],
+        weights=[0.0] * 6,
+        rollout_logprobs=[None] * 6,
+        advantage=0.0,
+    )
+    (micro,) = pack([example], tokens_per_microbatch=100)
+    gradients = []
+    for checkpointed in (False, True):
+        torch.manual_seed(1)
+        model = Qwen3ForCausalLM(Qwen3Config(**SIZES))
+        if checkpointed:
+            checkpoint_activations(model)
+        runs.clear()
+        out = PolicyModel(model)(micro, lambda hidden, weight: (hidden @ weight.T).square().sum())
+        assert runs == [0, 1, 2]
+        out.backward()
+        assert runs == ([0, 1, 2, 1, 0] if checkpointed else [0, 1, 2])
+        gradients.append([p.grad for p in model.parameters()])
+        with torch.no_grad():  # nothing to go back to
+            runs.clear()
+            PolicyModel(model)(micro, lambda hidden, weight: hidden)
+            assert runs == [0, 1, 2]
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))

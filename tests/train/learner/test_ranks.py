@@ -1,0 +1,104 @@
+"""One, two and four ranks learn the same: losses, gradient norms, weights, and what stops a step."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+SCRIPT = Path(__file__).parents[1] / "ranks" / "learn.py"
+DEADLINE_S = 180.0
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Any]:
+    """What rank 0 saved, by case and number of ranks."""
+    out = tmp_path_factory.mktemp("ranks")
+    hidden = ("PYTEST_", "COV_", "PYTHONWARNINGS")
+    ended = subprocess.run(
+        [sys.executable, str(SCRIPT), str(out)],
+        env={k: v for k, v in os.environ.items() if not k.startswith(hidden)} | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert ended.returncode == 0 and "Warning" not in ended.stderr, ended.stderr[-4000:]
+    return {
+        (path.stem.rsplit(" ", 1)[0], int(path.stem.rsplit(" ", 1)[1])): torch.load(path)
+        for path in out.iterdir()
+    }
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any], *, atol: float) -> None:
+    for stats, others in zip(found["stats"], expected["stats"], strict=True):
+        assert stats == pytest.approx(others, rel=1e-5, abs=atol)
+    assert found["kl"] == pytest.approx(expected["kl"], abs=1e-6)
+    assert found["worst"] == expected["worst"]
+    assert found["grad_norms"] == pytest.approx(expected["grad_norms"], rel=1e-4)
+    assert found["weights"].keys() == expected["weights"].keys()
+    for name, weight in found["weights"].items():
+        torch.testing.assert_close(weight, expected["weights"][name], rtol=0, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("qwen3 tied", 2), ("qwen3 tied", 4), ("llama", 2), ("llama", 4), ("llama tied", 2)]
+)
+def test_ranks_learn_what_one_process_learns(
+    learned: dict[tuple[str, int], Any], name: str, size: int
+) -> None:
+    expected = learned[name, 1]
+    assert len(expected["grad_norms"]) == 5 and min(expected["grad_norms"]) > 0.01
+    assert_same(learned[name, size], expected, atol=1e-5)
+
+
+def test_activation_checkpointing_changes_no_number(learned: dict[tuple[str, int], Any]) -> None:
+    found, expected = learned["checkpointing", 2], learned["qwen3 tied", 2]
+    assert found["grad_norms"] == expected["grad_norms"]
+    assert all(torch.equal(w, expected["weights"][name]) for name, w in found["weights"].items())
+
+
+def test_bfloat16_is_of_the_forward_alone(learned: dict[tuple[str, int], Any]) -> None:
+    """Two ranks agree with one to float32's rounding, both with float32 to bfloat16's."""
+    half, full = learned["bfloat16", 1], learned["qwen3 tied", 1]
+    assert_same(learned["bfloat16", 2], half, atol=1e-4)
+    assert half["dtypes"] == {"torch.float32"}
+    assert half["grad_norms"] != full["grad_norms"]
+    assert half["grad_norms"] == pytest.approx(full["grad_norms"], rel=0.1)
+    steps = [(half["weights"][name] - w).abs().max() for name, w in full["weights"].items()]
+    assert max(steps) < 5e-3, "five steps of 1e-3 at most"
+    some = next(iter(half["weights"].values()))
+    assert not torch.equal(some, some.bfloat16().float()), "the weights are no rounded ones"
+
+
+def test_what_is_not_finite_stops_all_ranks_and_rank_0_has_every_microbatch(
+    learned: dict[tuple[str, int], Any],
+) -> None:
+    for (name, size), result in learned.items():
+        stopped = result["stopped"]
+        assert stopped["names"] == [f"0/{k}" for k in range(7)], (name, size)
+        assert "no weight was changed" in stopped["message"]
+        assert all(math.isnan(norm) for norm in stopped["norms"])
+
+
+def test_what_one_rank_alone_cannot_use_stops_all_of_them_before_any_work(
+    learned: dict[tuple[str, int], Any],
+) -> None:
+    """The value lies in a microbatch of the last rank; rank 0 names it and has the microbatches of all."""
+    for (name, size), result in learned.items():
+        for what, stopped in zip(
+            ("advantages", "rollout_logprobs", "weights"), result["spoiled"], strict=True
+        ):
+            assert stopped is not None, (name, size, what)
+            assert stopped["message"] == (
+                "a value that is not finite, or an id outside the vocabulary of 40, "
+                f"in {what}; no weight was changed"
+            )
+            assert stopped["names"] == sorted(f"0/{k}" for k in range(12))
+            assert len(stopped["bad"]) == 1 and set(stopped["norms"]) == {None}
+        for weight, after in zip(result["weights"].values(), result["weights_after"].values(), strict=True):
+            assert torch.equal(weight, after)

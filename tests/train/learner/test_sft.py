@@ -1,0 +1,171 @@
+"""The cold start: what is read, what is skipped, what weighs how much, and in which order it comes."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocstar.engine.chat.chat import ChatFormat, load_template
+from rocstar.engine.tools.python import PYTHON_SCHEMA
+from rocstar.train.learner.scratch import build_model, train_tokenizer
+from rocstar.train.learner.sft import (
+    Conversation,
+    batches,
+    cold_start,
+    examples,
+    read_conversations,
+    tokenise,
+)
+from rocstar.train.learner.team import LearnerTeam, World
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.model_config import ScratchConfig
+from rocstar.train.recipe.sft_config import SftConfig
+
+torch.set_num_threads(1)
+
+
+def conversation(length: int, *, digits: int = 0) -> Conversation:
+    """One prompt token, then loss tokens; the last `digits` of them are the digit 7."""
+    return Conversation(ids=[1, *[2] * (length - 1 - digits), *[7] * digits], mask=[0, *[1] * (length - 1)])
+
+
+lengths = st.lists(st.integers(2, 40), min_size=1, max_size=80)
+
+
+@given(sizes=lengths, batch_size=st.integers(1, 9), steps=st.integers(0, 40), seed=st.integers(0, 3))
+def test_an_epoch_shows_every_conversation_once(
+    sizes: list[int], batch_size: int, steps: int, seed: int
+) -> None:
+    conversations = [conversation(n) for n in sizes]
+    plan = batches(conversations, batch_size=batch_size, steps=steps, rng=random.Random(seed))
+    assert len(plan) == steps
+    assert all(1 <= len(batch) <= batch_size for batch in plan)
+    per_epoch = -(-len(sizes) // batch_size)
+    for begin in range(0, steps - per_epoch + 1, per_epoch):
+        epoch = [id(c) for batch in plan[begin : begin + per_epoch] for c in batch]
+        assert Counter(epoch) == Counter(map(id, conversations))
+
+
+def test_a_batch_is_a_sample_of_all_lengths_in_another_order_every_epoch() -> None:
+    """Its mean length is that of the data, as near as chance has it: sorted ones were up to 9 sigma off."""
+    conversations = [conversation(2 + k) for k in range(640)]
+    plan = batches(conversations, batch_size=32, steps=40, rng=random.Random(0))
+    means = [sum(len(c.ids) for c in batch) / 32 for batch in plan]
+    expected, sigma = 1 + 641 / 2, 640 / 12**0.5 / 32**0.5
+    assert max(abs(mean - expected) for mean in means) < 4 * sigma
+    assert means[:20] != means[20:]
+
+
+@given(sizes=lengths, digits=st.integers(0, 1), weight=st.floats(0, 3))
+def test_weights_are_the_mean_plus_the_mean_over_digits(sizes: list[int], digits: int, weight: float) -> None:
+    batch = [conversation(n, digits=digits) for n in sizes]
+    made = examples(batch, frozenset({7}), weight)
+    total, num_digits = sum(n - 1 for n in sizes), digits * len(sizes)
+    for c, example in zip(batch, made, strict=True):
+        assert example.mask.tolist() == c.mask and example.weights[0] == 0
+        for token, w in zip(c.ids[1:], example.weights[1:], strict=True):
+            expected = 1 / total + (weight / num_digits if token == 7 and num_digits else 0.0)
+            assert w == pytest.approx(expected)
+    whole = sum(sum(example.weights) for example in made)
+    assert whole == pytest.approx(1.0 + (weight if num_digits else 0.0))
+
+
+# ---- reading ----
+
+TALK = [{"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": "<answer>2</answer>"}]
+
+
+@pytest.fixture(scope="module")
+def chat() -> ChatFormat:
+    template = load_template("compact", None)
+    tokenizer: Any = train_tokenizer(["1 + 1 <answer>2</answer>"], vocab_size=300, template=template)
+    return ChatFormat(tokenizer, template, [PYTHON_SCHEMA])
+
+
+def test_rows_are_read_and_blank_lines_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "chat.jsonl"
+    separator = "a\u2028b"  # a line break for str.splitlines, not for JSONL
+    rows = [{"messages": TALK}, {"messages": [{"role": "user", "content": separator}], "tools": []}]
+    path.write_text("\n" + "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n")
+    assert read_conversations(path) == [{"messages": TALK, "tools": None}, rows[1]]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "line 2 is not JSON"),
+        ("[1]", "line 2 has no 'messages'"),
+        ('{"messages": []}', "line 2 has no 'messages'"),
+        ('{"messages": "hi"}', "line 2 has no 'messages'"),
+        ('{"messages": [{"content": "x"}]}', "line 2: message 1 is no object with a 'role'"),
+        ('{"messages": ["x"]}', "line 2: message 1 is no object with a 'role'"),
+        ('{"messages": [{"role": "user", "content": null}]}', "line 2: message 1 (user) has no content"),
+        ('{"messages": [{"role": "user", "content": 5}]}', "line 2: message 1 (user): content is 5"),
+        ('{"messages": [{"role": "user", "content": [5]}]}', "line 2: message 1 (user): content has 5"),
+        ('{"messages": [{"role": "human", "content": "x"}]}', "line 2: message 1 has role 'human'"),
+        ('{"messages": [{"role": "user", "content": "x"}], "tools": 1}', "line 2: tools is 1"),
+    ],
+)
+def test_a_bad_row_is_named_by_its_line(tmp_path: Path, line: str, words: str) -> None:
+    path = tmp_path / "chat.jsonl"
+    path.write_text(json.dumps({"messages": TALK}) + "\n" + line + "\n")
+    with pytest.raises(ConfigError) as refused:
+        read_conversations(path)
+    assert words in str(refused.value) and str(path) in str(refused.value)
+
+
+def test_a_file_that_is_empty_or_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("\n\n")
+    with pytest.raises(ConfigError, match="holds no conversation"):
+        read_conversations(tmp_path / "a")
+    (tmp_path / "b").write_bytes(b"\xff\xfe{}")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_conversations(tmp_path / "b")
+
+
+def test_long_and_silent_conversations_are_skipped_and_counted(chat: ChatFormat) -> None:
+    long = [TALK[0], {"role": "assistant", "content": "2" * 500}]
+    rows = [{"messages": m, "tools": None} for m in (TALK, long, TALK[:1], TALK)]
+    kept, skipped = tokenise(rows, chat, max_tokens=300)
+    assert len(kept) == 2 and skipped == 2
+    learnt = [t for t, m in zip(kept[0].ids, kept[0].mask, strict=True) if m]
+    assert chat.decode(learnt) == "<answer>2</answer><|im_end|>"
+    with pytest.raises(ConfigError, match=r"fits sft\.max_tokens = 10; raise it"):
+        tokenise(rows, chat, max_tokens=10)
+
+
+# ---- training ----
+
+
+@pytest.fixture
+def team() -> Iterator[LearnerTeam]:
+    scratch = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
+    with ThreadPoolExecutor(1) as thread:
+        yield LearnerTeam(build_model(scratch, 40, seed=0), World(rank=0, size=1), thread)
+
+
+async def test_the_loss_falls_and_every_step_is_told(team: LearnerTeam) -> None:
+    told: list[tuple[int, float, float]] = []
+    await cold_start(
+        team,
+        [conversation(4 + k % 3, digits=k % 2) for k in range(12)],
+        SftConfig(steps=9, batch_size=4, lr=1e-2, warmup_steps=2),
+        digit_ids=frozenset({7}),
+        tokens_per_microbatch=8,
+        seed=0,
+        on_step=lambda *row: told.append(row),
+    )
+    assert [step for step, _, _ in told] == list(range(1, 10))
+    losses = [loss for _, loss, _ in told]
+    assert losses[0] == pytest.approx(3.7, abs=0.6), "the first is about that of 40 equal tokens"
+    assert losses[-1] < losses[0] / 2
+    assert all(norm > 0 for _, _, norm in told)
+    assert team.learner.optimizers.lr == pytest.approx(1e-2 * 0.02), "the decay reached its end"

@@ -1,0 +1,147 @@
+"""`--dry-run`: its arithmetic against a model that was built, the world, one command per node."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from rocstar.train.cli import main
+from rocstar.train.learner.model_size import measure
+from rocstar.train.learner.scratch import build_model
+from rocstar.train.plan.plan import Machines, describe
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.engine_config import EngineConfig
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.model_config import ModelConfig, ScratchConfig
+from rocstar.train.recipe.stage_config import StageConfig
+
+SCRATCH = ScratchConfig(vocab_size=1000, hidden_size=96, num_layers=4, num_heads=6, num_kv_heads=3)
+STAGES = [StageConfig(steps=3, max_response_tokens=100, max_turns=2)]
+
+
+def recipe_of(model: ModelConfig, **sections: object) -> Recipe:
+    return Recipe.model_construct(**dict(Recipe()) | {"model": model, "stages": STAGES} | sections)
+
+
+def megabytes(plan: str) -> dict[str, float]:
+    """The rows of memory."""
+    found = re.findall(r"^#   ([a-zA-Z ]+?) +([0-9.,]+) (GB|MB)  ", plan, flags=re.M)
+    return {name: float(number) * (1000 if unit == "GB" else 1) for name, number, unit in found}
+
+
+def test_the_size_of_a_model_is_that_of_the_model() -> None:
+    model, size = build_model(SCRATCH, 1000, seed=0), measure(ModelConfig(scratch=SCRATCH))
+    assert not isinstance(size, str)
+    assert size.parameters == sum(p.numel() for p in model.parameters())
+    assert size.root_parameters == 1000 * 96 + 96, "embedding and head are tied"
+    assert (size.layers, size.hidden, size.vocabulary, size.dtype_bytes) == (4, 96, 1000, 4)
+    assert size.kv_values_per_token == 4 * 2 * 3 * 16
+
+
+def test_one_process_holds_everything_and_four_a_quarter_each() -> None:
+    recipe = recipe_of(ModelConfig(scratch=SCRATCH))
+    params = sum(p.numel() for p in build_model(SCRATCH, 1000, seed=0).parameters())
+    one = megabytes(describe(recipe, "r.toml", Machines()))
+    four = megabytes(describe(recipe, "r.toml", Machines(ranks_per_node=4)))
+    assert one["weights"] == one["gradients"] == pytest.approx(4 * params / 1e6, abs=0.01)
+    assert one["optimizer"] == pytest.approx(8 * params / 1e6, abs=0.01)
+    for name in ("weights", "gradients", "optimizer"):
+        assert four[name] == pytest.approx(one[name] / 4, abs=0.01)
+    assert "gathered" not in one and "its weights" not in one, "the engine decodes with the learner's weights"
+    assert four["its weights"] == one["weights"]
+    assert one["KV"] == four["KV"] == pytest.approx(256 * 100 * 4 * 2 * 3 * 16 * 4 / 1e6, rel=0.01)
+    assert one["logits"] == pytest.approx(256 * 1000 * 4 / 1e6, abs=0.01)
+
+
+def test_a_configuration_is_enough(tmp_path: Path) -> None:
+    """No weights are read: the numbers of a model of 14.8 billion parameters come in no time."""
+    config = {
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 5120,
+        "num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128,
+        "intermediate_size": 17408, "vocab_size": 151936, "tie_word_embeddings": False,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    size = measure(ModelConfig(path=str(tmp_path), dtype="bfloat16"))
+    assert not isinstance(size, str)
+    assert size.parameters == 14_768_307_200 and size.dtype_bytes == 2
+    assert size.kv_values_per_token * size.dtype_bytes == 163_840
+
+
+def test_an_unknown_model_is_said_to_be_unknown() -> None:
+    plan = describe(recipe_of(ModelConfig(path="nobody/nothing")), "r.toml", Machines())
+    assert "memory: not known" in plan and "'nobody/nothing' is not on this machine" in plan
+
+
+@pytest.mark.parametrize(("nodes", "ranks"), [(1, 1), (1, 4), (3, 8)])
+def test_every_node_has_its_command(nodes: int, ranks: int) -> None:
+    machines = Machines(nodes=nodes, ranks_per_node=ranks)
+    plan = describe(recipe_of(ModelConfig(scratch=SCRATCH)), "r.toml", machines)
+    commands = [line for line in plan.splitlines() if "rocstar" in line and "r.toml" in line]
+    if nodes > 1:
+        assert [re.findall(r"--node-rank=(\d+)", line) for line in commands] == [
+            [str(k)] for k in range(nodes)
+        ]
+        assert all(f"--nnodes={nodes} --nproc-per-node={ranks}" in line for line in commands)
+    elif ranks > 1:
+        assert len(commands) == 1 and f"--nproc-per-node={ranks}" in commands[0]
+    else:
+        assert commands[0].endswith("rocstar train r.toml")
+
+
+def test_the_world_is_torchruns_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Machines.parse(None) == Machines()
+    monkeypatch.setenv("WORLD_SIZE", "16")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert Machines.parse(None) == Machines(nodes=2, ranks_per_node=8)
+    assert Machines.parse("3x4") == Machines(nodes=3, ranks_per_node=4)
+    for wrong in ("8", "0x8", "8x", "axb", "8x8x8"):
+        with pytest.raises(ConfigError, match="NODESxRANKS"):
+            Machines.parse(wrong)
+
+
+def test_the_command_prints_a_recipe_and_its_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    where = f"--output-dir={tmp_path / 'run'}"
+    assert main(["train", "recipes/quickstart.toml", "--dry-run", "--world=2x2", where]) == 0
+    printed = capsys.readouterr().out
+    assert tomllib.loads(printed)["run"]["name"] == "quickstart" and "--node-rank=1" in printed
+    assert main(["train", "recipes/quickstart.toml", "--world=2x2"]) == 2
+    assert "needs --dry-run" in capsys.readouterr().err
+
+
+def servers_of(**engine: object) -> Recipe:
+    config = EngineConfig.model_validate({"kind": "sglang", **engine})
+    return recipe_of(ModelConfig(scratch=SCRATCH), engine=config)
+
+
+def test_every_gpu_has_its_line_and_every_server_its_command() -> None:
+    recipe = servers_of(replicas=[[2, 3], [4, 5]], args={"mem-fraction-static": 0.8}, policy="thunder")
+    plan = describe(recipe, "r.toml", Machines(ranks_per_node=2))
+    params = sum(p.numel() for p in build_model(SCRATCH, 1000, seed=0).parameters())
+    owners = re.findall(r"GPU (\d):  (learner rank \d|server \d)", plan)
+    assert owners == [
+        *(("0", "learner rank 0"), ("1", "learner rank 1"), ("2", "server 0"), ("3", "server 0")),
+        *(("4", "server 1"), ("5", "server 1")),
+    ]
+    assert f"{4 * params / 2 / 1e6:.2f} MB of weights" in plan, "tensor parallelism over two GPUs"
+    (first, second) = re.findall(r"server \d:  CUDA_VISIBLE_DEVICES=(\S+) .* (--dtype .*)", plan)
+    assert first == ("2,3", "--dtype float32 --tp-size 2 --mem-fraction-static 0.8")
+    assert second[0] == "4,5" and "on each node behind a thunder scheduler" in plan
+    assert "engine: embedded" not in plan
+
+
+def test_servers_that_make_room_share_the_learners_gpus() -> None:
+    plan = describe(
+        servers_of(replicas=[[0], [1]], placement="restart"), "r.toml", Machines(ranks_per_node=2)
+    )
+    for gpu in (0, 1):
+        (line,) = re.findall(rf"GPU {gpu}:  (.*)", plan)
+        assert "while no server runs" in line and f"server {gpu}" in line
+
+
+def test_servers_without_gpus() -> None:
+    plan = describe(servers_of(replicas=2, args={"device": "cpu"}), "r.toml", Machines())
+    assert "GPUs: none is named" in plan and plan.count("sglang.launch_server") == 2

@@ -1,0 +1,201 @@
+"""Everything that a run lacks is found before it begins, and all of it at once."""
+
+from __future__ import annotations
+
+import io
+import json
+import urllib.error
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.train.cli import main
+from rocstar.train.plan import hub, preflight
+from rocstar.train.plan.preflight import check, check_disk, peak_checkpoints, rehearse
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError, ConfigErrors
+from rocstar.train.recipe.load import parse_recipe
+
+STAGE = {"steps": 10, "max_response_tokens": 100, "max_turns": 2, "data": {"source": "tasks.jsonl"}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with one task."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tasks.jsonl").write_text(json.dumps({"question": "1 + 1?", "answer": "2"}) + "\n")
+    (tmp_path / "chat.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": "x"}]}) + "\n")
+    return tmp_path
+
+
+def recipe(**sections: Any) -> Recipe:
+    raw = {"sft": {"steps": 1, "data": "chat.jsonl"}, "stages": [STAGE]} | sections
+    return parse_recipe(raw, where="test")
+
+
+def offline(*_: object) -> bool:
+    raise hub.Unreachable("no network")
+
+
+def test_a_recipe_that_can_run_lacks_nothing(folder: Path) -> None:
+    found = rehearse(recipe(), folder / "run")
+    assert (found.problems, found.unknown) == ([], [])
+    check(recipe(), folder / "run")
+    assert sorted(path.name for path in folder.iterdir()) == ["chat.jsonl", "tasks.jsonl"], "nothing is made"
+
+
+LACKS = {
+    "model": {"path": "./gone", "template": "foo"},
+    "sft": {"steps": 1, "data": "gone_chat.jsonl"},
+    "tool": {"flavour": "numpy"},
+    "engine": {"kind": "sglang", "replicas": 1},
+    "stages": [STAGE | {"data": {"source": "gone_1.jsonl"}}, STAGE | {"data": {"source": "gone_2.jsonl"}}],
+    "eval": {"data": {"source": "gone_3.jsonl"}},
+}
+LACKING = ("./gone", "'foo'", "gone_chat", "numpy", "gone_1", "gone_2", "gone_3", "sglang", "read-only or")
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_all_that_is_missing_is_told_at_once(
+    folder: Path, dry: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROCSTAR_SGLANG_PYTHON", "/gone/python")
+    monkeypatch.setattr("os.access", lambda *_: False)
+    look = (lambda r, d: rehearse(r, d).refuse()) if dry else check
+    with pytest.raises(ConfigErrors) as failure:
+        look(recipe(**LACKS), folder / "run")
+    problems = failure.value.problems
+    for word in LACKING:
+        assert sum(word in problem for problem in problems) == 1, (word, problems)
+    assert len(problems) == len(LACKING)
+    fields = ("model.path", "model.template", "sft.data", "tool.flavour", "engine.kind", "eval.0.data")
+    for field in (*fields, "stages.0.data", "stages.1.data", "output directory"):
+        assert any(problem.startswith(field) for problem in problems), field
+
+
+def test_the_command_lists_it_line_by_line_and_still_prints_the_plan(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--dry-run", "--world=8x8", "--output-dir", str(folder / "run")]
+    wrong = ["--model.template=foo", "--eval.data.source=gone.jsonl", "--eval.data.families={}"]
+    assert main(["train", "quickstart", *options, *wrong]) == 2
+    printed, told = capsys.readouterr()
+    assert "--node-rank=7" in printed and "# not checked: output directory" in printed
+    lines = told.splitlines()
+    assert len(lines) == 2 and all(line.startswith("rocstar: ") for line in lines)
+    assert main(["train", "quickstart", *options, *wrong, "--json"]) == 2
+    shown = json.loads(capsys.readouterr().out)
+    assert [f"rocstar: {problem}" for problem in shown["problems"]] == lines and not shown["ok"]
+    assert (
+        shown["world"] == {"nodes": 8, "ranks_per_node": 8} and shown["recipe"]["run"]["name"] == "quickstart"
+    )
+
+
+@pytest.mark.parametrize("verb", [["eval"], ["rollout", "--out", "gone/x.jsonl"]])
+def test_eval_and_rollout_rehearse_too(
+    folder: Path, verb: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb[0], "quickstart", *verb[1:], "--model=./gone", "--dry-run", "--json"]) == 2
+    shown = json.loads(capsys.readouterr().out)
+    assert "./gone" in shown["problems"][0] and len(shown["problems"]) == len(verb[:2])
+
+
+def test_a_name_that_the_hub_cannot_be_asked_about_is_said_not_failed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ROCSTAR_DATA_DIR", raising=False)
+    monkeypatch.setattr(hub, "exists", offline)
+    named = recipe(
+        model={"path": "owner/model", "template": "compact"}, eval={"data": {"source": "hub:owner/data"}}
+    )
+    found = rehearse(named, folder / "run")
+    assert found.problems == []
+    assert [line.partition(" ")[0] for line in found.unknown] == ["model.path", "eval.0.data"]
+    assert all("no network" in line for line in found.unknown)
+    with pytest.raises(ConfigErrors) as failure:
+        check(named, folder / "run")
+    assert len(failure.value.problems) == 2, "a run would only wait for the hub, and fail then"
+    assert "$ROCSTAR_DATA_DIR/owner/data" in failure.value.problems[1]
+
+
+def test_a_name_that_is_not_on_the_hub_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "exists", lambda *_: False)
+    found = rehearse(
+        recipe(model={"path": "owner/model"}, eval={"data": {"source": "hub:owner/data"}}), folder / "run"
+    )
+    assert len(found.problems) == 2 and all("shows no such" in problem for problem in found.problems)
+
+
+def test_what_lies_in_the_data_folder_needs_no_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "exists", offline)
+    (folder / "owner" / "data").mkdir(parents=True)
+    (folder / "owner" / "data" / "test.jsonl").write_text('{"question": "2?", "answer": "2"}\n')
+    monkeypatch.setenv("ROCSTAR_DATA_DIR", str(folder))
+    found = rehearse(recipe(eval={"data": {"source": "hub:owner/data", "split": "test"}}), folder / "run")
+    assert (found.problems, found.unknown) == ([], [])
+
+
+@pytest.mark.parametrize(("code", "known"), [(200, True), (404, False), (401, False), (503, None)])
+def test_what_the_hub_answers(code: int, known: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
+
+    def answer(request: Any, *, timeout: float) -> object:
+        assert timeout == hub.ASK_S and request.full_url.endswith("/api/models/a/b")
+        if code != 200:
+            raise urllib.error.HTTPError(request.full_url, code, "no", None, io.BytesIO())  # type: ignore[arg-type]
+        return object()
+
+    if known is None:
+        with pytest.raises(hub.Unreachable, match="503"):
+            hub.exists("a/b", "models", open_url=answer)
+    else:
+        assert hub.exists("a/b", "models", open_url=answer) is known
+
+
+def test_a_model_without_weights_is_no_model(folder: Path) -> None:
+    (folder / "model").mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (folder / "model" / name).write_text("{}")
+    found = rehearse(recipe(model={"path": "./model"}), folder / "run")
+    assert any("no weights" in problem for problem in found.problems)
+
+
+@pytest.mark.parametrize(
+    ("every", "last", "keep_every", "peak"),
+    [(0, 2, 0, 2), (1, 2, 0, 4), (5, 1, 0, 3), (1, 1, 5, 4), (1, 100, 0, 11)],
+)
+def test_checkpoints_that_lie_there_at_one_time(every: int, last: int, keep_every: int, peak: int) -> None:
+    config = {"every": every, "keep_last": last, "keep_every": keep_every}
+    assert peak_checkpoints(recipe(checkpoint=config)) == peak
+
+
+def test_a_disk_without_room_for_the_checkpoints(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Usage:
+        free = 1_000_000
+
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: Usage)
+    with pytest.raises(ConfigError, match=r"1\.0 MB are free, and 2 checkpoints .*keep_last = 2"):
+        check_disk(recipe(), folder / "run" / "deep")
+
+
+def test_a_redis_that_does_not_answer_is_missing_and_its_password_untold(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROCSTAR_REDIS_URL", "redis://:secret@127.0.0.1:1/0")
+    (problem,) = rehearse(recipe(tool={"sandbox": "redis"}), folder / "run").problems
+    assert "ROCSTAR_REDIS_URL does not answer" in problem and "secret" not in problem
+
+
+def test_a_run_that_is_there_is_told_before_it_would_be_met(folder: Path) -> None:
+    (folder / "run").mkdir()
+    (folder / "run" / "metrics.jsonl").touch()
+    (problem,) = rehearse(recipe(), folder / "run").problems
+    assert "holds a run; pass --resume" in problem
+    assert rehearse(recipe(), folder / "run", resume=True).problems == []
+
+
+def test_a_redis_without_its_client_is_told_before_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "lacking", lambda who, extra: f"{who} needs redis of {extra}")
+    with pytest.raises(ConfigError, match=r"^tool.sandbox = 'redis' needs redis of fabric$"):
+        preflight.check_redis("redis://127.0.0.1:1")

@@ -1,0 +1,263 @@
+"""Recipes: what is read, what is refused and with which words, and that what is written reads back."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocstar.engine.scheduling.policies import POLICIES as SCHEDULER_POLICIES
+from rocstar.train.cli import main
+from rocstar.train.recipe.config import Recipe, with_eval_limits
+from rocstar.train.recipe.data_config import DataConfig
+from rocstar.train.recipe.engine_config import POLICIES
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.eval_config import EvalConfig
+from rocstar.train.recipe.load import load_recipe, parse_recipe
+from rocstar.train.recipe.overrides import apply_override
+from rocstar.train.recipe.run_config import CallbackConfig, RunConfig
+from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.recipe.toml import to_toml
+
+RECIPES = sorted((Path(__file__).parents[3] / "train" / "recipes").glob("*.toml"))
+
+toml_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+toml_scalars = st.one_of(
+    st.booleans(),
+    st.integers(-(2**53), 2**53),
+    st.floats(allow_nan=False),
+    toml_text,
+    st.dates(),
+)
+toml_values = st.recursive(
+    toml_scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(toml_text, inner, max_size=3),
+    max_leaves=8,
+)
+families = st.dictionaries(
+    toml_text, st.dictionaries(toml_text, toml_values, max_size=3), min_size=1, max_size=3
+)
+
+
+@given(
+    families=families,
+    name=toml_text,
+    question=toml_text,
+    temperature=st.floats(0, 1e300),
+    arguments=st.dictionaries(toml_text, toml_values, max_size=3),
+)
+def test_a_written_recipe_reads_back_equal(
+    families: dict[str, Any], name: str, question: str, temperature: float, arguments: dict[str, Any]
+) -> None:
+    data = DataConfig(source="reasoning_gym", families=families, size=3, question=question)
+    stage = StageConfig(name=name, steps=1, max_response_tokens=9, max_turns=1, data=data)
+    recipe = Recipe(
+        run=RunConfig(
+            name=name, trackers=[name], callbacks=[CallbackConfig(kind=question, args=arguments)] * 2
+        ),
+        stages=[stage, stage.model_copy(update={"data": None})],
+        eval=[
+            EvalConfig(data=data, temperature=temperature),
+            EvalConfig(set="aime24", path=name, limit=3),
+        ],
+    )
+    assert parse_recipe(tomllib.loads(to_toml(recipe)), where="test") == recipe
+
+
+def test_an_empty_recipe_reads_back_equal() -> None:
+    assert parse_recipe(tomllib.loads(to_toml(Recipe())), where="test") == Recipe()
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_shipped_recipe_loads_and_explains_itself(
+    path: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    recipe = load_recipe(path)
+    assert parse_recipe(tomllib.loads(to_toml(recipe)), where="test") == recipe
+    code = main(["train", str(path), "--dry-run", "--world=1x1", "--output-dir", str(tmp_path / "run")])
+    printed, missing = capsys.readouterr()
+    assert code == (2 if path.stem == "rstar2_14b" else 0), missing
+    if code:
+        assert all(word in missing for word in ("data/rstar2_sft.jsonl", "sglang")), missing
+    assert parse_recipe(tomllib.loads(printed), where="dry run") == recipe  # the plan is comments
+    assert all(f"# {stage.name}" in printed for stage in recipe.stages)
+
+
+def test_there_are_shipped_recipes() -> None:
+    assert "quickstart" in [path.stem for path in RECIPES]
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("--rl.lr=1e-3", {"rl": {"lr": 1e-3}, "stages": [{"steps": 5}]}),
+        ("--stages.0.steps=2", {"stages": [{"steps": 2}]}),
+        ("--stages.0.data.source=a.jsonl", {"stages": [{"steps": 5, "data": {"source": "a.jsonl"}}]}),
+        ("--run.name=two words", {"run": {"name": "two words"}, "stages": [{"steps": 5}]}),
+        ("--run.name=", {"run": {"name": ""}, "stages": [{"steps": 5}]}),
+        ("--run.name=a=b", {"run": {"name": "a=b"}, "stages": [{"steps": 5}]}),
+        ('--run.name="5"', {"run": {"name": "5"}, "stages": [{"steps": 5}]}),
+        ("--run.name=1\nseed = 7", {"run": {"name": "1\nseed = 7"}, "stages": [{"steps": 5}]}),
+        ('--run.trackers=["wandb"]', {"run": {"trackers": ["wandb"]}, "stages": [{"steps": 5}]}),
+    ],
+)
+def test_an_override_sets_one_value(option: str, expected: dict[str, Any]) -> None:
+    raw: dict[str, Any] = {"stages": [{"steps": 5}]}
+    apply_override(raw, option)
+    assert raw == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("rl.lr=1", "not of the form"),
+        ("--rl.lr", "not of the form"),
+        ("--=1", "not of the form"),
+        ("--stages.1.steps=1", "'1' is not one of the 1 entries 0..0"),
+        ("--stages.x.steps=1", "'x' is not one of"),
+        ("--stages.0.steps.now=1", "'stages.0.steps' is a value, not a section"),
+        ("--stages.0.steps.now.then=1", "'now' lies below a value"),
+    ],
+)
+def test_a_bad_override_is_refused(option: str, words: str) -> None:
+    with pytest.raises(ConfigError, match="option") as refused:
+        apply_override({"stages": [{"steps": 5}]}, option)
+    assert words in str(refused.value) and repr(option) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ({"rl": {"groupsize": 4}}, "unknown key 'rl.groupsize'; did you mean 'group_size'?"),
+        ({"rl": {"learning_rate": 1}}, "unknown key 'rl.learning_rate'; did you mean 'lr'?"),
+        ({"rl": {"zzz": 1}}, "unknown key 'rl.zzz'; the fields of rl are tasks_per_step, rollouts_per_task"),
+        ({"rl": {"epochs": 1}}, "it belongs to another section: 'sft.steps' or 'stages.steps'"),
+        ({"optimiser": {}}, "unknown key 'optimiser'; the sections are run, model"),
+        ({"modl": {}}, "unknown key 'modl'; did you mean 'model'?"),
+        ({"model": {"scratch": {"layers": 2}}}, "did you mean 'num_layers'?"),
+        ({"stages": [{"steps": 1, "max_turn": 2}]}, "did you mean 'max_turns'?"),
+        ({"eval": {"data": {"sauce": "x"}}}, "did you mean 'source'?"),
+        ({"eval": {"data": {}}}, "eval.0.data.source is missing"),
+        ({"rl": {"lr": 0}}, "rl.lr = 0: Input should be greater than 0"),
+        ({"rl": {"roc_mode": "best"}}, "rl.roc_mode = 'best'"),
+        ({"rl": {"roc_mode": "none"}}, "set rollouts_per_task = group_size"),
+        ({"stages": [{"steps": 1, "max_response_tokens": 1, "max_turns": 1}]}, "stages.0.data is missing"),
+        ({"sft": {"steps": 1}}, "sft.demonstration_tasks is missing"),
+        ({"eval": {"data": {"source": "reasoning_gym"}}}, "needs families"),
+        ({"tool": {"kind": "jupiter"}}, "tools.0.kind: 'jupiter' is none of python, jupyter, 'module:Class'"),
+        ({"tools": ["jupiter"]}, "did you mean 'jupyter'?"),
+        ({"tools": []}, "tools"),
+        ({"tools": [{"kind": "m:not a name"}]}, "'module:Class'"),
+        ({"tools": [{"kind": "python", "args": {"wall_s": 1}}]}, "takes its settings from [tool]"),
+        ({"tools": [{"kind": "python", "arg": {}}]}, "did you mean 'args'?"),
+        ({"tools": ["python", "python"]}, "tools lists 'python' twice"),
+        ({"tools": ["python"], "tool": {"kind": "python"}}, "tools lists them; leave it out"),
+        ({"tools": ["python", "jupyter"], "tool": {"flavour": "auto"}}, "name a flavour"),
+        ({"stages": {"0": {}}}, "stages"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_neighbour(raw: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_recipe(raw, where="r.toml")
+    assert str(refused.value).startswith("r.toml: ") and words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_recipe({"rl": {"lr": -1}, "modl": {}}, where="r.toml")
+    assert "rl.lr" in str(refused.value) and "modl" in str(refused.value)
+
+
+def test_lockstep_trains_in_turns() -> None:
+    """Rollouts beside a learner depend on timing."""
+    assert parse_recipe({}, where="r").rl.max_staleness == 1
+    lockstep = {"engine": {"deterministic": True}}
+    assert parse_recipe(lockstep, where="r").rl.max_staleness == 0
+    with pytest.raises(ConfigError, match=r"max_staleness = 2 .* excludes"):
+        parse_recipe({**lockstep, "rl": {"max_staleness": 2}}, where="r")
+
+
+def test_the_policies_are_the_schedulers() -> None:
+    assert tuple(SCHEDULER_POLICIES) == POLICIES
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ({"kind": "vllm"}, "engine.kind = 'vllm'"),
+        ({"policy": "predictiv"}, "'predictive'?"),
+        ({"policy": "aimd"}, "policy = 'aimd' is not one of predictive, static, round_robin, thunder"),
+        ({"replicas": 0}, "replicas = 0: there must be at least 1"),
+        ({"kind": "sglang", "replicas": [[0], []]}, "every server needs a GPU"),
+        ({"kind": "sglang", "replicas": [[0], [0]]}, "each is of one server"),
+        ({"kind": "sglang", "replicas": [[0, 1], [2]]}, "as many GPUs each"),
+        ({"kind": "sglang", "args": {"model_path": "x"}}, "rocstar sets it itself; leave it out"),
+        ({"kind": "sglang", "args": {"--tp-size": 2}}, "write 'tp-size'"),
+        ({"kind": "sglang", "args": {"tp-size": {"a": 1}}}, "a text, a number"),
+        ({"args": {"tp-size": 2}}, "set kind = 'sglang'"),
+        ({"publish": "broadcast"}, "publish = 'broadcast' is of servers only"),
+        ({"placement": "restart"}, "placement = 'restart' is of servers only"),
+        ({"replicas": [[0]]}, "GPU numbers is of servers only"),
+        ({"kind": "sglang", "placement": "restart", "publish": "broadcast"}, "set publish = 'disk'"),
+        ({"kind": "sglang", "deterministic": True}, "of one embedded engine"),
+        ({"replicas": 2, "deterministic": True}, "replicas = 1"),
+        ({"turn_timeout_s": 9.0}, "did you mean 'trajectory_timeout_s'?"),
+    ],
+)
+def test_an_engine_that_cannot_be_is_refused(engine: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_recipe({"engine": engine}, where="r.toml")
+    assert words in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_notebook_is_not_on_redis() -> None:
+    with pytest.raises(ConfigError, match=r"set tool\.sandbox = 'local', or list 'python'"):
+        parse_recipe({"tools": ["jupyter"], "tool": {"sandbox": "redis"}}, where="r.toml")
+
+
+def test_the_tools_are_a_list_and_one_of_before_is_a_list_of_one() -> None:
+    args = {"corpus": "notes.txt", "k": 3}
+    recipe = parse_recipe({"tools": ["jupyter", {"kind": "m:C", "args": args}]}, where="r.toml")
+    assert [(tool.kind, tool.args) for tool in recipe.tools] == [("jupyter", {}), ("m:C", args)]
+    assert parse_recipe(tomllib.loads(to_toml(recipe)), where="r.toml") == recipe
+    before = parse_recipe({"tool": {"kind": "jupyter", "wall_s": 2.0}}, where="r.toml")
+    assert before == parse_recipe({"tools": ["jupyter"], "tool": {"wall_s": 2.0}}, where="r.toml")
+    assert [tool.kind for tool in parse_recipe({}, where="r.toml").tools] == ["python"]
+
+
+def test_demonstrations_need_a_tool_that_runs_programs() -> None:
+    sft = {"steps": 1, "demonstration_tasks": {"source": "t.jsonl"}}
+    with pytest.raises(ConfigError, match="tools lists none that runs them"):
+        parse_recipe({"tools": ["m:C"], "sft": sft}, where="r.toml")
+    parse_recipe({"tools": ["m:C"], "sft": sft | {"data": "chat.jsonl"}}, where="r.toml")
+
+
+def test_an_engine_reads_back_equal() -> None:
+    engine = {
+        "kind": "sglang",
+        "replicas": [[4, 5], [6, 7]],
+        "policy": "thunder",
+        "args": {"tp-size": 2, "mem_fraction_static": 0.8, "enable-metrics": True, "lora-paths": ["a", "b"]},
+    }
+    recipe = parse_recipe({"engine": engine}, where="test")
+    assert recipe.engine.num_replicas == 2 and recipe.engine.gpus_of(1) == [6, 7]
+    assert parse_recipe(tomllib.loads(to_toml(recipe)), where="test") == recipe
+
+
+def test_the_limits_of_evaluations_are_the_last_stages_or_their_own() -> None:
+    stages = [StageConfig(steps=1, max_response_tokens=tokens, max_turns=3) for tokens in (50, 70)]
+    for made, own, limits in (
+        ([], {}, (1024, 8)),
+        (stages, {}, (70, 3)),
+        (stages, {"max_turns": 5}, (70, 5)),
+        (stages, {"max_response_tokens": 90}, (90, 3)),
+    ):
+        sets = [EvalConfig(data=DataConfig(source="x.jsonl"), **own), EvalConfig(set="aime24")]
+        found, built_in = with_eval_limits(Recipe().model_copy(update={"stages": made, "eval": sets})).eval
+        assert (found.max_response_tokens, found.max_turns) == limits
+        assert (found.samples_per_task, found.temperature) == (4, 1.0)
+        assert built_in == sets[1], "a built-in set has settings of its own"

@@ -1,0 +1,111 @@
+"""`rocstar recipe`: every field says what it is, and the page that is made of it is the committed one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rocstar.train.cli import main
+from rocstar.train.recipe.describe import PAGE, find, in_full, markdown, short_table
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.fields import FieldDoc, sections
+
+ROOT = Path(__file__).parents[3]
+FIELDS = [field for section in sections() for field in section.fields]
+LONGEST_CELL = 200
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+def test_a_field_describes_itself(field: FieldDoc) -> None:
+    """A number says its unit; what a reader needs no more than the name for has a sentence all the same."""
+    assert field.description and field.type and field.default, field
+    assert bool(field.unit) or "number" not in field.type, "add a Unit (train/recipe/section.py)"
+    assert len(field.description) < LONGEST_CELL and "\n" not in field.description
+    assert "|" not in field.description and "<think>" not in field.description.replace("`<think>`", "")
+
+
+@pytest.mark.parametrize("section", sections(), ids=lambda section: section.name)
+def test_a_section_describes_itself(section: object) -> None:
+    assert getattr(section, "description", "")
+
+
+def test_the_page_is_up_to_date() -> None:
+    """Write it with: rocstar recipe --markdown > docs/reference/recipe.md"""
+    assert (ROOT / PAGE).read_text(encoding="utf-8") == markdown()
+
+
+def test_the_page_has_every_field_once() -> None:
+    rows = [line for line in markdown().splitlines() if line.startswith("| `")]
+    assert len(rows) == len(FIELDS)
+    assert all(len(cell) < LONGEST_CELL for row in rows for cell in row.split("|"))
+
+
+def test_the_short_table_leaves_out_what_is_for_experts() -> None:
+    short, long = short_table(), short_table(experts=True)
+    assert "tasks_per_step = 8" in short and "roc_eps" not in short and "--all" in short
+    assert "roc_eps = 0.1" in long and "[off_policy]" in long
+    assert all(field.name.rpartition(".")[2] in long for field in FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("rl.clip_high", ["rl.clip_high", "0.28", "number", "ratio", "> 0", "experts", "1 + clip_high"]),
+        ("stages.0.steps", ["stages.steps", "required", "whole number", ">= 0"]),
+        ("eval.data.limit", ["tasks.NAME.limit", "unit     tasks", ">= 0"]),
+        ("stages.1.data.source", ["tasks.NAME.source", "reasoning_gym"]),
+        ("tasks.NAME", ["[tasks.NAME]", "tasks.NAME.source", 'data = "NAME"']),
+        ("model", ["[model]", "model.path", "model.dtype", '"float32" or "bfloat16"']),
+        ("eval.data", ["eval.data", "held-out", "not set"]),
+        ("run.callbacks", ["[[run.callbacks]]", "run.callbacks.kind", "run.callbacks.args"]),
+    ],
+)
+def test_a_name_is_shown_in_full(name: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipe", name]) == 0
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in words), printed
+
+
+def test_one_field_is_shown_alone() -> None:
+    assert "rl.clip_low" not in in_full("rl.clip_high") and "[rl]" not in in_full("rl.clip_high")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("rl.clip_hihg", "'rl.clip_high'"),
+        ("clip_high", "'rl.clip_high'"),
+        ("learning_rate", "'sft.lr' or 'rl.lr'"),
+        ("rll", "'rl'"),
+        ("eval.data.sorce", "'tasks.NAME.source'"),
+    ],
+)
+def test_an_unknown_name_is_refused(name: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipe", name]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and repr(name) in told and meant in told
+
+
+def test_a_recipes_option_is_no_question(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipe", "--rl.lr=3"]) == 2
+    assert "takes a field's name" in capsys.readouterr().err
+
+
+def test_as_json_every_field_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipe", "--json"]) == 0
+    assert [FieldDoc(**one) for one in json.loads(capsys.readouterr().out)] == FIELDS
+    assert main(["recipe", "rl.lr", "--json"]) == 0
+    assert [one["name"] for one in json.loads(capsys.readouterr().out)] == ["rl.lr"]
+
+
+def test_train_points_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    assert "rocstar recipe" in capsys.readouterr().out
+
+
+def test_nothing_of_no_name_is_found() -> None:
+    with pytest.raises(ConfigError):
+        find("nonsense.field")

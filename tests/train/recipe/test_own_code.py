@@ -1,0 +1,89 @@
+"""Code of a recipe's author: found beside the recipe or on sys.path, and every way not to find it."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.load import load_recipe
+from rocstar.train.recipe.own_code import load
+from rocstar.train.recipe.toml import to_toml
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    """What these imports leave in the interpreter."""
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+def found(spec: str, folder: Path | None = None) -> Any:
+    return load(spec, field="tools.0.kind", folder=folder)
+
+
+def test_a_file_beside_the_recipe_comes_before_sys_path(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("dumps = 'mine'\n")
+    (tmp_path / "mine.py").write_text("import beside\nclass Mine: value = beside.VALUE\n")
+    (tmp_path / "beside.py").write_text("VALUE = 7\n")
+    assert found("json:dumps", tmp_path) == "mine"
+    assert found("json:dumps") is not found("json:dumps", tmp_path), "and does not hide the one of all others"
+    assert found("mine:Mine", tmp_path).value == 7, "with its neighbours"
+    assert found("mine:Mine", tmp_path) is found(f"{tmp_path}/mine.py:Mine"), "imported once"
+
+
+def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "own_module.py").write_text(f"NAME = {name!r}\n")
+    assert [found("own_module:NAME", tmp_path / name) for name in "abab"] == ["a", "b", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "spec", "words"),
+    [
+        ("", "nowhere:X", "there is no module 'nowhere' beside the recipe or on sys.path"),
+        ("", "nowhere.deep:X", "there is no module 'nowhere.deep'"),
+        ("", "gone.py:X", "does not exist"),
+        ("", "own:", "write it as 'module:Name'"),
+        ("", "own", "write it as 'module:Name'"),
+        ("class Y: ...\n", "own:X", "the module has no 'X'; it defines Y"),
+        ("", "own:X", "it defines nothing"),
+        ("import nowhere_else\n", "own:X", "needs a module 'nowhere_else' that is not installed"),
+        ("x = 1\n1 / 0\n", "own:X", "ZeroDivisionError: division by zero (own.py, line 2)"),
+        ("class X:\n  def\n", "own:X", "SyntaxError"),
+        ("raise SystemError\n", "own:X", "importing it failed: SystemError"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused_in_one_line(
+    tmp_path: Path, text: str, spec: str, words: str
+) -> None:
+    (tmp_path / "own.py").write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        found(spec, tmp_path)
+    assert str(refused.value).startswith("tools.0.kind = ") and words in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert "own" not in sys.modules or text.startswith("class Y") or not text
+
+
+def test_the_recipe_says_where_its_code_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, here = tmp_path / "folder", tmp_path / "here"
+    for each in (folder, here):
+        each.mkdir()
+        (each / "own.py").write_text("")
+    (folder / "r.toml").write_text('tools = ["python", "own:A", {kind = "json:B"}, {kind = "own.py:C"}]\n')
+    monkeypatch.chdir(here)
+
+    def kinds(*options: str) -> list[str]:
+        return [tool.kind for tool in load_recipe(folder / "r.toml", options).tools]
+
+    assert kinds() == ["python", f"{folder}/own.py:A", "json:B", f"{folder}/own.py:C"]
+    assert kinds("--tools.3.kind=own:D")[3] == f"{here}/own.py:D"
+    assert kinds('--tools=["own:E"]') == [f"{here}/own.py:E"]
+    (tmp_path / "config.toml").write_text(to_toml(load_recipe(folder / "r.toml")))
+    assert [tool.kind for tool in load_recipe(tmp_path / "config.toml").tools] == kinds()

@@ -1,0 +1,88 @@
+"""What a recipe's tool becomes: the pool it needs, the box it is in."""
+
+from typing import Any, Self
+
+import pytest
+
+from rocstar.engine.tools.box import Dispatcher
+from rocstar.engine.tools.jupyter import JUPYTER_SCHEMA, JupyterTool
+from rocstar.engine.tools.python import PYTHON_SCHEMA, PythonTool
+from rocstar.sandbox.pool.pool import SandboxPool
+from rocstar.sandbox.testing import FakeSandbox
+from rocstar.sandbox.types import Limits
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.load import parse_recipe
+from rocstar.train.serving import agent
+from rocstar.train.tasks.tools import tool_box
+
+
+def recipe_of(**sections: Any) -> Recipe:
+    return parse_recipe(sections, where="test")
+
+
+@pytest.fixture
+def pools(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
+    """Flavours and options of every pool that is made; the real one checks them, nothing is started."""
+    made: list[tuple[Any, dict[str, Any]]] = []
+
+    class Pool(SandboxPool):
+        def __init__(self, flavours: Any, **options: Any) -> None:
+            super().__init__(flavours, **options)
+            made.append((list(self.flavours), options))
+
+        async def __aenter__(self) -> Self:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(agent, "SandboxPool", Pool)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("sections", "flavours", "options"),
+    [
+        ({}, ["stdlib", "verifier"], {"max_live": None, "max_sessions": 0}),
+        ({"tool": {"flavour": "verifier"}}, ["verifier"], {}),
+        ({"tool": {"flavour": "auto"}}, ["stdlib", "numeric", "scientific", "verifier"], {}),
+        (
+            {
+                "tool": {"kind": "jupyter", "flavour": "numeric"},
+                "engine": {"max_running": 40, "sandbox_children": 3, "trajectory_timeout_s": 700.0},
+            },
+            ["numeric", "verifier"],
+            {"max_live": 3, "max_sessions": 40, "lease_s": 760.0},
+        ),
+    ],
+)
+async def test_the_pool_has_what_the_recipe_needs(
+    pools: list[Any], sections: dict[str, Any], flavours: list[str], options: dict[str, Any]
+) -> None:
+    async with agent.open_sandbox(recipe_of(**sections)):
+        ((got_flavours, got),) = pools
+    assert got_flavours == flavours
+    assert got | options == got
+
+
+@pytest.mark.parametrize(
+    ("tools", "classes", "schemas"),
+    [
+        (["python"], [PythonTool], [PYTHON_SCHEMA]),
+        (["jupyter"], [JupyterTool], [JUPYTER_SCHEMA]),
+        (["jupyter", "python"], [JupyterTool, PythonTool], [JUPYTER_SCHEMA, PYTHON_SCHEMA]),
+    ],
+)
+def test_the_tools_are_the_recipes(tools: list[str], classes: list[Any], schemas: Any) -> None:
+    settings = {"wall_s": 2.5, "memory_mb": 64, "text": "brief", "max_parallel_calls": 3}
+    recipe = recipe_of(tool=settings, tools=tools)
+    limits = Limits(wall_s=2.5, cpu_s=3, memory_bytes=64 << 20)
+    sandbox = FakeSandbox({})
+    made = agent.make_agent(recipe, Any, Any, sandbox).tools  # type: ignore[arg-type]
+    assert made == Dispatcher(
+        tools=[one(limits=limits, flavour="stdlib", style="brief") for one in classes],
+        sandbox=sandbox,
+        max_parallel_calls=3,
+        timeout_s=2.5,
+    )
+    assert tool_box(recipe).schemas == schemas

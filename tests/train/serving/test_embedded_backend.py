@@ -1,0 +1,52 @@
+"""Weights that a learner and engines of one process share: who waits for whom at a change."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from rocstar.train.serving.embedded import EnginePublisher
+
+
+class Recorded:
+    """An engine that writes down what is asked of it."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.log, self.version = name, log, 0
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        self.log.append(f"hold {self.name}")
+        yield
+        self.log.append(f"free {self.name}")
+
+    def quiesce(self) -> None:
+        self.log.append(f"quiet {self.name}")
+
+    async def publish(self, version: int, weights: Any) -> None:
+        self.log.append(f"publish {version}")
+        self.version = version
+
+
+async def test_engines_decode_until_a_weight_changes_and_after_its_version_serves() -> None:
+    log: list[str] = []
+    engines: Any = [Recorded("a", log), Recorded("b", log)]
+
+    async def full_weights(version: int) -> None:
+        return None
+
+    team: Any = SimpleNamespace(learner=SimpleNamespace(before_change=None), full_weights=full_weights)
+    publisher = EnginePublisher(engines[0], engines, team)
+    for version in (1, 2):
+        log.clear()
+        async with publisher.updating():
+            assert not log, "the gradient is made beside decoding"
+            team.learner.before_change()
+            stopped = ["hold a", "hold b", "quiet a", "quiet b"]
+            assert log == stopped
+            team.learner.before_change()  # a second update of the same batch
+            assert log == stopped
+            await publisher.publish(version)
+        assert log == [*stopped, f"publish {version}", "free b", "free a"]

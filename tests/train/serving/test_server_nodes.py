@@ -1,0 +1,292 @@
+"""Orders of rank 0 to servers of other nodes. Whole runs: tests/integration/test_server_nodes.py."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from rocstar.train.learner.team import OrderError, RankReply
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import TrainingStopped
+from rocstar.train.recipe.load import parse_recipe
+from rocstar.train.serving.orders import Orders, serve_node
+from rocstar.train.serving.server_nodes import OpenServers, ServerNode
+from rocstar.train.serving.server_weights import (
+    FilesWritten,
+    MakeRoom,
+    ServerPublisher,
+    ServerWeights,
+    ServeVersion,
+)
+from rocstar.train.serving.servers import Servers
+from rocstar.train.serving.weight_folders import WeightFolders
+
+OPEN = OpenServers(folder=Path("start"), logs=Path("logs"), version=4)
+
+
+def recipe_of(**engine: Any) -> Recipe:
+    return parse_recipe({"engine": {"kind": "sglang", **engine}}, where="test")
+
+
+class Fleet:
+    """Takes every version; `served` are (version, kind of source)."""
+
+    def __init__(self) -> None:
+        self.version, self.suspended = 0, 0
+        self.served: list[tuple[int, str]] = []
+        self.kept: Any = None
+
+    async def suspend(self) -> None:
+        self.suspended += 1
+
+    async def resume(self, version: int, source: Any) -> None:
+        await self.publish(version, source, keep=source)
+
+    async def publish(self, version: int, source: Any, *, keep: Any) -> None:
+        self.version, self.kept = version, keep
+        self.served.append((version, type(source).__name__))
+
+
+class Team:
+    """One weight, of value 3; `told` are the orders, with whether the files of v7 were there."""
+
+    def __init__(self, files: Path) -> None:
+        self.world = SimpleNamespace(rank=1)
+        self.told: list[tuple[Any, bool]] = []
+        self.keeps_weights, self.problem = False, ""
+        self._files = files
+
+    async def full_weights(self) -> list[tuple[str, torch.Tensor]]:
+        return self.take_weights()
+
+    def take_weights(self) -> list[tuple[str, torch.Tensor]]:
+        return [("a", torch.full((2,), 3.0))]
+
+    def order_here(self, order: Any) -> list[RankReply]:
+        self.told.append((order, (self._files / "v7" / "model.safetensors").exists()))
+        if self.problem:
+            raise OrderError(self.problem)
+        return []
+
+
+@pytest.fixture
+def thread() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as made:
+        yield made
+
+
+def weights_of(fleet: Fleet, recipe: Recipe) -> ServerWeights:
+    return ServerWeights(
+        servers=Servers(fleet=cast(Any, fleet), replicas=[], launches=[]), recipe=recipe, patience_s=9.0
+    )
+
+
+# ---- rank 0 ----
+
+
+def publisher_of(tmp_path: Path, thread: ThreadPoolExecutor, **engine: Any) -> tuple[ServerPublisher, Team]:
+    (tmp_path / "start").mkdir()
+    team = Team(tmp_path / "weights")
+    publisher = ServerPublisher(
+        home=weights_of(Fleet(), recipe_of(**engine)),
+        team=cast(Any, team),
+        thread=thread,
+        weight_folders=WeightFolders(tmp_path / "weights", tmp_path / "start", torch.float32),
+        has_others=True,
+    )
+    return publisher, team
+
+
+async def test_by_disk_other_nodes_are_told_when_the_files_are_there(
+    tmp_path: Path, thread: ThreadPoolExecutor
+) -> None:
+    publisher, team = publisher_of(tmp_path, thread)
+    async with publisher.updating():
+        pass
+    await publisher.publish(7)
+    order = ServeVersion(version=7, folder=tmp_path / "weights" / "v7", is_live=False, reference=None)
+    assert team.told == [(order, True)]
+
+
+async def test_a_broadcast_does_not_wait_for_the_files_and_other_nodes_learn_of_them(
+    tmp_path: Path, thread: ThreadPoolExecutor
+) -> None:
+    publisher, team = publisher_of(tmp_path, thread, publish="broadcast")
+    await publisher.publish(7)
+    await asyncio.to_thread(lambda: thread.submit(int).result())  # all that was submitted is done
+    order = ServeVersion(version=7, folder=tmp_path / "weights" / "v7", is_live=True, reference=None)
+    assert team.told == [(order, False), (FilesWritten(version=7), True)]
+
+
+@pytest.mark.parametrize("publish", ["disk", "broadcast"])
+async def test_no_room_on_the_disk_is_told_to_who_waits_for_the_files(
+    tmp_path: Path, thread: ThreadPoolExecutor, publish: str
+) -> None:
+    publisher, team = publisher_of(tmp_path, thread, publish=publish)
+
+    def full(version: int, weights: Any) -> Path:
+        raise OSError("no space left")
+
+    publisher.weight_folders.write = full  # type: ignore[method-assign]
+    if publish == "disk":
+        with pytest.raises(OSError, match="no space left"):
+            await publisher.publish(7)
+        assert team.told == []
+    else:
+        await publisher.publish(7)
+        with pytest.raises(OSError, match="no space left"):
+            await publisher.publish(8)
+        assert [order for order, _ in team.told][1:] == [FilesWritten(version=7, problem="no space left")]
+
+
+async def test_servers_make_room_on_every_node(tmp_path: Path, thread: ThreadPoolExecutor) -> None:
+    publisher, team = publisher_of(tmp_path, thread, placement="restart")
+    async with publisher.updating():
+        assert [order for order, _ in team.told] == [MakeRoom()]
+        assert cast(Any, publisher.home.servers.fleet).suspended == 1
+
+
+async def test_a_node_that_cannot_take_a_version_ends_the_run(
+    tmp_path: Path, thread: ThreadPoolExecutor
+) -> None:
+    publisher, team = publisher_of(tmp_path, thread)
+    team.problem = "rank 8: no inference server took version 7"
+    with pytest.raises(TrainingStopped, match="another node cannot go on: rank 8: no inference server"):
+        await publisher.publish(7)
+    assert cast(Any, publisher.home.servers.fleet).served, "home serves it nevertheless"
+
+
+# ---- the first rank of another node ----
+
+
+def node_of(tmp_path: Path, **engine: Any) -> tuple[ServerNode, Fleet]:
+    fleet = Fleet()
+    heard = SimpleNamespace(told=[], expect=lambda *told: heard.told.append(told))
+    weights = weights_of(fleet, recipe_of(**engine))
+    weights.canary = cast(Any, heard)
+    return ServerNode(weights=weights, team=cast(Any, Team(tmp_path))), fleet
+
+
+def live(version: int, folder: Path) -> ServeVersion:
+    return ServeVersion(version=version, folder=folder, is_live=True, reference=([1], [-0.5]))
+
+
+async def test_files_that_are_promised_are_looked_into_when_they_are_there(tmp_path: Path) -> None:
+    node, fleet = node_of(tmp_path, publish="broadcast")
+    await node.do(live(5, tmp_path))
+    assert fleet.served == [(5, "LiveWeights")] and cast(Any, node.weights.canary).told == [
+        (5, ([1], [-0.5]))
+    ]
+    looking = asyncio.create_task(asyncio.to_thread(fleet.kept.shapes))
+    await asyncio.wait([looking], timeout=0.05)
+    assert not looking.done()
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.zeros(2)}, tmp_path / "model.safetensors")
+    await node.do(FilesWritten(version=5))
+    assert await looking == {"a": (2,)}
+
+
+@pytest.mark.parametrize("how", ["told", "closed"])
+async def test_files_that_never_come_keep_nobody_waiting(tmp_path: Path, how: str) -> None:
+    node, fleet = node_of(tmp_path, publish="broadcast")
+    await node.do(live(5, tmp_path))
+    if how == "told":
+        await node.do(FilesWritten(version=5, problem="no space left"))
+    node.close()
+    with pytest.raises(OSError, match="no space left" if how == "told" else "the run is over"):
+        fleet.kept.shapes()
+
+
+async def test_a_version_from_the_disk(tmp_path: Path) -> None:
+    node, fleet = node_of(tmp_path, placement="restart")
+    await node.do(MakeRoom())
+    await node.do(ServeVersion(version=6, folder=tmp_path, is_live=False, reference=None))
+    assert fleet.suspended == 1 and fleet.served == [(6, "Promised")] and fleet.kept.path == tmp_path
+
+
+# ---- orders between two threads ----
+
+
+async def test_every_order_is_answered() -> None:
+    orders = Orders()
+    with ThreadPoolExecutor(3) as threads:
+        asked = [threads.submit(orders, name) for name in ("good", "bad")]
+        for _ in asked:
+            order, answer = await orders.next()
+            if order == "good":
+                answer.set_result("done")
+            else:
+                answer.set_exception(ValueError("cannot"))
+        good, bad = (asyncio.wrap_future(one) for one in asked)
+        assert await good == "done"
+        with pytest.raises(ValueError, match="cannot"):
+            await bad
+        waiting: Future[Any] = Future()
+        await orders._put("nobody takes it", waiting)
+        orders.close("it ends")
+        late = threads.submit(orders, "too late")
+        for one in (waiting, late):
+            with pytest.raises(RuntimeError, match="it ends"):
+                await asyncio.wrap_future(one)
+
+
+class Opened:
+    """A backend's `open_node`, and what became of it."""
+
+    def __init__(self, node: Any, error: Exception | None = None) -> None:
+        self.node, self.error, self.is_open = node, error, False
+
+    @contextlib.asynccontextmanager
+    async def __call__(self, *arguments: Any) -> AsyncIterator[tuple[Any, str]]:
+        if self.error is not None:
+            raise self.error
+        self.is_open = True
+        yield self.node, "http://10.0.0.2:9"
+        self.is_open = False
+
+
+@pytest.mark.parametrize("starts", [True, False])
+async def test_a_node_serves_from_the_first_order_to_the_end_of_its_learner(
+    tmp_path: Path, starts: bool
+) -> None:
+    node, fleet = node_of(tmp_path)
+    opened = Opened(node, None if starts else ValueError("no room on the device"))
+    orders, following = Orders(), asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve_node(opened, following, orders))
+
+    async def ask(order: Any) -> Any:
+        return await asyncio.to_thread(orders, order)
+
+    version = ServeVersion(version=6, folder=tmp_path, is_live=False, reference=None)
+    if starts:
+        assert await ask(OPEN) == "http://10.0.0.2:9" and opened.is_open
+        await ask(version)
+        assert fleet.served == [(6, "Promised")]
+    else:
+        with pytest.raises(ValueError, match="no room on the device"):
+            await ask(OPEN)
+        with pytest.raises(RuntimeError, match="did not start"):
+            await ask(version)
+    assert not serving.done(), "rank 0 says when it ends"
+    following.set_result(None)
+    with contextlib.nullcontext() if starts else pytest.raises(ValueError, match="no room"):  # type: ignore[attr-defined]
+        await serving
+    assert not opened.is_open
+    with pytest.raises(RuntimeError, match="takes no orders"):
+        await ask(version)
+
+
+async def test_what_ends_the_learner_ends_the_node() -> None:
+    following: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    following.set_exception(ConnectionError("rank 0 is gone"))
+    with pytest.raises(ConnectionError, match="rank 0 is gone"):
+        await serve_node(Opened(None), following, Orders())

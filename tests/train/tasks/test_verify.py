@@ -1,0 +1,108 @@
+"""The answer is the box of the last complete block, outside of tool calls; blocks are counted for Eq. 5."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocstar.train.tasks.verify import Extraction, ExtractionFailure, extract_answer, num_answers
+
+
+def boxed(value: str) -> str:
+    return f"So.\n<answer>\\boxed{{{value}}}</answer>"
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        ("bla bla 17 and 42", ExtractionFailure.no_answer),
+        ("\\boxed{42}", ExtractionFailure.no_answer),
+        ("<answer>\\boxed{42}", ExtractionFailure.no_answer),
+        ("</answer>\\boxed{42}<answer>", ExtractionFailure.no_answer),
+        ("<answer> 42 </answer>", ExtractionFailure.no_box),
+        ("<answer>\\boxed{42</answer>}", ExtractionFailure.no_box),
+        ("<answer>\\boxed{\\}</answer>", ExtractionFailure.no_box),
+        ("\\boxed{42} <answer>42</answer>", ExtractionFailure.no_box),
+        (boxed("42") + "<answer>none</answer>", ExtractionFailure.no_box),
+        (
+            '<tool_call>{"name": "f", "arguments": {"code": "# <answer>\\\\boxed{42}</answer>"}}</tool_call>',
+            ExtractionFailure.no_answer,
+        ),
+        ("<tool_call>" + boxed("42") + "</tool_call>", ExtractionFailure.no_answer),
+    ],
+)
+def test_a_text_without_a_boxed_answer_has_a_typed_failure(text: str, failure: ExtractionFailure) -> None:
+    assert extract_answer(text) == Extraction(failure=failure)
+
+
+@pytest.mark.parametrize(
+    ("inside", "answer"),
+    [
+        ("\\boxed{42}", "42"),
+        ("It is $\\boxed{ 42 }$.", "42"),
+        ("\\boxed{41} or \\boxed{42}", "42"),
+        ("\\boxed{\\frac{1}{2}}", "\\frac{1}{2}"),
+        ("\\boxed{\\left\\{ 1 \\right.}", "\\left\\{ 1 \\right."),
+        ("\\boxed{\\boxed{42}}", "42"),
+        ("\\boxed{}", ""),
+    ],
+)
+def test_the_last_box_is_read_to_its_matching_brace(inside: str, answer: str) -> None:
+    assert extract_answer(f"x <answer>{inside}</answer>") == Extraction(answer=answer)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        boxed("41") + boxed("42"),
+        boxed("42") + "<answer>",
+        boxed("42") + " </answer>",
+        "I write </answer> at the end. " + boxed("42"),
+        "I must put it inside <answer> </answer> tags. " + boxed("42"),
+        "I use <answer> tags. " + boxed("42"),
+        "I could <tool_call> now. " + boxed("42"),
+        '<tool_call>{"name": "f", "arguments": {"code": "<answer>\\\\boxed{1}</answer>"}}</tool_call>'
+        + boxed("42"),
+        boxed("42")
+        + '<tool_call>{"name": "f", "arguments": {"code": "<answer>\\\\boxed{1}</answer>"}}</tool_call>',
+    ],
+)
+def test_the_last_complete_block_counts(text: str) -> None:
+    assert extract_answer(text) == Extraction(answer="42")
+
+
+@given(st.text(alphabet=st.sampled_from("ab{}\\12 "), max_size=30))
+def test_an_extraction_is_an_answer_or_a_failure(inside: str) -> None:
+    extraction = extract_answer(f"<answer>{inside}</answer>")
+    assert (extraction.answer is None) != (extraction.failure is None)
+
+
+@given(st.integers())
+def test_any_boxed_integer_comes_back(value: int) -> None:
+    extraction = extract_answer(boxed(str(value)))
+    assert extraction.answer == str(value)
+
+
+def test_an_extraction_cannot_hold_both_or_neither() -> None:
+    with pytest.raises(ValueError, match="exactly one"):
+        Extraction()
+    with pytest.raises(ValueError, match="exactly one"):
+        Extraction(answer="1", failure=ExtractionFailure.no_box)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("nothing", 0),
+        ("<answer> open", 0),
+        ("</answer><answer>", 0),
+        (boxed("1"), 1),
+        (boxed("1") * 3, 3),
+        (boxed("1") + "<answer>", 2),
+        ("inside <answer> </answer> tags: " + boxed("1"), 2),
+        ('<tool_call>{"name": "f", "arguments": {"code": "<answer></answer>"}}</tool_call>' + boxed("1"), 1),
+    ],
+)
+def test_answer_blocks_are_counted_for_the_format_penalty(text: str, count: int) -> None:
+    assert num_answers(text) == count

@@ -1,0 +1,24 @@
+"""Advantages by name: how much better a kept trajectory was than what it is compared with. One page each.
+
+    groups of samples ──estimator──> per sample a number, or one number per loss token
+
+Legend: `_G` kept siblings of one task, `_U` turns of a trajectory, `_T` its loss tokens.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from rocstar.train.algorithm.advantages.dr_grpo import dr_grpo
+from rocstar.train.algorithm.advantages.grpo import grpo
+from rocstar.train.algorithm.advantages.reinforce_pp import reinforce_pp
+from rocstar.train.algorithm.advantages.rloo import rloo
+from rocstar.train.algorithm.advantages.sample import Advantage, Estimator, Sample, has_no_signal, per_group
+
+__all__ = ["ESTIMATORS", "Advantage", "Estimator", "Sample", "has_no_signal", "per_group"]
+
+ESTIMATORS: Final[Mapping[str, Estimator]] = {
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "rloo": rloo,
+    "reinforce_pp": reinforce_pp,
+}

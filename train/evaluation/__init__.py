@@ -1,0 +1,1 @@
+"""Evaluations: attempts of the agent that trains, their summary, and their files."""

@@ -1,0 +1,1 @@
+"""Arena-Hard: a judge compares answers with those of a baseline, twice, with sides swapped."""

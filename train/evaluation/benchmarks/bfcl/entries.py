@@ -1,0 +1,220 @@
+"""The published files of BFCL v3 as tasks.
+
+    PACKAGE/data/BFCL_v3_CATEGORY.json             questions, functions   } -> Task: messages, and
+    PACKAGE/data/possible_answer/BFCL_v3_..json    the calls that are due }    `meta` with the functions
+    PACKAGE/data/multi_turn_func_doc/*.json        further functions      }    and what the rule reads
+
+PACKAGE is the folder `bfcl_eval` as the wheel of that name installs it; the simulated classes of the
+categories with several user messages lie in it too (simulation.py). Nothing of it is imported here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rocstar.engine.types import Task
+from rocstar.train.evaluation.benchmarks.bfcl.calls import Language, check_types, described_as
+from rocstar.train.evaluation.benchmarks.bfcl.prompt import more_functions, schemas
+from rocstar.train.recipe.errors import ConfigError
+
+VERSION = "2025.8.6.2"
+INSTALL = f"pip install --no-deps --target bfcl bfcl-eval=={VERSION}"
+SIZES = {
+    "simple": 400,
+    "multiple": 200,
+    "parallel": 200,
+    "parallel_multiple": 200,
+    "java": 100,
+    "javascript": 50,
+    "irrelevance": 240,
+    "live_simple": 258,
+    "live_multiple": 1053,
+    "live_parallel": 16,
+    "live_parallel_multiple": 24,
+    "live_irrelevance": 882,
+    "live_relevance": 18,
+    "multi_turn_base": 200,
+    "multi_turn_miss_func": 200,
+    "multi_turn_miss_param": 200,
+    "multi_turn_long_context": 200,
+}
+"""Categories in the order of the report, with their numbers of questions: 4,441."""
+
+FUNCTION_FILES = {
+    "GorillaFileSystem": "gorilla_file_system",
+    "MathAPI": "math_api",
+    "MessageAPI": "message_api",
+    "TwitterAPI": "posting_api",
+    "TicketAPI": "ticket_api",
+    "TradingBot": "trading_bot",
+    "TravelAPI": "travel_booking",
+    "VehicleControlAPI": "vehicle_control",
+}
+"""The simulated classes, and the name of the file of their functions' descriptions and of their module."""
+MAX_TURNS = 200
+"""Turns of the policy: eight user messages at most, of 20 steps and an answer each, and room to spare."""
+LOCAL = "local"
+"""The key of `Task.meta` for what depends on where the copy lies, and is no part of the set."""
+MODULES = Path("eval_checker", "multi_turn_eval", "func_source_code")
+Row = Mapping[str, Any]
+
+
+def is_multi_turn(category: str) -> bool:
+    """Whether the user speaks several times, and calls are executed."""
+    return category.startswith("multi_turn")
+
+
+def load(path: Path) -> list[Task]:
+    """Every task, category by category.
+
+    Args:
+        path: the folder `bfcl_eval`, the one it lies in, or its `data`.
+
+    Raises:
+        ConfigError: a file is missing, or not of the form of BFCL v3.
+    """
+    package = find_package(path)
+    return [task for category in SIZES for task in _tasks(package, category)]
+
+
+def find_package(path: Path) -> Path:
+    """The folder `bfcl_eval` that `path` means."""
+    for package in (path / "bfcl_eval", path, path.parent):
+        if (package / "data" / "BFCL_v3_simple.json").is_file():
+            return package.resolve()
+    raise ConfigError(
+        f"bfcl_v3: {str(path)!r} holds no bfcl_eval/data/BFCL_v3_simple.json; `{INSTALL}` makes the folder "
+        "'bfcl' that has it"
+    )
+
+
+def _tasks(package: Path, category: str) -> Iterator[Task]:
+    path = package / "data" / f"BFCL_v3_{category}.json"
+    rows, due = _rows(path), _due(package, category)
+    documents = _documents(package) if is_multi_turn(category) else {}
+    sources = _sources(package) if is_multi_turn(category) else {}
+    for row in rows:
+        try:
+            if is_multi_turn(category):
+                yield _conversation(row, due[row["id"]], category, documents, sources, package)
+            elif category.endswith("relevance"):
+                yield _question(row, [], category)
+            else:
+                yield _question(row, due[row["id"]], category)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"bfcl_v3: {path}: {row.get('id', 'a row')!r} is not of the form of BFCL v3, or the file "
+                f"of that name in possible_answer lacks it ({type(error).__name__}: {error}); `{INSTALL}` "
+                "makes a copy that is"
+            ) from None
+
+
+def _due(package: Path, category: str) -> dict[str, Any]:
+    """The calls that are due, by task; nothing where the rule is whether there is any call."""
+    if category.endswith("relevance"):
+        return {}
+    path = package / "data" / "possible_answer" / f"BFCL_v3_{category}.json"
+    return {str(row.get("id")): row.get("ground_truth") for row in _rows(path)}
+
+
+def _question(row: Row, due: Any, category: str) -> Task:
+    language = Language(category) if category in ("java", "javascript") else Language.python
+    (messages,) = row["question"]
+    for one in due:
+        check_types(described_as(row["function"], next(iter(one))), language)
+    meta = {
+        "category": category,
+        "functions": schemas(row["function"], language),
+        "described": row["function"],
+        "due": due,
+        "language": language.value,
+    }
+    return _task(row, messages, meta)
+
+
+def _conversation(
+    row: Row,
+    due: Any,
+    category: str,
+    documents: Mapping[str, list[Row]],
+    sources: Mapping[str, str],
+    package: Path,
+) -> Task:
+    classes = row["involved_classes"]
+    functions = [function for name in classes for function in documents[name]]
+    held: dict[int, list[Row]] = {}
+    for turn, names in row.get("missed_function", {}).items():
+        held[int(turn)] = [f for f in functions if f["name"] in names]
+        functions = [f for f in functions if f["name"] not in names]
+    first, *later = row["question"]
+    said = [
+        more_functions(schemas(held[k], Language.python)) if k in held else _only_user(messages)
+        for k, messages in enumerate(later, start=1)
+    ]
+    meta = {
+        "category": category,
+        "functions": schemas(functions, Language.python),
+        "due": due,
+        "follow_ups": said,
+        "classes": {name: sources[name] for name in classes},
+        "config": row["initial_config"],
+        LOCAL: {"package": str(package)},
+    }
+    return _task(row, first, meta)
+
+
+def _only_user(messages: Any) -> str:
+    (message,) = messages
+    return str(message["content"])
+
+
+def _task(row: Row, messages: Any, meta: Mapping[str, Any]) -> Task:
+    *context, last = messages
+    if last["role"] != "user":
+        raise TypeError("the last message is not the user's")
+    answer = json.dumps(meta.get("due", ()), ensure_ascii=False)
+    return Task(
+        id=row["id"],
+        source="bfcl_v3",
+        question=last["content"],
+        answer=answer,
+        meta=meta,
+        context=tuple(context),
+    )
+
+
+def _sources(package: Path) -> dict[str, str]:
+    """SHA-256 of the module of each simulated class."""
+    texts = {name: _text(package / MODULES / f"{file}.py") for name, file in FUNCTION_FILES.items()}
+    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+
+
+def _documents(package: Path) -> dict[str, list[Row]]:
+    folder = package / "data" / "multi_turn_func_doc"
+    return {name: _rows(folder / f"{file}.json") for name, file in FUNCTION_FILES.items()}
+
+
+def _rows(path: Path) -> list[Row]:
+    rows: list[Row] = []
+    for number, line in enumerate(_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ConfigError(f"bfcl_v3: {path}, line {number} is no JSON: {error}; `{INSTALL}`") from None
+        if not isinstance(row, dict):
+            raise ConfigError(f"bfcl_v3: {path}, line {number} is no JSON object; `{INSTALL}`")
+        rows.append(row)
+    return rows
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"bfcl_v3: {path} cannot be read ({error}); `{INSTALL}`") from None

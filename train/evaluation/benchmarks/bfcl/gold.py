@@ -1,0 +1,129 @@
+"""What a policy writes that knows the due calls. Pure.
+
+Task.meta --gold--> one text, or one for each turn of a conversation        found right by the judge
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rocstar.engine.types import Task
+from rocstar.train.evaluation.benchmarks.bfcl.calls import Call, Due, Language, described_as
+from rocstar.train.evaluation.benchmarks.bfcl.entries import is_multi_turn
+
+NO_CALL = "None of the functions can do that."
+
+
+def gold(task: Task) -> str | Sequence[str]:
+    """Texts of the policy, turn by turn; one alone where the user speaks once."""
+    category = task.meta["category"]
+    if is_multi_turn(category):
+        named = parameters_of(task.meta)
+        messages = [[read(text, named) for text in message] for message in task.meta["due"]]
+        return [text for calls in messages for text in [*(written([call]) for call in calls), NO_CALL]]
+    if category.endswith("irrelevance"):
+        return NO_CALL
+    if category.endswith("relevance"):
+        return written([(task.meta["described"][0]["name"], {})])
+    return written([due_call(one, task.meta) for one in task.meta["due"]])
+
+
+def written(calls: Sequence[Call]) -> str:
+    """Calls in the form that the engine reads."""
+    bodies = [json.dumps({"name": name, "arguments": arguments}) for name, arguments in calls]
+    return "\n".join(f"<tool_call>\n{body}\n</tool_call>" for body in bodies)
+
+
+def due_call(one: Due, meta: Mapping[str, Any]) -> Call:
+    """A due call with the first possible value of each parameter that may not be left out."""
+    ((name, possible),) = one.items()
+    function = described_as(meta["described"], name)
+    described = function["parameters"]["properties"]
+    arguments = {}
+    for parameter, values in possible.items():
+        if "" in values and parameter not in function["parameters"]["required"]:
+            continue
+        if real := [value for value in values if value != ""]:
+            arguments[parameter] = argument(real[0], described.get(parameter, {}), Language(meta["language"]))
+        else:
+            arguments[parameter] = ""
+    return function["name"], arguments
+
+
+def argument(value: Any, described: Mapping[str, Any], language: Language) -> Any:
+    """A possible value as the policy writes it: as JSON, or as the text of a literal."""
+    kind = described.get("type", "any")
+    if language is Language.python:
+        return one_of(value) if kind in ("dict", "array", "tuple") else value
+    item = described.get("items", {}).get("type")
+    return (java_literal if language is Language.java else javascript_literal)(value, kind, item)
+
+
+def one_of(value: Any) -> Any:
+    """An object of possible ones: {key: [values]} becomes {key: value}, one level deep as in the rule."""
+    if isinstance(value, Mapping):
+        lists = {key: inner if isinstance(inner, list) else [inner] for key, inner in value.items()}
+        real = {key: [one for one in inner if one != ""] for key, inner in lists.items()}
+        return {key: inner[0] for key, inner in real.items() if inner}
+    if isinstance(value, list):
+        return [one_of(one) if isinstance(one, Mapping) else one for one in value]
+    return value
+
+
+def java_literal(value: Any, kind: str, item: str | None = None) -> str:
+    """The literal of a value of type `kind`."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        puts = " ".join(f'put("{key}", {_quoted(inner)});' for key, inner in one_of(value).items())
+        return f"new HashMap<String, Object>() {{{{ {puts} }}}}"
+    if isinstance(value, list):
+        bare = item in ("any", "char") or (item == "String" and kind == "Array")
+        elements = ", ".join(
+            one if bare and isinstance(one, str) else java_literal(_quoted(one), item or "any")
+            for one in value
+        )
+        if kind == "ArrayList":
+            return f"new ArrayList<>(Arrays.asList({elements}))" if value else "new ArrayList<>()"
+        return f"new Object[]{{{elements}}}"
+    text = _quoted(value)
+    return text + {"long": "L", "float": "f"}.get(kind, "")
+
+
+def javascript_literal(value: Any, kind: str, item: str | None = None) -> str:
+    """The literal of a value of type `kind`."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return json.dumps(one_of(value))
+    if isinstance(value, list):
+        return f"[{', '.join(one if item == 'any' else _quoted(one) for one in value)}]"
+    return _quoted(value) + ("n" if kind == "Bigint" else "")
+
+
+def _quoted(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def parameters_of(meta: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The parameters of each function of a conversation in their order, those that come later included."""
+    held = [json.loads(line) for text in meta["follow_ups"] for line in text.split("\n") if _is_schema(line)]
+    functions = [tool["function"] for tool in [*meta["functions"], *held]]
+    return {f["name"]: list(f["parameters"]["properties"]) for f in functions}
+
+
+def _is_schema(line: str) -> bool:
+    return line.startswith('{"type": "function"')
+
+
+def read(text: str, parameters: Mapping[str, Sequence[str]]) -> Call:
+    """A due call of a conversation, written as Python, with the names of its positional arguments."""
+    call = ast.parse(text, mode="eval").body
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise ValueError(f"{text!r} is no call")
+    positional = zip(parameters[call.func.id], call.args, strict=False)
+    arguments = {name: ast.literal_eval(value) for name, value in positional}
+    return call.func.id, arguments | {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}

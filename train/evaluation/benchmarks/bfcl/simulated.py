@@ -1,0 +1,124 @@
+"""The program that runs the simulated classes: one request per line of stdin, one answer per line of stdout.
+
+    python -I simulated.py PACKAGE         the folder `bfcl_eval`, which need not be installed
+
+    {"classes": {NAME: MODULE}, "config": {NAME: ..}, "long": bool, "messages": [[[FUNCTION, {..}], ..], ..],
+     "due": [["function(x=1)", ..], ..] or null}
+    -> {"results": [[[TEXT, IS_ERROR], ..], ..], "due": [[TEXT, ..], ..], "same_state": [bool, ..]}
+
+Stdlib only, and nothing of rocstar: it is a process of its own, which its parent kills when a call does not
+end. Every request begins with new objects, so an answer is a function of its request. A function is looked up
+by its name among the public methods and called with its arguments; no text of the policy is ever evaluated.
+"""
+
+import ast
+import copy
+import importlib
+import inspect
+import json
+import resource
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+REFUSED = {"kill", "exit", "quit", "remove", "unlink", "popen", "Popen", "run"}
+STATELESS = {"MathAPI"}
+MEMORY_BYTES = 2 << 30
+
+
+class SimulatedObjects:
+    """The objects of one side, the policy's or that of the due calls."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.objects: dict[str, Any] = {}
+        self.methods: dict[str, Any] = {}
+        for name, module in request["classes"].items():
+            made = getattr(importlib.import_module(module), name)()
+            if name not in STATELESS:
+                config = copy.deepcopy(request["config"].get(name, {}))
+                made._load_scenario(config, long_context=request["long"])
+            self.objects[name] = made
+            found = inspect.getmembers(made, predicate=inspect.ismethod)
+            self.methods |= {method: bound for method, bound in found if not method.startswith("_")}
+
+    def call(self, name: str, positional: list[Any], named: dict[str, Any]) -> tuple[str, bool]:
+        """What a function said, and whether it raised."""
+        try:
+            if name in REFUSED:
+                raise PermissionError(f"Function call {name} is not allowed.")
+            if name not in self.methods:
+                raise NameError(f"name {name!r} is not defined")
+            return said(self.methods[name](*positional, **named)), False
+        except Exception as error:  # anything: the classes are not ours, and the policy reads it
+            return f"Error during execution: {error}", True
+
+    def state(self) -> dict[str, dict[str, Any]]:
+        """The public attributes of every object."""
+        return {
+            name: {key: value for key, value in vars(made).items() if not key.startswith("_")}
+            for name, made in self.objects.items()
+        }
+
+
+def said(result: Any) -> str:
+    if isinstance(result, str):
+        return result
+    if isinstance(result, dict):
+        try:
+            return json.dumps(result)
+        except (TypeError, ValueError):
+            return str(result)
+    return str(result)
+
+
+def read(text: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """A due call, which is written as Python."""
+    call = ast.parse(text, mode="eval").body
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise ValueError(f"{text!r} is no call")
+    named = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+    return call.func.id, [ast.literal_eval(one) for one in call.args], named
+
+
+def is_same(state: dict[str, dict[str, Any]], due: dict[str, dict[str, Any]]) -> bool:
+    """Whether every public attribute that the due objects have is equal."""
+    return all(
+        key in state[name] and bool(state[name][key] == value)
+        for name, attributes in due.items()
+        for key, value in attributes.items()
+    )
+
+
+def play(request: dict[str, Any]) -> dict[str, Any]:
+    policy, truth = SimulatedObjects(request), SimulatedObjects(request)
+    results, due, same = [], [], []
+    for k in range(max(len(request["messages"]), len(request["due"] or ()))):
+        calls = request["messages"][k] if k < len(request["messages"]) else []
+        results.append([policy.call(name, [], arguments) for name, arguments in calls])
+        if request["due"] is not None:
+            texts = request["due"][k] if k < len(request["due"]) else []
+            due.append([truth.call(*read(text))[0] for text in texts])
+            same.append(is_same(policy.state(), truth.state()))
+    return {"results": results, "due": due, "same_state": same}
+
+
+def answers(lines: Iterator[str]) -> Iterator[str]:
+    for line in lines:
+        yield json.dumps(play(json.loads(line)))
+
+
+def main() -> None:
+    package = types.ModuleType("bfcl_eval")
+    package.__path__ = [sys.argv[1]]
+    sys.modules[package.__name__] = package
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    out = sys.stdout
+    sys.stdout = sys.stderr  # what a class prints is no answer
+    for answer in answers(iter(sys.stdin.readline, "")):
+        out.write(answer + "\n")
+        out.flush()
+
+
+if __name__ == "__main__":
+    main()

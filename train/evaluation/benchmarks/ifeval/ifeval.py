@@ -1,0 +1,162 @@
+"""IFEval (arXiv 2311.07911): 541 prompts with 834 instructions of 25 kinds that a program can check.
+
+    row ──read──> task ──(chat, no tool)──> final text ──followed──> reward: all followed, strictly
+                                                               └──> columns: loose, per instruction, fixed
+
+The reward is the strict prompt-level verdict. The checkers are our own; that their verdicts are the
+original's is measured by benchmarks/ifeval_against_upstream.py. What differs on purpose stands in
+docs/reference/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rocstar.engine.rollout.rollout import Judge
+from rocstar.engine.types import Attempt, Outcome, Scored, Task
+from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, Defaults, Published
+from rocstar.train.evaluation.benchmarks.ifeval.check import AT_LEAST, LESS_THAN
+from rocstar.train.evaluation.benchmarks.ifeval.languages import detectors
+from rocstar.train.evaluation.benchmarks.ifeval.verdicts import KINDS, followed, instructions_of
+from rocstar.train.evaluation.benchmarks.spoken import spoken
+from rocstar.train.recipe.data_config import DataConfig
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.tasks.rows import rows_of
+
+NAME = "ifeval"
+_RELATIONS = frozenset({"relation", "let_relation", "capital_relation"})
+_PATTERNS = frozenset({"keyword", "keywords", "forbidden_words", "section_spliter", "postscript_marker"})
+
+
+def load(path: Path) -> list[Task]:
+    """Return the tasks of a copy, in its order: JSON Lines or Parquet with the published columns.
+
+    Raises:
+        ConfigError: a row of another form, an instruction that there is not, an argument missing.
+    """
+    return [_task(row, where) for where, row in rows_of(DataConfig(source=str(path), split="train"), Path())]
+
+
+def _task(row: Any, where: str) -> Task:
+    try:
+        key, prompt = str(row["key"] if "key" in row else row["id"]), row["prompt"]
+        names, given = list(row["instruction_id_list"]), list(row["kwargs"])
+    except (KeyError, TypeError):
+        raise ConfigError(
+            f"{where} has not the columns key, prompt, instruction_id_list and kwargs; give a copy of IFEval"
+        ) from None
+    if not isinstance(prompt, str) or not names or len(names) != len(given):
+        raise ConfigError(
+            f"{where}: {len(names)} instructions with {len(given)} kwargs; give a copy of IFEval"
+        )
+    arguments = [_arguments(name, kwargs, where) for name, kwargs in zip(names, given, strict=True)]
+    meta = {"key": key.removeprefix("ifeval-"), "instruction_id_list": names, "kwargs": arguments}
+    return Task(id=f"ifeval-{meta['key']}", source=NAME, question=prompt, answer="", meta=meta)
+
+
+def _arguments(name: Any, given: Any, where: str) -> dict[str, Any]:
+    """The arguments that the instruction has. A copy of the hub has a column for each that any has: None."""
+    kind = KINDS.get(name)
+    if kind is None:
+        raise ConfigError(f"{where}: {name!r} is none of the {len(KINDS)} kinds of instructions of IFEval")
+    found = {key: value for key, value in dict(given or {}).items() if value}
+    arguments: dict[str, Any] = {}
+    for key, form in kind.arguments.items():
+        value = found.get(key)
+        if form is int and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, form) or _is_unfit(key, value):
+            raise ConfigError(f"{where}: {name} with {key} = {value!r}, which is {form.__name__} in IFEval")
+        arguments[key] = value
+    if arguments.get("nth_paragraph", 1) > arguments.get("num_paragraphs", 1):
+        raise ConfigError(f"{where}: {name} asks for paragraph {arguments['nth_paragraph']} of fewer")
+    return arguments
+
+
+def _is_unfit(key: str, value: Any) -> bool:
+    if key in _RELATIONS:
+        return value not in (AT_LEAST, LESS_THAN)
+    if key == "letter":
+        return len(value.strip()) != 1
+    if key in _PATTERNS:
+        try:
+            for pattern in value if isinstance(value, list) else [value]:
+                re.compile(pattern)
+        except (re.error, TypeError):
+            return True
+    return False
+
+
+class InstructionJudge:
+    """Scores 1 where the final text follows every instruction strictly; `method` says how many it follows."""
+
+    async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
+        """Check the instructions, in a thread. TimeoutError at `deadline`, a `loop.time()`."""
+        if attempt.is_truncated:
+            return Scored(reward=0.0, method="truncated")
+        instructions = instructions_of(attempt.task.meta)
+        async with asyncio.timeout_at(deadline):
+            verdicts = await asyncio.to_thread(followed, instructions, spoken(attempt.final_text))
+        count = f"{sum(verdicts.strict)} of {len(instructions)} followed"
+        return Scored(reward=float(all(verdicts.strict)), method=count)
+
+
+def measures(attempt: Attempt) -> Mapping[str, float]:
+    """Return the further columns: of an attempt that was cut off, zeros.
+
+    `instruction_strict` and `instruction_loose` are shares of the prompt's own instructions; the original
+    averages over all 834, as `pooled` does.
+    """
+    instructions = instructions_of(attempt.task.meta)
+    if attempt.is_truncated:
+        return dict.fromkeys(("loose", "instruction_strict", "instruction_loose", "fixed"), 0.0)
+    verdicts = followed(instructions, spoken(attempt.final_text))
+    return {
+        "loose": float(all(verdicts.loose)),
+        "instruction_strict": sum(verdicts.strict) / len(instructions),
+        "instruction_loose": sum(verdicts.loose) / len(instructions),
+        "fixed": float(all(verdicts.fixed)),
+    }
+
+
+def pooled(scored: Sequence[tuple[Task, Scored, Mapping[str, float]]]) -> Mapping[str, float]:
+    """Return the original's instruction-level accuracies: over all instructions, not over prompts."""
+    counts = [len(task.meta["instruction_id_list"]) for task, _, _ in scored]
+    if not counts:
+        return {}
+    return {
+        f"{name}_pooled": sum(
+            count * columns[name] for count, (_, _, columns) in zip(counts, scored, strict=True)
+        )
+        / sum(counts)
+        for name in ("instruction_strict", "instruction_loose")
+    }
+
+
+def _judge() -> Judge:
+    detectors()
+    return InstructionJudge()
+
+
+IFEVAL = Benchmark(
+    name=NAME,
+    title="IFEval",
+    num_questions=541,
+    licence="Apache-2.0",
+    source=Published(
+        repository="google/IFEval",
+        revision="966cd89545d6b6acfd7638bc708b98261ca58e84",
+        file="ifeval_input_data.jsonl",
+        digest="c0fc0d9167a0adb20d3bed8c46335ffe712227e490e0caf5cc2f8a4c294272d1",
+    ),
+    asking=Asking.chat,
+    load=load,
+    judge=_judge,
+    measures=measures,
+    pooled=pooled,
+    defaults=Defaults(samples=1, temperature=0.0),
+)

@@ -1,0 +1,123 @@
+"""The built-in evaluation sets by name. A set's module is imported when it is asked for.
+
+name ──find──> Benchmark ──copy_of──> a local file ──load──> tasks, as many as published, with their digest
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rocstar.engine.types import Task
+from rocstar.train.evaluation.benchmarks.benchmark import Benchmark
+from rocstar.train.evaluation.benchmarks.digest import tasks_digest
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.eval_config import EvalConfig
+from rocstar.train.recipe.paths import elsewhere
+from rocstar.train.tasks.rows import DATA_DIR_VARIABLE
+
+_HERE = "rocstar.train.evaluation.benchmarks"
+BENCHMARKS: Mapping[str, str] = {
+    "aime24": f"{_HERE}.math_sets:AIME24",
+    "aime25": f"{_HERE}.math_sets:AIME25",
+    "hmmt_feb_2025": f"{_HERE}.math_sets:HMMT_FEB_2025",
+    "math500": f"{_HERE}.math_sets:MATH500",
+    "amc23": f"{_HERE}.math_sets:AMC23",
+    "gsm8k": f"{_HERE}.math_sets:GSM8K",
+    "gpqa_diamond": f"{_HERE}.gpqa:GPQA_DIAMOND",
+    "ifeval": f"{_HERE}.ifeval.ifeval:IFEVAL",
+    "bfcl_v3": f"{_HERE}.bfcl.bfcl:BFCL_V3",
+    "arena_hard": f"{_HERE}.arena_hard:ARENA_HARD",
+}
+"""module:NAME of each; the names are those of train/recipe/eval_config.py."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedSet:
+    """A built-in set that was read from a file."""
+
+    benchmark: Benchmark
+    path: Path
+    tasks: list[Task]
+    digest: str
+
+    @property
+    def is_known(self) -> bool | None:
+        """Whether the rows are those that the set's figures were made on; None where that is not recorded."""
+        return self.digest == self.benchmark.source.digest if self.benchmark.source.digest else None
+
+
+def find(name: str) -> Benchmark:
+    """The set of that name. ConfigError for one that there is not, or that this installation lacks."""
+    place = BENCHMARKS.get(name)
+    if place is None:
+        raise ConfigError(f"{name!r} is no built-in set; there are {', '.join(BENCHMARKS)}")
+    module, _, attribute = place.partition(":")
+    try:
+        found: Benchmark = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith(_HERE):
+            raise ConfigError(f"the set {name!r} is not part of this version of rocstar") from None
+        raise ConfigError(f"the set {name!r} needs the package {error.name}, which is missing") from None
+    return found
+
+
+def load_set(config: EvalConfig) -> LoadedSet:
+    """The tasks of a built-in set, from its local copy or from the hub.
+
+    Raises:
+        ConfigError: no copy can be had, or it is not that set.
+    """
+    benchmark = find(config.set)
+    path = Path(config.path) if config.path else copy_of(benchmark)
+    if not path.exists():
+        raise ConfigError(
+            f"set {config.set!r}: {str(path)!r} does not exist{elsewhere(path)}; give a copy of "
+            f"{benchmark.source.repository or benchmark.source.file}"
+        )
+    tasks = list(benchmark.load(path))
+    if len(tasks) != benchmark.num_questions:
+        raise ConfigError(
+            f"set {config.set!r}: {str(path)!r} has {len(tasks)} questions, and the set has "
+            f"{benchmark.num_questions}; give a whole copy (eval.limit = N asks the first N of it)"
+        )
+    return LoadedSet(benchmark=benchmark, path=path, tasks=tasks, digest=tasks_digest(tasks))
+
+
+def load_tasks_of(config: EvalConfig) -> list[Task]:
+    """The tasks alone, for who loads the data of a recipe."""
+    return load_set(config).tasks
+
+
+def copy_of(benchmark: Benchmark) -> Path:
+    """The set's file at its pinned revision: below $ROCSTAR_DATA_DIR, in the hub's cache, or fetched.
+
+    Raises:
+        ConfigError: it cannot be had.
+    """
+    source = benchmark.source
+    fix = f"give a local copy: [[eval]] set = {benchmark.name!r}, path = 'FILE', or --path FILE"
+    if not source.repository:
+        raise ConfigError(f"set {benchmark.name!r} is not fetched ({source.file}); {fix}")
+    override = os.environ.get(DATA_DIR_VARIABLE)
+    if override and (local := Path(override) / source.repository / source.file).exists():
+        return local
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return Path(
+            huggingface_hub.hf_hub_download(
+                source.repository, source.file, repo_type="dataset", revision=source.revision
+            )
+        )
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise ConfigError(
+            f"set {benchmark.name!r}: {source.repository} at {source.revision or 'its newest revision'} "
+            f"cannot be fetched ({first}); {fix}, or put the file into "
+            f"${DATA_DIR_VARIABLE}/{source.repository}/{source.file}"
+        ) from None

@@ -1,0 +1,213 @@
+"""`rocstar eval`: its options, which of its ways they choose, and what it prints. Imports torch only to work.
+
+RECIPE or MODEL [--set NAME]  evaluate          --rescore FOLDER   judge stored attempts again
+--verify FOLDER               hold a folder against its manifest
+--check-set NAME              judge a built-in set's golds
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.load import load_recipe, recipe_of_model
+
+if TYPE_CHECKING:
+    from rocstar.train.evaluation.evaluate import Evaluation
+    from rocstar.train.evaluation.rescore import CheckedSet, Rescored
+    from rocstar.train.evaluation.verified import Verification
+
+T = TypeVar("T")
+Loading = Callable[[], AbstractContextManager[None]]
+"""Shows that torch is being imported."""
+ALONE = {"rescore": "--rescore", "verify": "--verify", "check_set": "--check-set"}
+"""Ways that take no recipe."""
+SHOWN = 20
+"""Verdicts that changed, by name."""
+
+
+def add_arguments(parser: argparse.ArgumentParser, *, recipe_help: str, count: Callable[[str], int]) -> None:
+    """The options of the verb."""
+    text = f"{recipe_help}; or a model's folder, such as a checkpoint of a run"
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE_OR_MODEL", help=text)
+    parser.add_argument("--model", help="Hugging Face directory, checkpoint, or hub name; default model.path")
+    text = "evaluate on this built-in set in place of the recipe's; may be given several times"
+    parser.add_argument("--set", action="append", default=[], metavar="NAME", help=text)
+    text = "of --set or --check-set: a local copy of the set; without it the hub's, at its pinned revision"
+    parser.add_argument("--path", metavar="FILE", help=text)
+    parser.add_argument("--limit", type=count, default=0, help="use only the first so many tasks; 0 = all")
+    text = "a new folder for the attempts, results.json, config.toml and manifest.json"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=text)
+    parser.add_argument("--resume", action="store_true", help="go on with the stopped evaluation in --out")
+    ways = parser.add_mutually_exclusive_group()
+    text = "judge the attempts of an evaluation again, without generating; with --out into a new folder"
+    ways.add_argument("--rescore", type=Path, metavar="DIR", help=text)
+    text = "hold an evaluation against its manifest; exit code 1 with what differs"
+    ways.add_argument("--verify", type=Path, metavar="DIR", help=text)
+    text = "judge a built-in set's own golds, and an answer beside each; exit code 1 if one is misjudged"
+    ways.add_argument("--check-set", metavar="NAME", help=text)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    text = "check model, data and engine; load nothing large"
+    parser.add_argument("--dry-run", action="store_true", help=text)
+
+
+def run(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) -> int:
+    """Do what the options say. `rest` are fields of the recipe."""
+    alone = next((name for name in ALONE if getattr(options, name) is not None), None)
+    if alone is not None:
+        return _alone(alone, options, rest, loading)
+    if options.recipe is None:
+        raise ConfigError(
+            f"`rocstar eval` needs a recipe or a model's folder, or one of {', '.join(ALONE.values())}"
+        )
+    if options.resume and options.out is None:
+        raise ConfigError("--resume goes on with the evaluation in a folder; it needs --out DIR")
+    recipe = recipe_of(options, rest)
+    return _dry_run(options, recipe) if options.dry_run else _evaluate(options, recipe, loading)
+
+
+def recipe_of(options: argparse.Namespace, rest: Sequence[str]) -> Recipe:
+    """The recipe with the sets that were chosen on the command line."""
+    if options.path is not None and len(options.set) != 1:
+        raise ConfigError("--path is the copy of one set: it needs exactly one --set NAME")
+    path = options.path or ""
+    sets = ", ".join(f"{{ set = {json.dumps(name)}, path = {json.dumps(path)} }}" for name in options.set)
+    overrides = [*([f"--eval=[{sets}]"] if options.set else []), *rest]
+    if (Path(options.recipe) / "config.json").is_file():
+        return recipe_of_model(options.recipe, overrides)
+    return load_recipe(options.recipe, overrides)
+
+
+def _dry_run(options: argparse.Namespace, recipe: Recipe) -> int:
+    from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
+    from rocstar.train.plan.dry_run import dry_run_alone, what_eval_needs
+
+    return dry_run_alone(
+        recipe,
+        options.model,
+        what=what_eval_needs,
+        out=options.out,
+        as_json=options.json,
+        built_in=load_tasks_of,
+    )
+
+
+def _evaluate(options: argparse.Namespace, recipe: Recipe, loading: Loading) -> int:
+    with loading():
+        from rocstar.train.evaluation.saved_model import evaluate_model
+
+    found = evaluate_model(
+        recipe,
+        options.model,
+        limit=options.limit,
+        out=options.out,
+        resume=options.resume,
+        is_own=not options.set,
+    )
+    if options.json:
+        told: dict[str, Any] = {"by_source": {}}
+        for name, result in found.results.items():
+            told |= result.metrics(name)
+            told["by_source"] |= result.by_source
+        print(json.dumps(told | found.facts()))
+        return 0
+    for name, result in found.results.items():
+        print("\n".join(_lines(name, result)))
+    return 0
+
+
+def _lines(name: str, result: Evaluation) -> list[str]:
+    """What people are shown of a set."""
+    passed = "none has so many attempts" if result.pass_at_k is None else f"{result.pass_at_k:.3f}"
+    return [
+        name,
+        f"  avg@{result.k}   {result.avg:.3f}  95% interval [{result.ci_low:.3f}, {result.ci_high:.3f}]",
+        f"  pass@{result.k}  {passed}  over {result.num_tasks} tasks, {result.failed} attempts failed",
+        *(f"    {source}  {value:.3f}" for source, value in result.by_source.items() if source != name),
+    ]
+
+
+def _alone(way: str, options: argparse.Namespace, rest: Sequence[str], loading: Loading) -> int:
+    said = ALONE[way]
+    if options.recipe is not None or rest:
+        raise ConfigError(
+            f"{said} takes no recipe and no field of one, but {options.recipe or rest[0]!r} was given"
+        )
+    if options.set or options.model or options.resume or (options.path and way != "check_set"):
+        raise ConfigError(f"{said} goes with --json{', --out' if way == 'rescore' else ''} alone")
+    if way == "verify":
+        with loading():
+            from rocstar.train.evaluation.verified import verify
+
+        return _print_verified(_to_end(verify(options.verify)), options)
+    from rocstar.train.evaluation.rescore import Stored, check_set, rescore, rescore_into
+
+    if way == "check_set":
+        return _print_checked(_to_end(check_set(options.check_set, options.path or "")), options)
+    stored = Stored.open(options.rescore)
+    work = rescore(stored, None) if options.out is None else rescore_into(stored, options.out)
+    return _print_rescored(_to_end(work), options)
+
+
+def _to_end(work: Coroutine[Any, Any, T]) -> T:
+    import uvloop
+
+    from rocstar.engine.progress.status import StatusLine
+
+    with StatusLine(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
+
+
+def _print_rescored(found: Rescored, options: argparse.Namespace) -> int:
+    after = {name: result.avg for name, result in found.after.items()}
+    if options.json:
+        changed = {name: len(lines) for name, lines in found.changed.items()}
+        told = {"attempts": found.attempts, "changed": changed, "before": found.before, "after": after}
+        print(json.dumps(told))
+        return 0
+    print(f"{found.attempts} attempts judged again")
+    for name, lines in found.changed.items():
+        was = found.before.get(name)
+        now = f", avg {was:.3f} -> {after[name]:.3f}" if was is not None and name in after else ""
+        print(f"  {name}: {len(lines)} verdicts changed{now}")
+        for line in lines[:SHOWN]:
+            print(f"    {line}")
+    return 0
+
+
+def _print_verified(found: Verification, options: argparse.Namespace) -> int:
+    if options.json:
+        print(json.dumps({"ok": not found.differences, **dataclasses.asdict(found)}))
+        return int(bool(found.differences))
+    for line in found.unchecked:
+        print(f"# not checked: {line}")
+    for line in found.differences:
+        print(line)
+    if not found.differences:
+        print(f"nothing differs; {found.attempts} attempts judged again")
+    return int(bool(found.differences))
+
+
+def _print_checked(found: CheckedSet, options: argparse.Namespace) -> int:
+    if options.json:
+        print(json.dumps({"ok": found.is_right, **dataclasses.asdict(found)}))
+        return int(not found.is_right)
+    known = {
+        True: "the rows that are known",
+        False: "other rows than those that are known",
+        None: "rows not known",
+    }
+    print(f"{found.name}: {known[found.is_known]} (digest {found.digest[:16]})")
+    print(f"  {found.golds - len(found.refused)} of {found.golds} golds found right")
+    print(f"  {found.near_misses - len(found.accepted)} of {found.near_misses} near misses found wrong")
+    for task in (*found.refused, *found.accepted):
+        print(f"    misjudged: {task}")
+    return int(not found.is_right)

@@ -1,0 +1,260 @@
+"""`rocstar compare A B`: which of two evaluations is better, question by question.
+
+    A, B ──stored.py──> attempts by set and question ──same questions?──> paired differences ──> table or JSON
+
+B minus A, over questions that are a sample of such questions. Attempts that Failed are left out; where there
+are any, the difference that counts them as wrong stands beside it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from rocstar.train.evaluation.published import Attempted
+from rocstar.train.evaluation.statistics.attempts import exact_mean
+from rocstar.train.evaluation.statistics.paired import (
+    PairedDifference,
+    holm,
+    overall_difference,
+    paired_difference,
+)
+from rocstar.train.evaluation.stored import StoredEvaluation, find_evaluations, matched
+from rocstar.train.recipe.errors import ConfigError
+
+NAMED: Final = 5
+"""Questions that a refusal names."""
+SEED: Final = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetComparison:
+    """One set."""
+
+    name: str
+    a: float
+    """Mean over questions of the share of correct attempts."""
+    b: float
+    paired: PairedDifference
+    p_holm: float
+    """p, adjusted for the number of sets."""
+    failed: tuple[int, int]
+    """Attempts that Failed in A and in B; in `a`, `b` and `paired` they count neither way."""
+    unscored: int
+    """Questions without a scored attempt in A or in B; they are left out too."""
+    as_wrong: PairedDifference
+    """The same with Failed attempts counted as wrong, over all questions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """B minus A: each set, and all sets with the same weight."""
+
+    a: StoredEvaluation
+    b: StoredEvaluation
+    sets: Sequence[SetComparison]
+    overall: PairedDifference
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; difference, interval and p of all sets stand at the top."""
+        return {
+            **_plain(self.overall),
+            "a": _origin(self.a),
+            "b": _origin(self.b),
+            "sets": [
+                {
+                    "set": each.name,
+                    "mean_a": each.a,
+                    "mean_b": each.b,
+                    **_plain(each.paired),
+                    "p_holm": each.p_holm,
+                    "failed_a": each.failed[0],
+                    "failed_b": each.failed[1],
+                    "unscored": each.unscored,
+                    "failed_as_wrong": _plain(each.as_wrong),
+                }
+                for each in self.sets
+            ],
+        }
+
+
+def compare_paths(a: Path, b: Path, *, step: int | None = None, only: Sequence[str] = ()) -> Comparison:
+    """step: of two runs, the step at which both were evaluated; None = the last. only: sets; () = all.
+
+    Raises:
+        ConfigError: what lies there is no evaluation, or the two were not asked the same.
+    """
+    return compare(*matched(find_evaluations(a), find_evaluations(b), step), only=only)
+
+
+def compare(a: StoredEvaluation, b: StoredEvaluation, *, only: Sequence[str] = ()) -> Comparison:
+    """ConfigError unless both have the same sets, or those of `only`, with the same questions."""
+    pairs = _same_sets(a, b, only)
+    for name, (of_a, of_b) in pairs.items():
+        _check_questions(name, of_a, of_b)
+    rng = np.random.default_rng(SEED)
+    scored = {name: _differences(x, y, failed_as_wrong=False) for name, (x, y) in pairs.items()}
+    paired = {name: paired_difference(found, rng) for name, found in scored.items()}
+    adjusted = holm({name: found.p for name, found in paired.items()})
+    sets = [
+        SetComparison(
+            name=name,
+            a=_mean(x, y),
+            b=_mean(y, x),
+            paired=paired[name],
+            p_holm=adjusted[name],
+            failed=(_num_failed(x), _num_failed(y)),
+            unscored=len(x) - paired[name].num_questions,
+            as_wrong=paired_difference(_differences(x, y, failed_as_wrong=True), rng),
+        )
+        for name, (x, y) in pairs.items()
+    ]
+    return Comparison(a=a, b=b, sets=sets, overall=overall_difference(list(scored.values()), rng))
+
+
+def _same_sets(
+    a: StoredEvaluation, b: StoredEvaluation, only: Sequence[str]
+) -> dict[str, tuple[Attempted, Attempted]]:
+    """The sets to compare. One set each is one pair, whatever they are called."""
+    if not only and len(a.sets) == len(b.sets) == 1:
+        [(name, of_a)], [of_b] = a.sets.items(), b.sets.values()
+        return {name: (of_a, of_b)}
+    for name in only:
+        for stored in (a, b):
+            if name not in stored.sets:
+                known = ", ".join(sorted(stored.sets))
+                raise ConfigError(f"--set {name!r} is not in {str(stored.path)!r}; its sets are {known}")
+    if not only and a.sets.keys() != b.sets.keys():
+        common = sorted(a.sets.keys() & b.sets.keys())
+        fix = f"choose with --set among {', '.join(common)}" if common else "they have none in common"
+        raise ConfigError(
+            f"A and B were not asked the same sets: {_named(a.sets.keys() - b.sets.keys())} only in A, "
+            f"{_named(b.sets.keys() - a.sets.keys())} only in B; {fix}"
+        )
+    return {name: (a.sets[name], b.sets[name]) for name in sorted(set(only) or a.sets)}
+
+
+def _check_questions(name: str, a: Attempted, b: Attempted) -> None:
+    only_a, only_b = a.keys() - b.keys(), b.keys() - a.keys()
+    if only_a or only_b:
+        raise ConfigError(
+            f"A and B were not asked the same questions of {name!r}: {_named(only_a)} only in A, "
+            f"{_named(only_b)} only in B, {len(a.keys() & b.keys())} in both; a difference would be one of "
+            "questions too: evaluate both on the same tasks"
+        )
+
+
+def _named(names: set[str]) -> str:
+    """How many, and the first of them."""
+    if not names:
+        return "none"
+    more = ", ..." if len(names) > NAMED else ""
+    return f"{len(names)} ({', '.join(map(repr, sorted(names)[:NAMED]))}{more})"
+
+
+def _differences(a: Attempted, b: Attempted, *, failed_as_wrong: bool) -> list[float]:
+    """B minus A by question, those left out that have no score in one of them."""
+    found = []
+    for question in a:
+        of_a, of_b = (_score(side[question], failed_as_wrong=failed_as_wrong) for side in (a, b))
+        if of_a is not None and of_b is not None:
+            found.append(of_b - of_a)
+    if not found:
+        raise ConfigError("no question has a scored attempt in both A and B; nothing can be compared")
+    return found
+
+
+def _score(attempts: Sequence[float | None], *, failed_as_wrong: bool) -> float | None:
+    return exact_mean([s or 0.0 for s in attempts if failed_as_wrong or s is not None])
+
+
+def _mean(side: Attempted, other: Attempted) -> float:
+    """Over the questions that are compared."""
+    scores = {q: _score(attempts, failed_as_wrong=False) for q, attempts in side.items()}
+    kept = [
+        s for q, s in scores.items() if s is not None and _score(other[q], failed_as_wrong=False) is not None
+    ]
+    return exact_mean(kept) or 0.0
+
+
+def _num_failed(questions: Attempted) -> int:
+    return sum(score is None for attempts in questions.values() for score in attempts)
+
+
+def _plain(found: PairedDifference) -> dict[str, Any]:
+    return {
+        "difference": found.difference,
+        "interval": list(found.interval),
+        "p": found.p,
+        "detectable": found.detectable,
+        "num_questions": found.num_questions,
+    }
+
+
+def _origin(stored: StoredEvaluation) -> Mapping[str, Any]:
+    return {"path": str(stored.path), "step": stored.step}
+
+
+def as_text(found: Comparison) -> str:
+    """A table, and what Failed. The detectable difference stands beside every difference."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("set", box=None, pad_edge=False)
+    for title in ("questions", "A", "B", "B - A", "95% interval", "p", "p (Holm)", "detectable"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for each in found.sets:
+        cells = _cells(each.paired)
+        table.add_row(
+            each.name, cells[0], _points(each.a), _points(each.b), *cells[1:4], _p(each.p_holm), cells[4]
+        )
+    if len(found.sets) > 1:
+        cells = _cells(found.overall)
+        table.add_row("all sets alike", cells[0], "", "", *cells[1:4], "", cells[4])
+    out = io.StringIO()
+    Console(file=out, width=200, color_system=None, emoji=False, markup=False, highlight=False).print(table)
+    lines = [line.rstrip() for line in out.getvalue().rstrip("\n").split("\n")]
+    return "\n".join([*_header(found), "", *lines, "", *_notes(found)])
+
+
+def _header(found: Comparison) -> list[str]:
+    return [
+        f"{letter}: {stored.path}" + ("" if stored.step is None else f" (step {stored.step})")
+        for letter, stored in (("A", found.a), ("B", found.b))
+    ]
+
+
+def _notes(found: Comparison) -> list[str]:
+    notes = ["In points of 100. detectable: a true difference of this size is found (p < 0.05) 4 times in 5."]
+    for each in found.sets:
+        if any(each.failed):
+            _, difference, interval, p, _ = _cells(each.as_wrong)
+            notes.append(
+                f"{each.name}: {each.failed[0]} attempts of A and {each.failed[1]} of B failed and are left "
+                f"out, and with them {each.unscored} questions; as wrong: {difference} {interval}, p {p}"
+            )
+    return notes
+
+
+def _cells(found: PairedDifference) -> tuple[str, str, str, str, str]:
+    low, high = found.interval
+    return (
+        str(found.num_questions),
+        f"{100 * found.difference:+.1f}",
+        f"[{100 * low:+.1f}, {100 * high:+.1f}]",
+        _p(found.p),
+        _points(min(1.0, found.detectable)),
+    )
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _p(p: float) -> str:
+    return "< 0.0001" if p < 0.0001 else f"{p:.4f}"

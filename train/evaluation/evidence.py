@@ -1,0 +1,190 @@
+"""What an evaluation was of and how it was made: digests and settings, for manifest.json and for who checks
+it.
+
+Every digest is a SHA-256 and can be made again from the same things: `rocstar eval --verify` does. None holds
+a path, a time or the name of a machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+from rocstar.engine.tools.box import Dispatcher, ToolBox
+from rocstar.sandbox.types import ExecRequest, SandboxError
+from rocstar.train.evaluation.benchmarks.digest import tasks_digest
+from rocstar.train.evaluation.evaluate import EVAL_SEED
+from rocstar.train.evaluation.sets import EvaluationSet
+from rocstar.train.recipe import own_code
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.record.manifest import read_manifest
+from rocstar.train.tasks import verify
+
+WEIGHTS = ("*.safetensors", "*.bin")
+TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+)
+GRADERS = ("math-verify", "latex2sympy2_extended", "sympy", "reasoning-gym")
+"""Packages that the built-in judge asks."""
+
+
+def model_digests(folder: Path | None, template: str) -> dict[str, Any]:
+    """Of weights, tokenizer and chat template; None for files that are not on this machine."""
+    return {
+        "weights": _files_digest(folder, WEIGHTS),
+        "tokenizer": _files_digest(folder, TOKENIZER),
+        "template": template_digest(template),
+    }
+
+
+def template_digest(template: str) -> str:
+    """Of a chat template's source."""
+    return hashlib.sha256(template.encode()).hexdigest()
+
+
+def model_folder(path: str) -> Path | None:
+    """Where a model's files lie: the folder itself, or the hub's cache of the name; None where nowhere."""
+    if Path(path).is_dir():
+        return Path(path)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(path, local_files_only=True))
+    except (LocalEntryNotFoundError, ValueError):
+        return None
+
+
+def data_facts(chosen: EvaluationSet, path: str) -> dict[str, Any]:
+    """Which questions: the digest of those that are asked, and of a built-in set where they are published."""
+    facts: dict[str, Any] = {"digest": tasks_digest(chosen.tasks), "num_tasks": len(chosen.tasks)}
+    benchmark = chosen.benchmark
+    if benchmark is None:
+        return facts
+    source = benchmark.source
+    whole = len(chosen.tasks) == benchmark.num_questions
+    return facts | {
+        "set": benchmark.name,
+        "licence": benchmark.licence,
+        "repository": source.repository,
+        "revision": None if path else source.revision,
+        "copy": path or None,
+        "is_known": facts["digest"] == source.digest if whole and source.digest else None,
+    }
+
+
+def verifier_digest(recipe: Recipe, chosen: EvaluationSet) -> str:
+    """Of the code that scores the set, and of the packages that it asks."""
+    digest = hashlib.sha256()
+    for path in sorted(_judge_files(recipe, chosen)):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    found = packages()
+    for name in GRADERS:
+        digest.update(f"{name}=={found.get(name.lower().replace('_', '-'))}\0".encode())
+    return digest.hexdigest()
+
+
+def _judge_files(recipe: Recipe, chosen: EvaluationSet) -> set[Path]:
+    """The built-in judge is any file of its room; an own function is its file."""
+    if chosen.benchmark is not None and chosen.benchmark.judge is not None:
+        return _files_beside(chosen.benchmark.judge)
+    files = set(Path(verify.__file__).parent.glob("*.py"))
+    if recipe.reward.kind != "math":
+        files |= _files_beside(own_code.load(recipe.reward.kind, field="reward.kind"), alone=True)
+    return files
+
+
+def _files_beside(made: Any, *, alone: bool = False) -> set[Path]:
+    """The file of a function or class; with those of its folder, unless `alone`."""
+    while hasattr(made, "func"):  # of a partial
+        made = made.func
+    file = inspect.getsourcefile(made)
+    if file is None:
+        return set()
+    return {Path(file)} if alone else set(Path(file).parent.glob("*.py"))
+
+
+async def sandbox_facts(tools: ToolBox) -> dict[str, Any] | None:
+    """The layers that hold the tools' programs, as one program found them; None where no program runs."""
+    sandbox = tools.sandbox if isinstance(tools, Dispatcher) else None
+    if sandbox is None:
+        return None
+    try:
+        result = await sandbox.run(ExecRequest(code="pass"))
+    except SandboxError as error:
+        return {"error": error.kind}
+    return {"tier": result.tier, "layers": sorted(result.isolation.split("+")) if result.isolation else []}
+
+
+def settings_facts(recipe: Recipe, sets: Sequence[EvaluationSet], *, step: int) -> dict[str, Any]:
+    """Engine, seeds, sampling and packages."""
+    return {
+        "engine": recipe.engine.model_dump(mode="json"),
+        "dtype": recipe.model.dtype,
+        "threads": recipe.run.threads,
+        "seed": recipe.run.seed,
+        "noise_seed": recipe.run.seed + EVAL_SEED,
+        "step": step,
+        "sampling": {chosen.name: chosen.settings() for chosen in sets},
+        "packages": dict(packages()),
+    }
+
+
+@cache
+def packages() -> Mapping[str, str]:
+    """Every installed distribution, by its name in small letters."""
+    found = {
+        str(each.metadata["Name"]).lower().replace("_", "-"): each.version
+        for each in distributions()
+        if each.metadata["Name"]
+    }
+    return dict(sorted(found.items()))
+
+
+def former_facts(out: Path) -> dict[str, Any] | None:
+    """What the last start that came so far said of model, data and verifier."""
+    told = [start["evaluation"] for start in read_manifest(out) if "evaluation" in start]
+    return told[-1] if told else None
+
+
+def file_digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Of the files of an evaluation, by their place in it."""
+    return {name: _file_digest(folder / name) for name in names}
+
+
+def _files_digest(folder: Path | None, patterns: Sequence[str]) -> str | None:
+    files = sorted({path for pattern in patterns for path in folder.glob(pattern)}) if folder else []
+    if not files:
+        return None
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.name}\0{_file_digest(path)}\0".encode())
+    return digest.hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def differences(was: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """What two tables of facts disagree on, a line each; what `now` does not have is not compared."""
+    found = []
+    for key, value in now.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and isinstance(was.get(key), Mapping):
+            found += differences(was[key], value, f"{name}.")
+        elif was.get(key) != value:
+            found.append(f"{name}: was {was.get(key)!r}, is {value!r}")
+    return found

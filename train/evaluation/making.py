@@ -1,0 +1,127 @@
+"""The attempts of an evaluation, made where its folder lacks them.
+
+    evaluate_sets: per set  AttemptsFile ──tasks not done yet──> attempts ──group by group──> AttemptsFile
+                   then     records ──> results.json
+
+Who waits: a group for its records to lie on the disk; the sets one after the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rocstar.engine.nodes.nodes import Nodes
+from rocstar.engine.nodes.window import Window
+from rocstar.engine.rollout.rollout import Agent
+from rocstar.engine.types import Group, Task
+from rocstar.train.evaluation.attempts import AttemptsFile, Decode
+from rocstar.train.evaluation.evaluate import EVAL_SEED, Evaluation
+from rocstar.train.evaluation.folder import Contaminants, Folder, write_numbers
+from rocstar.train.evaluation.sets import EvaluationSet, agent_for
+from rocstar.train.evaluation.trials import Unscored, attempts
+from rocstar.train.groups.source import Roller
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.serving.window import window_for
+
+
+async def evaluate_sets(
+    agent: Agent,
+    sets: Sequence[EvaluationSet],
+    folder: Folder,
+    *,
+    recipe: Recipe,
+    step: int,
+    decode: Decode,
+    nodes: Nodes | None = None,
+    contaminants: Contaminants | None = None,
+) -> dict[str, Evaluation]:
+    """Make the attempts that are not there yet, and the numbers.
+
+    Args:
+        agent: asks as training does.
+        sets: in the order in which they are evaluated.
+        folder: takes the files.
+        recipe: what runs, with the seed.
+        step: as it stands in the keys.
+        decode: text of token ids.
+        nodes: those that roll out beside this one.
+        contaminants: what of the sets the policy may have learned.
+
+    Raises:
+        ConfigError: no prompt of a set has room.
+        TrainingStopped: none of the attempts at a set, or less than 99%, was scored for other reasons; the
+            attempts and their numbers are kept.
+        RecordError: attempts that are there are damaged.
+    """
+    for chosen in sets:
+        file = AttemptsFile(folder.attempts(chosen.name), chosen.tasks, k=chosen.samples)
+        road = Road(recipe=recipe, agent=agent_for(agent, chosen), nodes=nodes if chosen.is_plain else None)
+        await _make(road, chosen, file, step, decode)
+        file.settle()
+    found = write_numbers(sets, folder, seed=recipe.run.seed, step=step, contaminants=contaminants)
+    for chosen in sets:
+        failures = Counter(found[chosen.name].failures)
+        Unscored(total=len(chosen.tasks) * chosen.samples, kinds=failures).check()
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Road:
+    """How the attempts at a set are rolled out."""
+
+    recipe: Recipe
+    agent: Agent
+    """Asks as the set does."""
+    nodes: Nodes | None
+
+    @property
+    def roller(self) -> Roller:
+        return Roller(agent=self.agent, nodes=self.nodes, whole_groups=self.recipe.engine.deterministic)
+
+    def window(self, k: int) -> Window:
+        """Groups of `k` in flight."""
+        tokens = self.agent.limits.max_response_tokens
+        return window_for(self.recipe, self.agent.inference.load, self.nodes, size=k, limit_tokens=tokens)
+
+
+async def _make(road: Road, chosen: EvaluationSet, file: AttemptsFile, step: int, decode: Decode) -> None:
+    """The attempts that the file lacks."""
+    k, what, engine = chosen.samples, f"evaluation on {chosen.name}", road.recipe.engine
+    seed = road.recipe.run.seed + EVAL_SEED
+
+    async def ended(group: Group) -> None:
+        await file.append([group], decode)
+
+    if not engine.deterministic:
+        left = [task for task in chosen.tasks if task.id not in file.done]
+        window = road.window(k)
+        await attempts(
+            road.roller, left, k, seed, step, in_flight=window, on_group=ended, what=what, most_unscored=1.0
+        )
+        return
+    # Which rows share a forward shows in its rounding: whoever goes on must share as the first one did.
+    size = max(1, engine.max_running * engine.num_replicas // k)
+    shares = [chosen.tasks[at : at + size] for at in range(0, len(chosen.tasks), size)]
+    whole = [share for share in shares if all(task.id in file.done for task in share)]
+    if not file.is_settled:
+        file.keep({task.id for share in whole for task in share})
+    for number, share in enumerate(shares, 1):
+        if any(task.id not in file.done for task in share):
+            part = what if len(shares) == 1 else f"{what}, share {number} of {len(shares)}"
+            await file.append(await _share(road, share, k, seed, step, part), decode)
+
+
+async def _share(road: Road, share: Sequence[Task], k: int, seed: int, step: int, what: str) -> list[Group]:
+    """The groups of tasks that are all in flight together, in the order of the tasks."""
+    made: dict[str, Group] = {}
+
+    async def keep(group: Group) -> None:
+        made[group.task.id] = group
+
+    window = Window(size=k, trajectories=lambda: k * len(share))
+    await attempts(
+        road.roller, share, k, seed, step, in_flight=window, on_group=keep, what=what, most_unscored=1.0
+    )
+    return [made[task.id] for task in share]

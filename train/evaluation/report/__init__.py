@@ -1,0 +1,1 @@
+"""An evaluation as one page."""

@@ -1,0 +1,284 @@
+"""The attempts at a set, read once from its records, whatever their number.
+
+    attempts/NAME.jsonl ──line by line──> Cell ──those of a question──> QuestionRow
+    SetReading: the hardest rows, and of all attempts lengths, turns, counts
+
+A record is decoded without its tokens and texts, and forgotten: what stays is a bounded number of rows of a
+bounded number of cells, and counts. Whoever wants a whole attempt opens it again at its `offset`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rocstar.engine.record import VERSION
+from rocstar.engine.types import TRUNCATED
+from rocstar.train.evaluation.report.histogram import Histogram
+
+MAX_QUESTION = 600
+"""Characters of a question that stay in memory."""
+MAX_NOTES = 5
+
+
+class CellKind(StrEnum):
+    """What became of an attempt."""
+
+    correct = "correct"
+    wrong = "wrong"
+    truncated = "truncated"
+    """wrong, because a limit cut it before it answered"""
+    failed = "failed"
+    """by the system: no verdict"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """An attempt, small."""
+
+    kind: CellKind
+    sibling: int
+    tokens: int
+    """Of the response: all turns with tool results."""
+    turns: int
+    line: int
+    """Of its file, from 1."""
+    offset: int
+    """Of the line's first byte."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionRow:
+    """A question with its attempts. Rows sort from the hardest to the easiest; those of which every attempt
+    failed come last, for nobody knows how hard they are."""
+
+    id: str
+    place: int
+    """Among the questions of its set, from 0."""
+    question: str
+    answer: str
+    cells: tuple[Cell, ...]
+    num_attempts: int
+    """May be more than there are cells."""
+    num_correct: int
+    num_scored: int
+
+    @property
+    def share(self) -> float | None:
+        """Of its scored attempts the correct ones; None where all failed."""
+        return self.num_correct / self.num_scored if self.num_scored else None
+
+    @property
+    def key(self) -> tuple[float, int, int]:
+        """By what rows sort: share, the longer attempts first, place."""
+        length = sum(cell.tokens for cell in self.cells)
+        return (2.0 if self.share is None else self.share, -length, self.place)
+
+
+@dataclass(slots=True)
+class Solved:
+    """Questions by how often they were solved; those without a verdict are in none."""
+
+    never: int = 0
+    at_times: int = 0
+    always: int = 0
+
+    def add(self, row: QuestionRow) -> None:
+        """Count a question."""
+        if row.num_scored:
+            self.never += row.num_correct == 0
+            self.always += row.num_correct == row.num_scored
+            self.at_times += 0 < row.num_correct < row.num_scored
+
+
+@dataclass(slots=True, kw_only=True)
+class SetReading:
+    """What a page shows of a set. Its size does not grow with the number of attempts or questions.
+
+    Invariant: `rows` are the hardest `max_rows` questions in order; the histograms count every attempt.
+    """
+
+    max_rows: int
+    max_cells: int
+    """Of a row."""
+    rows: list[QuestionRow] = field(default_factory=list)
+    num_questions: int = 0
+    kinds: Counter[CellKind] = field(default_factory=Counter)
+    tokens: dict[CellKind, Histogram] = field(
+        default_factory=lambda: {kind: Histogram() for kind in CellKind}
+    )
+    turns: dict[CellKind, Histogram] = field(default_factory=lambda: {kind: Histogram() for kind in CellKind})
+    solved: Solved = field(default_factory=Solved)
+    notes: list[str] = field(default_factory=list)
+    """Sentences about what could not be read, the first few."""
+    num_unread: int = 0
+
+    def add(self, row: QuestionRow) -> None:
+        """Count a question, all of whose attempts `counted` had."""
+        self.num_questions += 1
+        self.solved.add(row)
+        bisect.insort(self.rows, row, key=lambda one: one.key)
+        del self.rows[self.max_rows :]
+
+    def counted(self, cell: Cell) -> None:
+        """Count an attempt."""
+        self.kinds[cell.kind] += 1
+        self.tokens[cell.kind].add(cell.tokens)
+        self.turns[cell.kind].add(cell.turns)
+
+    def unread(self, note: str) -> None:
+        self.num_unread += 1
+        if self.num_unread <= MAX_NOTES:
+            self.notes.append(note)
+
+
+# A record without what is long: msgspec skips the fields that are not named here.
+class _TaskSeen(msgspec.Struct):
+    id: str
+    question: str = ""
+    answer: Any = ""
+
+
+class _SegmentSeen(msgspec.Struct):
+    end: int
+
+
+class _OutcomeSeen(msgspec.Struct):
+    reward: float | None = None
+    is_correct: bool | None = None
+    failed: Any = None
+
+
+class _TurnSeen(msgspec.Struct):
+    finish: str = ""
+
+
+class _RecordSeen(msgspec.Struct):
+    v: int
+    task: _TaskSeen
+    sibling: int
+    segments: list[_SegmentSeen]
+    turns: list[_TurnSeen]
+    finish_reason: str
+    outcome: _OutcomeSeen
+
+
+_DECODER = msgspec.json.Decoder(_RecordSeen)
+
+
+def read_set(path: Path, *, max_rows: int, max_cells: int, keep_texts: bool) -> SetReading:
+    """Read the records of a set. Without `keep_texts` no question and no answer is kept.
+
+    The records of a question lie together, as AttemptsFile writes them. A line that is no record is told in
+    the notes and left out.
+    """
+    found = SetReading(max_rows=max_rows, max_cells=max_cells)
+    if not path.is_file():
+        found.unread(f"{path.name} is not there")
+        return found
+    of_question = groupby(_records(path, found), key=lambda seen: seen[0].task.id)
+    for place, (task_id, records) in enumerate(of_question):
+        found.add(_row(task_id, place, records, found, keep_texts=keep_texts))
+    return found
+
+
+def _row(
+    task_id: str,
+    place: int,
+    records: Iterator[tuple[_RecordSeen, int, int]],
+    found: SetReading,
+    *,
+    keep_texts: bool,
+) -> QuestionRow:
+    cells: list[Cell] = []
+    counts: Counter[CellKind] = Counter()
+    question = answer = ""
+    for record, line, offset in records:
+        cell = _cell(record, line, offset)
+        found.counted(cell)
+        counts[cell.kind] += 1
+        if len(cells) < found.max_cells:
+            cells.append(cell)
+        if keep_texts and not question:
+            question, answer = record.task.question[:MAX_QUESTION], str(record.task.answer)[:MAX_QUESTION]
+    return QuestionRow(
+        id=task_id,
+        place=place,
+        question=question,
+        answer=answer,
+        cells=tuple(sorted(cells, key=lambda cell: cell.sibling)),
+        num_attempts=counts.total(),
+        num_correct=counts[CellKind.correct],
+        num_scored=counts.total() - counts[CellKind.failed],
+    )
+
+
+def _cell(record: _RecordSeen, line: int, offset: int) -> Cell:
+    ends = [segment.end for segment in record.segments]
+    return Cell(
+        kind=kind_of(record),
+        sibling=record.sibling,
+        tokens=ends[-1] - ends[0] if ends else 0,
+        turns=len(record.turns),
+        line=line,
+        offset=offset,
+    )
+
+
+def kind_of(record: _RecordSeen) -> CellKind:
+    """A record of before the verdict was stored is correct with a reward of 1."""
+    outcome = record.outcome
+    if outcome.failed is not None or outcome.reward is None:
+        return CellKind.failed
+    if outcome.reward == 1.0 if outcome.is_correct is None else outcome.is_correct:
+        return CellKind.correct
+    return CellKind.truncated if record.finish_reason in TRUNCATED else CellKind.wrong
+
+
+def _records(path: Path, found: SetReading) -> Iterator[tuple[_RecordSeen, int, int]]:
+    """Records with their lines and offsets."""
+    offset = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            record = _decoded(line)
+            if record is not None and record.v == VERSION:
+                yield record, number, offset
+            else:
+                found.unread(f"{path.name}, line {number}: not a trajectory record of version {VERSION}")
+            offset += len(line)
+
+
+def _decoded(line: bytes) -> _RecordSeen | None:
+    try:
+        return _DECODER.decode(line)
+    except msgspec.ValidationError:
+        return None
+    except msgspec.DecodeError:  # half a surrogate pair, which Python's JSON takes
+        return _decoded_slowly(line)
+
+
+def _decoded_slowly(line: bytes) -> _RecordSeen | None:
+    try:
+        return msgspec.convert(json.loads(line), _RecordSeen)
+    except (ValueError, RecursionError, msgspec.ValidationError):
+        return None
+
+
+def read_record(path: Path, cell: Cell) -> dict[str, Any] | None:
+    """The whole record of an attempt; None where the file changed meanwhile."""
+    with path.open("rb") as file:
+        file.seek(cell.offset)
+        try:
+            record = json.loads(file.readline())
+        except (ValueError, RecursionError):
+            return None
+    return record if isinstance(record, dict) and record.get("v") == VERSION else None

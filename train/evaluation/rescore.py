@@ -1,0 +1,314 @@
+"""`rocstar eval --rescore` and `--check-set`: a judge alone, on attempts that lie on the disk or on golds.
+
+    attempts/NAME.jsonl ──chunks of records──> Judge.score, many at a time ──> the same records, judged again
+
+Nothing is generated and no model is loaded. An attempt that never reached its judge stays as it is. Who
+waits: the next chunk for the last verdict of this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import tomllib
+from collections.abc import AsyncIterator, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rocstar.engine.chat.toolcalls import parse_tool_calls
+from rocstar.engine.progress.progress import working
+from rocstar.engine.record import RecordError, encode_outcome, from_record, read_records
+from rocstar.engine.rollout.rollout import Judge
+from rocstar.engine.types import Attempt, Failed, FinishReason, Outcome, Scored, Task, Trajectory, Turn
+from rocstar.train.evaluation.attempts import verdict_fields
+from rocstar.train.evaluation.benchmarks.benchmark import Benchmark
+from rocstar.train.evaluation.benchmarks.registry import find, load_set
+from rocstar.train.evaluation.evaluate import Evaluation
+from rocstar.train.evaluation.evidence import file_digests, former_facts, verifier_digest
+from rocstar.train.evaluation.folder import AsBefore, Folder, write_numbers
+from rocstar.train.evaluation.report.eval_report import write_eval_report
+from rocstar.train.evaluation.results import attempt_of
+from rocstar.train.evaluation.sets import EvaluationSet, evaluation_sets
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.eval_config import EvalConfig
+from rocstar.train.recipe.load import parse_recipe
+from rocstar.train.recipe.toml import to_toml
+from rocstar.train.record.manifest import recorded
+from rocstar.train.record.run_directory import CONFIG, config_of
+from rocstar.train.record.targets import make_folder
+from rocstar.train.serving.agent import open_sandbox
+from rocstar.train.tasks.own_reward import make_judge
+from rocstar.train.tasks.reward import VERIFIER_FLAVOUR, MathJudge
+from rocstar.train.tasks.verify import extract_answer
+
+CHUNK = 1024
+"""Records in memory at a time."""
+JUDGE_S = 120.0
+"""Of one attempt in its judge, its wait for a place in the sandbox included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """An evaluation on disk: its recipe, its sets without their tasks, its numbers."""
+
+    folder: Folder
+    recipe: Recipe
+    sets: Sequence[EvaluationSet]
+    results: Mapping[str, Any]
+    """Of results.json."""
+
+    @classmethod
+    def open(cls, directory: Path) -> Stored:
+        """ConfigError for a folder that holds no finished evaluation."""
+        folder = Folder(directory)
+        if not folder.results.is_file():
+            raise ConfigError(
+                f"{str(directory)!r} holds no finished evaluation: there is no {folder.results.name}; give "
+                "the folder of `rocstar eval --out`, or evaluations/step_N of a run"
+            )
+        try:
+            results = json.loads(folder.results.read_bytes())
+            names = list(results["sets"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{str(folder.results)!r} is damaged: {error!r}") from None
+        recipe = _recipe_of(directory, int(results.get("step", 0)))
+        no_tasks: Mapping[str, Sequence[Task]] = {config.label: () for config in recipe.eval}
+        sets = [chosen for chosen in evaluation_sets(recipe, no_tasks) if chosen.name in names]
+        return cls(folder=folder, recipe=recipe, sets=sets, results=results)
+
+
+def _recipe_of(directory: Path, step: int) -> Recipe:
+    """Beside the results, or that of the run whose evaluation it is."""
+    path = directory / CONFIG
+    if not path.is_file():
+        path = config_of(directory.parent.parent, step)
+    try:
+        return parse_recipe(tomllib.loads(path.read_text(encoding="utf-8")), where=str(path))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{str(directory)!r}: its recipe {str(path)!r} cannot be read: {error}") from None
+
+
+@dataclass(slots=True, kw_only=True)
+class Rescored:
+    """What judging again changed."""
+
+    attempts: int = 0
+    changed: dict[str, list[str]] = field(default_factory=dict)
+    """By set: records whose outcome is another one now, as `ID: was .., is ..`."""
+    before: dict[str, float | None] = field(default_factory=dict)
+    after: dict[str, Evaluation] = field(default_factory=dict)
+
+
+def _judge_of(recipe: Recipe, chosen: EvaluationSet, sandbox: Any) -> Judge:
+    judge = chosen.benchmark.judge if chosen.benchmark else None
+    return judge() if judge is not None else make_judge(recipe.reward, sandbox)
+
+
+class Regrader:
+    """A judge for attempts on record, many at a time.
+
+    Invariant: an attempt gets the outcome that the judge gives it alone. The built-in judge looks at nothing
+    but the task and what was boxed, so that of siblings who boxed the same it is asked about one.
+    """
+
+    def __init__(self, judge: Judge, *, at_once: int | None = None) -> None:
+        self._judge = judge
+        self._room = asyncio.Semaphore(at_once or 4 * (os.cpu_count() or 1))
+        self._asked: dict[Hashable, asyncio.Task[Outcome]] = {}
+
+    async def outcomes(self, trajectories: Sequence[Trajectory]) -> list[Outcome]:
+        """In their order; what never came to its judge keeps its own."""
+        return list(await asyncio.gather(*map(self._of, trajectories)))
+
+    async def _of(self, t: Trajectory) -> Outcome:
+        if t.finish_reason is FinishReason.aborted:
+            return t.outcome
+        attempt = attempt_of(t)
+        key = self._key(attempt)
+        if key is None:
+            return await self.outcome(attempt)
+        if key not in self._asked:
+            self._asked[key] = asyncio.create_task(self.outcome(attempt))
+        return await self._asked[key]
+
+    def _key(self, attempt: Attempt) -> Hashable:
+        """All that the built-in judge looks at; None for a judge of which that is not known."""
+        if not isinstance(self._judge, MathJudge):
+            return None
+        boxed_in = extract_answer(attempt.text), extract_answer(attempt.final_text)
+        return attempt.task.id, attempt.is_truncated, boxed_in
+
+    async def outcome(self, attempt: Attempt) -> Outcome:
+        """Of one attempt."""
+        async with self._room:
+            try:
+                deadline = asyncio.get_running_loop().time() + JUDGE_S
+                return await self._judge.score(attempt, deadline=deadline)
+            except TimeoutError:
+                return Failed(kind="deadline", retryable=True, detail=f"not judged within {JUDGE_S} s")
+
+
+async def rescored_records(judge: Judge, path: Path) -> AsyncIterator[tuple[dict[str, Any], Outcome]]:
+    """Every record of a file with its new outcome."""
+    regrader = Regrader(judge)
+    for records in _chunks(path):
+        outcomes = await regrader.outcomes([from_record(record) for record in records])
+        for record, outcome in zip(records, outcomes, strict=True):
+            yield record, outcome
+
+
+def _chunks(path: Path) -> Iterator[list[dict[str, Any]]]:
+    records = read_records(path)
+    try:
+        while chunk := list(itertools.islice(records, CHUNK)):
+            yield chunk
+    except RecordError as error:
+        raise ConfigError(str(error)) from None
+
+
+async def rescore(stored: Stored, out: Path | None) -> Rescored:
+    """Judge every attempt again; with `out` the new verdicts and numbers in a new folder."""
+    found = Rescored(before={name: told.get("avg") for name, told in stored.results["sets"].items()})
+    target = Folder(out) if out is not None else None
+    async with open_sandbox(stored.recipe, flavours=[VERIFIER_FLAVOUR]) as sandbox:
+        for chosen in stored.sets:
+            judge = _judge_of(stored.recipe, chosen, sandbox)
+            changed = found.changed.setdefault(chosen.name, [])
+            with contextlib.ExitStack() as stack:
+                file = None
+                if target is not None:
+                    path = target.attempts(chosen.name)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    file = stack.enter_context(path.open("w", encoding="ascii"))
+                work = stack.enter_context(working(f"judging {chosen.name} again", unit="attempts"))
+                async for record, outcome in rescored_records(judge, stored.folder.attempts(chosen.name)):
+                    found.attempts += 1
+                    work.done += 1
+                    told = encode_outcome(outcome)
+                    if told != record["outcome"]:
+                        changed.append(f"{record['id']}: was {record['outcome']}, is {told}")
+                    if file is not None:
+                        file.write(_line(record, outcome))
+    if target is not None:
+        found.after = write_numbers(
+            stored.sets,
+            target,
+            seed=stored.results["seed"],
+            step=stored.results["step"],
+            contaminants=AsBefore(sets=stored.results["sets"]),
+        )
+    return found
+
+
+def _line(record: dict[str, Any], outcome: Outcome) -> str:
+    """The record with another outcome, and what hangs on it."""
+    trajectory = dataclasses.replace(from_record(record), outcome=outcome)
+    told = record | {"outcome": encode_outcome(outcome)} | verdict_fields(trajectory)
+    return json.dumps(told, separators=(",", ":")) + "\n"
+
+
+async def rescore_into(stored: Stored, out: Path) -> Rescored:
+    """The same as an evaluation of its own, with a manifest that says of what."""
+    make_folder(out)
+    (out / CONFIG).write_text(to_toml(stored.recipe), encoding="utf-8")
+    names = [chosen.name for chosen in stored.sets]
+    with recorded(out, stored.recipe, world_size=1) as entry:
+        facts = former_facts(stored.folder.directory) or {}
+        verifier = {chosen.name: verifier_digest(stored.recipe, chosen) for chosen in stored.sets}
+        entry["evaluation"] = facts | {"verifier": verifier}
+        entry["rescored_from"] = file_digests(stored.folder.directory, stored.folder.files(names))
+        found = await rescore(stored, out)
+        entry["files"] = file_digests(out, Folder(out).files(names))
+    write_eval_report(out, reveal=False)
+    return found
+
+
+# ---------------------------------------------------------------- golds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedSet:
+    """Whether a set's own golds are found right, and what lies beside them wrong."""
+
+    name: str
+    digest: str
+    is_known: bool | None
+    golds: int
+    refused: list[str]
+    """Tasks whose gold was not found right."""
+    near_misses: int
+    accepted: list[str]
+    """Tasks of which a wrong answer was found right."""
+
+    @property
+    def is_right(self) -> bool:
+        return not self.refused and not self.accepted
+
+
+async def check_set(name: str, path: str) -> CheckedSet:
+    """Judge a built-in set's golds and near misses. ConfigError where no copy can be had."""
+    find(name)  # a name that there is not is refused here
+    config = EvalConfig(set=name, path=path)
+    loaded = load_set(config)
+    recipe = Recipe(eval=[config])
+    chosen = evaluation_sets(recipe, {name: loaded.tasks})[0]
+    async with open_sandbox(recipe, flavours=[VERIFIER_FLAVOUR]) as sandbox:
+        judge = _judge_of(recipe, chosen, sandbox)
+        refused = await _verdicts(judge, [(t, gold_text(loaded.benchmark, t)) for t in loaded.tasks])
+        wrong = [(t, text) for t in loaded.tasks if (text := near_miss_text(loaded.benchmark, t)) is not None]
+        accepted = await _verdicts(judge, wrong)
+    return CheckedSet(
+        name=name,
+        digest=loaded.digest,
+        is_known=loaded.is_known,
+        golds=len(loaded.tasks),
+        refused=[task for task, is_right in refused if not is_right],
+        near_misses=len(wrong),
+        accepted=[task for task, is_right in accepted if is_right],
+    )
+
+
+def gold_text(benchmark: Benchmark, task: Task) -> str | Sequence[str]:
+    """What a policy that knows the answer writes, in one turn or turn by turn."""
+    return benchmark.gold(task) if benchmark.gold else boxed(task.answer)
+
+
+def near_miss_text(benchmark: Benchmark, task: Task) -> str | None:
+    """What one writes that is wrong by a little; None for a set that says of none."""
+    if benchmark.near_miss:
+        return benchmark.near_miss(task)
+    return None if benchmark.gold else boxed(beside(task.answer))
+
+
+def beside(answer: str) -> str:
+    """Another value: one more, of any expression."""
+    plain = answer.removeprefix("-")
+    return str(int(answer) + 1) if plain.isdecimal() else f"({answer})+1"
+
+
+def boxed(answer: str) -> str:
+    """As the answer of a final turn."""
+    return f"<answer>\\boxed{{{answer}}}</answer>"
+
+
+async def _verdicts(
+    judge: Judge, texts: Sequence[tuple[Task, str | Sequence[str]]]
+) -> list[tuple[str, bool]]:
+    """Task id, and whether what was said, in one turn or several, was found right."""
+    regrader = Regrader(judge)
+
+    async def one(task: Task, said: str | Sequence[str]) -> tuple[str, bool]:
+        turns = tuple(
+            Turn(start=0, end=0, text=text, stopped=True, calls=parse_tool_calls(text))
+            for text in ([said] if isinstance(said, str) else said)
+        )
+        outcome = await regrader.outcome(Attempt(task=task, turns=turns, is_truncated=False))
+        return task.id, isinstance(outcome, Scored) and outcome.is_correct
+
+    return list(await asyncio.gather(*(one(task, text) for task, text in texts)))

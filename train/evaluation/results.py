@@ -1,0 +1,315 @@
+"""From attempts on record to the numbers of results.json. Pure but for reading the records; no clock.
+
+    attempts/NAME.jsonl ──row_of──> Question by id ──set_results──> results.json, the same bytes every time
+
+Everything is computed from the records alone, also where they were made a moment ago: so who resumes,
+rescores or verifies an evaluation computes what was computed first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rocstar.engine.record import from_record, read_records
+from rocstar.engine.types import Attempt, Failed, FinishReason, Scored, Task, Trajectory
+from rocstar.train.evaluation.benchmarks.benchmark import Asking
+from rocstar.train.evaluation.evaluate import Evaluation, evaluation_of
+from rocstar.train.evaluation.sets import EvaluationSet
+from rocstar.train.evaluation.statistics.attempts import AttemptFacts
+from rocstar.train.evaluation.statistics.scores import CountedScores, powers_up_to, scores
+from rocstar.train.tasks.verify import extract_answer
+
+VERSION = 1
+MAX_ANSWER_CHARACTERS = 200
+"""Of an answer in results.json; the records have it whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRow:
+    """What counts of one attempt. `is_correct` and `reward` are None where it Failed."""
+
+    is_correct: bool | None
+    reward: float | None
+    failure: str | None
+    tokens: int
+    """Of the response: all turns with tool results."""
+    turns: int
+    calls: int
+    errors: int
+    is_truncated: bool
+    answer: str | None
+    """What the policy boxed, where it is asked to."""
+    measures: Mapping[str, float] = field(default_factory=dict)
+    method: str = ""
+    """How the judge came to its verdict."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Question:
+    """A task with its attempts in the order of the siblings."""
+
+    source: str
+    category: str | None = None
+    text: str = ""
+    task: Task | None = None
+    rows: list[AttemptRow] = field(default_factory=list)
+
+    @property
+    def scored(self) -> list[AttemptRow]:
+        return [row for row in self.rows if row.is_correct is not None]
+
+
+def attempt_of(trajectory: Trajectory) -> Attempt:
+    """What a judge sees of it."""
+    is_truncated = trajectory.finish_reason is not FinishReason.answered
+    return Attempt(task=trajectory.task, turns=trajectory.turns, is_truncated=is_truncated)
+
+
+def row_of(trajectory: Trajectory, chosen: EvaluationSet) -> AttemptRow:
+    """What counts of an attempt."""
+    t, outcome = trajectory, trajectory.outcome
+    scored = outcome if isinstance(outcome, Scored) else None
+    asks = chosen.asking is Asking.agent
+    answer = extract_answer(attempt_of(t).final_text).answer if asks else None
+    return AttemptRow(
+        is_correct=scored.is_correct if scored else None,
+        reward=scored.reward if scored else None,
+        failure=outcome.kind if isinstance(outcome, Failed) else None,
+        tokens=t.response_length,
+        turns=len(t.turns),
+        calls=len(t.results),
+        errors=sum(result.is_error for result in t.results),
+        is_truncated=t.is_truncated,
+        answer=None if answer is None else answer[:MAX_ANSWER_CHARACTERS],
+        measures=dict(chosen.measures(attempt_of(t))) if scored else {},
+        method=scored.method if scored else "",
+    )
+
+
+def questions_of(trajectories: Iterable[Trajectory], chosen: EvaluationSet) -> dict[str, Question]:
+    """Questions by task id, in the order in which they come."""
+    found: dict[str, Question] = {}
+    for t in trajectories:
+        category = t.task.meta.get("category")
+        question = found.setdefault(
+            t.task.id,
+            Question(
+                source=t.task.source,
+                category=category if isinstance(category, str) else None,
+                text=t.task.question,
+                task=t.task,
+            ),
+        )
+        question.rows.append(row_of(t, chosen))
+    return found
+
+
+def read_questions(path: Path, chosen: EvaluationSet) -> dict[str, Question]:
+    """The same of a file of records, one record in memory at a time."""
+    return questions_of(map(from_record, read_records(path)), chosen)
+
+
+def evaluation(questions: Mapping[str, Question], *, k: int) -> Evaluation:
+    """The summary that people are shown. ConfigError and TrainingStopped as `evaluation_of`."""
+    return evaluation_of(
+        {
+            name: (question.source, [(row.reward, row.is_correct) for row in question.rows])
+            for name, question in questions.items()
+        },
+        k=k,
+        failures=Counter(row.failure for q in questions.values() for row in q.rows if row.failure),
+        calls=sum(row.calls for q in questions.values() for row in q.scored),
+        errors=sum(row.errors for q in questions.values() for row in q.scored),
+        truncated=[row.is_truncated for q in questions.values() for row in q.scored],
+    )
+
+
+def set_results(
+    questions: Mapping[str, Question], chosen: EvaluationSet, contaminated: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """All numbers of a set as JSON. `contaminated`: `contamination.found`; None where nothing is known.
+
+    The numbers over questions are made in `_scores` and nowhere else.
+    """
+    rows = [row for question in questions.values() for row in question.rows]
+    scored = [row for row in rows if row.is_correct is not None]
+    told: dict[str, Any] = {
+        "k": chosen.samples,
+        "num_questions": len(questions),
+        **_scores(questions, k=chosen.samples),
+        "failed": len(rows) - len(scored),
+        "failures": dict(sorted(Counter(row.failure for row in rows if row.failure).items())),
+        "n_short": sum(len(question.scored) < chosen.samples for question in questions.values()),
+        "truncated": sum(row.is_truncated for row in scored),
+        "unextracted": _unextracted(scored, chosen),
+        "tokens_mean": _mean([row.tokens for row in scored]),
+        "turns_mean": _mean([row.turns for row in scored]),
+        "calls_mean": _mean([row.calls for row in scored]),
+        "tool_error_share": _share(sum(row.errors for row in scored), sum(row.calls for row in scored)),
+        "by_source": _by(questions, lambda q: q.source),
+        "measures": _measures(questions),
+        "categories": (categories := _by(questions, lambda q: q.category)),
+        "overall": dict(chosen.benchmark.overall(categories | _measures(questions)))
+        if chosen.benchmark and chosen.benchmark.overall and categories
+        else {},
+        "pooled": _pooled(questions, chosen),
+        "contamination": _clean(questions, contaminated, k=chosen.samples),
+        "hidden": chosen.is_hidden,
+        "questions": {name: _question(question) for name, question in questions.items()},
+    }
+    return told
+
+
+def _scores(questions: Mapping[str, Question], *, k: int) -> dict[str, Any]:
+    """Every score with its interval, under both denominators. Questions weigh the same."""
+    facts = [[_facts(row) for row in question.rows] for question in questions.values()]
+    left_out = scores(facts, powers_up_to(k), failed_as_wrong=False)
+    rewards = [
+        fmean(row.reward for row in question.scored if row.reward is not None)
+        for question in questions.values()
+        if question.scored
+    ]
+    return {
+        "avg": left_out.avg,
+        "interval": left_out.interval,
+        "pass": left_out.pass_at.get(k),
+        "failed_left_out": _denominator(left_out),
+        "failed_as_wrong": _denominator(scores(facts, powers_up_to(k), failed_as_wrong=True)),
+        "reward_mean": _mean(rewards),
+    }
+
+
+def _facts(row: AttemptRow) -> AttemptFacts:
+    """What the statistics know of an attempt."""
+    return AttemptFacts(
+        is_correct=row.is_correct,
+        answer=row.answer,
+        tokens=row.tokens,
+        turns=row.turns,
+        calls=row.calls,
+        errors=row.errors,
+        is_truncated=row.is_truncated,
+    )
+
+
+def _denominator(found: CountedScores) -> dict[str, Any]:
+    """Scores as JSON: k is text."""
+    told = asdict(found)
+    for name in ("pass_at", "pass_power", "maj_at", "n_short"):
+        told[name] = {str(k): value for k, value in told[name].items()}
+    return told
+
+
+def _clean(
+    questions: Mapping[str, Question], contaminated: Mapping[str, Any] | None, *, k: int
+) -> dict[str, Any] | None:
+    """What was found, and the scores of the questions in which nothing was."""
+    if contaminated is None:
+        return None
+    dirty = set(contaminated["questions"])
+    clean = {name: question for name, question in questions.items() if name not in dirty}
+    scores = _scores(clean, k=k)
+    return {
+        **contaminated,
+        "questions": sorted(dirty & questions.keys()),
+        "num_contaminated": len(questions) - len(clean),
+        "avg_clean": scores["avg"],
+        "interval_clean": scores["interval"],
+    }
+
+
+def _measures(questions: Mapping[str, Question]) -> dict[str, float]:
+    """The mean over questions of each column's mean over attempts."""
+    columns: dict[str, list[float]] = {}
+    for question in questions.values():
+        mine: dict[str, list[float]] = {}
+        for row in question.scored:
+            for name, value in row.measures.items():
+                mine.setdefault(name, []).append(value)
+        for name, values in mine.items():
+            columns.setdefault(name, []).append(fmean(values))
+    return {name: fmean(values) for name, values in sorted(columns.items())}
+
+
+def _pooled(questions: Mapping[str, Question], chosen: EvaluationSet) -> dict[str, float]:
+    """Scores of a built-in set that are no mean of its attempts' values."""
+    if chosen.benchmark is None or chosen.benchmark.pooled is None:
+        return {}
+    scored = [
+        (
+            question.task,
+            Scored(reward=row.reward, method=row.method, is_correct=bool(row.is_correct)),
+            row.measures,
+        )
+        for question in questions.values()
+        for row in question.scored
+        if question.task is not None and row.reward is not None
+    ]
+    return dict(chosen.benchmark.pooled(scored)) if scored else {}
+
+
+def _by(questions: Mapping[str, Question], key: Any) -> dict[str, float]:
+    """The mean score of the questions of each kind."""
+    kinds: dict[str, list[float]] = {}
+    for question in questions.values():
+        if question.scored and (kind := key(question)) is not None:
+            kinds.setdefault(kind, []).append(fmean(float(bool(r.is_correct)) for r in question.scored))
+    return {kind: fmean(values) for kind, values in sorted(kinds.items())}
+
+
+def _question(question: Question) -> dict[str, Any]:
+    rows = question.rows
+    told: dict[str, Any] = {
+        "source": question.source,
+        "attempts": [row.is_correct for row in rows],
+        "rewards": [row.reward for row in rows],
+        "tokens": [row.tokens for row in rows],
+        "turns": [row.turns for row in rows],
+        "calls": [row.calls for row in rows],
+        "errors": [row.errors for row in rows],
+        "truncated": [row.is_truncated for row in rows],
+        "answers": [row.answer for row in rows],
+        "failures": [row.failure for row in rows],
+    }
+    if question.category is not None:
+        told["category"] = question.category
+    if any(row.measures for row in rows):
+        told["measures"] = [dict(sorted(row.measures.items())) for row in rows]
+    return told
+
+
+def _unextracted(scored: Sequence[AttemptRow], chosen: EvaluationSet) -> int:
+    """Attempts that ended by themselves and boxed nothing, where the policy is asked to box."""
+    asks = chosen.asking is Asking.agent
+    return sum(asks and row.answer is None and not row.is_truncated for row in scored)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def results_text(sets: Mapping[str, Any], *, seed: int, step: int) -> str:
+    """As results.json has it. `seed` is the recipe's."""
+    return _lines({"v": VERSION, "seed": seed, "step": step, "sets": sets}, depth=4) + "\n"
+
+
+def _lines(value: Any, *, depth: int, indent: str = "") -> str:
+    """JSON with a line for each member down to `depth`: a question has one line."""
+    if not isinstance(value, dict) or not value or not depth:
+        return json.dumps(value)
+    inner = indent + " "
+    members = (
+        f"{inner}{json.dumps(key)}: {_lines(item, depth=depth - 1, indent=inner)}"
+        for key, item in value.items()
+    )
+    return "{\n" + ",\n".join(members) + f"\n{indent}}}"

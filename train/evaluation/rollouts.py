@@ -1,0 +1,165 @@
+"""`rocstar rollout`: trajectories of a model, without a learner.
+
+    one step   -> --out FILE.jsonl
+    many steps -> --out FOLDER/ config.toml, trajectories/step_N.jsonl    (what `train --from-rollouts` reads)
+
+The model stays the same over all steps: its version is 0 in every record. Step N is rolled out as step N of
+a run would be with this model: the same tasks, the same noise, whichever steps came before.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from rocstar.engine.progress.progress import working
+from rocstar.engine.progress.status import StatusLine
+from rocstar.engine.record import to_record, write_records
+from rocstar.engine.types import Scored, Task, policy_text
+from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
+from rocstar.train.evaluation.evaluate import attempt
+from rocstar.train.evaluation.saved_model import last_stage, open_engine_and_agent, run_to_end, with_model
+from rocstar.train.groups.rollout_metrics import rollout_metrics
+from rocstar.train.groups.selection import Selection, select
+from rocstar.train.groups.source import LiveGroups
+from rocstar.train.plan.preflight import load_all_tasks
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.recipe.toml import to_toml
+from rocstar.train.record.console import Console
+from rocstar.train.record.console_log import ConsoleLog
+from rocstar.train.record.manifest import recorded
+from rocstar.train.record.run_directory import (
+    CONFIG,
+    METRICS,
+    TRAJECTORIES,
+    claim,
+    discard_if_unused,
+    records_file,
+)
+from rocstar.train.record.targets import check_file, write_or_rescue
+from rocstar.train.record.time_budget import TimeBudget
+from rocstar.train.tasks.data import TaskCursor
+from rocstar.train.tasks.verify import num_answers
+
+
+def roll_out_file(
+    recipe: Recipe, model: str | None, *, out: Path, limit: int, force: bool = False
+) -> dict[str, float]:
+    """Roll out groups on the first `limit` tasks; write records; return their metrics.
+
+    Raises:
+        ConfigError: `out` exists and `force` is false, or it cannot be written; where that shows at the end
+            only, the message says where the records are.
+    """
+    check_file(out, force=force)
+    out = out.resolve()
+    stage, tasks = _first_stage(recipe)
+    seed, tasks = recipe.run.seed, tasks[:limit]
+
+    async def work() -> dict[str, float]:
+        opened = open_engine_and_agent(recipe, model, stage.max_response_tokens, stage.max_turns)
+        async with opened as (_, agent):
+            size = recipe.rl.rollouts_per_task
+            groups = await attempt(agent, tasks, k=size, seed=seed, step=1, what="rollouts")
+            selection = select(groups, recipe.rl, seed=seed, step=1)
+            write_or_rescue(
+                out.parent, lambda folder: _write(folder / out.name, selection, stage, agent.chat.decode)
+            )
+            return rollout_metrics(selection)
+
+    with StatusLine():
+        return run_to_end(work())
+
+
+def roll_out_steps(
+    recipe: Recipe, model: str | None, *, out: Path, steps: int, resume: bool
+) -> dict[str, float]:
+    """Roll out the batches of `steps` steps of the first stage into a folder; return sums over them.
+
+    Raises:
+        ConfigError: the folder has records and `resume` is false, or they are of another recipe or a run.
+    """
+    recipe = with_model(recipe, model)
+    stage, tasks = _first_stage(recipe)
+    with claim(out, resume=resume, mark=TRAJECTORIES):
+        try:
+            _settle(out, recipe)
+            with ConsoleLog(out) as log, recorded(out, recipe, world_size=1):
+                return run_to_end(_all_steps(recipe, stage, tasks, out, steps, log))
+        finally:
+            discard_if_unused(out)
+
+
+def _first_stage(recipe: Recipe) -> tuple[StageConfig, list[Task]]:
+    last_stage(recipe)
+    with StatusLine(), working("loading the tasks"):
+        return recipe.stages[0], load_all_tasks(recipe, built_in=load_tasks_of).stages[0]
+
+
+def _settle(out: Path, recipe: Recipe) -> None:
+    """Write the recipe beside the records, or see that it is the one they were begun with."""
+    text, path = to_toml(recipe), out / CONFIG
+    if (out / METRICS).exists():
+        raise ConfigError(f"{str(out)!r} holds a run that learned; take another --out")
+    if any((out / TRAJECTORIES).glob("*.jsonl")) and _differs(path, text):
+        raise ConfigError(
+            f"{str(out)!r} was begun with another recipe or model ({CONFIG} has it); "
+            "go on with that one, or take another --out"
+        )
+    path.write_text(text, encoding="utf-8")
+    (out / TRAJECTORIES).mkdir(exist_ok=True)
+
+
+def _differs(path: Path, text: str) -> bool:
+    """Whether the TOML file has other values; how they are written changes from version to version."""
+    return tomllib.loads(path.read_text(encoding="utf-8")) != tomllib.loads(text)
+
+
+async def _all_steps(
+    recipe: Recipe, stage: StageConfig, tasks: list[Task], out: Path, steps: int, log: ConsoleLog
+) -> dict[str, float]:
+    opened = open_engine_and_agent(recipe, None, stage.max_response_tokens, stage.max_turns)
+    total, rewards = Counter[str](), 0.0
+    cursor, budget = TaskCursor(tasks, seed=recipe.run.seed), TimeBudget()
+    with Console(steps, [stage.name], log=log) as console:
+        async with opened as (engine, agent):
+            source = LiveGroups(
+                agent=agent,
+                engine=engine,
+                cursor=cursor,
+                rl=recipe.rl,
+                seed=recipe.run.seed,
+                budget=budget,
+            )
+            for step in range(1, steps + 1):
+                path = records_file(out, step)
+                if path.exists():
+                    cursor.take(recipe.rl.tasks_per_step)
+                    continue
+                groups = (await source.take(step)).groups
+                selection = select(groups, recipe.rl, seed=recipe.run.seed, step=step)
+                _write(path, selection, stage, agent.chat.decode)
+                metrics = rollout_metrics(selection)
+                console.step({"step": step, "stage": stage.name} | metrics | budget.finish())
+                total.update({k: int(v) for k, v in metrics.items() if k.startswith("ledger/")})
+                scored = [t.outcome.reward for g in groups for t in g.scored if isinstance(t.outcome, Scored)]
+                rewards += sum(scored)
+                total["steps"], total["scored"] = total["steps"] + 1, total["scored"] + len(scored)
+    return dict(total) | {"reward/mean": rewards / max(1, total["scored"])}
+
+
+def _write(
+    path: Path, selection: Selection, stage: StageConfig, decode: Callable[[tuple[int, ...]], str]
+) -> None:
+    """Records of a step, with what this recipe's RoC would make of them."""
+    write_records(
+        path,
+        (
+            to_record(t, v, stage=stage.name, num_answers=num_answers(policy_text(t.turns)), decode=decode)
+            for t, v in selection.verdicts
+        ),
+    )

@@ -1,0 +1,80 @@
+"""The interval of a score: a mean over questions that are a sample of such questions.
+
+Attempts at a question are alike, so n questions with k attempts each tell less than n k attempts. How much
+less is seen in the spread of the question means; from it comes the effective sample size m_eff, the number of
+independent attempts that would tell as much, between n and n k. With it the score is treated as a share:
+
+    r      = (n s2 + w) / (n p (1 - p) + w),  at least 1 / k      s2: variance of the question means
+    m_eff  = n / r
+    limits = quantiles of Beta(m_eff p + a, m_eff (1 - p) + a)
+
+at the tails that the t distribution with n - 1 degrees of freedom has beyond the normal quantile, because s2
+is an estimate (so Korn and Graubard 1998, with another interval of a share). Two constants are ours, chosen
+by benchmarks/eval_statistics.py:
+
+- a = 0.7, between the priors of Jeffreys (1/2) and of Laplace (1; that one is nearly Wilson's interval). With
+  one attempt each the score is binomial, and at 0.7 its coverage is nearest to nominal.
+- w = min(1, n / 60)^2 / 4, evidence made up for attempts at a question being all alike. Where nearly all is
+  right or nearly all is wrong, the few questions that differ may not be in the sample, and s2 is far too
+  small.
+
+Where all is right or all is wrong r is 1: the interval of n questions with one attempt each, never empty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from rocstar.train.evaluation.statistics.attempts import exact_mean
+
+Floats = NDArray[np.float64]
+
+PRIOR: Final = 0.7
+ALIKE_EVIDENCE: Final = 0.25
+ENOUGH_QUESTIONS: Final = 60
+LEVEL: Final = 0.95
+
+
+def interval_of_means(
+    means: Sequence[float], *, num_attempts: int | None = None, level: float = LEVEL
+) -> tuple[float, float]:
+    """The interval of the mean of `means`, each a question's share of correct attempts, in [0, 1].
+
+    num_attempts: at all questions together, which m_eff does not exceed; None = not known. It holds the
+    mean, and does not depend on the order. One question tells nothing of others: (0, 1). ValueError for none.
+    """
+    mean = exact_mean(means)
+    if mean is None:
+        raise ValueError("no question has a score")
+    variance = math.fsum((m - mean) ** 2 for m in means) / len(means)
+    attempts = math.inf if num_attempts is None else num_attempts
+    low, high = share_interval(np.array(mean), np.array(variance), len(means), attempts, level=level)
+    return float(low), float(high)
+
+
+def share_interval(
+    mean_E: Floats, variance_E: Floats, num_questions: int, num_attempts: float, *, level: float = LEVEL
+) -> tuple[Floats, Floats]:
+    """Lower and upper limits of E evaluations from mean and variance (divisor n) of their question means."""
+    if num_questions == 1:
+        return np.zeros_like(mean_E), np.ones_like(mean_E)
+    tail = special.ndtr(special.stdtrit(num_questions - 1, (1 - level) / 2))
+    size_E = effective_size(mean_E, variance_E, num_questions, num_attempts)
+    right_E, wrong_E = size_E * mean_E + PRIOR, size_E * (1 - mean_E) + PRIOR
+    low_E = np.where(mean_E <= 0, 0.0, special.betaincinv(right_E, wrong_E, tail))
+    high_E = np.where(mean_E >= 1, 1.0, 1 - special.betaincinv(wrong_E, right_E, tail))
+    return np.minimum(low_E, mean_E), np.maximum(high_E, mean_E)
+
+
+def effective_size(mean_E: Floats, variance_E: Floats, num_questions: int, num_attempts: float) -> Floats:
+    """Independent attempts that would tell as much as `num_questions` questions with such a spread."""
+    alike = ALIKE_EVIDENCE * min(1.0, num_questions / ENOUGH_QUESTIONS) ** 2
+    ratio_E = (num_questions * variance_E + alike) / (num_questions * mean_E * (1 - mean_E) + alike)
+    size_E: Floats = num_questions / np.clip(ratio_E, num_questions / num_attempts, 1.0)
+    return size_E

@@ -1,0 +1,179 @@
+"""Two evaluations of the same questions: the difference, its interval and its p, question by question.
+
+    differences d_q of the question means -> mean d, t interval, sign-flip p, minimal detectable difference
+
+Questions are a sample of such questions, and each is its own control: what makes it hard is hard for both. A
+test that takes the n k attempts, or the k runs, for independent rejects in a fifth of the cases where nothing
+differs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from rocstar.train.evaluation.statistics.attempts import exact_mean
+
+EXACT_QUESTIONS: Final = 16
+POWER: Final = 0.8
+LEVEL: Final = 0.95
+MAX_WORK: Final = 200_000_000
+"""Additions for an exact null distribution; above, sign flips are drawn."""
+MAX_DENOMINATOR: Final = 10_000
+DRAWS: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedDifference:
+    """B minus A over the questions of a set, or over several sets."""
+
+    difference: float
+    interval: tuple[float, float]
+    """At 95%."""
+    p: float
+    """Two-sided: how often a difference as large would be seen if neither were better."""
+    detectable: float
+    """The difference that would be seen (p below 0.05) in 80% of such comparisons, with this spread."""
+    num_questions: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """Standard error of a mean difference, and its degrees of freedom."""
+
+    error: float
+    freedom: float
+
+
+def paired_difference(differences: Sequence[float], rng: np.random.Generator) -> PairedDifference:
+    """Of the differences of question means, each in [-1, 1]; in any order. ValueError for none.
+
+    The interval is Student's. Where all differences are equal, there is no spread to go by: then it is the
+    bound on the share of questions that differ otherwise when n have not, 1 - 0.05^(1/n).
+    """
+    mean = exact_mean(differences)
+    if mean is None:
+        raise ValueError("no question has a score in both")
+    spread = _spread(differences)
+    return _told(mean, spread, sorted(differences), rng)
+
+
+def overall_difference(sets: Sequence[Sequence[float]], rng: np.random.Generator) -> PairedDifference:
+    """Of several sets, each of which weighs the same; Welch's degrees of freedom. ValueError for an empty
+    set."""
+    if len(sets) == 1:
+        return paired_difference(sets[0], rng)
+    means = [exact_mean(differences) for differences in sets]
+    mean = exact_mean([m for m in means if m is not None])
+    if mean is None or None in means:
+        raise ValueError("a set has no question with a score in both")
+    parts = [_spread(differences) for differences in sets]
+    variances = [(part.error / len(sets)) ** 2 for part in parts]
+    below = math.fsum(v**2 / part.freedom for v, part in zip(variances, parts, strict=True) if part.freedom)
+    total = math.fsum(variances)
+    freedom = total**2 / below if below else float(min(part.freedom for part in parts))
+    size = sum(map(len, sets))
+    weighted = [size * d / (len(sets) * len(each)) for each in sets for d in each]
+    return _told(mean, _Spread(math.sqrt(total), freedom), sorted(weighted), rng)
+
+
+def _spread(differences: Sequence[float]) -> _Spread:
+    n, mean = len(differences), exact_mean(differences) or 0.0
+    squares = math.fsum((d - mean) ** 2 for d in differences)
+    return _Spread(math.sqrt(squares / max(1, n - 1) / n), n - 1)
+
+
+def _told(
+    mean: float, spread: _Spread, differences: Sequence[float], rng: np.random.Generator
+) -> PairedDifference:
+    n = len(differences)
+    if spread.freedom < 1:
+        half = detectable = 2.0
+    elif spread.error < 1e-12:
+        half = detectable = 1 - (1 - LEVEL) ** (1 / n)
+    else:
+        quantile = float(special.stdtrit(spread.freedom, (1 + LEVEL) / 2))
+        half = quantile * spread.error
+        detectable = half + float(special.stdtrit(spread.freedom, POWER)) * spread.error
+    return PairedDifference(
+        difference=mean,
+        interval=(max(-1.0, mean - half), min(1.0, mean + half)),
+        p=sign_flip_p(differences, rng),
+        detectable=min(2.0, detectable),
+        num_questions=n,
+    )
+
+
+def sign_flip_p(differences: Sequence[float], rng: np.random.Generator) -> float:
+    """Two-sided p of the sum under random signs: if A and B are alike, -d_q is as likely as d_q.
+
+    From the exact distribution over all 2^n signs, in n times the sum of the differences in steps of their
+    common denominator (Pagano and Tritchler 1983); from 100,000 draws of `rng` where that is too much. Up to
+    16 questions it is the share of signs that give at least as much. Beyond, those that give just as much
+    count half (mid-P, Lancaster 1961), because with few attempts there are many of them, and the test would
+    be too cautious.
+    """
+    steps = _steps(differences)
+    return _drawn_p(differences, rng) if steps is None else exact_p(steps)
+
+
+def exact_p(steps: NDArray[np.int64]) -> float:
+    """`sign_flip_p` of whole numbers, whatever work it is."""
+    seen = abs(int(steps.sum()))
+    chances = _null(np.abs(steps))
+    distances = np.abs(np.arange(len(chances)) - len(chances) // 2)
+    equal = float(chances[distances == seen].sum())
+    beyond = float(chances[distances > seen].sum())
+    is_whole = len(steps) <= EXACT_QUESTIONS or seen == 0
+    return min(1.0, beyond + equal * (1.0 if is_whole else 0.5))
+
+
+def _steps(differences: Sequence[float]) -> NDArray[np.int64] | None:
+    """The differences as whole multiples of one fraction; None where there is none, or too fine a one."""
+    fractions = [Fraction(d).limit_denominator(MAX_DENOMINATOR) for d in differences]
+    if any(abs(float(f) - d) > 1e-9 for f, d in zip(fractions, differences, strict=True)):
+        return None
+    common = math.lcm(*(f.denominator for f in fractions))
+    whole = [f.numerator * (common // f.denominator) for f in fractions]
+    if sum(map(abs, whole)) * len(whole) > MAX_WORK:
+        return None
+    step = math.gcd(*whole) or 1
+    return np.array([w // step for w in whole], dtype=np.int64)
+
+
+def _null(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Chances of the sums -S..S of `sizes` under independent random signs, S being their sum."""
+    reach = 0
+    chances = np.ones(1)
+    for size in sizes[sizes > 0]:
+        grown = np.zeros(2 * (reach + int(size)) + 1)
+        grown[: len(chances)] += chances / 2
+        grown[2 * int(size) :] += chances / 2
+        chances, reach = grown, reach + int(size)
+    return chances
+
+
+def _drawn_p(differences: Sequence[float], rng: np.random.Generator) -> float:
+    values = np.array(differences)
+    seen, times, batch = abs(math.fsum(differences)), 0, max(1, 2_000_000 // len(values))
+    for begin in range(0, DRAWS, batch):
+        signs = rng.integers(0, 2, size=(min(batch, DRAWS - begin), len(values))) * 2 - 1
+        times += int((np.abs(signs @ values) >= seen - 1e-12).sum())
+    return (times + 1) / (DRAWS + 1)
+
+
+def holm(ps: Mapping[str, float]) -> dict[str, float]:
+    """p by name, adjusted so that one below 0.05 among them is a chance of 5% at most (Holm 1979)."""
+    adjusted: dict[str, float] = {}
+    largest = 0.0
+    for place, name in enumerate(sorted(ps, key=lambda name: (ps[name], name))):
+        largest = max(largest, min(1.0, (len(ps) - place) * ps[name]))
+        adjusted[name] = largest
+    return {name: adjusted[name] for name in ps}

@@ -1,0 +1,96 @@
+"""The estimator that a recipe names, asked for a whole batch, and its answer checked."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Sequence
+
+from rocstar.engine.types import Scored, Trajectory
+from rocstar.train.algorithm.advantages import ESTIMATORS, Advantage, Estimator, Sample
+from rocstar.train.recipe import own_code
+from rocstar.train.recipe.errors import ConfigError, TrainingStopped
+
+LOG = logging.getLogger(__name__)
+FIELD = "rl.advantage"
+
+
+def sample_of(trajectory: Trajectory, outcome: Scored) -> Sample:
+    """Return what an estimator may see of a trajectory."""
+    return Sample(
+        reward=outcome.reward,
+        is_correct=outcome.is_correct,
+        tokens_U=tuple(turn.end - turn.start for turn in trajectory.turns),
+        errors_U=tuple(sum(result.is_error for result in turn.results) for turn in trajectory.turns),
+    )
+
+
+def check_advantage(name: str) -> None:
+    """Read an estimator of the recipe's own; ConfigError if it is not there or takes no batch."""
+    if name not in ESTIMATORS:
+        _own(name)
+
+
+def estimate(name: str, groups: Sequence[Sequence[Sample]]) -> list[list[float | tuple[float, ...]]]:
+    """Return the advantage of every sample of every group.
+
+    Raises:
+        ConfigError: there is no such estimator.
+        TrainingStopped: it raised, or what it gave is not one finite number, or one per loss token, a sample.
+    """
+    if name in ESTIMATORS:
+        return _checked(ESTIMATORS[name](groups), groups)
+    estimator = _own(name)
+    try:
+        return _checked(estimator(groups), groups)
+    except Exception as error:  # the user's code: whatever it raises, there is nothing to learn from
+        LOG.warning("%s = %r failed", FIELD, name, exc_info=True)
+        raise TrainingStopped(
+            f"{FIELD} = {name!r} failed: {type(error).__name__}: {error}; mend it and go on with --resume"
+        ) from error
+
+
+def _own(name: str) -> Estimator:
+    found: Estimator = own_code.load(name, field=FIELD)
+    if not callable(found) or inspect.isclass(found):
+        raise ConfigError(f"{FIELD} = {name!r} is {type(found).__name__}, not a function; name one")
+    try:
+        inspect.signature(found).bind(())
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{FIELD} = {name!r} cannot be called with the groups of a batch alone: {error}; see "
+            "rocstar/train/algorithm/advantages/sample.py"
+        ) from None
+    return found
+
+
+def _checked(
+    given: Sequence[Sequence[Advantage]], groups: Sequence[Sequence[Sample]]
+) -> list[list[float | tuple[float, ...]]]:
+    """The same as plain numbers; ValueError or TypeError for what cannot be learned from."""
+    if [len(group) for group in given] != [len(group) for group in groups]:
+        raise ValueError(
+            f"it gave groups of {[len(g) for g in given]} advantages for groups of {[len(g) for g in groups]}"
+        )
+    return [
+        [_plain(advantage, sample) for advantage, sample in zip(*pair, strict=True)]
+        for pair in zip(given, groups, strict=True)
+    ]
+
+
+def _plain(advantage: Advantage, sample: Sample) -> float | tuple[float, ...]:
+    if isinstance(advantage, int | float):
+        return _finite(advantage)
+    if len(advantage) != sample.num_tokens:
+        raise ValueError(
+            f"it gave {len(advantage)} advantages for a sample of {sample.num_tokens} loss tokens"
+        )
+    return tuple(_finite(value) for value in advantage)
+
+
+def _finite(value: float) -> float:
+    value = float(value)
+    if not math.isfinite(value):
+        raise ValueError(f"it gave the advantage {value}")
+    return value

@@ -1,0 +1,269 @@
+"""`rocstar train RECIPE --from-rollouts PATH`: learn what another run rolled out, step by step.
+
+    records of step k -> groups -> (loop.py) select, pack, update, record
+
+Only the groups come from the records. Which of them are kept, with which advantage, is decided again, as it
+would be live: by this recipe's RoC and seed. The log-probs are those of the rollout; the weights that wrote
+them are nobody's business here, for the off-policy correction compares them token by token with the learner.
+Policy versions in the records count the updates of the run that wrote them, so staleness is not known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import re
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rocstar.engine.record import RecordError, from_record, read_records
+from rocstar.engine.types import Group, Origin, Scored, Task, Trajectory
+from rocstar.train.groups.advantages import check_advantage
+from rocstar.train.groups.source import Batch, Source
+from rocstar.train.learner.model_io import check_model_path, check_vocabulary, load_tokenizer, vocabulary_size
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.load import load_recipe
+from rocstar.train.recipe.sft_config import SftConfig
+from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.record.run_directory import CONFIG, TRAJECTORIES
+from rocstar.train.tasks.chat_format import chat_format
+
+
+@dataclass(slots=True)
+class VersionCounter:
+    """A publisher without an engine: the version goes on, the weights stay with the learner."""
+
+    version: int = 0
+
+    def updating(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    async def publish(self, version: int) -> None:
+        if version <= self.version:
+            raise ValueError(f"version {version} is not above {self.version}")
+        self.version = version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """Trajectory records, one file per step, that fit a model.
+
+    Invariant: of what `groups` gives, every scored trajectory has tokens that the model knows and a log-prob
+    for each that the policy wrote, and no sibling of a group occurs twice.
+    """
+
+    path: Path
+    files: Sequence[Path]
+    """The files of step 1, step 2, ..."""
+    recipe: Recipe
+    """The recipe as it is learned: without a cold start, which the policy of the records had behind it."""
+    num_ids: int
+    """Token ids that the model knows."""
+    decode: Callable[[tuple[int, ...]], str]
+
+    @staticmethod
+    def open(path: Path, recipe: Recipe, run_dir: Path) -> Records:
+        """Find the files and look into each. ConfigError for what cannot be learned; nothing is written."""
+        steps = sum(stage.steps for stage in recipe.stages)
+        if not steps:
+            raise ConfigError(
+                "the recipe has no RL step: there is nothing to learn from records; add [[stages]]"
+            )
+        if (run_dir / TRAJECTORIES).resolve() in (path.resolve(), (path / TRAJECTORIES).resolve()):
+            raise ConfigError(
+                f"--from-rollouts {str(path)!r} and --output-dir are the same run; take another --output-dir"
+            )
+        check_advantage(recipe.rl.advantage)
+        files = _find(path, steps)
+        _check_temperature(path, recipe)
+        model = recipe.model.path
+        if model == "scratch":
+            raise ConfigError(
+                "model.path = 'scratch': the recorded tokens are those of the model that wrote them; "
+                f"set --model.path={_likely_model(path)}"
+            )
+        check_model_path(model)
+        tokenizer = load_tokenizer(model)
+        chat = chat_format(recipe, tokenizer)
+        check_vocabulary(model, tokenizer)
+        records = Records(
+            path=path,
+            files=files,
+            recipe=recipe.model_copy(update={"sft": SftConfig(steps=0)}),
+            num_ids=vocabulary_size(model) or len(tokenizer),
+            decode=chat.decode,
+        )
+        for file in files:
+            records.check_first(file)
+        if not any(_has_reward(file) for file in files):
+            raise ConfigError(
+                f"{str(path)!r}: no trajectory of its {len(files)} steps has a reward, all of them failed; "
+                "roll out again when the cause in their 'outcome' is mended"
+            )
+        return records
+
+    def __str__(self) -> str:
+        return f"{len(self.files)} recorded steps in {self.path}"
+
+    def groups(self, step: int) -> list[Group]:
+        """The groups of a step by their tasks' ids. ConfigError for a record that is not whole.
+
+        A run that rolls out ahead may have a task twice in a batch, with the attempts of two steps: those are
+        two groups.
+        """
+        path = self.files[step - 1]
+        trajectories = [self._trajectory(path, record) for record in _read(path)]
+        trajectories.sort(key=lambda t: (*_group_of(t), t.key.sibling))
+        for one, other in itertools.pairwise(trajectories):
+            if one.key == other.key:
+                raise ConfigError(f"{path}: trajectory {one.key} occurs twice; keep one of them")
+        siblings = [tuple(members) for _, members in itertools.groupby(trajectories, key=_group_of)]
+        return [Group(task=members[0].task, trajectories=members) for members in siblings]
+
+    def _trajectory(self, path: Path, record: dict[str, Any]) -> Trajectory:
+        try:
+            trajectory = from_record(record)
+            if isinstance(trajectory.outcome, Scored):
+                _check_whole(trajectory)
+        except (ValueError, KeyError, TypeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"{path}: record {record.get('id')!r} is not whole: {reason}") from None
+        if trajectory.ids and max(trajectory.ids) >= self.num_ids:
+            raise ConfigError(
+                f"{path}: record {record['id']!r} has token {max(trajectory.ids)}, the model "
+                f"{self.recipe.model.path!r} knows {self.num_ids}; {self._other_model()}"
+            )
+        return trajectory
+
+    def check_first(self, path: Path) -> None:
+        """Whether the first record of a file is one of this tokenizer's."""
+        record = next(iter(_read(path)), None)
+        if record is None:
+            raise ConfigError(f"{path} holds no record; roll out its step again")
+        trajectory = self._trajectory(path, record)
+        for told in record["segments"]:
+            text = self.decode(trajectory.ids[told["start"] : told["end"]])
+            if text != told["text"]:
+                raise ConfigError(
+                    f"{path}: the tokens of record {record['id']!r} read {_shown(told['text'])}, the "
+                    f"tokenizer of {self.recipe.model.path!r} makes {_shown(text)} of them; "
+                    + self._other_model()
+                )
+
+    def _other_model(self) -> str:
+        known = _likely_model(self.path, other_than=self.recipe.model.path)
+        return f"the records belong to another model: set --model.path={known}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedGroups:
+    """A source that reads: see `Source`. Its place is the step alone, so it has no state of its own."""
+
+    records: Records
+
+    async def take(self, step: int) -> Batch:
+        return Batch(groups=await asyncio.to_thread(self.records.groups, step), staleness=None)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+
+def recorded_source(
+    records: Records, stage: StageConfig, tasks: Sequence[Task], state: dict[str, Any] | None
+) -> AbstractAsyncContextManager[Source]:
+    """`OpenSource` for a run that learns from records: the steps of all stages lie one behind the other."""
+    return nullcontext(RecordedGroups(records))
+
+
+def _group_of(trajectory: Trajectory) -> tuple[str, int]:
+    return trajectory.task.id, trajectory.key.step
+
+
+def _find(path: Path, steps: int) -> list[Path]:
+    """The files of steps 1 to `steps`: of a run, of a folder of step_N.jsonl, or one file for one step."""
+    if path.is_file():
+        files = {1: path}
+    else:
+        folder = path / TRAJECTORIES if (path / TRAJECTORIES).is_dir() else path
+        named = [(re.fullmatch(r"step_([0-9]+)\.jsonl", file.name), file) for file in folder.glob("*.jsonl")]
+        files = {int(match[1]): file for match, file in named if match}
+    if not files:
+        raise ConfigError(
+            f"--from-rollouts {str(path)!r} has no records; give a run directory, a folder of step_N.jsonl "
+            "files, or a file that `rocstar rollout` wrote"
+        )
+    missing = [step for step in range(1, steps + 1) if step not in files]
+    if missing:
+        raise ConfigError(
+            f"the recipe asks for {steps} steps, {str(path)!r} has no records of step {missing[0]} "
+            f"(it has {_ranges(sorted(files))}); lower stages.*.steps or record more"
+        )
+    return [files[step] for step in range(1, steps + 1)]
+
+
+def _ranges(steps: Sequence[int]) -> str:
+    if steps[-1] - steps[0] + 1 == len(steps):
+        return f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
+    return f"{len(steps)} steps between {steps[0]} and {steps[-1]}"
+
+
+def _check_temperature(path: Path, recipe: Recipe) -> None:
+    """Log-probs depend on the temperature, which a record does not have; the run beside it does."""
+    if not (path / CONFIG).is_file():
+        return
+    was, now = load_recipe(path / CONFIG).rl.temperature, recipe.rl.temperature
+    if was != now:
+        raise ConfigError(
+            f"rl.temperature = {now}, but {str(path)!r} was rolled out at {was}; set --rl.temperature={was}"
+        )
+
+
+def _likely_model(path: Path, *, other_than: str = "") -> str:
+    """Where the model that wrote the records may be."""
+    first = path / "checkpoints" / "step_0"
+    if not first.is_dir() or (other_than and first.resolve() == Path(other_than).resolve()):
+        return "the folder of that model"
+    return str(first)
+
+
+def _read(path: Path) -> Any:
+    try:
+        yield from read_records(path)
+    except RecordError as error:
+        raise ConfigError(str(error)) from None
+    except OSError as error:
+        raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror}") from None
+
+
+def _has_reward(path: Path) -> bool:
+    return any("reward" in (record.get("outcome") or {}) for record in _read(path))
+
+
+def _check_whole(trajectory: Trajectory) -> None:
+    """ValueError for tokens that no segment or no log-prob belongs to."""
+    t, end = trajectory, 0
+    if not all(type(token) is int and token >= 0 for token in t.ids):
+        raise ValueError("a token id is not a whole number")
+    if len(t.logprobs) != len(t.ids):
+        raise ValueError(f"{len(t.ids)} tokens, {len(t.logprobs)} log-probs")
+    for segment in t.segments:
+        if segment.start != end or segment.end < end:
+            raise ValueError(f"its segments have a gap at token {end}")
+        end = segment.end
+    if end != len(t.ids) or t.segments[0].origin is not Origin.prompt or not t.prompt_length:
+        raise ValueError(f"its segments do not cover a prompt and all of its {len(t.ids)} tokens")
+    for token, is_policy in enumerate(t.loss_mask()):
+        value = t.logprobs[token]
+        if is_policy and value is None:
+            raise ValueError(f"token {token} of the policy has no log-prob: its engine gave none")
+        if is_policy and not (isinstance(value, float | int) and math.isfinite(value)):
+            raise ValueError(f"token {token} of the policy has log-prob {value!r}")
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:40] + "...")

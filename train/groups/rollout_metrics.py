@@ -1,0 +1,119 @@
+"""What a step's trajectories look like as numbers. Names: train/record/metrics.py.
+
+`reward/mean` and `tool/*` are over all generated trajectories, before RoC (contract 11).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from statistics import fmean
+
+from rocstar.engine.types import Failed, Scored, Trajectory, policy_text
+from rocstar.train.groups.selection import Selection
+from rocstar.train.tasks.verify import num_answers
+
+
+def rollout_metrics(selection: Selection) -> dict[str, float]:
+    """Everything known before the update."""
+    trajectories = [t for t, _ in selection.verdicts]
+    scored = [t for t in trajectories if isinstance(t.outcome, Scored)]
+    correct = [t for t in scored if _is_correct(t)]
+    results = [r for t in trajectories for r in t.results]
+    ledger = selection.ledger()
+    metrics = {
+        "tool/error_share": _mean(r.is_error for r in results),
+        "tool/calls_mean": _mean(len(t.results) for t in trajectories),
+        "tool/executed_share": _mean(any(_ran(r.status) for r in t.results) for t in trajectories),
+        "tool/session_restarts": float(sum(r.restarted for r in results)),
+        "tool/session_replays": float(sum(r.replayed for r in results)),
+        "seq_len/mean": _mean(len(t.ids) for t in trajectories),
+        "seq_len/max": float(max((len(t.ids) for t in trajectories), default=0)),
+        "is_truncated/mean": _mean(t.is_truncated for t in trajectories),
+        "num_turns/mean": _mean(len(t.turns) for t in trajectories),
+        "ledger/generated": float(len(trajectories)),
+        "groups/used": float(selection.groups_used),
+        "groups/no_signal": float(selection.groups_no_signal),
+        "tokens/generated": float(sum(t.num_policy_tokens for t in trajectories)),
+    }
+    buckets = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed")
+    metrics |= {f"ledger/{bucket}": float(ledger[bucket]) for bucket in buckets}
+    if scored:
+        metrics["reward/mean"] = _mean(_reward(t) for t in scored)
+        metrics["reward/correct_share"] = len(correct) / len(scored)
+    if selection.kept:
+        metrics["reward/mean_kept"] = _mean(_reward(t) for t in selection.kept)
+    if any(t.results for t in correct):
+        metrics["tool/error_share_in_correct"] = _mean(r.is_error for t in correct for r in t.results)
+    penalties = [v for t, v in selection.verdicts if v.penalty_error is not None and _is_correct(t)]
+    if penalties:
+        metrics["penalty/error_mean"] = _mean(v.penalty_error or 0.0 for v in penalties)
+        metrics["penalty/format_mean"] = _mean(v.penalty_format or 0.0 for v in penalties)
+    metrics |= {f"tool/status/{s}": float(n) for s, n in Counter(r.status for r in results).items()}
+    metrics |= _by_tool(trajectories)
+    kinds = Counter(t.outcome.kind for t in trajectories if isinstance(t.outcome, Failed))
+    metrics |= {f"failed/{kind}": float(n) for kind, n in kinds.items()}
+    reasons = Counter(t.finish_reason.value for t in trajectories)
+    metrics |= {f"finish/{reason}": n / len(trajectories) for reason, n in reasons.items()}
+    return metrics | released_metrics(selection)
+
+
+def _by_tool(trajectories: Iterable[Trajectory]) -> dict[str, float]:
+    """Calls and errors of each tool. A name that no tool has is none: the policy writes what it likes."""
+    turns = [turn for t in trajectories for turn in t.turns if turn.results]
+    of_tools = [
+        (call.name, result.is_error)
+        for turn in turns
+        for call, result in zip(turn.calls, turn.results, strict=True)
+        if call.name is not None and result.status not in _NO_TOOL
+    ]
+    calls = Counter(name for name, _ in of_tools)
+    errors = Counter(name for name, is_error in of_tools if is_error)
+    return {f"tool/calls/{name}": float(n) for name, n in calls.items()} | {
+        f"tool/errors/{name}": float(errors[name]) for name in calls
+    }
+
+
+def released_metrics(selection: Selection) -> dict[str, float]:
+    """The released rStar2-Agent code's own names, so that curves can be laid over its curves."""
+    rewards: dict[str, set[float]] = {}
+    solved: dict[str, bool] = {}
+    for trajectory, _ in selection.verdicts:
+        if isinstance(trajectory.outcome, Scored):
+            task = trajectory.task.id
+            rewards.setdefault(task, set()).add(trajectory.outcome.reward)
+            solved[task] = solved.get(task, False) or trajectory.outcome.is_correct
+    equal = [solved[task] for task, values in rewards.items() if len(values) == 1]
+    ones, zeros = sum(equal), len(equal) - sum(equal)
+    answers = [num_answers(policy_text(t.turns)) for t, _ in selection.verdicts]
+    penalties = [v.penalty_error for _, v in selection.verdicts if v.penalty_error is not None]
+    return {
+        "reject_equal_reward/solve_equal_total_ratio": (zeros + ones) / max(1, len(rewards)),
+        "reject_equal_reward/solve_equal_zeros": float(zeros),
+        "reject_equal_reward/solve_equal_non_all_zeros": float(ones),
+        "roc_error_ratio/global_err_ratio": _mean(penalties),
+        "roc_answer_format/answer_per_rollout_mean": _mean(answers),
+        "roc_answer_format/zero_answer_count": float(sum(n == 0 for n in answers)),
+        "roc_answer_format/gt_one_answer_count": float(sum(n > 1 for n in answers)),
+    }
+
+
+def _reward(trajectory: Trajectory) -> float:
+    return trajectory.outcome.reward if isinstance(trajectory.outcome, Scored) else 0.0
+
+
+_NO_TOOL = ("malformed_call", "unknown_tool", "too_many_calls")
+"""Statuses of calls that were given to no tool."""
+
+
+def _is_correct(trajectory: Trajectory) -> bool:
+    return isinstance(trajectory.outcome, Scored) and trajectory.outcome.is_correct
+
+
+def _ran(status: str) -> bool:
+    return status not in (*_NO_TOOL, "bad_arguments")
+
+
+def _mean(values: Iterable[float]) -> float:
+    numbers = [float(v) for v in values]
+    return fmean(numbers) if numbers else 0.0

@@ -1,0 +1,138 @@
+"""From groups to what the learner sees: RoC, advantages, and the ledger of every trajectory.
+
+Invariant: every generated trajectory ends in exactly one bucket (kept, dropped_positive,
+dropped_negative, no_signal, failed), and only a Scored one can have an advantage.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rocstar.engine.record import Verdict
+from rocstar.engine.types import Group, Scored, Trajectory, policy_text
+from rocstar.train.algorithm.advantages import Advantage, has_no_signal
+from rocstar.train.algorithm.roc import (
+    Decision,
+    Penalty,
+    RocMode,
+    TrajectoryStats,
+    keep_for,
+    resample_on_correct,
+    roc_penalty,
+)
+from rocstar.train.groups.advantages import estimate, sample_of
+from rocstar.train.recipe.rl_config import RlConfig
+from rocstar.train.tasks.verify import num_answers
+
+FAILED = Verdict(bucket="failed", penalty_error=None, penalty_format=None, advantage=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """`kept` and `advantages` go together; `verdicts` has every trajectory of every group."""
+
+    kept: list[Trajectory]
+    advantages: list[Advantage]
+    verdicts: list[tuple[Trajectory, Verdict]]
+    groups_used: int
+    groups_no_signal: int
+
+    def ledger(self) -> Counter[str]:
+        """Trajectories per bucket; the buckets sum to what was generated."""
+        return Counter(verdict.bucket for _, verdict in self.verdicts)
+
+
+def stats_of(trajectory: Trajectory) -> TrajectoryStats:
+    """The counts behind the penalty. A call counts once it was answered, by the sandbox or by a refusal."""
+    results = trajectory.results
+    return TrajectoryStats(
+        num_tool_calls=len(results),
+        num_tool_errors=sum(r.is_error for r in results),
+        num_answers=num_answers(policy_text(trajectory.turns)),
+        num_turns=max(1, len(trajectory.turns)),
+    )
+
+
+def select(groups: Sequence[Group], config: RlConfig, *, seed: int, step: int) -> Selection:
+    """Resample each group on correct and give the kept ones of all groups their advantage.
+
+    Draws depend on (seed, step, task) only, so that the order in which groups finish does not matter.
+    """
+    resampled = [
+        _resample(group, config, random.Random(f"{seed}|roc|{step}|{group.task.id}"))
+        for group in sorted(groups, key=lambda g: g.task.id)
+    ]
+    used = [group for group in resampled if group.kept]
+    advantages = estimate(
+        config.advantage,
+        [[sample_of(group.scored[k], group.outcomes[k]) for k in group.kept] for group in used],
+    )
+    of_group = {id(group): given for group, given in zip(used, advantages, strict=True)}
+    selection = Selection(
+        kept=[group.scored[k] for group in used for k in group.kept],
+        advantages=[advantage for given in advantages for advantage in given],
+        verdicts=[],
+        groups_used=len(used),
+        groups_no_signal=len(groups) - len(used),
+    )
+    for group in resampled:
+        selection.verdicts.extend(group.verdicts(of_group.get(id(group), [])))
+    return selection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Resampled:
+    """A group after Resample-on-Correct. The lists go with `scored`; `kept` are places in it."""
+
+    failed: list[Trajectory]
+    scored: list[Trajectory]
+    outcomes: list[Scored]
+    penalties: list[Penalty]
+    decisions: list[Decision]
+
+    @property
+    def kept(self) -> list[int]:
+        return [k for k, decision in enumerate(self.decisions) if decision.kept]
+
+    def verdicts(self, advantages: Sequence[Advantage]) -> Iterator[tuple[Trajectory, Verdict]]:
+        """Every trajectory with its place in the ledger; `advantages` are those of the kept ones."""
+        yield from ((trajectory, FAILED) for trajectory in self.failed)
+        of_kept = dict(zip(self.kept, advantages, strict=True))
+        for k, (trajectory, penalty) in enumerate(zip(self.scored, self.penalties, strict=True)):
+            yield trajectory, _verdict(self.decisions[k].reason.value, penalty, of_kept.get(k))
+
+
+def _resample(group: Group, config: RlConfig, rng: random.Random) -> _Resampled:
+    pairs = [(t, t.outcome) for t in group.trajectories if isinstance(t.outcome, Scored)]
+    outcomes = [outcome for _, outcome in pairs]
+    penalties = [roc_penalty(stats_of(t)) for t, _ in pairs]
+    rewards, num_scored = [outcome.reward for outcome in outcomes], len(pairs)
+    decisions = resample_on_correct(
+        rewards,
+        [outcome.is_correct for outcome in outcomes],
+        penalties,
+        keep=num_scored
+        if has_no_signal(rewards)
+        else keep_for(num_scored, len(group.trajectories), config.group_size),
+        mode=RocMode(config.roc_mode),
+        rng=rng,
+        eps=config.roc_eps,
+        min_positive=config.roc_min_each,
+        min_negative=config.roc_min_each,
+    )
+    return _Resampled(
+        failed=[t for t in group.trajectories if not isinstance(t.outcome, Scored)],
+        scored=[t for t, _ in pairs],
+        outcomes=outcomes,
+        penalties=penalties,
+        decisions=decisions,
+    )
+
+
+def _verdict(bucket: str, penalty: Penalty, advantage: Advantage | None) -> Verdict:
+    return Verdict(
+        bucket=bucket, penalty_error=penalty.error, penalty_format=penalty.format, advantage=advantage
+    )

@@ -1,0 +1,164 @@
+"""Where the groups of a step come from. What is done with them is loop.py's and the same for all.
+
+    LiveGroups      cursor -> tickets -> roll_out, all groups of the step at once (staleness 0)
+    AheadGroups     groups that were rolled out while the learner worked (ahead.py)
+    RecordedGroups  trajectory records (from_rollouts.py)
+
+`roll_out` makes a ticket a group: in this process, or on whichever node has room (`roller`).
+
+Who waits: `take` waits for the step's last group. With LiveGroups nothing is rolled out while the learner
+works.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rocstar.engine.inference.base import EngineTimes
+from rocstar.engine.nodes.node import GroupOrder
+from rocstar.engine.nodes.nodes import Nodes
+from rocstar.engine.progress.progress import Attempts, working
+from rocstar.engine.rollout.feed import Ticket
+from rocstar.engine.rollout.group import all_groups, run_group
+from rocstar.engine.rollout.rollout import Agent
+from rocstar.engine.types import Group, Task
+from rocstar.train.groups.waiting_times import WaitingTimes
+from rocstar.train.recipe.rl_config import RlConfig
+from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.record.time_budget import TimeBudget
+from rocstar.train.tasks.data import TaskCursor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The groups of one step."""
+
+    groups: list[Group]
+    staleness: int | None
+    """The learner's version less the oldest that wrote a token; None where another run counted them."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Metrics of the nodes that rolled out, where there are several."""
+
+
+class Source(Protocol):
+    """A stage's supply of batches.
+
+    Invariant: a source opened with the `state` of another gives the batches that the other would have given
+    next.
+    """
+
+    async def take(self, step: int) -> Batch:
+        """The batch of step `step`; called once per step, in order."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """JSON: what a checkpoint keeps of it between two steps."""
+        ...
+
+
+OpenSource = Callable[
+    [StageConfig, Sequence[Task], dict[str, Any] | None], AbstractAsyncContextManager[Source]
+]
+"""Opens the source of a stage on its tasks, where `state` stood if there is one; leaving it ends its work."""
+
+
+RollOut = Callable[[Ticket], Awaitable[Group]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roller:
+    """Rolls out siblings with `agent`, in this process or on whichever of `nodes` has room."""
+
+    agent: Agent
+    nodes: Nodes | None = None
+    whole_groups: bool = False
+    """What shares a forward is a group and nothing else: it is made again as a whole, or its bits change."""
+
+    async def roll_out(self, task: Task, *, size: int, seed: int, step: int, first: int = 0) -> Group:
+        """`size` siblings of a task, from number `first` on; other nodes take the agent's limits."""
+        if self.nodes is None:
+            return await run_group(self.agent, task, size=size, seed=seed, step=step, first=first)
+        order = GroupOrder(
+            task=task,
+            step=step,
+            seed=seed,
+            size=size,
+            first=first,
+            limits=self.agent.limits,
+            temperature=self.agent.sampling.temperature,
+        )
+        return await self.nodes.roll_out(order, self._at_home)
+
+    async def _at_home(self, order: GroupOrder) -> Group:
+        return await run_group(
+            self.agent, order.task, size=order.size, seed=order.seed, step=order.step, first=order.first
+        )
+
+
+def roller(agent: Agent, rl: RlConfig, *, seed: int, nodes: Nodes | None) -> RollOut:
+    """Rolls out a ticket's group with `agent`, or on another node under the agent's limits and sampling."""
+    road = Roller(agent=agent, nodes=nodes)
+
+    async def of_ticket(ticket: Ticket) -> Group:
+        return await road.roll_out(ticket.task, size=rl.rollouts_per_task, seed=seed, step=ticket.step)
+
+    return of_ticket
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveGroups:
+    """Rolls out the step's groups when they are asked for."""
+
+    agent: Agent
+    engine: EngineTimes
+    cursor: TaskCursor
+    rl: RlConfig
+    seed: int
+    budget: TimeBudget
+    nodes: Nodes | None = None
+    clock: Callable[[], float] = time.perf_counter
+    _waits: WaitingTimes = field(init=False)
+    _roll_out: RollOut = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._waits = WaitingTimes(self.engine, clock=self.clock)
+        self._roll_out = roller(self._waits.watching(self.agent), self.rl, seed=self.seed, nodes=self.nodes)
+
+    async def take(self, step: int) -> Batch:
+        # An epoch may end inside a batch: a task then comes once, for two attempts would be the same attempt.
+        tasks = {task.id: task for task in self.cursor.take(self.rl.tasks_per_step)}
+        attempts = Attempts(total=len(tasks) * self.rl.rollouts_per_task)
+        with (
+            self._waits.divided(self.budget),
+            working(f"step {step}", unit="groups", total=len(tasks), attempts=attempts) as work,
+        ):
+            tickets = [Ticket(step=step, task=t) for t in tasks.values()]
+            groups = await all_groups(work.counting(self._roll_out), tickets)
+        found = staleness(groups, self.engine.version)
+        return Batch(groups=groups, staleness=found, metrics=self.nodes.counts() if self.nodes else {})
+
+    def state(self) -> dict[str, Any]:
+        return self.cursor.state()
+
+
+def staleness(groups: Sequence[Group], version: int) -> int:
+    """`version` less the oldest version that wrote a token of the groups; 0 where none did."""
+    oldest = min(
+        (span.version for group in groups for t in group.trajectories for span in t.version_spans),
+        default=version,
+    )
+    assert oldest <= version, f"tokens of version {oldest} are newer than the learner's {version}"
+    return version - oldest
+
+
+def agent_for(agent: Agent, stage: StageConfig) -> Agent:
+    """The agent under a stage's limits."""
+    limits = dataclasses.replace(
+        agent.limits, max_response_tokens=stage.max_response_tokens, max_turns=stage.max_turns
+    )
+    return dataclasses.replace(agent, limits=limits)

@@ -1,0 +1,1 @@
+"""The learner: packed batches, the update, all ranks behind one object, checkpoints."""

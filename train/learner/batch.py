@@ -1,0 +1,268 @@
+"""Trajectories to packed tensors.
+
+Rows that begin alike (siblings have one prompt, and often more) share that beginning: a hidden state depends
+on the tokens before it alone, so it is computed once, and autograd adds up what all of them ask of it.
+
+Legend: S sequences of a microbatch; I input tokens laid end to end, each sequence without what it shares with
+the one before it and without what predicts nothing; T tokens with loss (targets), sequence by sequence. A
+target at T is predicted by the input at `rows_T`, which may belong to a sequence before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rocstar.engine.types import Trajectory
+from rocstar.train.algorithm.advantages import Advantage
+from rocstar.train.algorithm.aggregate import token_weights
+from rocstar.train.learner.balance import Cost, balance
+from rocstar.train.learner.example import Example, Ids, Mask, policy_mask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """One forward and backward. Plain tensors on the CPU, so that a rank can send it to another."""
+
+    names_S: list[str]
+    lengths_S: list[int]
+    """Input tokens of each sequence that it does not share."""
+    shared_S: list[int]
+    """Input tokens that it shares: so many first ones of the sequence before it."""
+    targets_S: list[int]
+    """Loss tokens of each sequence."""
+    ids_I: Tensor
+    positions_I: Tensor
+    rows_T: Tensor
+    targets_T: Tensor
+    weights_T: Tensor
+    advantages_T: Tensor
+    rollout_logprobs_T: Tensor
+    after_tool_T: Tensor
+    """True where the trajectory has tool output before the token."""
+
+    @property
+    def num_loss_tokens(self) -> int:
+        return len(self.targets_T)
+
+    def unusable(self, vocabulary: int) -> list[str]:
+        """Names of what no loss can be made of: not finite, or ids outside the vocabulary."""
+        ids = torch.cat([self.ids_I, self.targets_T])
+        fine = {
+            "ids": bool(((ids >= 0) & (ids < vocabulary)).all()),
+            "weights": bool(self.weights_T.isfinite().all()),
+            "advantages": bool(self.advantages_T.isfinite().all()),
+            "rollout_logprobs": bool(self.rollout_logprobs_T.isfinite().all()),
+        }
+        return [name for name in CHECKED if not fine[name]]
+
+
+CHECKED = ("ids", "weights", "advantages", "rollout_logprobs")
+
+
+def policy_examples(trajectories: Sequence[Trajectory], advantages: Sequence[Advantage]) -> list[Example]:
+    """The trajectories of one optimizer step, weighted by the step's global token counts."""
+    weights = token_weights([t.num_policy_tokens for t in trajectories])
+    examples = []
+    for trajectory, advantage, weight in zip(trajectories, advantages, weights, strict=True):
+        mask = policy_mask(trajectory)
+        examples.append(
+            Example(
+                ids=trajectory.ids,
+                mask=mask,
+                weights=weight * mask,
+                rollout_logprobs=trajectory.logprobs,
+                advantage=advantage,
+                name=str(trajectory.key),
+            )
+        )
+    return examples
+
+
+def split_updates(num_examples: int, num_updates: int, rng: random.Random) -> list[list[int]]:
+    """Shuffle and cut into at most `num_updates` nearly equal parts, none of them empty."""
+    order = list(range(num_examples))
+    rng.shuffle(order)
+    parts = min(num_updates, num_examples)
+    bounds = [num_examples * k // parts for k in range(parts + 1)] if parts else [0]
+    return [order[a:b] for a, b in itertools.pairwise(bounds)]
+
+
+def last_token(ids: Sequence[int]) -> MicroBatch:
+    """One row, of which only what comes behind it is asked: its one target stands for any."""
+    mask = [0] * len(ids) + [1]
+    example = Example(ids=[*ids, 0], mask=mask, weights=mask, advantage=0.0)
+    (micro,) = pack([example], tokens_per_microbatch=len(ids) + 1)
+    return micro
+
+
+MIN_SHARED = 1 / 8
+"""The share of a row's tokens from which prompts are shared: a mask costs more than a small saving pays."""
+MAX_SCORES = 1 << 24
+"""Entries of the mask of one row at most: 64 MB."""
+
+
+TOKENS = Cost()
+
+
+def pack(
+    examples: Sequence[Example], *, tokens_per_microbatch: int, ranks: int = 1, cost: Cost = TOKENS
+) -> list[MicroBatch]:
+    """Microbatches for `share_out`, costliest first; rows that begin alike are together and pay for it once.
+
+    A row over the budget is alone in its microbatch. An example without loss has no part in the update and is
+    left out, as is what comes behind the last loss token of any other.
+
+    Args:
+        examples: rows of one optimizer step.
+        tokens_per_microbatch: input tokens at most, those that are shared counted once.
+        ranks: how many will share the microbatches out; all get some, if there are rows enough.
+        cost: what a row costs the model.
+    """
+    rows = _in_order(examples)
+    pieces = list(_pieces(rows, tokens_per_microbatch, ranks))
+    sizes = [sum(row.num_own for row in piece) for piece in pieces]
+    costs = [sum(cost.of(row.num_own, row.shared, row.num_targets) for row in piece) for piece in pieces]
+    bins = balance(sizes, costs, room=tokens_per_microbatch, ranks=ranks)
+    return [_collate(_linked(row for k in chosen for row in pieces[k])) for chosen in bins]
+
+
+def _in_order(examples: Sequence[Example]) -> list[_Row]:
+    """Rows in the order of their ids: none shares more with an earlier one than with the one before."""
+    found = [(example, example.ids[: example.last_loss]) for example in examples if example.last_loss]
+    found.sort(key=lambda one: (one[0].ids.astype(">u4").tobytes(), one[0].name))
+    return _linked(_Row(example=example, inputs=inputs, shared=0) for example, inputs in found)
+
+
+def _linked(rows: Iterable[_Row]) -> list[_Row]:
+    """The rows, each with what it shares with the one before it."""
+    linked: list[_Row] = []
+    before = np.empty(0, np.int64)
+    for row in rows:
+        inputs = row.inputs
+        shared = _common(before, inputs)
+        if shared < MIN_SHARED * len(inputs) or (len(inputs) - shared) * len(inputs) > MAX_SCORES:
+            shared = 0
+        linked.append(_Row(example=row.example, inputs=inputs, shared=shared))
+        before = inputs
+    return linked
+
+
+def _pieces(rows: Sequence[_Row], room: int, ranks: int) -> Iterator[list[_Row]]:
+    """Rows that belong together because they share, cut where a microbatch would be too large."""
+    total = sum(row.num_own for row in rows)
+    rounds = max(1, -(-total // (room * ranks)))
+    limit = min(room, -(-total // (rounds * ranks)))
+    piece: list[_Row] = []
+    size = 0
+    for row in rows:
+        if piece and (not row.shared or size + row.num_own > limit):
+            yield piece
+            piece, size = [], 0
+        if not piece:
+            row = _Row(example=row.example, inputs=row.inputs, shared=0)
+        piece.append(row)
+        size += row.num_own
+    if piece:
+        yield piece
+
+
+def _common(a: Ids, b: Ids) -> int:
+    """How many first items are equal."""
+    least = min(len(a), len(b))
+    differ = np.flatnonzero(a[:least] != b[:least])
+    return int(differ[0]) if len(differ) else least
+
+
+def share_out(microbatches: Sequence[MicroBatch], world_size: int) -> list[list[MicroBatch]]:
+    """Microbatches per rank, the same number on every rank: empty ones still run forward and backward."""
+    rounds = -(-len(microbatches) // world_size)
+    padded = [*microbatches, *(empty_microbatch() for _ in range(rounds * world_size - len(microbatches)))]
+    return [padded[rank::world_size] for rank in range(world_size)]
+
+
+def empty_microbatch() -> MicroBatch:
+    """One input token and no loss: keeps the collectives of all ranks in step."""
+    zero = torch.zeros(0)
+    return MicroBatch(
+        names_S=[""],
+        lengths_S=[1],
+        shared_S=[0],
+        targets_S=[0],
+        ids_I=torch.zeros(1, dtype=torch.long),
+        positions_I=torch.zeros(1, dtype=torch.long),
+        rows_T=zero.long(),
+        targets_T=zero.long(),
+        weights_T=zero,
+        advantages_T=zero,
+        rollout_logprobs_T=zero,
+        after_tool_T=zero.bool(),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """An example in its microbatch; its first `shared` inputs are those of the row before it."""
+
+    example: Example
+    inputs: Ids
+    shared: int
+
+    @property
+    def num_own(self) -> int:
+        return len(self.inputs) - self.shared
+
+    @property
+    def num_targets(self) -> int:
+        return self.example.num_targets
+
+
+def _collate(rows: Sequence[_Row]) -> MicroBatch:
+    path = np.empty(0, np.int64)
+    """Where each input of the present row lies."""
+    paths, start = [], 0
+    for row in rows:
+        path = np.concatenate([path[: row.shared], np.arange(start, start + row.num_own)])
+        paths.append(path)
+        start += row.num_own
+    positions = [np.arange(row.shared, len(row.inputs)) for row in rows]
+    targets = [np.flatnonzero(row.example.mask) for row in rows]
+    examples = [row.example for row in rows]
+
+    def of_targets(columns: Iterable[np.ndarray[Any, Any]], dtype: Any) -> Tensor:
+        parts = [column[places] for column, places in zip(columns, targets, strict=True)]
+        return torch.from_numpy(np.concatenate(parts).astype(dtype))
+
+    return MicroBatch(
+        names_S=[example.name for example in examples],
+        lengths_S=[row.num_own for row in rows],
+        shared_S=[row.shared for row in rows],
+        targets_S=[len(places) for places in targets],
+        ids_I=torch.from_numpy(np.concatenate([row.inputs[row.shared :] for row in rows])),
+        positions_I=torch.from_numpy(np.concatenate(positions)),
+        rows_T=torch.from_numpy(
+            np.concatenate([path[places - 1] for path, places in zip(paths, targets, strict=True)])
+        ),
+        targets_T=of_targets((e.ids for e in examples), np.int64),
+        weights_T=of_targets((e.weights for e in examples), np.float32),
+        advantages_T=torch.from_numpy(np.concatenate([e.advantages for e in examples]).astype(np.float32)),
+        rollout_logprobs_T=of_targets((e.rollout_logprobs for e in examples), np.float32),
+        after_tool_T=of_targets((after_tool(e.mask) for e in examples), bool),
+    )
+
+
+def after_tool(mask: Mask) -> Mask:
+    """Where tool output comes before a token, one entry per token.
+
+    What the policy did not write comes behind its own tokens only as a tool's answer.
+    """
+    ended = np.zeros(len(mask), bool)
+    ended[1:] = mask[:-1] & ~mask[1:]
+    return np.logical_or.accumulate(ended)

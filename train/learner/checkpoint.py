@@ -1,0 +1,271 @@
+"""Checkpoints (contract 10): `step_N/` is a Hugging Face directory, `step_N/state/` is what resuming needs.
+
+    snapshot: copy to CPU memory -> training goes on
+    write step_N.partial/: state/, model, tokenizer -> COMPLETE -> rename to step_N/      (in a thread)
+
+A directory without COMPLETE, or still named .partial, does not exist for anybody. A save that fails leaves
+no trace; one that was killed leaves a .partial, which the next `prune` removes.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rocstar.train.learner.learner import Learner
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.record.run_directory import COMPLETE as COMPLETE
+from rocstar.train.record.run_directory import complete_checkpoints, step_of
+
+
+class CheckpointError(ConfigError):
+    """A checkpoint could not be written or read: path, reason, fix."""
+
+
+def step_directory(run_dir: Path, step: int) -> Path:
+    return run_dir / "checkpoints" / f"step_{step}"
+
+
+def latest(run_dir: Path, *, before: int | None = None) -> Path | None:
+    """The complete checkpoint with the highest step (below `before`), or None."""
+    found = [path for path in complete_checkpoints(run_dir) if before is None or step_of(path) < before]
+    return found[-1] if found else None
+
+
+def full_weights(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
+    """Every parameter unsharded; a collective under FSDP. A tied parameter appears once."""
+    weights = []
+    for name, parameter in model.named_parameters():
+        full = getattr(parameter, "full_tensor", None)
+        weights.append((name, (full() if full else parameter).detach()))
+    return weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything of a checkpoint, copied to CPU memory: training goes on and changes none of it."""
+
+    shell: PreTrainedModel
+    """The model's class and configuration; its weights are not these."""
+    weights: list[tuple[str, Tensor]]
+    """Unsharded, on rank 0 only."""
+    optimizer: dict[str, Any] | None
+    """This rank's shards; None before the first step, for torch would step once to make a state."""
+    schedule: list[dict[str, Any]]
+    progress: dict[str, Any]
+    tokenizer_files: Mapping[str, bytes]
+
+
+def snapshot(
+    learner: Learner, progress: dict[str, Any], tokenizer_files: Mapping[str, bytes], *, rank: int = 0
+) -> Snapshot:
+    """Copy what a checkpoint holds; a collective under FSDP, one parameter at a time."""
+    weights = []
+    for name, parameter in learner.model.named_parameters():
+        full = getattr(parameter, "full_tensor", None)
+        weight = (full() if full else parameter).detach()
+        if rank == 0:
+            weights.append((name, weight.to("cpu", copy=True)))
+    return Snapshot(
+        shell=_shell(learner.model),
+        weights=weights,
+        optimizer=_optimizer_copy(learner),
+        schedule=learner.optimizers.schedule_state(),
+        progress=progress,
+        tokenizer_files=tokenizer_files,
+    )
+
+
+def _shell(model: PreTrainedModel) -> PreTrainedModel:
+    """The same modules under a configuration of its own, which `save_pretrained` may change."""
+    shell: PreTrainedModel = object.__new__(type(model))  # FSDP's classes make another when they are called
+    shell.__dict__.update(model.__dict__)
+    shell.config = copy.deepcopy(model.config)
+    shell.config._attn_implementation = "sdpa"  # ours means nothing to whoever loads this
+    return shell
+
+
+def _optimizer_copy(learner: Learner) -> dict[str, Any] | None:
+    optimizers = learner.optimizers.optimizers
+    if any(not o.state for o in optimizers):
+        return None
+    state = {f"{k}": get_optimizer_state_dict(learner.model, o) for k, o in enumerate(optimizers)}
+    plain = StagingOptions(
+        use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False
+    )
+    copied: Any = DefaultStager(plain).stage(state)
+    result: dict[str, Any] = copied
+    return result
+
+
+def write(directory: Path, snap: Snapshot, *, rank: int = 0, group: Any = None) -> None:
+    """Write a checkpoint; every rank calls it. The directory appears complete or not at all.
+
+    `group` is a process group of the writers' own, for they run beside the learner's collectives; None with
+    one process.
+
+    Raises:
+        CheckpointError: the disk is full now; see `check_space` for before.
+    """
+    partial = directory.with_name(directory.name + ".partial")
+    try:
+        if rank == 0:
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(partial, ignore_errors=True)
+            (partial / "state").mkdir(parents=True)
+        if group is not None:
+            dist.barrier(group=group)
+        _save_optimizer(partial / "state" / "optimizer", snap, group)
+        if rank == 0:  # all ranks have written: the save of the optimizer ends with all of them
+            _save_rest(partial, snap)
+            shutil.rmtree(directory, ignore_errors=True)
+            partial.rename(directory)
+            _flush(directory.parent)
+    except BaseException as error:
+        lack = _lack_of_space(directory, snap.shell) if rank == 0 else None
+        if rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+        # torch and safetensors wrap a failed write in errors of their own, some without the system's reason.
+        if lack and isinstance(error, OSError | RuntimeError | SafetensorError | CheckpointException):
+            raise CheckpointError(lack) from error
+        raise
+
+
+def _save_rest(partial: Path, snap: Snapshot) -> None:
+    snap.shell.save_pretrained(partial, state_dict={name: w.contiguous() for name, w in snap.weights})
+    for name, content in snap.tokenizer_files.items():
+        (partial / name).parent.mkdir(parents=True, exist_ok=True)
+        (partial / name).write_bytes(content)
+    state = {"schedule": snap.schedule, "progress": snap.progress}
+    (partial / "state" / "progress.json").write_text(json.dumps(state), encoding="utf-8")
+    for path in partial.rglob("*"):
+        _flush(path)
+    (partial / COMPLETE).touch()
+    _flush(partial)
+
+
+def _flush(path: Path) -> None:
+    """Wait until a file is on the disk: COMPLETE must outlive a power cut only with all it vouches for."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_space(directory: Path, model: PreTrainedModel) -> None:
+    """Raise CheckpointError where a checkpoint of the model has no room; nothing is written."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    if lack := _lack_of_space(directory, model):
+        raise CheckpointError(lack)
+
+
+def checkpoint_bytes(parameters: int) -> int:
+    """About what a checkpoint takes: float32 weights, twice their size of moments, and a rest."""
+    return 16 * parameters + (1 << 20)
+
+
+def _lack_of_space(directory: Path, model: PreTrainedModel) -> str | None:
+    """What to tell the user if there is no room for the weights, twice their size of moments, and a rest."""
+    needed = 4 * sum(p.numel() * p.element_size() for p in model.parameters()) + (1 << 20)
+    free = shutil.disk_usage(directory.parent).free
+    if free >= needed:
+        return None
+    return (
+        f"the disk of {str(directory)!r} is full: {free / 1e6:.1f} MB free, a checkpoint takes about "
+        f"{needed / 1e6:.1f} MB; free some space or lower checkpoint.keep_last, then go on with --resume"
+    )
+
+
+def save_model(
+    directory: Path,
+    model: PreTrainedModel,
+    weights: list[tuple[str, Tensor]],
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    """A Hugging Face directory that anybody can load."""
+    _shell(model).save_pretrained(directory, state_dict={name: w.contiguous() for name, w in weights})
+    tokenizer.save_pretrained(directory)
+
+
+def tokenizer_files(tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:
+    """What `save_pretrained` of the tokenizer writes. Read once: a thread must not share the tokenizer."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        root = Path(folder)
+        return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def _save_optimizer(directory: Path, snap: Snapshot, group: Any) -> None:
+    if snap.optimizer is None:
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process is meant
+        dcp_save(snap.optimizer, checkpoint_id=str(directory), process_group=group, no_dist=group is None)
+
+
+def load_optimizer(directory: Path, learner: Learner) -> None:
+    """Continue the optimizer state and schedule of a checkpoint; every rank calls it, after a fresh `use`."""
+    path, optimizers = directory / "state" / "optimizer", learner.optimizers.optimizers
+    if path.is_dir():
+        state = {f"{k}": get_optimizer_state_dict(learner.model, o) for k, o in enumerate(optimizers)}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            dcp_load(state, checkpoint_id=str(path), no_dist=learner.world_size == 1)
+        for k, optimizer in enumerate(optimizers):
+            set_optimizer_state_dict(learner.model, optimizer, state[f"{k}"])
+    learner.optimizers.load_schedule_state(_read_state(directory)["schedule"])
+
+
+def _read_state(directory: Path) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads((directory / "state" / "progress.json").read_text(encoding="utf-8"))
+    return state
+
+
+def load_progress(directory: Path) -> dict[str, Any]:
+    """What `Snapshot.progress` was."""
+    progress: dict[str, Any] = _read_state(directory)["progress"]
+    return progress
+
+
+def prune(run_dir: Path, keep_last: int, *, keep_every: int = 0, always: int = 0) -> None:
+    """Delete complete checkpoints and all partial ones.
+
+    Kept are the newest `keep_last`, those whose step is a multiple of `keep_every` (0: none), and `always`.
+    """
+    for path in complete_checkpoints(run_dir)[:-keep_last]:
+        step = step_of(path)
+        if step != always and not (keep_every and step % keep_every == 0):
+            (path / COMPLETE).unlink()  # first, so that a half-deleted directory is no checkpoint
+            shutil.rmtree(path)
+    for path in (run_dir / "checkpoints").glob("step_*.partial"):
+        shutil.rmtree(path)
+
+
+def set_threads(threads: int) -> None:
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def source_kind(*, live: bool) -> str:
+    """How a run gets its groups, as its checkpoints say it."""
+    return "live" if live else "records"

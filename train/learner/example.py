@@ -1,0 +1,93 @@
+"""One token row that the learner learns from, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rocstar.engine.types import Origin, Trajectory
+from rocstar.train.algorithm.advantages import Advantage
+
+Ids = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Example:
+    """One token row ready to learn from. All columns have one entry per token; any sequence becomes one.
+
+    Invariant: mask[0] is False (the first token is predicted by nothing) and mask is True only on tokens the
+    policy (or a demonstrator) wrote.
+    """
+
+    ids: Any
+    mask: Any
+    weights: Any
+    """Share of each token in the loss of its optimizer step; 0 where the mask is."""
+    rollout_logprobs: Any = None
+    """Of the policy that wrote a token; None, of one token or of all, counts as 0."""
+    advantage: Advantage
+    """The advantage of every token with loss, or one number for each."""
+    name: str = ""
+    """The name of its trajectory, for messages."""
+
+    def __post_init__(self) -> None:
+        """Take columns from sequences. ValueError for lengths that do not fit together."""
+        given = self.ids, self.mask, self.weights
+        lengths = {len(column) for column in given}
+        if self.rollout_logprobs is not None:
+            lengths.add(len(self.rollout_logprobs))
+        if len(lengths) > 1:
+            raise ValueError("ids, mask, weights and rollout_logprobs must have one entry per token")
+        mask = np.asarray(self.mask, dtype=bool)
+        if len(mask) < 2 or mask[0]:
+            raise ValueError("an example needs two tokens or more, the first without loss")
+        if not isinstance(self.advantage, int | float) and len(self.advantage) != mask.sum():
+            raise ValueError(f"{len(self.advantage)} advantages for {mask.sum()} loss tokens")
+        object.__setattr__(self, "ids", np.asarray(self.ids, dtype=np.int64))
+        object.__setattr__(self, "mask", mask)
+        object.__setattr__(self, "weights", np.asarray(self.weights, dtype=np.float64))
+        object.__setattr__(self, "rollout_logprobs", _numbers(self.rollout_logprobs, mask))
+
+    @property
+    def num_targets(self) -> int:
+        return int(self.mask.sum())
+
+    @property
+    def last_loss(self) -> int:
+        """Place of the last token with loss; 0 without one."""
+        places = np.flatnonzero(self.mask)
+        return int(places[-1]) if len(places) else 0
+
+    @property
+    def advantages(self) -> Floats:
+        """The advantage of each token with loss."""
+        if isinstance(self.advantage, int | float):
+            return np.full(self.num_targets, self.advantage, dtype=np.float64)
+        return np.asarray(self.advantage, dtype=np.float64)
+
+
+def policy_mask(trajectory: Trajectory) -> Mask:
+    """Say of each token whether the policy wrote it."""
+    mask = np.zeros(len(trajectory.ids), bool)
+    for segment in trajectory.segments:
+        if segment.origin is Origin.policy:
+            mask[segment.start : segment.end] = True
+    return mask
+
+
+def _numbers(logprobs: Sequence[float | None] | None, mask: Mask) -> Floats:
+    """The log-probs as numbers. A missing one is 0, and one that is not a number stays so, to be refused."""
+    if logprobs is None:
+        return np.zeros(len(mask))
+    values = np.array(logprobs, dtype=np.float64)  # None becomes nan
+    values[~mask] = 0.0
+    for place in np.flatnonzero(np.isnan(values)):
+        if logprobs[int(place)] is None:
+            values[place] = 0.0
+    return values

@@ -1,0 +1,119 @@
+"""Rank 0 calls the other ranks; they wait for a call as long as it lives.
+
+    rank 0:  heartbeat thread ── beats ──> torchrun's store <── call n ── before each collective that it leads
+    others:  await_call: is call n there? ── no, for a while ──> has it beaten since? ── no ──> LeaderLost
+
+Who waits: the other ranks, between two calls: for a step's rollouts, a filter over all tasks, a cold start.
+What they wait for has no limit but that rank 0's process runs. They enter a collective when they have heard
+the call, so that its timeout is one of the collective and never of what lay before it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from rocstar.train.recipe.errors import TrainingStopped
+
+BEAT_S = 5.0
+SILENT_S = 180.0
+"""Without a beat for so long rank 0 is gone. A beat may be late: a call into C may hold up all threads."""
+
+
+class LeaderLost(TrainingStopped):
+    """Rank 0 has not shown life for too long."""
+
+
+@dataclass(slots=True)
+class Pulse:
+    """Whether somebody's beats have stopped; time comes from outside.
+
+    Invariant: it is silent for `silent_s` or more if and only if the last change of `beat` was as long ago.
+    """
+
+    since: float
+    beat: int = -1
+
+    def silence_s(self, beat: int, now: float) -> float:
+        """How long the count has stood at `beat`, which is read now."""
+        if beat != self.beat:
+            self.beat, self.since = beat, now
+        return now - self.since
+
+
+class Leader:
+    """What ranks know of rank 0, through a store of their own connection.
+
+    Invariant: the n-th `await_call` of a rank returns after the n-th `call`, or raises because rank 0 has not
+    beaten for `silent_s`, and for no other reason.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        *,
+        beat_s: float,
+        silent_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        any_dist: Any = dist  # torch has no types for its stores
+        self._store = any_dist.PrefixStore("leader", store.clone())
+        self._beats_store = any_dist.PrefixStore("leader", store.clone())
+        self._beat_s, self._silent_s, self._clock = beat_s, silent_s, clock
+        self._calls = 0
+        self._stopped = threading.Event()
+
+    # ---- rank 0 ----
+
+    def begin(self) -> None:
+        """Beat from now on until `stop`."""
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def call(self) -> None:
+        """The others may go on to the collective that follows."""
+        self._calls += 1
+        self._store.set(f"call/{self._calls}", "")
+
+    def _beat(self) -> None:
+        any_dist: Any = dist
+        try:
+            self._beats_store.add("beat", 1)
+            while not self._stopped.wait(self._beat_s):
+                self._beats_store.add("beat", 1)
+        except any_dist.DistError:  # torchrun has ended, and this process is about to
+            return
+
+    # ---- the others ----
+
+    def await_call(self) -> None:
+        """Wait for rank 0's next call. LeaderLost: it is gone, or its store is."""
+        any_dist: Any = dist
+        self._calls += 1
+        pulse = Pulse(self._clock())
+        while True:
+            try:
+                self._store.wait([f"call/{self._calls}"], timedelta(seconds=self._beat_s))
+                return
+            except any_dist.DistStoreError:  # not yet
+                pass
+            except any_dist.DistError as error:
+                raise _lost(f"the store cannot be reached: {error}") from None
+            try:
+                silence_s = pulse.silence_s(self._store.add("beat", 0), self._clock())
+            except any_dist.DistError as error:
+                raise _lost(f"the store cannot be reached: {error}") from None
+            if silence_s >= self._silent_s:
+                raise _lost(f"it has not shown life for {silence_s:.0f} s")
+
+
+def _lost(why: str) -> LeaderLost:
+    return LeaderLost(f"rank 0 is gone: {why}; its own output says why. Go on with --resume")

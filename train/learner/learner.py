@@ -1,0 +1,397 @@
+"""The update: forward, loss, backward over microbatches, one optimizer step. Owns weights and optimizer.
+
+    Example -> pack -> check -> [forward, loss, backward per microbatch] -> clip -> check -> gate -> step
+
+Who waits: each rank for all others in every forward, backward and check. So nothing that depends on one
+rank's part of the batch may raise there alone: verdicts are agreed upon, and all ranks stop or none.
+
+All weights of a step come from its global token counts, so four microbatches equal one, and several ranks
+equal one: FSDP averages gradients over ranks, hence the factor `world_size` on every loss.
+
+Legend: T tokens with loss, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rocstar.kernels.cpu_products import fast_products
+from rocstar.kernels.linear_loss import linear_logprobs, linear_loss
+from rocstar.kernels.row_loss import RowLoss
+from rocstar.train.algorithm.loss import CLIP_HIGH, CLIP_LOW, clip, imitation_loss, policy_loss
+from rocstar.train.algorithm.off_policy import Corrected, Correction, Gate, correct, measure, token_factors
+from rocstar.train.learner.batch import CHECKED, MicroBatch, last_token
+from rocstar.train.learner.loss_stats import LossStats, worst_tokens
+from rocstar.train.learner.optim import Optimizers, OptimSpec, build
+from rocstar.train.learner.policy_model import Head, PolicyModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadMicroBatch:
+    """What one microbatch of a stopped step gave, by itself, under the weights that stopped it.
+
+    None: not made, as the batch was found unusable before.
+    """
+
+    micro: MicroBatch
+    logprobs_T: Tensor | None = None
+    old_logprobs_T: Tensor | None = None
+    loss: float | None = None
+    grad_norm: float | None = None
+
+
+class NonFiniteGradientError(Exception):
+    """A loss, the gradient norm or a value of the batch is NaN or infinite; raised on every rank.
+
+    What is wrong with the batch is found before any weight changed; what comes of it, before that update.
+    """
+
+    def __init__(self, message: str, parts: Sequence[BadMicroBatch] = ()) -> None:
+        super().__init__(message)
+        self.parts = list(parts)
+        """This rank's microbatches of that update; of all updates, if the batch is what is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossSettings:
+    """How the policy loss is formed; see train/algorithm/{loss,off_policy}.py."""
+
+    temperature: float
+    clip_low: float
+    clip_high: float
+    correction: Correction = Correction.token
+    cap: float = 2.0
+    floor: float = 0.5
+    gate: Gate | None = None
+
+    def correct(self, micro: MicroBatch, start_logprobs_T: Tensor) -> Corrected:
+        """The correction of every token, on the device of the log-probs.
+
+        A log-prob that is not finite counts as the rollout's: its loss is NaN, and the step stops for that.
+        """
+        rollout_T = micro.rollout_logprobs_T.to(start_logprobs_T.device)
+        start_T = start_logprobs_T.where(start_logprobs_T.isfinite(), rollout_T)
+        mode, cap, floor = self.correction, self.cap, self.floor
+        return correct(start_T, rollout_T, micro.targets_S, mode=mode, cap=cap, floor=floor)
+
+    def token_factors(self, start_logprobs_C: Tensor, rollout_logprobs_C: Tensor) -> Tensor | None:
+        """The same for some tokens at a time, while the loss is made; not for `sequence`."""
+        if self.correction == Correction.none:
+            return None
+        log_ratio_C = (start_logprobs_C - rollout_logprobs_C).detach()
+        return token_factors(log_ratio_C, mode=self.correction, cap=self.cap, floor=self.floor)
+
+
+class Learner:
+    """One rank's part of the model being trained.
+
+    Invariant: weights change only in `_step`, and only by a finite gradient.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, world_size: int = 1) -> None:
+        self.model, self.policy, self.world_size = model, PolicyModel(model), world_size
+        self.device = self.policy.device
+        self.before_change: Callable[[], None] = _nobody_reads
+        """Called whenever the weights are about to change; returns when nobody else reads them."""
+        self.learning: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+        """Entered for each batch, in the learner's thread: who works beside it may take less meanwhile."""
+        self.gone_through = (0, 0)
+        """Microbatches done and in all of the batch that is learned now. Any thread may look."""
+        self._optimizers: Optimizers | None = None
+        self._grad_clip = math.inf
+
+    def use(self, spec: OptimSpec) -> None:
+        """Fresh optimizer state for what follows (the cold start, a stage)."""
+        self._optimizers, self._grad_clip = build(self.model, spec), spec.grad_clip
+
+    @property
+    def optimizers(self) -> Optimizers:
+        assert self._optimizers is not None, "call use() first"
+        return self._optimizers
+
+    # ---- the objectives, each a head for the model ----
+
+    @torch.no_grad()
+    @fast_products()
+    def logprobs(self, microbatches: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
+        """fp32 log-probs_T of each microbatch's targets under the present weights."""
+
+        def head_for(micro: MicroBatch) -> Head[Tensor]:
+            ids_T = micro.targets_T.to(self.device)
+            return lambda hidden, weight: linear_logprobs(hidden, weight, ids_T, temperature=temperature)
+
+        found = []
+        for micro in microbatches:
+            found.append(self.policy(micro, head_for(micro)))
+            self._next_microbatch()
+        return found
+
+    @torch.no_grad()
+    def greedy(self, ids: Sequence[int], num_tokens: int) -> tuple[list[int], list[float]]:
+        """The likeliest ids behind `ids`, one after the other, and their fp32 log-probs."""
+        row, logprobs = list(ids), []
+
+        def head(hidden_TD: Tensor, weight_VD: Tensor) -> tuple[Tensor, Tensor]:
+            best = torch.log_softmax((hidden_TD @ weight_VD.T).float(), -1).max(-1)
+            return best.indices, best.values
+
+        for _ in range(num_tokens):
+            found_T, logprobs_T = self.policy(last_token(row), head)
+            row.append(int(found_T))
+            logprobs.append(float(logprobs_T))
+        return row[len(ids) :], logprobs
+
+    def policy_backward(
+        self, micro: MicroBatch, old_logprobs_T: Tensor | None, settings: LossSettings
+    ) -> tuple[LossStats, Tensor]:
+        """Clipped policy loss of one microbatch, accumulated into the gradients. Also its log-probs_T.
+
+        `old_logprobs_T` None: these weights are the batch-start weights, the ratio is 1.
+        """
+
+        ids_T, weights_T = micro.targets_T.to(self.device), micro.weights_T.to(self.device)
+        advantages_T, rollout_T = micro.advantages_T.to(self.device), micro.rollout_logprobs_T.to(self.device)
+        clips = {"clip_low": settings.clip_low, "clip_high": settings.clip_high}
+
+        def head(hidden_TD: Tensor, weight_VD: Tensor) -> tuple[Tensor, RowLoss]:
+            start_T, tis_T = old_logprobs_T, None
+            if start_T is None and settings.correction == Correction.sequence:
+                # A trajectory's factor needs all of its log-probs before any of its gradient.
+                start_T = linear_logprobs(hidden_TD, weight_VD, ids_T, temperature=settings.temperature)
+            if start_T is not None:
+                tis_T = settings.correct(micro, start_T).weights_T
+
+            def loss_of(logprobs_C: Tensor, rows: slice) -> Tensor:
+                tis_C = None if tis_T is None else tis_T[rows]
+                if start_T is None:  # these log-probs are those of the batch start
+                    tis_C = settings.token_factors(logprobs_C, rollout_T[rows])
+                return policy_loss(
+                    logprobs_C,
+                    old_logprobs_T=None if old_logprobs_T is None else old_logprobs_T[rows],
+                    advantages_T=advantages_T[rows],
+                    weights_T=weights_T[rows],
+                    tis_T=tis_C,
+                    **clips,
+                )
+
+            return linear_loss(hidden_TD, weight_VD, ids_T, loss_of, temperature=settings.temperature)
+
+        loss, rows = self._backward(micro, head)
+        ratio_T, code_T = clip(rows.logprobs_N, old_logprobs_T, advantages_T, **clips)
+        return _sums(loss, rows.entropy_N, ratio_T, code_T), rows.logprobs_N
+
+    def imitation_backward(self, micro: MicroBatch) -> tuple[LossStats, Tensor]:
+        """Weighted next-token loss of one microbatch; `loss` of the stats is the plain sum."""
+        ids_T, weights_T = micro.targets_T.to(self.device), micro.weights_T.to(self.device)
+
+        def loss_of(logprobs_C: Tensor, rows: slice) -> Tensor:
+            return imitation_loss(logprobs_C, weights_T=weights_T[rows])
+
+        def head(hidden_TD: Tensor, weight_VD: Tensor) -> tuple[Tensor, RowLoss]:
+            return linear_loss(hidden_TD, weight_VD, ids_T, loss_of)
+
+        logprobs_T = self._backward(micro, head)[1].logprobs_N
+        return LossStats(loss=float(-logprobs_T.sum()), tokens=float(len(logprobs_T))), logprobs_T
+
+    @fast_products()
+    def _backward(self, micro: MicroBatch, head: Head[tuple[Tensor, RowLoss]]) -> tuple[Tensor, RowLoss]:
+        loss, rows = self.policy(micro, head)
+        torch.autograd.backward(loss * self.world_size)
+        return loss.detach(), rows
+
+    # ---- steps ----
+
+    def policy_step(
+        self, updates: Sequence[Sequence[MicroBatch]], settings: LossSettings, bad_before: int = 0
+    ) -> LossStats:
+        """One batch: an optimizer step per update. Ratios are against the weights at the batch start.
+
+        All tokens are measured before the first update: of the later updates' by the forward that their
+        ratios need, of the first one's by its own. Then the gate decides, the same on every rank;
+        `bad_before` counts the steps in a row before this one that were beyond its bounds.
+        """
+        self.gone_through = (0, sum(map(len, updates)) + sum(map(len, updates[1:])))
+        try:
+            with self.learning():
+                return self._policy_step(updates, settings, bad_before)
+        finally:
+            self.gone_through = (0, 0)
+
+    def _policy_step(
+        self, updates: Sequence[Sequence[MicroBatch]], settings: LossSettings, bad_before: int
+    ) -> LossStats:
+        self._check([micro for micros in updates for micro in micros])
+        later = [self.logprobs(micros, settings.temperature) for micros in updates[1:]]
+        total = LossStats()
+        for k, micros in enumerate(updates):
+            olds = later[k - 1] if k else None
+            norm, logprobs = self._gradient(
+                micros, olds, settings, total, [t for part in later for t in part]
+            )
+            if k == 0:
+                for part, starts in zip(updates, [logprobs, *later], strict=True):
+                    _measure(part, starts, settings, total)
+                if not self._passes(total, settings.gate, bad_before):
+                    self.optimizers.zero_grad()
+                    return total
+            self._step(norm, total)
+        return total
+
+    def imitation_step(self, micros: Sequence[MicroBatch]) -> LossStats:
+        """One optimizer step of the cold start."""
+        self._check(micros)
+        total = LossStats()
+        norm, _ = self._gradient(micros, None, None, total)
+        self._step(norm, total)
+        return total
+
+    def _check(self, micros: Sequence[MicroBatch]) -> None:
+        """Look at a batch before any of it is used.
+
+        Raises:
+            NonFiniteGradientError: on every rank, if on any of them a microbatch is unusable.
+        """
+        any_model: Any = self.model  # transformers has no types for it
+        vocabulary = any_model.get_output_embeddings().weight.shape[0]
+        found = {name for micro in micros for name in micro.unusable(vocabulary)}
+        bad = torch.tensor([name in found for name in CHECKED], dtype=torch.int32)
+        if self.world_size > 1:
+            dist.all_reduce(bad, dist.ReduceOp.MAX)
+        names = ", ".join(itertools.compress(CHECKED, bad.tolist()))
+        if names:
+            why = f"a value that is not finite, or an id outside the vocabulary of {vocabulary}, in {names}"
+            parts = [BadMicroBatch(micro=micro) for micro in micros]
+            raise NonFiniteGradientError(f"{why}; no weight was changed", parts)
+
+    def _gradient(
+        self,
+        micros: Sequence[MicroBatch],
+        olds: Sequence[Tensor] | None,
+        settings: LossSettings | None,
+        total: LossStats,
+        others: Sequence[Tensor] = (),
+    ) -> tuple[float, list[Tensor]]:
+        """Make and clip the gradient of one update. Returns its norm before that, and all log-probs.
+
+        Raises:
+            NonFiniteGradientError: on every rank, if on any of them the norm, the loss, a log-prob of this
+                update or one of `others` is not finite.
+        """
+        self.optimizers.zero_grad()
+        logprobs, loss = [], 0.0
+        for k, micro in enumerate(micros):
+            stats, logprobs_T = self._micro_backward(micro, olds[k] if olds else None, settings)
+            loss += stats.loss
+            self._next_microbatch()
+            logprobs.append(logprobs_T)
+            total.add(stats)
+        norm = _whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._grad_clip))
+        good = math.isfinite(norm) and math.isfinite(loss)
+        good = good and all(bool(t.isfinite().all()) for t in [*logprobs, *others])
+        verdict = torch.tensor([good], dtype=torch.int32)
+        if self.world_size > 1:
+            dist.all_reduce(verdict, dist.ReduceOp.MIN)
+        if not int(verdict):
+            parts = self._one_by_one(micros, olds, settings)
+            why = f"gradient norm {norm}, loss {loss}"
+            if math.isfinite(norm) and math.isfinite(loss):
+                why += ", but a log-prob or another rank's loss is not finite"
+            made = len(total.grad_norms)
+            changed = f"{made} earlier updates of the batch were made" if made else "no weight was changed"
+            raise NonFiniteGradientError(f"{why}; {changed}", parts)
+        return norm, logprobs
+
+    def _next_microbatch(self) -> None:
+        done, total = self.gone_through
+        self.gone_through = (done + 1, total)
+
+    def _micro_backward(
+        self, micro: MicroBatch, old_logprobs_T: Tensor | None, settings: LossSettings | None
+    ) -> tuple[LossStats, Tensor]:
+        if settings is None:
+            return self.imitation_backward(micro)
+        return self.policy_backward(micro, old_logprobs_T, settings)
+
+    def _one_by_one(
+        self, micros: Sequence[MicroBatch], olds: Sequence[Tensor] | None, settings: LossSettings | None
+    ) -> list[BadMicroBatch]:
+        """Every microbatch again by itself, for the dump of a stopped step. Leaves no gradient."""
+        parts = []
+        for k, micro in enumerate(micros):
+            self.optimizers.zero_grad()
+            old_T = olds[k] if olds else None
+            stats, logprobs_T = self._micro_backward(micro, old_T, settings)
+            grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+            parts.append(
+                BadMicroBatch(
+                    micro=micro,
+                    logprobs_T=logprobs_T.cpu(),
+                    old_logprobs_T=None if old_T is None else old_T.cpu(),
+                    loss=stats.loss,
+                    grad_norm=_whole(torch.nn.utils.get_total_norm(grads)),
+                )
+            )
+        self.optimizers.zero_grad()
+        return parts
+
+    def _passes(self, total: LossStats, gate: Gate | None, bad_before: int) -> bool:
+        """Sum the mismatch over the ranks and ask the gate."""
+        if self.world_size > 1:
+            dist.all_reduce(total.mismatch.sums)
+        if gate is not None:
+            total.bad_steps = gate.count(bad_before, total.mismatch)
+            total.is_paused = gate.pauses(total.bad_steps)
+        return not total.is_paused
+
+    def _step(self, grad_norm: float, total: LossStats) -> None:
+        """The only place where weights change; the gradient was found finite."""
+        self.before_change()
+        self.optimizers.step()
+        total.grad_norms.append(grad_norm)
+
+
+def _nobody_reads() -> None:
+    """The weights are the learner's alone, or whoever else reads them does so in its thread."""
+
+
+def _sums(loss: Tensor, entropy_T: Tensor, ratio_T: Tensor, code_T: Tensor) -> LossStats:
+    """The sums of one microbatch; waits for the device once."""
+    low, high = code_T == CLIP_LOW, code_T == CLIP_HIGH
+    top = ratio_T.max() if len(ratio_T) else loss.new_zeros(())
+    sums = torch.stack([loss, entropy_T.sum(), low.sum(), high.sum(), top]).tolist()
+    return LossStats(
+        loss=sums[0],
+        tokens=float(len(ratio_T)),
+        entropy=sums[1],
+        clipped_low=sums[2],
+        clipped_high=sums[3],
+        max_ratio=sums[4],
+    )
+
+
+def _measure(
+    micros: Sequence[MicroBatch], starts: Sequence[Tensor], settings: LossSettings, stats: LossStats
+) -> None:
+    """Add what the rollout and the learner at the batch start disagree about."""
+    for micro, start in zip(micros, starts, strict=True):
+        start_T = start.cpu()
+        corrected = settings.correct(micro, start_T)
+        stats.mismatch.add(measure(start_T, micro.rollout_logprobs_T, micro.after_tool_T, corrected))
+        stats.keep_worst(worst_tokens(micro, start_T))
+
+
+def _whole(norm: Tensor) -> float:
+    """A norm over all ranks: under FSDP it is a DTensor, and reading it a collective."""
+    full = getattr(norm, "full_tensor", None)
+    return float(full() if full else norm)

@@ -1,0 +1,85 @@
+"""What the update tells of itself: sums over loss tokens, and the tokens that lie furthest apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from rocstar.train.algorithm.off_policy import Mismatch
+from rocstar.train.learner.batch import MicroBatch
+
+NUM_WORST = 20
+"""Tokens of a batch that are named when the gate pauses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorstToken:
+    """A token whose rollout and learner log-probs lie far apart; `position` 0 begins the prompt."""
+
+    trajectory: str
+    position: int
+    token: int
+    after_tool: bool
+    rollout_logprob: float
+    learner_logprob: float
+
+    @property
+    def gap(self) -> float:
+        return abs(self.rollout_logprob - self.learner_logprob)
+
+
+@dataclass(slots=True)
+class LossStats:
+    """Sums over loss tokens; `max_ratio` is a maximum. Added over microbatches, then over ranks.
+
+    `mismatch` and `worst` are over every token of the batch at the batch start, whichever update has it.
+    """
+
+    loss: float = 0.0
+    tokens: float = 0.0
+    entropy: float = 0.0
+    clipped_low: float = 0.0
+    clipped_high: float = 0.0
+    max_ratio: float = 0.0
+    mismatch: Mismatch = field(default_factory=Mismatch)
+    worst: list[WorstToken] = field(default_factory=list)
+    bad_steps: int = 0
+    """Steps in a row beyond the gate's bounds, this one included."""
+    is_paused: bool = False
+    """The gate let no update through; `grad_norms` is empty."""
+    grad_norms: list[float] = field(default_factory=list)
+
+    SUMS = ("loss", "tokens", "entropy", "clipped_low", "clipped_high")
+
+    def add(self, other: LossStats) -> None:
+        for name in self.SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.max_ratio = max(self.max_ratio, other.max_ratio)
+        self.mismatch.add(other.mismatch)
+        self.keep_worst(other.worst)
+
+    def keep_worst(self, others: Sequence[WorstToken]) -> None:
+        """Keep the NUM_WORST of both lists, in an order that does not depend on who added whom."""
+        both = [*self.worst, *others]
+        self.worst = sorted(both, key=lambda w: (-w.gap, w.trajectory, w.position))[:NUM_WORST]
+
+
+def worst_tokens(micro: MicroBatch, start_logprobs_T: Tensor) -> list[WorstToken]:
+    """The NUM_WORST tokens of a microbatch; log-probs of the learner at the batch start, on the CPU."""
+    start_T, rollout_T = start_logprobs_T, micro.rollout_logprobs_T
+    positions_T = micro.positions_I[micro.rows_T] + 1
+    names_T = [name for name, n in zip(micro.names_S, micro.targets_S, strict=True) for _ in range(n)]
+    worst = (start_T - rollout_T).abs().topk(min(NUM_WORST, micro.num_loss_tokens)).indices
+    return [
+        WorstToken(
+            trajectory=names_T[k],
+            position=int(positions_T[k]),
+            token=int(micro.targets_T[k]),
+            after_tool=bool(micro.after_tool_T[k]),
+            rollout_logprob=float(rollout_T[k]),
+            learner_logprob=float(start_T[k]),
+        )
+        for k in worst.tolist()
+    ]

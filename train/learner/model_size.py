@@ -1,0 +1,107 @@
+"""How large a model is, from its configuration alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from rocstar.kernels.linear_loss import CHUNK_ROWS_CPU, CHUNK_ROWS_GPU
+from rocstar.train.learner.balance import Cost
+from rocstar.train.learner.model_io import DTYPES
+from rocstar.train.learner.scratch import build_model
+from rocstar.train.recipe.model_config import ModelConfig
+
+GB = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSize:
+    """Counts of parameters; a tied one counts once."""
+
+    parameters: int
+    layer_parameters: int
+    """Parameters of one decoder layer."""
+    layers: int
+    hidden: int
+    vocabulary: int
+    kv_values_per_token: int
+    """Keys and values of all layers."""
+    dtype_bytes: int
+    """Bytes of a number in forward and backward."""
+
+    @property
+    def root_parameters(self) -> int:
+        """Embedding, head and last norm."""
+        return self.parameters - self.layers * self.layer_parameters
+
+    @property
+    def chunk_rows(self) -> tuple[int, int]:
+        """Rows whose logits exist at a time, on a CPU and on a GPU."""
+        return CHUNK_ROWS_CPU, CHUNK_ROWS_GPU
+
+    def learner_bytes(self, ranks: int) -> float:
+        """What each of `ranks` holds: weights, gradients, moments, and what FSDP gathers."""
+        held = 16 * self.parameters / ranks
+        if ranks > 1 or self.dtype_bytes < 4:
+            held += 2 * self.dtype_bytes * (self.root_parameters + self.layer_parameters)
+        return held
+
+
+def row_cost(model: PreTrainedModel) -> Cost:
+    """What a row of tokens costs this model, in FLOPs of a forward: two for each multiplication."""
+    config = model.config
+    heads = config.num_attention_heads
+    width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
+    head = config.hidden_size * config.vocab_size
+    body = sum(p.numel() for p in model.parameters()) - head * (1 if config.tie_word_embeddings else 2)
+    return Cost(per_token=2.0 * body, per_pair=4.0 * config.num_hidden_layers * width, per_target=2.0 * head)
+
+
+def memory_row(name: str, num_bytes: float, text: str) -> str:
+    """A line of a plan: what is held, how much of it, and what that is."""
+    return f"  {name:<12} {gigabytes(num_bytes):>10}  {text}"
+
+
+def gigabytes(num_bytes: float) -> str:
+    """The number of bytes in GB, or in MB where it is small."""
+    return f"{num_bytes / GB:,.2f} GB" if num_bytes >= 0.1 * GB else f"{num_bytes / 1e6:,.2f} MB"
+
+
+def measure(config: ModelConfig) -> ModelSize | str:
+    """The size of a recipe's model, or why it is not known. Reads no weights and asks no hub."""
+    if config.path == "scratch":
+        return _size(build_model(config.scratch, config.scratch.vocab_size, seed=0), config)
+    build: Any = AutoModelForCausalLM  # transformers has no types for it
+    try:
+        found = AutoConfig.from_pretrained(config.path, local_files_only=True)
+        with torch.device("meta"):
+            model = build.from_config(found)
+    except (OSError, ValueError):
+        return (
+            f"the configuration of {config.path!r} is not on this machine; a folder with its config.json "
+            "as --model.path is enough"
+        )
+    return _size(model, config)
+
+
+def _size(model: Any, config: ModelConfig) -> ModelSize:
+    of = model.config.get_text_config()
+    layers = model.get_decoder().layers
+    head_dim = getattr(of, "head_dim", None) or of.hidden_size // of.num_attention_heads
+    return ModelSize(
+        parameters=_count(model),
+        layer_parameters=_count(layers[0]),
+        layers=len(layers),
+        hidden=of.hidden_size,
+        vocabulary=of.vocab_size,
+        kv_values_per_token=2 * len(layers) * of.num_key_value_heads * head_dim,
+        dtype_bytes=DTYPES[config.dtype].itemsize,
+    )
+
+
+def _count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

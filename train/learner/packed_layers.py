@@ -1,0 +1,127 @@
+"""The decoder layers of Llama-like models as the learner runs them.
+
+The arithmetic is the model's own, in fewer passes over memory (kernels/layers.py). In the last layer only
+tokens whose hidden state somebody reads go beyond its keys and values: the others' queries, output projection
+and MLP would be thrown away.
+
+Legend: T flat tokens, R of them kept, C hidden size, H query heads, K key-value heads, D head size.
+"""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from transformers.models.mistral.modeling_mistral import MistralDecoderLayer
+from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
+
+from rocstar.kernels import layers
+from rocstar.train.learner.packed_attention import PackedAttention
+
+FAMILIES = (LlamaDecoderLayer, MistralDecoderLayer, Qwen2DecoderLayer, Qwen3DecoderLayer)
+LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def install(model: PreTrainedModel) -> bool:
+    """Let forwards that bring a `PackedAttention` run as described; all others stay as they are.
+
+    Returns whether it did: then the decoder's hidden states are those of the kept tokens. It does not for a
+    model of another family, or one with replaced modules.
+    """
+    any_model: Any = model
+    found = list(any_model.get_decoder().layers)
+    if model.config.hidden_act != "silu" or not all(_is_plain(layer) for layer in found):
+        return False
+    for layer in found:
+        layer.is_last = layer is found[-1]
+        layer.forward = MethodType(_forward, layer)
+    return True
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    """Nothing in it but what its family has."""
+    if not isinstance(layer, FAMILIES):
+        return False
+    parts = {**dict(layer.self_attn.named_children()), **dict(layer.mlp.named_children())}
+    norms: list[nn.Module] = [layer.input_layernorm, layer.post_attention_layernorm]
+    norms += [parts[name] for name in ("q_norm", "k_norm") if name in parts]
+    return all(type(parts[name]) is nn.Linear for name in LINEARS) and all(
+        type(norm).__name__.endswith("RMSNorm") for norm in norms
+    )
+
+
+def _forward(layer: Any, hidden_states: Tensor, *, attention: Any, **others: Any) -> Tensor:
+    if not isinstance(attention, PackedAttention):
+        plain: Tensor = type(layer).forward(layer, hidden_states, attention=attention, **others)
+        return plain
+    cos_TD, sin_TD = (x[0] for x in others["position_embeddings"])
+    kept_R = attention.kept_R if layer.is_last else None
+
+    def run(hidden_TC: Tensor) -> Tensor:
+        return _mlp(layer, _attention(layer, hidden_TC, cos_TD, sin_TD, attention, kept_R))
+
+    # Backward begins with the last layer: what it kept is needed at once.
+    if layer.gradient_checkpointing and not layer.is_last and torch.is_grad_enabled():
+        out_TC: Tensor = layer._gradient_checkpointing_func(run, hidden_states[0])
+    else:
+        out_TC = run(hidden_states[0])
+    # No view: FSDP hangs its hooks on what comes out. Nobody else has the tensor.
+    out: Tensor = torch.ops.aten._unsafe_view(out_TC, [1, *out_TC.shape])
+    return out
+
+
+def _attention(
+    layer: Any,
+    hidden_TC: Tensor,
+    cos_TD: Tensor,
+    sin_TD: Tensor,
+    attention: PackedAttention,
+    kept_R: Tensor | None,
+) -> Tensor:
+    """The first half of the layer: hidden_TC, or hidden_RC of the kept tokens."""
+    own = layer.self_attn
+    normed_TC = _normalise(layer.input_layernorm, hidden_TC)
+    if kept_R is None:
+        q, k, v = _project(normed_TC, own.q_proj, own.k_proj, own.v_proj)
+        q_cos, q_sin = cos_TD, sin_TD
+    else:
+        k, v = _project(normed_TC, own.k_proj, own.v_proj)
+        (q,) = _project(normed_TC[kept_R], own.q_proj)
+        q_cos, q_sin, hidden_TC = cos_TD[kept_R], sin_TD[kept_R], hidden_TC[kept_R]
+    q, k, v = (x.view(len(x), -1, own.head_dim) for x in (q, k, v))
+    if hasattr(own, "q_norm"):
+        q, k = _normalise(own.q_norm, q), _normalise(own.k_norm, k)
+    q, k = layers.rotate(q, q_cos, q_sin), layers.rotate(k, cos_TD, sin_TD)
+    q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+    if kept_R is None:
+        out = attention.attend(own.layer_idx, q, k, v, own.scaling)
+    else:
+        out = attention.attend_kept(q, k, v, own.scaling)
+    return _add_linear(hidden_TC, out.flatten(1), own.o_proj)
+
+
+def _mlp(layer: Any, hidden_TC: Tensor) -> Tensor:
+    mlp = layer.mlp
+    gate, up = _project(_normalise(layer.post_attention_layernorm, hidden_TC), mlp.gate_proj, mlp.up_proj)
+    return _add_linear(hidden_TC, layers.gated_silu(gate, up), mlp.down_proj)
+
+
+def _normalise(norm: Any, x: Tensor) -> Tensor:
+    if layers.is_wide(x):
+        return layers.rms_norm(x, norm.weight, norm.variance_epsilon)
+    out: Tensor = norm(x)
+    return out
+
+
+def _project(x: Tensor, *linears: Any) -> tuple[Tensor, ...]:
+    return layers.linears(x, [linear.weight for linear in linears], [linear.bias for linear in linears])
+
+
+def _add_linear(residual: Tensor, x: Tensor, linear: Any) -> Tensor:
+    out = layers.add_linear(residual, x, linear.weight)
+    return out if linear.bias is None else out + linear.bias

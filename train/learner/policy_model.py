@@ -1,0 +1,122 @@
+"""The model as the learner runs it: a Hugging Face decoder, and whatever wants its head.
+
+    microbatch -> decoder -> hidden states of the tokens with loss -> head(hidden, weight of the head)
+
+The head runs inside a forward of the model, which is the root of FSDP: there, and only there, the head's
+weight is whole. A tied head is one parameter, and autograd adds up both of its gradients.
+
+Legend: I input tokens, T tokens with loss, R input tokens that predict one or several of them, D hidden size,
+V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import MethodType
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import register_fsdp_forward_method
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from rocstar.engine.inference.embedded import attention
+from rocstar.train.learner import packed_layers
+from rocstar.train.learner.batch import MicroBatch
+from rocstar.train.learner.packed_attention import PackedAttention
+from rocstar.train.recipe.errors import ConfigError
+
+Result = TypeVar("Result")
+Head = Callable[[Tensor, Tensor], Result]
+"""(hidden_TD, weight_VD) -> anything. FSDP must see a tensor with gradient: bare, or in a tuple."""
+
+
+class PolicyModel:
+    """A causal LM whose logits are `hidden @ weight.T` and are never all in memory.
+
+    Invariant: only rows with loss reach the head; a microbatch without any still runs through every module,
+    so that no rank of FSDP misses a collective.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        """ConfigError for a model whose logits are something else."""
+        if not is_sharded(model):
+            check_head(model)
+        attention.install(model)
+        model.only_kept = packed_layers.install(model)  # type: ignore[assignment]
+        self.model, self.device = model, next(model.parameters()).device
+        model.rows_to_head = MethodType(_rows_to_head, model)  # type: ignore[assignment]
+        register_fsdp_forward_method(model, "rows_to_head")
+
+    @property
+    def is_sharded(self) -> bool:
+        """FSDP holds the weights: they are not the ones that anybody else sees."""
+        return is_sharded(self.model)
+
+    def __call__(self, micro: MicroBatch, head: Head[Result]) -> Result:
+        rows_to_head: Any = self.model.rows_to_head
+        result: Result = rows_to_head(micro, self.device, head)
+        return result
+
+
+def _rows_to_head(model: Any, micro: MicroBatch, device: torch.device, head: Head[Result]) -> Result:
+    """A forward of the model: the head's weight is whole from its first line to its last."""
+    # At least one token goes all the way: else the last layer's weights would get no gradient on this rank.
+    rows_T = micro.rows_T if micro.num_loss_tokens else torch.zeros(1, dtype=torch.long)
+    kept_R, places_T = torch.unique(rows_T, return_inverse=True)
+    hidden = model.get_decoder()(
+        input_ids=micro.ids_I[None].to(device),
+        position_ids=micro.positions_I[None].to(device),
+        use_cache=False,
+        attention=PackedAttention(micro.lengths_S, device, shared_S=micro.shared_S, kept_R=kept_R),
+    ).last_hidden_state[0]
+    places_T = (places_T if model.only_kept else rows_T)[: micro.num_loss_tokens]
+    return head(hidden.index_select(0, places_T.to(device)), model.get_output_embeddings().weight)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    return any(hasattr(parameter, "full_tensor") for parameter in model.parameters())
+
+
+def check_head(model: PreTrainedModel) -> None:
+    """Refuse a model whose logits are not the plain product of hidden states and the head's weight.
+
+    Its own forward is asked, with known hidden states in place of the decoder's: that finds a scale (Cohere,
+    Granite), soft-capping (Gemma 2) and whatever else comes before the logits.
+    """
+    any_model: Any = model  # transformers has no types for what follows
+    head, decoder = any_model.get_output_embeddings(), any_model.get_decoder()
+    name = type(model).__name__
+    if not isinstance(head, nn.Linear):
+        raise ConfigError(f"{name} has {type(head).__name__} as its head; the loss needs a linear layer")
+    if getattr(head, "bias", None) is not None:
+        raise ConfigError(f"the head of {name} has a bias; the loss is of heads without one")
+    weight_VD = head.weight.detach()
+    # Along the first rows of the head, so long that a soft cap would bite.
+    known_D = weight_VD[:8].sum(0)
+    known_D = known_D * (1000.0 / (weight_VD[:8] @ known_D).abs().amax().clamp(min=1e-20))
+    decoder.forward = lambda **_: BaseModelOutputWithPast(last_hidden_state=known_D[None, None])
+    try:
+        with torch.no_grad():
+            found_V = any_model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=known_D.device)).logits[
+                0, 0
+            ]
+    finally:
+        del decoder.forward
+    expected_V = weight_VD @ known_D
+    if not torch.allclose(found_V.float(), expected_V.float(), rtol=1e-2, atol=1.0):
+        raise ConfigError(
+            f"the logits of {name} are not the product of hidden states and head (a scale or a soft cap?); "
+            "the loss does not know such a model"
+        )
+
+
+def checkpoint_activations(model: PreTrainedModel) -> None:
+    """Keep of each layer its input alone, and compute the rest again in backward."""
+    any_model: Any = model  # transformers has no types for it, and its public name changes with version 6
+    keep_input = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    any_model._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=keep_input)
+    any_model.get_decoder().layers.train()  # a layer looks at that; nothing in it drops out

@@ -1,0 +1,449 @@
+"""All ranks of the learner behind one object.
+
+    rank 0: event loop --(device thread)--> scatter (verb, payload) --> every rank runs it --> reduce stats
+    others: follow(): wait for a verb, run it, wait for the next; `stop` ends them
+
+Who waits: the other ranks for rank 0's call before each scatter (leader.py), as long as it lives; rank 0's
+loop for the device thread. All collectives of rank 0 run in that one thread, so their order is the same on
+every rank.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rocstar.train.learner import checkpoint
+from rocstar.train.learner.balance import Cost
+from rocstar.train.learner.batch import MicroBatch, share_out
+from rocstar.train.learner.checkpoint_writer import CheckpointWriter, Order
+from rocstar.train.learner.leader import BEAT_S, SILENT_S, Leader
+from rocstar.train.learner.learner import BadMicroBatch, Learner, LossSettings, NonFiniteGradientError
+from rocstar.train.learner.loss_stats import LossStats
+from rocstar.train.learner.model_io import DTYPES
+from rocstar.train.learner.model_size import row_cost
+from rocstar.train.learner.optim import OptimSpec
+from rocstar.train.learner.policy_model import check_head, checkpoint_activations
+from rocstar.train.recipe.errors import TrainingStopped
+from rocstar.train.recipe.model_config import ModelConfig
+
+JOIN_TIMEOUT = timedelta(minutes=15)
+"""The time every rank has to be there."""
+COLLECTIVE_TIMEOUT = timedelta(hours=2)
+"""For one collective, which begins when rank 0 has called: nothing but the learner's own work lies within."""
+
+
+Serve = Callable[[int, list[tuple[str, Tensor]]], str | None]
+"""Has an engine serve weights as a version; returns what went wrong, None if nothing did."""
+
+
+class PublishError(Exception):
+    """Some node does not serve the new weights: the run cannot go on."""
+
+
+DoOrder = Callable[[Any], Any]
+"""Does what an order of rank 0 says, and returns the answer; called in the learner's thread."""
+
+
+class OrderError(Exception):
+    """The first rank of some node could not do what rank 0 ordered; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankReply:
+    """The reply of the first rank of another node to an order: an answer, or what went wrong."""
+
+    rank: int
+    answer: Any = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """This process's place among those torchrun started; size 1 without torchrun."""
+
+    rank: int
+    size: int
+    local_size: int = 1
+    """Ranks on this machine."""
+    local_rank: int = 0
+    leader: Leader | None = None
+    """None where there is one rank."""
+
+    @staticmethod
+    def join() -> World:
+        """Read torchrun's environment and connect: gloo on the CPU, NCCL or RCCL on GPUs.
+
+        TrainingStopped: after JOIN_TIMEOUT a rank has not come, for it could not begin.
+        """
+        size = int(os.environ.get("WORLD_SIZE", "1"))
+        if size == 1:
+            return World(rank=0, size=1)
+        if (device := local_device()).type == "cuda":
+            torch.cuda.set_device(device)
+        rank = int(os.environ["RANK"])
+        any_dist: Any = dist  # torch has no types for its stores
+        all_here = _all_here(rank, size)
+        leader = Leader(all_here, beat_s=BEAT_S, silent_s=SILENT_S)
+        if rank == 0:
+            leader.begin()
+        store = any_dist.PrefixStore("group", all_here)
+        dist.init_process_group(
+            _backend(), store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT
+        )
+        return World(
+            rank=rank,
+            size=size,
+            local_size=int(os.environ["LOCAL_WORLD_SIZE"]),
+            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+            leader=leader,
+        )
+
+    @property
+    def has_nodes(self) -> bool:
+        """There are several, and the first rank of each rolls out (nodes.py)."""
+        return self.local_size < self.size
+
+    def threads(self, wanted: int, *, alone: bool = False) -> int:
+        """torch threads of this process: `wanted`, or for 0 its share of the machine; all of it when `alone`.
+
+        torchrun sets OMP_NUM_THREADS=1 and so hides what torch would take: a cold start on rank 0 alone
+        must take the same as one process, or its rounding differs.
+        """
+        if wanted or self.size == 1:
+            return wanted or torch.get_num_threads()
+        return num_cores() if alone else max(1, num_cores() // self.local_size)
+
+    def leave(self) -> None:
+        if self.leader is not None:
+            self.leader.stop()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def called(self) -> None:
+        """What follows is a collective that rank 0 leads: it calls, and the others wait for that."""
+        if self.leader is None:
+            return
+        if self.rank == 0:
+            self.leader.call()
+        else:
+            self.leader.await_call()
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's value, on every rank. LeaderLost: rank 0 is gone."""
+        if self.size == 1:
+            return value
+        self.called()
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value by rank, on rank 0; empty on the others."""
+        found: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        dist.gather_object(value, found, dst=0)
+        return found or []
+
+
+def _all_here(rank: int, size: int) -> Any:
+    """torchrun's store, when every rank has come to it."""
+    any_dist: Any = dist
+    try:
+        store, _, _ = next(any_dist.rendezvous("env://", rank, size, timeout=JOIN_TIMEOUT))
+        store.set(f"here/{rank}", "")
+        store.wait([f"here/{other}" for other in range(size)], JOIN_TIMEOUT)
+    except any_dist.DistError as error:
+        raise TrainingStopped(
+            f"not all of the {size} ranks came within {JOIN_TIMEOUT.total_seconds():.0f} s; the output of "
+            f"those that did not says why, or torchrun was not started on every node ({error})"
+        ) from None
+    store.set_timeout(COLLECTIVE_TIMEOUT)
+    return store
+
+
+def num_cores() -> int:
+    """Physical cores this process may use: what torch takes by default."""
+    siblings = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    paths = [Path(siblings.format(cpu)) for cpu in os.sched_getaffinity(0)]
+    return len({path.read_text() if path.is_file() else str(path) for path in paths})
+
+
+def local_device() -> torch.device:
+    """Where this process learns: the GPU of its LOCAL_RANK, or the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def _backend() -> str:
+    """Verbs and sums travel as CPU objects also where the weights are on GPUs."""
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+
+
+def placed(model: PreTrainedModel, config: ModelConfig) -> PreTrainedModel:
+    """The model as an engine of this process runs it: on its device, in the type of the recipe."""
+    any_model: Any = model  # transformers has no types for it
+    result: PreTrainedModel = any_model.to(local_device(), DTYPES[config.dtype])
+    return result
+
+
+def is_apart(world: World, config: ModelConfig) -> bool:
+    """Whether the learner's weights are its own: sharded, or of another type than those that are served."""
+    return world.size > 1 or config.dtype != "float32"
+
+
+def shard(model: PreTrainedModel, world: World, config: ModelConfig) -> None:
+    """Make a float32 model one rank's part of the learner, on its device. ConfigError: see `check_head`.
+
+    FSDP2 over all ranks where `is_apart`: each decoder layer is a unit, the embedding and the head are the
+    root's. With dtype bfloat16 forward and backward run in it, on a copy that FSDP makes of the float32
+    weights unit by unit; gradients are summed over ranks, and weights and moments kept, in float32. One
+    process alone does the same over a world of one, so that there is one kind of mixed precision.
+    """
+    check_head(model)
+    any_model: Any = model  # transformers has no types for what follows
+    layers = any_model.get_decoder().layers
+    if config.activation_checkpointing:
+        checkpoint_activations(model)
+    if not is_apart(world, config):
+        any_model.to(local_device())
+        return
+
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    if not dist.is_initialized():
+        dist.init_process_group(_backend(), store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    mesh = init_device_mesh(local_device().type, (world.size,))
+    # The inputs of a forward are ids, and hidden states of the right type already.
+    precision = MixedPrecisionPolicy(
+        param_dtype=DTYPES[config.dtype], reduce_dtype=torch.float32, cast_forward_inputs=False
+    )
+    for layer in layers:
+        fully_shard(layer, mesh=mesh, mp_policy=precision)
+    fully_shard(model, mesh=mesh, mp_policy=precision)
+
+
+class LearnerTeam:
+    """The learner on every rank, driven by rank 0.
+
+    Invariant: every rank runs the same verbs in the same order with the same number of microbatches.
+    """
+
+    def __init__(self, model: PreTrainedModel, world: World, thread: ThreadPoolExecutor) -> None:
+        self.world, self._thread = world, thread
+        self.learner = Learner(model, world_size=world.size)
+        group = dist.new_group(backend="gloo") if world.size > 1 else None
+        self.writer = CheckpointWriter(rank=world.rank, group=group)
+        self.serve: Serve | None = None
+        """Has the engine of another node serve weights, on its first rank; returns when it does."""
+        self.do_order: DoOrder | None = None
+        """Does what `order` says, on the first rank of another node."""
+        self.keeps_weights = False
+        """Whether another node's first rank keeps what `full_weights` gathered until `take_weights`."""
+        self._kept: list[tuple[str, Tensor]] | None = None
+        self._verbs: dict[str, Callable[..., Any]] = {
+            "use": lambda *given: self.learner.use(*given),
+            "policy_step": lambda *given: self._reduce(self.learner.policy_step, *given),
+            "imitation_step": lambda *given: self._reduce(self.learner.imitation_step, *given),
+            "full_weights": self._full_weights,
+            "order": self._order,
+            "greedy": lambda *given: self.learner.greedy(*given),
+            "save": self._save,
+            "finish_saving": self.writer.finish,
+            "load_optimizer": self._load_optimizer,
+        }
+        """What every rank does with the payload that rank 0 scatters; `stop` ends `follow`."""
+
+    @property
+    def row_cost(self) -> Cost:
+        """What a row costs the model that learns."""
+        return row_cost(self.learner.model)
+
+    # ---- rank 0, on the event loop ----
+
+    async def use(self, spec: OptimSpec) -> None:
+        await self._everywhere("use", [(spec,)] * self.world.size)
+
+    async def policy_step(
+        self, updates: Sequence[Sequence[MicroBatch]], settings: LossSettings, bad_before: int = 0
+    ) -> LossStats:
+        shares = [share_out(micros, self.world.size) for micros in updates]
+        ranks = range(self.world.size)
+        payloads = [([share[rank] for share in shares], settings, bad_before) for rank in ranks]
+        stats: LossStats = await self._everywhere("policy_step", payloads)
+        return stats
+
+    async def imitation_step(self, micros: Sequence[MicroBatch]) -> LossStats:
+        shares = share_out(micros, self.world.size)
+        stats: LossStats = await self._everywhere("imitation_step", [(share,) for share in shares])
+        return stats
+
+    async def full_weights(self, version: int | None = None) -> list[tuple[str, Tensor]] | None:
+        """Unsharded weights for the engine's copy; None where engine and learner share them.
+
+        With a `version`, the engines of other nodes serve them as that by then. PublishError: one could not.
+        """
+        if not self.learner.policy.is_sharded:
+            return None
+        payloads = [(version,)] * self.world.size
+        weights: list[tuple[str, Tensor]] = await self._everywhere("full_weights", payloads)
+        return weights
+
+    async def order(self, order: Any) -> list[RankReply]:
+        """Have the first rank of every other node do what `order` says, all at once; their replies by rank.
+
+        OrderError: one could not.
+        """
+        return await self._in_thread(self.order_here, order)  # type: ignore[no-any-return]
+
+    def order_here(self, order: Any) -> list[RankReply]:
+        """The same, already in the learner's thread: what is submitted to it keeps its order."""
+        replies: list[RankReply] = self._run("order", self._scatter("order", [(order,)] * self.world.size))
+        if problems := [f"rank {reply.rank}: {reply.problem}" for reply in replies if reply.problem]:
+            raise OrderError("; ".join(problems))
+        return replies
+
+    async def greedy(self, ids: Sequence[int], num_tokens: int) -> tuple[list[int], list[float]]:
+        """What the learner would say behind `ids`; see `Learner.greedy`."""
+        payload = (list(ids), num_tokens)
+        said: tuple[list[int], list[float]] = await self._everywhere("greedy", [payload] * self.world.size)
+        return said
+
+    async def save(self, order: Order) -> None:
+        """Begin a checkpoint: returns when the state is copied, while it is being written."""
+        if self.world.size > 1:  # what rank 0 alone can find wrong, before the others take part
+            await self._in_thread(self._check_room, order)
+        await self._everywhere("save", [(order,)] * self.world.size)
+
+    def _check_room(self, order: Order) -> None:
+        self.writer.finish()
+        checkpoint.check_space(order.directory, self.learner.model)
+
+    def check_saved(self) -> None:
+        """Raise what made the last checkpoint fail, if it has failed by now."""
+        self.writer.check()
+
+    async def finish_saving(self) -> None:
+        """Wait until the last checkpoint is written."""
+        await self._everywhere("finish_saving", [()] * self.world.size)
+
+    def close(self) -> None:
+        """Let a checkpoint in flight be written; the team does nothing after this."""
+        self.writer.close()
+
+    async def load_optimizer(self, directory: Path) -> None:
+        await self._everywhere("load_optimizer", [(str(directory),)] * self.world.size)
+
+    async def stop(self) -> None:
+        """Let the other ranks go home."""
+        if self.world.size > 1:
+            await self._in_thread(self._scatter, "stop", [()] * self.world.size)
+
+    async def _everywhere(self, verb: str, payloads: Sequence[tuple[Any, ...]]) -> Any:
+        return await self._in_thread(lambda: self._run(verb, self._scatter(verb, payloads)))
+
+    async def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
+    def _scatter(self, verb: str, payloads: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+        if self.world.size == 1:
+            return payloads[0]
+        self.world.called()
+        mine: list[Any] = [None]
+        dist.scatter_object_list(mine, [(verb, payload) for payload in payloads], src=0)
+        payload: tuple[Any, ...] = mine[0][1]
+        return payload
+
+    # ---- every rank ----
+
+    def follow(self) -> None:
+        """The whole life of a rank that is not 0. LeaderLost: rank 0 is gone."""
+        while True:
+            self.world.called()
+            mine: list[Any] = [None]
+            dist.scatter_object_list(mine, None, src=0)
+            verb, payload = mine[0]
+            if verb == "stop":
+                return
+            # Of a stopped step rank 0 tells; what comes next it decides.
+            with contextlib.suppress(NonFiniteGradientError):
+                self._run(verb, payload)
+
+    def _run(self, verb: str, payload: tuple[Any, ...]) -> Any:
+        if self.learner.device.type == "cuda":
+            torch.cuda.set_device(self.learner.device)  # of this thread; each begins at GPU 0
+        return self._verbs[verb](*payload)
+
+    def _load_optimizer(self, directory: str) -> None:
+        checkpoint.load_optimizer(Path(directory), self.learner)
+
+    def _save(self, order: Order) -> None:
+        self.writer.begin(order, self.learner)
+
+    def _full_weights(self, version: int | None) -> list[tuple[str, Tensor]]:
+        weights = checkpoint.full_weights(self.learner.model)
+        if self.world.has_nodes and version is not None:
+            problem = self.serve(version, weights) if self.serve else None
+            problems: list[str | None] = [None] * self.world.size
+            dist.all_gather_object(problems, problem)
+            if any(problems):
+                told = "; ".join(f"rank {rank}: {told}" for rank, told in enumerate(problems) if told)
+                raise PublishError(f"version {version} is not served on every node: {told}")
+        if self.keeps_weights:
+            self._kept = weights
+        return weights
+
+    def take_weights(self) -> list[tuple[str, Tensor]]:
+        """What the last `full_weights` gathered here, with `keeps_weights`; once."""
+        weights, self._kept = self._kept, None
+        if weights is None:
+            raise RuntimeError("no weights were gathered since they were last taken")
+        return weights
+
+    def _order(self, order: Any) -> list[RankReply]:
+        reply = None
+        if self.do_order is not None:
+            try:
+                reply = RankReply(rank=self.world.rank, answer=self.do_order(order))
+            except Exception as error:  # rank 0 is told, and decides
+                reply = RankReply(rank=self.world.rank, problem=f"{type(error).__name__}: {error}")
+        if self.world.size == 1:
+            return []
+        return [reply for reply in self.world.gather(reply) if reply is not None]
+
+    def _reduce(self, step: Callable[..., LossStats], *payload: Any) -> LossStats:
+        """A step's sums over ranks; gradient norms, mismatch and the gate's verdict are already global."""
+        if self.world.size == 1:
+            return step(*payload)
+        try:
+            stats = step(*payload)
+        except NonFiniteGradientError as error:  # on every rank
+            parts: list[list[BadMicroBatch]] = [[]] * self.world.size
+            dist.all_gather_object(parts, error.parts)
+            raise NonFiniteGradientError(str(error), [part for ranks in parts for part in ranks]) from None
+        sums = torch.tensor([getattr(stats, name) for name in LossStats.SUMS], dtype=torch.float64)
+        top = torch.tensor([stats.max_ratio], dtype=torch.float64)
+        dist.all_reduce(sums)
+        dist.all_reduce(top, dist.ReduceOp.MAX)
+        for name, value in zip(LossStats.SUMS, sums.tolist(), strict=True):
+            setattr(stats, name, value)
+        stats.max_ratio = float(top)
+        worst: list[Any] = [None] * self.world.size
+        dist.all_gather_object(worst, stats.worst)
+        stats.worst = []
+        for others in worst:
+            stats.keep_worst(others)
+        return stats

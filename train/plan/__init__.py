@@ -1,0 +1,1 @@
+"""Before a run: what it will do, and all that is missing for it."""

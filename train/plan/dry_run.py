@@ -1,0 +1,108 @@
+"""`--dry-run`: the recipe, the plan, and all that is missing for it. Nothing is built, written or fetched."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from rocstar.train.groups.from_rollouts import Records
+from rocstar.train.learner.model_io import model_on_disk
+from rocstar.train.plan.plan import Machines, describe
+from rocstar.train.plan.preflight import Findings, LoadSet, check_sets, examine_directory, rehearse
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.sft_config import SftConfig
+from rocstar.train.recipe.toml import to_toml
+
+
+def dry_run_of_training(
+    recipe: Recipe,
+    name: str,
+    run_dir: Path,
+    *,
+    world: str | None,
+    resume: bool = False,
+    rollouts: Path | None = None,
+    as_json: bool = False,
+    built_in: LoadSet,
+) -> int:
+    """Print recipe, plan and what cannot be seen from here. ConfigError for all that is missing.
+
+    `world`: NODESxRANKS of other machines; None = this one, or torchrun's. As JSON, what is missing is in the
+    object, and the exit code, 0 or 2, is returned.
+    """
+    machines = Machines.parse(world)
+    elsewhere = world is not None
+    if rollouts is None:
+        found = rehearse(
+            recipe, run_dir, resume=resume, elsewhere=elsewhere, nodes=machines.nodes, built_in=built_in
+        )
+    else:
+        found = Findings()
+        examine_directory(recipe, run_dir, found, resume=resume, elsewhere=elsewhere)
+        found.of(lambda: Records.open(rollouts, recipe, run_dir))
+    plan = found.of(lambda: describe(recipe, name, machines)) or ""
+    if as_json:
+        lines = [line.removeprefix("#").removeprefix(" ") for line in plan.splitlines()]
+        more = {
+            "world": dataclasses.asdict(machines),
+            "recipe": recipe.model_dump(mode="json"),
+            "plan": lines,
+        }
+        return _as_json(found, **more)
+    print(to_toml(recipe))
+    print(plan)
+    return _as_text(found)
+
+
+def dry_run_alone(
+    recipe: Recipe,
+    model: str | None,
+    *,
+    what: Callable[[Recipe], Recipe],
+    out: Path | None,
+    as_json: bool,
+    built_in: LoadSet,
+) -> int:
+    """The same for `eval` and `rollout`: `what` leaves of the recipe only what the verb needs."""
+    found = Findings()
+    path = found.of(lambda: model_on_disk(recipe, model))
+    nobody_listens = recipe.run.model_copy(update={"callbacks": []})
+    recipe = recipe.model_copy(update={"sft": SftConfig(steps=0), "run": nobody_listens})
+    needed = found.of(lambda: what(recipe))
+    if path is not None and needed is not None:
+        given = needed.model.model_copy(update={"path": path})
+        seen = rehearse(needed.model_copy(update={"model": given}), None, built_in=built_in)
+        found.problems += seen.problems
+        found.unknown += seen.unknown
+    if out is not None and not os.access(out.absolute().parent, os.W_OK | os.X_OK):
+        found.problems.append(f"--out {str(out)!r}: its folder is missing or cannot be written; give another")
+    return _as_json(found) if as_json else _as_text(found)
+
+
+def what_eval_needs(recipe: Recipe) -> Recipe:
+    check_sets(recipe)
+    return recipe.model_copy(update={"stages": []})
+
+
+def what_rollout_needs(recipe: Recipe) -> Recipe:
+    if not recipe.stages:
+        raise ConfigError("the recipe has no [[stages]]: there are no limits to roll out under")
+    return recipe.model_copy(update={"stages": recipe.stages[:1]})
+
+
+def _as_text(found: Findings) -> int:
+    for line in found.unknown:
+        print(f"# not checked: {line}")
+    found.refuse()
+    print("# nothing is missing")
+    return 0
+
+
+def _as_json(found: Findings, **more: object) -> int:
+    ok = not found.problems
+    print(json.dumps({"ok": ok, "problems": found.problems, "not_checked": found.unknown, **more}))
+    return 0 if ok else 2

@@ -1,0 +1,460 @@
+"""Everything that can be wrong with a recipe is found here, before any work and before a file is written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from rocstar.engine.types import Task
+from rocstar.sandbox.child.flavours import FLAVOURS
+from rocstar.sandbox.extras import lacking
+from rocstar.train.groups.advantages import check_advantage
+from rocstar.train.learner.checkpoint import checkpoint_bytes
+from rocstar.train.learner.model_io import (
+    check_model_path,
+    check_vocabulary,
+    load_max_positions,
+    load_tokenizer,
+)
+from rocstar.train.learner.model_size import measure
+from rocstar.train.learner.scratch import MAX_POSITIONS
+from rocstar.train.learner.sft import read_conversations
+from rocstar.train.plan import hub
+from rocstar.train.plan.hub import Unreachable
+from rocstar.train.plan.plan import Machines
+from rocstar.train.plan.prompts import PromptCheck
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.data_config import DataConfig
+from rocstar.train.recipe.errors import ConfigError, ConfigErrors
+from rocstar.train.recipe.eval_config import EvalConfig
+from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.record.listening import check_callbacks
+from rocstar.train.record.run_directory import check_claim, complete_checkpoints
+from rocstar.train.serving.agent import REDIS_VARIABLE, workers_url
+from rocstar.train.serving.backend import backend_of, check_backend
+from rocstar.train.tasks.chat_format import chat_format, check_scratch
+from rocstar.train.tasks.data import interleave_by_source, load_tasks, without_overlap
+from rocstar.train.tasks.own_reward import check_reward
+from rocstar.train.tasks.rows import DATA_DIR_VARIABLE
+from rocstar.train.tasks.tools import tool_box
+
+REDIS_S = 3.0
+WEIGHTS = ("*.safetensors", "*.bin")
+T = TypeVar("T")
+LoadSet = Callable[[EvalConfig], list[Task]]
+"""Reads a built-in set; train/evaluation/benchmarks/registry.py, which lies above this room, has one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tasks:
+    """All tasks of a recipe, loaded and checked before anything else is built."""
+
+    stages: list[list[Task]]
+    heldout: Mapping[str, list[Task]]
+    """Of each set of the evaluation, by its label."""
+    demonstrations: list[Task]
+    given: list[Task] = field(default_factory=list)
+    """What the recipe gives to learn from, before the held-out ones are left out."""
+
+    @property
+    def all_heldout(self) -> list[Task]:
+        """Of all sets."""
+        return [task for tasks in self.heldout.values() for task in tasks]
+
+
+def check_sets(recipe: Recipe) -> None:
+    """ConfigError where a recipe says of no tasks to evaluate on."""
+    if not recipe.eval:
+        raise ConfigError(
+            "the recipe has no [[eval]], no tasks to evaluate on; add one with set = 'NAME' or data = "
+            "{ source = ... }, or pass --set NAME"
+        )
+
+
+def nobody_loads(config: EvalConfig) -> list[Task]:
+    """In the place of who reads built-in sets: a caller that gives none has a recipe without them."""
+    raise RuntimeError(f"the set {config.set!r} is built in, and the caller brought nothing that reads it")
+
+
+@dataclass(slots=True)
+class Findings:
+    """What is wrong with a recipe on this machine, all of it, and what cannot be seen from here."""
+
+    problems: list[str] = field(default_factory=list)
+    """A line each: field, reason, fix."""
+    unknown: list[str] = field(default_factory=list)
+    has_template: bool = True
+    """Whether it can be seen here how a conversation is put in words."""
+
+    def of(self, look: Callable[[], T]) -> T | None:
+        """What `look` gives; None where it finds something wrong, which is noted."""
+        try:
+            return look()
+        except ConfigErrors as error:
+            found = error.problems
+        except ConfigError as error:
+            found = [str(error)]
+        self.problems += [problem for problem in found if problem not in self.problems]
+        return None
+
+    def refuse(self) -> None:
+        """Raise what was found, as one error."""
+        if len(self.problems) == 1:
+            raise ConfigError(self.problems[0])
+        if self.problems:
+            raise ConfigErrors(self.problems)
+
+
+def load_all_tasks(
+    recipe: Recipe,
+    model: str | None = None,
+    *,
+    has_template: bool = True,
+    built_in: LoadSet = nobody_loads,
+) -> Tasks:
+    """Load every data source; no RL task is a held-out one. ConfigErrors for all that cannot be used.
+
+    `model`: the one that will see them, if it is not the recipe's; without its template rows are only read.
+    """
+    found = Findings()
+    shown = PromptCheck(recipe, model) if has_template else None
+    sources = {name: config for name, config in data_sources(recipe)}
+    loaded = {name: found.of(partial(_load, name, config, shown)) or [] for name, config in sources.items()}
+    heldout = {
+        config.label: (found.of(partial(_load_set, k, config, built_in)) or [])
+        if config.set
+        else loaded[f"eval.{k}.data"]
+        for k, config in enumerate(recipe.eval)
+    }
+    found.refuse()
+    stages: list[list[Task]] = []
+    for k, stage in enumerate(recipe.stages):
+        tasks = loaded.get(f"stages.{k}.data")
+        stages.append(stages[-1] if tasks is None else _not_held_out(stage, tasks, heldout))
+    learned = [tasks for name, tasks in loaded.items() if not name.startswith("eval.")]
+    return Tasks(
+        stages=stages,
+        heldout=heldout,
+        demonstrations=loaded.get("sft.demonstration_tasks", []),
+        given=[task for tasks in learned for task in tasks],
+    )
+
+
+def load_heldout(k: int, config: EvalConfig, built_in: LoadSet) -> list[Task]:
+    """The tasks of the k-th set alone, unseen by any template. ConfigError where they cannot be had."""
+    return (
+        _load_set(k, config, built_in) if config.data is None else _load(f"eval.{k}.data", config.data, None)
+    )
+
+
+def _load_set(k: int, config: EvalConfig, built_in: LoadSet) -> list[Task]:
+    try:
+        return built_in(config)
+    except ConfigError as error:
+        raise ConfigError(f"eval.{k}: {error}") from None
+
+
+def data_sources(recipe: Recipe) -> Iterator[tuple[str, DataConfig]]:
+    """Every source of tasks that the recipe needs, under the name of its field."""
+    for k, config in enumerate(recipe.eval):
+        if config.data:
+            yield f"eval.{k}.data", config.data
+    for k, stage in enumerate(recipe.stages):
+        if stage.data:
+            yield f"stages.{k}.data", stage.data
+    source = recipe.sft.demonstration_tasks
+    if recipe.sft.steps and recipe.sft.data == "demonstrations" and source:
+        yield "sft.demonstration_tasks", source
+
+
+def _not_held_out(stage: StageConfig, tasks: list[Task], heldout: Mapping[str, Sequence[Task]]) -> list[Task]:
+    apart = without_overlap(tasks, (task for held in heldout.values() for task in held))
+    if not apart:
+        raise ConfigError(
+            f"stage {stage.name!r}: all {len(tasks)} tasks of its data are also in eval "
+            f"({', '.join(heldout)}); give one of them another source, split or seed"
+        )
+    return apart
+
+
+def _load(name: str, config: DataConfig, shown: PromptCheck | None) -> list[Task]:
+    try:
+        if hub_name(config) is not None:
+            _see_hub_data(config)
+        tasks = interleave_by_source(
+            load_tasks(config, base=Path.cwd(), **({"check": shown.task} if shown else {}))
+        )
+    except Unreachable as error:
+        raise ConfigError(
+            f"{name}: {config.source!r} is not on this machine, and the hub cannot be asked ({error}); "
+            f"put its files into ${DATA_DIR_VARIABLE}/{hub_name(config)}, or give local files"
+        ) from None
+    except ConfigError as error:
+        is_models = str(error).startswith("model.")  # of the template that would show the rows
+        raise error if is_models else ConfigError(f"{name}: {error}") from None
+    return tasks[: config.limit] if config.limit else tasks
+
+
+def _unseen(task: Task) -> None:
+    """Pass a task whose template is not here."""
+
+
+def hub_name(config: DataConfig) -> str | None:
+    """OWNER/NAME of a source that would be read from the hub; None for one that lies here."""
+    if not config.source.startswith("hub:"):
+        return None
+    name = config.source.removeprefix("hub:").partition(":")[0]
+    override = os.environ.get(DATA_DIR_VARIABLE)
+    return None if override and (Path(override) / name).is_dir() else name
+
+
+def _see_hub_data(config: DataConfig) -> None:
+    """ConfigError unless the hub or its cache has the data set; Unreachable where that cannot be known."""
+    name = hub_name(config)
+    if name is not None and not hub.is_cached(name, "datasets") and not hub.exists(name, "datasets"):
+        raise ConfigError(
+            f"data source {config.source!r}: the hub shows no such data set to this user; check the name "
+            "(hub:OWNER/NAME:CONFIGURATION), or log in with `hf auth login`"
+        )
+
+
+def check(
+    recipe: Recipe,
+    run_dir: Path | None = None,
+    *,
+    resume: bool = False,
+    built_in: LoadSet = nobody_loads,
+) -> None:
+    """What can be wrong before any work. ConfigError with all of it; nothing was written.
+
+    Every rank calls it. The run's folder and, where something else is wrong, the data are rank 0's to see: it
+    loads the data next.
+    """
+    found = examine(recipe)
+    if run_dir is not None and os.environ.get("RANK", "0") == "0":
+        examine_directory(recipe, run_dir, found, resume=resume)
+        if found.problems:
+            found.of(lambda: load_all_tasks(recipe, has_template=found.has_template, built_in=built_in))
+    found.refuse()
+
+
+def rehearse(
+    recipe: Recipe,
+    run_dir: Path | None,
+    *,
+    resume: bool = False,
+    elsewhere: bool = False,
+    nodes: int | None = None,
+    built_in: LoadSet = nobody_loads,
+) -> Findings:
+    """All that a run would need, for `--dry-run`; without `run_dir`, what a policy that stays would.
+
+    `elsewhere`: it is to run on other machines than this. nodes: so many of them; None = as torchrun says.
+    """
+    found = examine(recipe, learns=run_dir is not None, elsewhere=elsewhere, nodes=nodes, dry=True)
+    if run_dir is not None:
+        examine_directory(recipe, run_dir, found, resume=resume, elsewhere=elsewhere)
+    away = False
+    for name, config in data_sources(recipe):
+        remote = hub_name(config)
+        if remote is None:
+            continue
+        away = True
+        try:
+            found.of(partial(_see_hub_data, config))
+            found.unknown.append(f"{name} = {config.source!r}: its rows, which are read when the run starts")
+        except Unreachable as error:
+            found.unknown.append(f"{name} = {config.source!r}: the hub cannot be asked ({error})")
+    for k, chosen in enumerate(recipe.eval):
+        if chosen.set and not chosen.path:
+            away = True
+            found.unknown.append(
+                f"eval.{k}.set = {chosen.set!r}: its rows, which are read when the run starts"
+            )
+    if not away:
+        found.of(lambda: load_all_tasks(recipe, has_template=found.has_template, built_in=built_in))
+        return found
+    shown = PromptCheck(recipe) if found.has_template else None
+    for name, config in data_sources(recipe):
+        if hub_name(config) is None:
+            found.of(partial(_load, name, config, shown))
+    for k, chosen in enumerate(recipe.eval):
+        if chosen.path:
+            found.of(partial(_load_set, k, chosen, built_in))
+    return found
+
+
+def examine(
+    recipe: Recipe,
+    *,
+    learns: bool = True,
+    elsewhere: bool = False,
+    nodes: int | None = None,
+    dry: bool = False,
+) -> Findings:
+    """Model, tokenizer, template, conversations, engine and lengths. learns: it is to be trained."""
+    found, sft = Findings(), recipe.sft
+    max_positions = found.of(lambda: _examine_model(recipe, found, dry=dry))
+    if sft.steps and sft.data != "demonstrations":
+        rows = found.of(lambda: read_conversations(Path(sft.data)))
+        if rows is not None and found.has_template:
+            found.of(lambda: PromptCheck(recipe).conversations(rows))
+    for look in _engine_checks(recipe, found, learns=learns, elsewhere=elsewhere, nodes=nodes):
+        found.of(look)
+    if os.environ.get("RANK", "0") == "0":  # who listens is rank 0's, and its code runs nowhere else
+        found.of(lambda: check_callbacks(recipe.run.callbacks))
+    found.of(lambda: tool_box(recipe))
+    if recipe.tool.flavour not in (*FLAVOURS, "auto"):
+        found.problems.append(
+            f"tool.flavour = {recipe.tool.flavour!r} is not one of {', '.join(FLAVOURS)}, auto"
+        )
+    for k, stage in enumerate(recipe.stages):
+        if max_positions is not None and stage.max_response_tokens >= max_positions:
+            found.problems.append(
+                f"stages.{k}.max_response_tokens = {stage.max_response_tokens} leaves no room for a prompt "
+                f"in the model's {max_positions} positions; lower it"
+            )
+    return found
+
+
+def _examine_model(recipe: Recipe, found: Findings, *, dry: bool) -> int | None:
+    """The model's positions, where it says so. What is wrong with its parts is noted part by part."""
+    model = recipe.model
+    if model.path == "scratch":
+        if not recipe.sft.steps:
+            found.problems.append(
+                "model.path = 'scratch' needs sft.steps > 0: its tokenizer comes from the cold start"
+            )
+        found.of(lambda: check_scratch(recipe))
+        return MAX_POSITIONS
+    if not _is_here(recipe, found, dry=dry):
+        if model.template != "model":
+            found.of(lambda: check_scratch(recipe))  # the template alone, without the tokenizer
+        found.has_template = False
+        return None
+    tokenizer = found.of(lambda: load_tokenizer(model.path))
+    if tokenizer is not None:
+        found.of(lambda: chat_format(recipe, tokenizer))
+        found.of(lambda: check_vocabulary(model.path, tokenizer))
+    else:
+        found.has_template = False
+        if model.template != "model":
+            found.of(lambda: check_scratch(recipe))
+    return load_max_positions(model.path)
+
+
+def _is_here(recipe: Recipe, found: Findings, *, dry: bool) -> bool:
+    """Whether the model's files can be looked at now. A run fetches them from the hub; a dry run does not."""
+    path = recipe.model.path
+    before = len(found.problems)
+    found.of(lambda: check_model_path(path))
+    if len(found.problems) > before:
+        return False
+    backend = found.of(lambda: backend_of(recipe))
+    is_read = backend is None or backend.reads_weights
+    if is_read and Path(path).is_dir() and not any(any(Path(path).glob(name)) for name in WEIGHTS):
+        found.problems.append(f"model.path = {path!r} has no weights; copy its *.safetensors there")
+    if Path(path).is_dir() or hub.is_cached(path, "models"):
+        return True
+    nowhere = f"model.path = {path!r} is no folder here and not in the hub's cache"
+    try:
+        known = hub.exists(path, "models")
+    except Unreachable as error:
+        text = f"{nowhere}, and the hub cannot be asked ({error})"
+        if dry:
+            found.unknown.append(text)
+        else:
+            found.problems.append(f"{text}; give a Hugging Face directory")
+        return False
+    if not known:
+        found.problems.append(
+            f"{nowhere}, and the hub shows no such model to this user; give a Hugging Face directory or "
+            "a hub name, or log in with `hf auth login`"
+        )
+    elif dry:
+        found.unknown.append(
+            f"{nowhere}; the hub has it, tokenizer and template are seen when the run starts"
+        )
+    return known and not dry
+
+
+def examine_directory(
+    recipe: Recipe, run_dir: Path, found: Findings, *, resume: bool, elsewhere: bool = False
+) -> None:
+    """Whether a run could be written there."""
+    found.of(lambda: check_claim(run_dir, resume=resume))
+    if elsewhere:
+        found.unknown.append(f"output directory {str(run_dir)!r}: its free space on the other machines")
+    else:
+        found.of(lambda: check_disk(recipe, run_dir))
+
+
+def check_disk(recipe: Recipe, run_dir: Path) -> None:
+    """ConfigError where the checkpoints that lie there at one time have no room."""
+    size = measure(recipe.model)
+    if isinstance(size, str):
+        return  # what is missing of the model is said elsewhere
+    there = next(path for path in (run_dir, *run_dir.absolute().parents) if path.is_dir())
+    num = max(1, peak_checkpoints(recipe) - len(complete_checkpoints(run_dir)))
+    each = checkpoint_bytes(size.parameters)
+    free = shutil.disk_usage(there).free
+    if free < num * each:
+        raise ConfigError(
+            f"output directory {str(run_dir)!r}: {free / 1e6:,.1f} MB are free, and {num} checkpoints of "
+            f"{each / 1e6:,.1f} MB will lie there; free some space, lower checkpoint.keep_last = "
+            f"{recipe.checkpoint.keep_last}, or choose another --output-dir"
+        )
+
+
+def peak_checkpoints(recipe: Recipe) -> int:
+    """The most checkpoints that exist at one time: those that are kept, and the one that is written."""
+    config, first = recipe.checkpoint, 0
+    steps = [0]
+    for stage in recipe.stages:
+        last = first + stage.steps
+        steps += [k for k in range(first + 1, last) if config.every and k % config.every == 0]
+        steps += [last] if stage.steps else []
+        first = last
+    kept = [k for k in steps if k == 0 or (config.keep_every and k % config.keep_every == 0)]
+    return min(len(steps), len({*kept, *steps[-config.keep_last - 1 :]}))
+
+
+def check_engine(recipe: Recipe) -> None:
+    """What engine, tools and reward need of this node. ConfigError; nothing was started."""
+    found = Findings()
+    for look in _engine_checks(recipe, found, learns=False):
+        found.of(look)
+    found.refuse()
+
+
+def _engine_checks(
+    recipe: Recipe, found: Findings, *, learns: bool, elsewhere: bool = False, nodes: int | None = None
+) -> Iterator[Callable[[], object]]:
+    yield lambda: check_reward(recipe.reward)
+    yield lambda: check_advantage(recipe.rl.advantage)
+    yield lambda: found.unknown.extend(
+        check_backend(recipe, learns=learns, nodes=nodes or Machines.parse(None).nodes, elsewhere=elsewhere)
+    )
+    if recipe.tool.sandbox == "redis":
+        yield lambda: check_redis(workers_url())
+
+
+def check_redis(url: str) -> None:
+    """ConfigError unless a Redis answers there; the URL is not shown, for it may hold a password."""
+    if missing := lacking("tool.sandbox = 'redis'", "fabric"):
+        raise ConfigError(missing)
+    import redis
+
+    try:
+        with redis.Redis.from_url(url, socket_connect_timeout=REDIS_S, socket_timeout=REDIS_S) as client:
+            client.ping()
+    except (redis.RedisError, ValueError) as error:
+        raise ConfigError(
+            f"tool.sandbox = 'redis': the Redis of {REDIS_VARIABLE} does not answer "
+            f"({type(error).__name__}); start it or correct the URL, or set tool.sandbox = 'local'"
+        ) from None

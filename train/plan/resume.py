@@ -1,0 +1,269 @@
+"""What `--resume` goes on with: which changes of the recipe it takes, and whether anything is left to do.
+
+recipe, config.toml of the run -> changes -> refused: what was done would no longer be what the recipe says
+                                          -> told: the rest
+last checkpoint, metrics.jsonl -> complete, or the rows that stay
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+from rocstar.train.learner import checkpoint
+from rocstar.train.recipe.config import Recipe, with_eval_limits
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.load import parse_recipe
+from rocstar.train.recipe.sft_config import SftConfig
+from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.recipe.toml import to_toml
+from rocstar.train.record.metrics import Row, rows_behind
+from rocstar.train.record.run_directory import CONFIG, METRICS, check_claim, keep_config
+
+_READS = "is part of what the policy reads"
+_IS = "is the policy that was trained"
+_COLD = "is behind the run: the weights have learned it"
+_MEASURED = "is how the policy was evaluated so far; the two ends of a curve would not compare"
+FIXED: Final[Mapping[str, str]] = {
+    "run.seed": "orders the tasks and keys all noise",
+    "model.path": _IS,
+    "model.scratch.*": _IS,
+    "model.dtype": "rounds the policy's log-probs, which are compared with those on record",
+    "model.template": _READS,
+    "model.thinking": _READS,
+    "tools.*": _READS,
+    "tool.text": _READS,
+    "tool.flavour": "is what the policy's programs can import",
+    "tool.max_output_tokens": _READS,
+    "tool.max_parallel_calls": _READS,
+    "reward.kind": _MEASURED,
+    "reward.args*": _MEASURED,
+    "reward.mode": _MEASURED,
+    "sft.*": _COLD,
+    "rl.temperature": "is part of the distribution whose log-probs are on record",
+    "eval.*.set": _MEASURED,
+    "eval.*.name": _MEASURED,
+    "eval.*.data*": _MEASURED,
+    "eval.*.limit": _MEASURED,
+    "eval.*.samples_per_task": _MEASURED,
+    "eval.*.temperature": _MEASURED,
+    "eval.*.max_response_tokens": _MEASURED,
+    "eval.*.max_turns": _MEASURED,
+}
+"""Fields that a resumed run must not change, and why. Those of a stage that has begun: see `_stages`."""
+FREE: Final[Mapping[str, str]] = {
+    "run.name": "is a name",
+    "run.threads": "is the machine's",
+    "run.trackers": "watches",
+    "run.callbacks.*": "listens",
+    "model.activation_checkpointing": "buys memory with time",
+    "tool.sandbox": "is where programs run",
+    "tool.wall_s": "is the machine's: a slower one must give more",
+    "tool.memory_mb": "is the machine's",
+    "reward.timeout_s": "is the machine's",
+    "rl.*": "is the algorithm of the steps to come; each step's metrics and records are of itself alone",
+    "off_policy.*": "is the algorithm of the steps to come, and its gate asks for a change",
+    "eval.*.every": "is how often, not how",
+    "eval.*.path": "is where a copy lies; what is in it is checked",
+    "engine.*": "is how and where rollouts are made, not of what",
+    "checkpoint.*": "is what is kept",
+}
+"""Fields that it may change, and why. A field in neither table fails a test."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One field of the recipe that is not what the run had."""
+
+    field: str
+    was: Any
+    now: Any
+    refusal: str | None
+    """Why it cannot be; None where it can."""
+
+    def __str__(self) -> str:
+        return f"{self.field}: was {_shown(self.was)}, now {_shown(self.now)}"
+
+
+def changes(former: Recipe, recipe: Recipe, *, step: int, done: int) -> list[Change]:
+    """Every difference, for a run that goes on behind `step` and had made `done` steps."""
+    was, now = _flat(with_eval_limits(former)), _flat(with_eval_limits(recipe))
+    names = [*was, *(name for name in now if name not in was)]
+    reasons = _stages(former, recipe, step, done)
+    return [
+        Change(field=name, was=was.get(name), now=now.get(name), refusal=reasons.get(name, _fixed(name)))
+        for name in names
+        if not _is_same(was.get(name), now.get(name))
+    ]
+
+
+def check_changes(run_dir: Path, recipe: Recipe, saved: Path | None) -> list[Change]:
+    """What of the recipe is not as in the run's config.toml. ConfigError for what must stay.
+
+    Without a checkpoint the run begins again, and nothing must stay.
+    """
+    path = run_dir / CONFIG
+    if not path.is_file():
+        return []
+    try:
+        former = parse_recipe(tomllib.loads(path.read_text(encoding="utf-8")), where=str(path))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{str(path)!r} is not the recipe of a run: {error}") from None
+    if saved is None:
+        found = changes(former, recipe, step=0, done=0)
+        return [dataclasses.replace(change, refusal=None) for change in found]
+    progress = checkpoint.load_progress(saved)
+    behind = rows_behind(run_dir / METRICS, progress["metrics_bytes"])
+    done = max([progress["step"], *(row["step"] for row, _ in behind if row["phase"] == "rl")])
+    found = changes(former, recipe, step=progress["step"], done=done)
+    refused = [change for change in found if change.refusal]
+    if refused:
+        whys = "; ".join(f"{change.field} {change.refusal}" for change in refused)
+        raise ConfigError(
+            f"--resume cannot go on in {str(run_dir)!r} with this recipe: {whys}; give back what it began "
+            f"with, or take another --output-dir\n{difference(path, found)}"
+        )
+    return found
+
+
+def complete(recipe: Recipe, run_dir: Path, *, live: bool) -> str | None:
+    """What to tell of a run that has nothing left to do; None where a resume has work. Nothing is written.
+
+    Raises:
+        ConfigError: the folder cannot be resumed, or not with this recipe.
+    """
+    check_claim(run_dir, resume=True)
+    saved = checkpoint.latest(run_dir)
+    if saved is None:
+        return None
+    check_same_kind(checkpoint.load_progress(saved), live=live)
+    if not live:
+        recipe = recipe.model_copy(update={"sft": SftConfig(steps=0)})
+    found = check_changes(run_dir, recipe, saved)
+    if not is_complete(recipe, run_dir, saved, live=live):
+        return None
+    steps = sum(stage.steps for stage in recipe.stages)
+    told = f"this run is complete: {steps} RL steps, the last checkpoint is {saved}; nothing was done"
+    more = ", and this changes nothing of it:\n" + difference(run_dir / CONFIG, found) if found else ""
+    return told + more
+
+
+def take_recipe(recipe: Recipe, run_dir: Path, saved: Path | None) -> str | None:
+    """Make the recipe the run's, and keep the former one. What to tell of it; None where nothing changed.
+
+    Raises:
+        ConfigError: it changes what must stay; nothing was written.
+    """
+    found = check_changes(run_dir, recipe, saved)
+    step = checkpoint.load_progress(saved)["step"] if saved else 0
+    kept = keep_config(run_dir, to_toml(recipe), step=step)
+    if not found:
+        return None
+    return f"the recipe is not as before; the former one is {kept}\n{difference(run_dir / CONFIG, found)}"
+
+
+def difference(path: Path, found: list[Change]) -> str:
+    """The changes as lines: field, was, now."""
+    marks = (f"{'! ' if change.refusal else '  '}{change}" for change in found)
+    return "\n".join([f"--- {path}", "+++ this recipe", *marks])
+
+
+def is_complete(recipe: Recipe, run_dir: Path, saved: Path, *, live: bool) -> bool:
+    """Whether nothing is left: the last step is in the checkpoint, and its evaluation in metrics.jsonl."""
+    progress = checkpoint.load_progress(saved)
+    if progress["step"] != sum(stage.steps for stage in recipe.stages):
+        return False
+    if not live or not recipe.stages or not recipe.eval:
+        return True
+    behind = rows_behind(run_dir / METRICS, progress["metrics_bytes"])
+    return any(_evaluates(row, progress["step"]) for row, _ in behind)
+
+
+def bytes_to_keep(run_dir: Path, saved: Path | None) -> int:
+    """How much of metrics.jsonl stands: the checkpoint's, and an evaluation of just that policy behind it."""
+    if saved is None:
+        return 0
+    progress = checkpoint.load_progress(saved)
+    kept: int = progress["metrics_bytes"]
+    for row, end in rows_behind(run_dir / METRICS, kept):
+        if not _evaluates(row, progress["step"]):
+            break
+        kept = end
+    return kept
+
+
+def _evaluates(row: Row, step: int) -> bool:
+    return bool(row["phase"] == "eval" and row["stage"] == "eval" and row["step"] == step)
+
+
+def _stages(former: Recipe, recipe: Recipe, step: int, done: int) -> dict[str, str]:
+    """Why a field of a stage must stay: the stage has begun."""
+    reasons: dict[str, str] = {}
+    first = 0
+    for k, stage in enumerate(former.stages):
+        begun, over = first < step, first + stage.steps < step
+        first += stage.steps
+        if not begun:
+            break
+        for name in _flat(former).keys() | _flat(recipe).keys():
+            if name.startswith(f"stages.{k}.") and name != f"stages.{k}.steps":
+                reasons[name] = f"belongs to a stage that has begun ({stage.name!r})"
+        if over:
+            reasons[f"stages.{k}.steps"] = f"is behind the run: stage {stage.name!r} is over"
+        elif (short := _steps_until(recipe.stages, k)) < done:
+            reasons[f"stages.{k}.steps"] = f"would end the stage at step {short}, and {done} are done"
+    return reasons
+
+
+def _steps_until(stages: list[StageConfig], k: int) -> int:
+    return sum(stage.steps for stage in stages[: k + 1])
+
+
+def _fixed(name: str) -> str | None:
+    return next((reason for pattern, reason in FIXED.items() if fnmatchcase(name, pattern)), None)
+
+
+def _flat(recipe: Recipe) -> dict[str, Any]:
+    """Dotted names and values; what is None has no name."""
+
+    def walk(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+        tables = isinstance(node, list) and node and all(isinstance(item, dict) for item in node)
+        if isinstance(node, dict) or tables:
+            for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+                yield from walk(value, f"{prefix}.{key}" if prefix else str(key))
+        elif node is not None:
+            yield prefix, node
+
+    return dict(walk(recipe.model_dump(), ""))
+
+
+def _is_same(was: Any, now: Any) -> bool:
+    """Equal, or two names of one path: that of the recipe's folder may be written out or not."""
+    if isinstance(was, str) and isinstance(now, str) and ("/" in was or "/" in now):
+        return os.path.abspath(was) == os.path.abspath(now)
+    return bool(was == now)
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else repr(value)
+
+
+def check_same_kind(progress: Mapping[str, Any], *, live: bool) -> None:
+    """A run is resumed the way it began. ConfigError if it rolled out and now would not, or the reverse."""
+    began = progress.get("source", "live")
+    if began != checkpoint.source_kind(live=live):
+        wrong, fix = (
+            ("with --from-rollouts", "leave it out")
+            if began == "live"
+            else ("without it", "pass the --from-rollouts it began with")
+        )
+        how = "rolled out" if began == "live" else "learned from records (--from-rollouts)"
+        raise ConfigError(
+            f"the run {how} so far and cannot go on {wrong}; {fix}, or take another --output-dir"
+        )

@@ -1,0 +1,110 @@
+"""The recipe: TOML over typed sections, validated before anything is built. Imports no torch.
+
+A recipe is read once (load.py), overridden by dotted options (`--rl.lr=1e-3`, `--stages.0.steps=2`), checked,
+and written back resolved beside the run (toml.py). Every field is listed in tests/config_surface.txt, and
+described in docs/reference/recipe.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from rocstar.train.recipe.data_config import DataConfig
+from rocstar.train.recipe.engine_config import EngineConfig
+from rocstar.train.recipe.eval_config import EvalConfig, check_labels, listed
+from rocstar.train.recipe.model_config import ModelConfig
+from rocstar.train.recipe.reward_config import RewardConfig
+from rocstar.train.recipe.rl_config import OffPolicyConfig, RlConfig
+from rocstar.train.recipe.run_config import CheckpointConfig, RunConfig
+from rocstar.train.recipe.section import Section
+from rocstar.train.recipe.sft_config import SftConfig
+from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.recipe.tool_config import ToolChoice, ToolConfig, check_tools, tools_of_before
+
+
+class Recipe(Section):
+    """A whole training: what is trained, on what, and how it is watched."""
+
+    run: RunConfig = RunConfig()
+    model: ModelConfig = ModelConfig()
+    tool: ToolConfig = ToolConfig()
+    tasks: dict[str, DataConfig] = Field(
+        {}, exclude=True, description="named sources of tasks; loading puts them where they are referred to"
+    )
+    tools: list[ToolChoice] = Field(
+        [ToolChoice(kind="python")],
+        min_length=1,
+        description="what the policy may call, in the prompt's order",
+    )
+
+    reward: RewardConfig = RewardConfig()
+    sft: SftConfig = SftConfig()
+    rl: RlConfig = RlConfig()
+    off_policy: OffPolicyConfig = OffPolicyConfig()
+    stages: list[StageConfig] = Field([])
+    eval: list[EvalConfig] = Field([])
+    engine: EngineConfig = EngineConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lockstep_is_synchronous(cls, raw: Any) -> Any:
+        """Rollouts beside a learner depend on timing, which lockstep is there to exclude."""
+        engine = raw.get("engine") if isinstance(raw, Mapping) else None
+        rl = raw.get("rl", {}) if isinstance(raw, Mapping) else None
+        if not (
+            isinstance(engine, Mapping) and engine.get("deterministic") is True and isinstance(rl, Mapping)
+        ):
+            return raw
+        return {**raw, "rl": {"max_staleness": 0, **rl}}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_tool_of_before(cls, raw: Any) -> Any:
+        return tools_of_before(raw)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_set_of_before(cls, raw: Any) -> Any:
+        return {**raw, "eval": listed(raw["eval"])} if isinstance(raw, Mapping) and "eval" in raw else raw
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Recipe:
+        if self.engine.deterministic and self.rl.max_staleness:
+            raise ValueError(
+                f"rl.max_staleness = {self.rl.max_staleness} lets rollouts and learner run beside each "
+                "other, which engine.deterministic = true excludes; set one of them to 0 or false"
+            )
+        check_labels(self.eval)
+        check_tools(
+            self.tool, self.tools, demonstrated=bool(self.sft.steps) and self.sft.data == "demonstrations"
+        )
+        if self.stages and self.stages[0].data is None:
+            raise ValueError("stages.0.data is missing: the first stage must say where its tasks come from")
+        if self.sft.steps and self.sft.data == "demonstrations" and self.sft.demonstration_tasks is None:
+            raise ValueError("sft.demonstration_tasks is missing: demonstrations need tasks to solve")
+        return self
+
+
+def with_eval_limits(recipe: Recipe) -> Recipe:
+    """The recipe with the settings of its own sets as numbers: their own, else the last stage's, else those
+    of a cold start alone. A built-in set has its own (train/evaluation/sets.py)."""
+    last = recipe.stages[-1] if recipe.stages else None
+    tokens, turns = (last.max_response_tokens, last.max_turns) if last else (1024, 8)
+    sets = [
+        config
+        if config.set
+        else config.model_copy(
+            update={
+                "samples_per_task": config.samples_per_task or 4,
+                "temperature": 1.0 if config.temperature is None else config.temperature,
+                "max_response_tokens": config.max_response_tokens or tokens,
+                "max_turns": config.max_turns or turns,
+            }
+        )
+        for config in recipe.eval
+    ]
+    return recipe.model_copy(update={"eval": sets})

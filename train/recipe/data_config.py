@@ -1,0 +1,39 @@
+"""A source of tasks in a recipe: a table where tasks are needed, or one of [tasks.NAME] and referred to."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from rocstar.train.recipe.section import Expert, Section, Seed, Tasks, Unit
+
+
+class DataConfig(Section):
+    """Where tasks come from: reasoning-gym families, a JSONL or Parquet file, or a hub data set.
+
+    `data = "NAME"` takes the fields of [tasks.NAME]; in a table, `tasks = "NAME"` takes those that it lacks.
+    """
+
+    source: str = Field(description="'reasoning_gym', a path, or 'hub:OWNER/NAME:CONFIGURATION'")
+    families: dict[str, dict[str, Any]] = Field({}, description="reasoning-gym family -> its options")
+    size: Annotated[int, Unit("rows")] = Field(
+        0, ge=0, description="tasks per family, or rows to take; 0 = all rows"
+    )
+    limit: Expert[Tasks] = Field(0, ge=0, description="keep so many, families in turn; 0 = all")
+    seed: Expert[Seed] = Field(0, description="of reasoning-gym: another seed, other tasks")
+    split: Expert[str] = Field("train", description="of directories and hub data sets")
+    question: str = Field(
+        "question", description="field of the row that holds the question: text, or a list of chat messages"
+    )
+    answer: str = Field("answer", description="field of the row that holds the answer")
+
+    @model_validator(mode="after")
+    def _families_belong_to_reasoning_gym(self) -> DataConfig:
+        if self.source == "reasoning_gym" and (not self.families or not self.size):
+            raise ValueError(
+                "source = 'reasoning_gym' needs families (at least one) and size (tasks per family)"
+            )
+        if self.source != "reasoning_gym" and self.families:
+            raise ValueError("families belong to source = 'reasoning_gym' only")
+        return self

@@ -1,0 +1,158 @@
+"""`rocstar recipe`: what the fields say of themselves, as a short table, in full, as JSON, and as a page."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import Final
+
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.explain import ELSEWHERE
+from rocstar.train.recipe.fields import NAMED, FieldDoc, SectionDoc, sections
+
+WIDTH: Final = 110
+PAGE: Final = "docs/reference/recipe.md"
+
+
+def short_table(*, experts: bool = False) -> str:
+    """Every section with its everyday fields, a line or two each; those of experts on demand."""
+    blocks = []
+    for section in sections():
+        shown = [field for field in section.fields if experts or not field.expert]
+        if shown:
+            blocks.append("\n".join([section.header, *_rows(shown)]))
+    every = [field for section in sections() for field in section.fields]
+    more = sum(field.expert for field in every)
+    left_out = "" if experts else f"{more} more for experts: --all. "
+    foot = f"{left_out}One in full: `rocstar recipe rl.lr`, or a section: `rocstar recipe rl`."
+    return "\n\n".join([*blocks, foot])
+
+
+def in_full(name: str) -> str:
+    """A field, or every field of a section.
+
+    Raises:
+        ConfigError: the recipe has nothing of this name.
+    """
+    section, fields = find(name)
+    lines = []
+    if len(fields) > 1:
+        lines = [section.header, *textwrap.wrap(section.description, WIDTH), ""]
+    return "\n".join([*lines, "\n\n".join(map(_block, fields))])
+
+
+def as_json(name: str | None) -> str:
+    """All fields, or those of a name, as a JSON list."""
+    fields = [f for section in sections() for f in section.fields] if name is None else find(name)[1]
+    return json.dumps([asdict(field) for field in fields])
+
+
+def find(name: str) -> tuple[SectionDoc, list[FieldDoc]]:
+    """The section of this name with all its fields, or the one with this field.
+
+    A number in the name is a stage's or a callback's, and what is below a place of tasks a task table's.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    known = sections()
+    wanted = _plain(name, known)
+    for section in known:
+        if section.name == wanted:
+            return section, list(section.fields)
+        if found := [field for field in section.fields if field.name == wanted]:
+            return section, found
+    inside = [section for section in known if section.name.startswith(wanted + ".")]
+    if not inside:
+        raise ConfigError(f"{name!r} is not a field of the recipe; {_hint(wanted, known)}")
+    return inside[0], [field for section in inside for field in section.fields]
+
+
+def _plain(name: str, known: Sequence[SectionDoc]) -> str:
+    """The name under which a field is described."""
+    plain = re.sub(r"\.\d+(?=\.|$)", "", name)
+    places = [field.name for section in known for field in section.fields if NAMED in field.type]
+    place = next((place for place in places if plain.startswith(place + ".")), None)
+    return plain if place is None else NAMED + plain.removeprefix(place)
+
+
+def _hint(name: str, known: Sequence[SectionDoc]) -> str:
+    """Fields of this last name or of what other programs call it; else what is spelled alike."""
+    fields = [field.name for section in known for field in section.fields]
+    last = name.rpartition(".")[2].lower()
+    meant = (last, *ELSEWHERE.get(last, ()))
+    same = [field for field in fields if field.rpartition(".")[2] in meant]
+    near = difflib.get_close_matches(name.lower(), [*fields, *(s.name for s in known)], n=1, cutoff=0.0)
+    return f"did you mean {' or '.join(map(repr, same or near))}?"
+
+
+def _rows(fields: Sequence[FieldDoc]) -> Iterator[str]:
+    """A field, its default and unit on the left, what it means on the right."""
+    for field in fields:
+        left = f"  {field.name.rpartition('.')[2]} = {field.default}"
+        unit = f" [{field.unit}]" if field.unit else ""
+        text = field.description + unit
+        yield from textwrap.wrap(
+            text,
+            WIDTH,
+            initial_indent=f"{left:<40} ",
+            subsequent_indent=" " * 41,
+            break_on_hyphens=False,
+        )
+
+
+def _block(field: FieldDoc) -> str:
+    facts = {
+        "default": field.default,
+        "type": field.type,
+        "unit": field.unit,
+        "bounds": field.bounds,
+        "for": "experts: few recipes set it" if field.expert else "",
+    }
+    lines = textwrap.wrap(
+        field.description, WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+    )
+    return "\n".join([field.name, *lines, *(f"  {key:<8} {value}" for key, value in facts.items() if value)])
+
+
+def markdown() -> str:
+    """The page docs/reference/recipe.md."""
+    known = sections()
+    everyday = [replace(s, fields=tuple(f for f in s.fields if not f.expert)) for s in known]
+    experts = [replace(s, fields=tuple(f for f in s.fields if f.expert)) for s in known]
+    return "\n".join(
+        [
+            "# The fields of a recipe",
+            "",
+            "Made by `rocstar recipe --markdown`, and a test compares: a field's description stands where it",
+            "is declared, in `train/recipe/`. `rocstar recipe rl.lr` prints one in full.",
+            "",
+            "A recipe is TOML. A field is set in its table, or on the command line: `--rl.lr=1e-3`,",
+            "`--stages.0.steps=2`. The run's `config.toml` has every field with the value that it had.",
+            "",
+            "## What everyone sets",
+            *_page_part(everyday),
+            "",
+            "## For experts",
+            "They work in the same tables. Few recipes set one.",
+            *_page_part(experts),
+            "",
+        ]
+    )
+
+
+def _page_part(parts: Sequence[SectionDoc]) -> Iterator[str]:
+    for section in parts:
+        if not section.fields:
+            continue
+        yield from ("", f"### `{section.header}`", section.description, "")
+        yield from ("| field | default | values | |", "|---|---|---|---|")
+        for field in section.fields:
+            of = f"{field.type}: {field.unit}" if field.unit else field.type
+            values = ", ".join(part for part in (of, field.bounds) if part)
+            last = field.name.rpartition(".")[2]
+            yield f"| `{last}` | {field.default} | {values} | {field.description} |"

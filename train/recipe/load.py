@@ -1,0 +1,82 @@
+"""A recipe from its file: read, overridden by options, paths and names resolved, checked. No torch."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.eval_config import listed
+from rocstar.train.recipe.explain import explain
+from rocstar.train.recipe.named_tasks import in_their_places, spell_out
+from rocstar.train.recipe.overrides import apply_override
+from rocstar.train.recipe.paths import resolve_paths
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read, override, validate. Raises ConfigError with the value, the reason and the fix.
+
+    Relative paths become absolute: those of the file start at its folder, those of overrides, and those of a
+    shipped recipe that is called by its name, at the current directory.
+    """
+    named, path = Path(path), _find_recipe(Path(path))
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"recipe {str(path)!r} does not exist; give a TOML file, or the name of a shipped one: "
+            f"{', '.join(shipped_recipes())}"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"recipe {str(path)!r} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"recipe {str(path)!r} is not valid TOML: {error}") from None
+    return _finished(raw, overrides, folder=path.parent if path == named else Path(), where=str(path))
+
+
+def recipe_of_model(model: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of a model's folder: of the run whose checkpoint it is, else one that says nothing else."""
+    model = Path(os.path.abspath(model))
+    config = model.parents[1] / "config.toml" if model.parent.name == "checkpoints" else None
+    if config is not None and config.is_file():
+        return load_recipe(config, [*overrides, f"--model.path={model}"])
+    raw: dict[str, Any] = {"model": {"path": str(model)}}
+    return _finished(raw, overrides, folder=Path(), where=str(model))
+
+
+def _finished(raw: dict[str, Any], overrides: Sequence[str], *, folder: Path, where: str) -> Recipe:
+    if "eval" in raw:
+        raw["eval"] = listed(raw["eval"])
+    spell_out(raw)
+    overrides = [apply_override(raw, option) for option in overrides]
+    resolve_paths(raw, folder, overrides)
+    return parse_recipe(raw, where=where)
+
+
+def shipped_recipes() -> list[str]:
+    """Names of the recipes that come with rocstar."""
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
+
+
+def _find_recipe(path: Path) -> Path:
+    """The file that is meant: itself, or where there is none the shipped recipe of that name."""
+    shipped = RECIPES / f"{path.name.removesuffix('.toml')}.toml"
+    is_name = len(path.parts) == 1 and shipped.stem in shipped_recipes()
+    return shipped if is_name and not path.is_file() else path
+
+
+def parse_recipe(raw: Mapping[str, Any], *, where: str) -> Recipe:
+    """The recipe of a table. Raises ConfigError with all that is wrong; a named table is told of once."""
+    try:
+        Recipe.model_validate({"tasks": raw.get("tasks", {})})
+        return Recipe.model_validate(in_their_places(raw, where=where))
+    except ValidationError as error:
+        raise ConfigError(f"{where}: " + "; ".join(map(explain, error.errors()))) from None

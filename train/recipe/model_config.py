@@ -1,0 +1,48 @@
+"""[model] of a recipe: what is trained, and how a conversation is put in words for it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rocstar.train.recipe.section import Expert, Section, Unit
+
+Dimensions = Annotated[int, Unit("dimensions")]
+Heads = Annotated[int, Unit("heads")]
+
+
+class ScratchConfig(Section):
+    """Architecture of a Qwen3 initialised from nothing, with a tokenizer trained on the SFT data."""
+
+    vocab_size: Expert[Annotated[int, Unit("tokens")]] = Field(
+        900, ge=300, description="size of the vocabulary that the tokenizer learns"
+    )
+    hidden_size: Expert[Dimensions] = Field(96, description="width of the residual stream")
+    num_layers: Expert[Annotated[int, Unit("layers")]] = Field(3, description="decoder layers")
+    num_heads: Expert[Heads] = Field(6, description="attention heads; they divide hidden_size")
+    num_kv_heads: Expert[Heads] = Field(3, description="heads of keys and values; they divide num_heads")
+    intermediate_size: Expert[Dimensions] = Field(192, description="width inside the MLP")
+
+
+class ModelConfig(Section):
+    """The model that is trained."""
+
+    path: str = Field("scratch", description="'scratch', a local Hugging Face directory, or a hub name")
+    template: str = Field(
+        "model",
+        description="chat template: 'model' (its own), 'compact', 'llama3', 'qwen3', 'rstar2', 'smollm2', or "
+        "a .jinja file",
+    )
+    thinking: Expert[Literal["keep", "refuse"]] = Field(
+        "refuse",
+        description="what to do with a template that changes `<think>` blocks of earlier turns: keep what "
+        "the policy wrote in the context, or refuse the template",
+    )
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of forward and backward; the learner's weights and moments are float32"
+    )
+    activation_checkpointing: Expert[bool] = Field(
+        False, description="compute a layer's activations again in backward instead of keeping them"
+    )
+    scratch: ScratchConfig = Field(ScratchConfig(), description="architecture for path = 'scratch'")

@@ -1,0 +1,78 @@
+"""Tasks that are named once, [tasks.NAME], and referred to where tasks are needed.
+
+    data = "NAME"                            all fields of [tasks.NAME]
+    data = { tasks = "NAME", limit = 64 }    those of [tasks.NAME], but this limit
+
+After loading every place has its own table and no name is left: the recipe beside a run says what it used,
+and a change of a named table is a change of the places that use it.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.eval_config import listed as listed_sets
+
+Place = tuple[str, ...]
+KEY = "tasks"
+
+
+def task_places(raw: Mapping[str, Any]) -> Iterator[Place]:
+    """Where a recipe may say which tasks it means, named tables aside."""
+    yield ("sft", "demonstration_tasks")
+    for section in ("eval", "stages"):
+        tables = raw.get(section)
+        yield from ((section, str(k), "data") for k in range(len(tables) if isinstance(tables, list) else 0))
+
+
+def table_at(raw: Mapping[str, Any], place: Place) -> dict[str, Any] | None:
+    """The table at `place`, if there is one."""
+    node: Any = raw
+    for part in place:
+        if isinstance(node, list) and part.isdecimal():
+            node = node[int(part)]
+        else:
+            node = node.get(part) if isinstance(node, dict) else None
+    return node if isinstance(node, dict) else None
+
+
+def spell_out(raw: Mapping[str, Any]) -> None:
+    """Make tables of bare names, so that an option can change one field: `--eval.0.data.limit=2`."""
+    for *parents, last in task_places(raw):
+        table = table_at(raw, tuple(parents))
+        if table is not None and isinstance(table.get(last), str):
+            table[last] = {KEY: table[last]}
+
+
+def in_their_places(raw: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """The recipe with a table of its own at every place, and without the named ones.
+
+    Raises:
+        ConfigError: a name that the recipe does not have.
+    """
+    placed: dict[str, Any] = copy.deepcopy(dict(raw))
+    named = placed.pop(KEY, {})
+    if "eval" in placed:
+        placed["eval"] = listed_sets(placed["eval"])
+    spell_out(placed)
+    for place in task_places(placed):
+        table = table_at(placed, place)
+        if table is None or KEY not in table:
+            continue
+        name = table.pop(KEY)
+        if not isinstance(name, str) or name not in named:
+            raise ConfigError(f"{where}: {'.'.join(place)} = {name!r}: {_hint(name, list(named))}")
+        table |= copy.deepcopy({key: value for key, value in named[name].items() if key not in table})
+    return placed
+
+
+def _hint(name: object, known: list[str]) -> str:
+    if not known:
+        return f"the recipe names no tasks; add [tasks.{name}], or give a table with source"
+    near = difflib.get_close_matches(str(name), known, n=1)
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    return f"not one of its named tasks, {', '.join(known)}{meant}"

@@ -1,0 +1,96 @@
+"""Code of a recipe's author: "module:Name", found beside the recipe or on sys.path.
+
+    recipe -- paths.code_at: beside the recipe --> "/folder/module.py:Name" -- load --> the class or function
+                             elsewhere --------> "module:Name" ---------------^
+
+The path is written out when the recipe is read, so a run's config.toml finds the code from anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.paths import code_at
+
+
+def load(spec: str, *, field: str, folder: Path | None = None) -> Any:
+    """What the module holds under that name.
+
+    Args:
+        spec: "module:Name", or "file.py:Name".
+        field: the recipe's field, for errors.
+        folder: where a file of the module may lie, before sys.path is searched.
+
+    Raises:
+        ConfigError: there is no such module or name, or the module cannot be imported.
+    """
+    spec = code_at(spec, folder) if folder is not None else spec
+    said = f"{field} = {spec!r}"
+    place, _, name = spec.rpartition(":")
+    if not place or not name.isidentifier():
+        raise ConfigError(f"{said}: write it as 'module:Name'")
+    try:
+        module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except FileNotFoundError:
+        raise ConfigError(f"{said}: the file {place!r} does not exist") from None
+    except ModuleNotFoundError as error:
+        if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
+            raise ConfigError(
+                f"{said}: there is no module {place!r} beside the recipe or on sys.path; put "
+                f"{place.rpartition('.')[2]}.py into the recipe's folder, or its folder into PYTHONPATH"
+            ) from None
+        raise ConfigError(f"{said}: it needs a module {error.name!r} that is not installed") from None
+    except (Exception, SystemExit) as error:  # the module is anybody's code, and runs when it is imported
+        raise ConfigError(f"{said}: importing it failed: {described(error)}") from error
+    if not hasattr(module, name):
+        own = [
+            key
+            for key, value in vars(module).items()
+            if getattr(value, "__module__", None) == module.__name__ and not key.startswith("_")
+        ]
+        has = f"it defines {', '.join(sorted(own))}" if own else "it defines nothing"
+        raise ConfigError(f"{said}: the module has no {name!r}; {has}")
+    return getattr(module, name)
+
+
+def described(error: BaseException) -> str:
+    """An exception of such code in one line: type, message, and the line that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def _from_file(path: Path) -> ModuleType:
+    """The module of a file, imported once. Its neighbours can be imported by it."""
+    path = path.absolute()
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    known = sys.modules.get(path.stem)
+    is_it = known is not None and getattr(known, "__file__", None) == str(path)
+    if known is not None and is_it:
+        return known
+    name = path.stem
+    if known is not None or importlib.util.find_spec(name) is not None:  # of another file
+        name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+        if name in sys.modules:
+            return sys.modules[name]
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    found = importlib.util.spec_from_file_location(name, path)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,136 @@
+"""Where a recipe's relative paths start: those in the file at the file's folder, those on the command line at
+the current directory. All become absolute, so that the recipe written beside a run loads from anywhere.
+
+A model's path may be a hub name, and a template's a bundled one: these are paths only where there is such a
+thing on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rocstar.train.recipe.named_tasks import Place, table_at, task_places
+
+CODE_FIELDS: tuple[Place, ...] = (("reward", "kind"), ("rl", "advantage"), ("engine", "kind"))
+"""Fields that may name code of the recipe's own (own_code.py), "module:name"; callbacks and tools do, too."""
+
+
+def resolve_paths(raw: dict[str, Any], folder: Path, overrides: Sequence[str]) -> None:
+    """Make the paths of a recipe's table absolute; what has not a recipe's form is left to its validation."""
+    given = [tuple(option.removeprefix("--").partition("=")[0].split(".")) for option in overrides]
+
+    def start_of(place: Place) -> Path:
+        return Path() if any(_begins(place, option) for option in given) else folder
+
+    for place, node, key, is_path in _paths(raw):
+        value = node.get(key)
+        if not isinstance(value, str) or os.path.isabs(value):
+            continue
+        start = start_of(place)
+        if is_path(value, start):
+            node[key] = os.path.abspath(start / value)
+    _resolve_code(raw, folder, given)
+
+
+def _resolve_code(raw: dict[str, Any], folder: Path, given: Sequence[Place]) -> None:
+    """Write out the files of the recipe's own functions and classes; see own_code.py."""
+    for place in CODE_FIELDS:
+        table = table_at(raw, place[:-1])
+        if table is not None and isinstance(spec := table.get(place[-1]), str):
+            start = Path() if any(_begins(place, option) for option in given) else folder
+            table[place[-1]] = code_at(spec, start)
+    for *parents, last in (("run", "callbacks"), ("tools",)):
+        table = table_at(raw, tuple(parents))
+        listed = table.get(last) if table is not None else None
+        entries = listed if isinstance(listed, list) else []
+        for k, entry in enumerate(entries):
+            place = (*parents, last, str(k), "kind")
+            start = Path() if any(_begins(place, option) for option in given) else folder
+            if isinstance(entry, str):
+                entries[k] = code_at(entry, start)
+            elif isinstance(entry, dict) and isinstance(entry.get("kind"), str):
+                entry["kind"] = code_at(entry["kind"], start)
+
+
+def is_reference(value: str) -> bool:
+    """Say whether a value has the form "module:Name"."""
+    module, _, name = value.rpartition(":")
+    return bool(module) and name.isidentifier()
+
+
+def code_at(spec: str, folder: Path) -> str:
+    """ "module:Name" as "/folder/module.py:Name" where the folder has such a file; else as it is."""
+    module, _, name = spec.rpartition(":")
+    file = folder / (module if module.endswith(".py") else f"{module}.py")
+    is_file = bool(module) and (module.endswith(".py") or file.is_file())
+    return f"{os.path.abspath(file)}:{name}" if is_file else spec
+
+
+def elsewhere(path: Path) -> str:
+    """A hint for a path that does not exist: what it names is in the current directory."""
+    parts = path.parts[1:] if path.is_absolute() else ()
+    for k in range(len(parts)):
+        tail = Path(*parts[k:])
+        if os.path.exists(tail):
+            return (
+                f", but {str(tail)!r} does in the current directory: paths in a recipe start at the recipe's "
+                "folder, paths on the command line at the current one"
+            )
+    return ""
+
+
+def _paths(raw: dict[str, Any]) -> Iterator[tuple[Place, dict[str, Any], str, Callable[[str, Path], bool]]]:
+    """Every field that may hold a path: its place, its table, its key, and what tells a path from a name."""
+    named, sets = raw.get("tasks"), raw.get("eval")
+    sources = [*task_places(raw), *(("tasks", name) for name in (named if isinstance(named, dict) else ()))]
+    fields: list[tuple[Place, Callable[[str, Path], bool]]] = [
+        *(((*source, "source"), _is_data_path) for source in sources),
+        *((("eval", str(k), "path"), _is_file) for k in range(len(sets) if isinstance(sets, list) else 0)),
+        (("sft", "data"), _is_conversations_path),
+        (("model", "path"), _is_model_path),
+        (("model", "template"), _is_template_path),
+    ]
+    for place, is_path in fields:
+        table = table_at(raw, place[:-1])
+        if table is not None:
+            yield place, table, place[-1], is_path
+
+
+def _begins(place: Place, option: Place) -> bool:
+    """Whether an override of `option` sets what is at `place`; an index may be written 0 or 00."""
+
+    def plain(parts: Place) -> list[str]:
+        return [str(int(part)) if part.isdecimal() else part for part in parts]
+
+    return plain(place)[: len(option)] == plain(option)
+
+
+def _is_data_path(value: str, start: Path) -> bool:
+    return value != "reasoning_gym" and not value.startswith("hub:")
+
+
+def _is_file(value: str, start: Path) -> bool:
+    return bool(value)
+
+
+def _is_conversations_path(value: str, start: Path) -> bool:
+    return value != "demonstrations"
+
+
+def _is_model_path(value: str, start: Path) -> bool:
+    """A directory here or there; one that is only there is not taken, and its error says so."""
+    if value == "scratch":
+        return False
+    return value.startswith(("./", "../")) or any(os.path.isdir(each) for each in (start / value, value))
+
+
+def _is_template_path(value: str, start: Path) -> bool:
+    from rocstar.engine.chat.chat import bundled_templates  # only here: not every `--help` reads templates
+
+    if value == "model" or value in bundled_templates():
+        return False
+    is_file = any(os.path.isfile(each) for each in (start / value, value))
+    return is_file or "/" in value or value.endswith(".jinja")

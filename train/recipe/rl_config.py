@@ -1,0 +1,124 @@
+"""[rl] and [off_policy] of a recipe: what a step rolls out, keeps and learns."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from rocstar.train.recipe.reward_config import is_reference
+from rocstar.train.recipe.section import (
+    Expert,
+    LearningRate,
+    Section,
+    Steps,
+    Tasks,
+    Temperature,
+    Tokens,
+    Unit,
+)
+
+ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce_pp")
+"""Advantages by name: train/algorithm/advantages/ has a page for each."""
+Trajectories = Annotated[int, Unit("trajectories")]
+Ratio = Annotated[float, Unit("ratio")]
+
+
+class RlConfig(Section):
+    """What a step of reinforcement rolls out, keeps and learns."""
+
+    tasks_per_step: Tasks = Field(8, ge=1, description="groups of a step")
+    rollouts_per_task: Trajectories = Field(32, description="N: siblings that are generated per task")
+    group_size: Trajectories = Field(16, description="G: siblings of these that are kept and learned")
+    roc_mode: Expert[Literal["paper", "sort", "uniform", "none"]] = Field(
+        "paper",
+        description="how G of N are chosen: correct ones by a draw against their penalty (paper), by a sort "
+        "(sort), all by a uniform draw (uniform), or none are left out",
+    )
+    roc_eps: Expert[Annotated[float, Unit("penalty")]] = Field(
+        0.1, gt=0, description="paper: a correct trajectory is drawn with weight 1 / (roc_eps + its penalty)"
+    )
+    roc_min_each: Expert[Trajectories] = Field(
+        2, ge=1, description="at least so many of each sign, where they exist"
+    )
+    advantage: Expert[str] = Field(
+        "grpo",
+        description="'grpo', 'dr_grpo', 'rloo', 'reinforce_pp' (train/algorithm/advantages/), or "
+        "'module:function', looked for beside the recipe, then on sys.path",
+    )
+    temperature: Expert[Temperature] = Field(
+        1.0, gt=0, description="of the policy's sampling, and of its loss"
+    )
+    lr: LearningRate = Field(1e-6, gt=0, description="learning rate after the warm-up, then constant")
+    warmup_steps: Expert[Steps] = Field(20, ge=0, description="first steps, in which the rate rises linearly")
+    weight_decay: Expert[Annotated[float, Unit("factor")]] = Field(0.0, ge=0, description="of AdamW")
+    grad_clip: Expert[Annotated[float, Unit("norm")]] = Field(
+        1.0, gt=0, description="longer gradients are scaled down to this norm"
+    )
+    num_updates_per_batch: Expert[Annotated[int, Unit("updates")]] = Field(
+        1, ge=1, description="optimizer updates of a step; with 1 the ratio is 1 and the clip cannot act"
+    )
+    max_staleness: Expert[Annotated[int, Unit("versions")]] = Field(
+        1,
+        ge=0,
+        description="versions between a token and the learner at most: rollouts go on while it learns; "
+        "0 = in turns, and the default with engine.deterministic",
+    )
+    clip_low: Expert[Ratio] = Field(0.2, gt=0, lt=1, description="the ratio is clipped below 1 - clip_low")
+    clip_high: Expert[Ratio] = Field(0.28, gt=0, description="the ratio is clipped above 1 + clip_high")
+    tokens_per_microbatch: Tokens = Field(
+        8192, ge=16, description="of one forward and backward: what the learner's memory holds"
+    )
+
+    @model_validator(mode="after")
+    def _the_advantage_is_known(self) -> RlConfig:
+        if self.advantage not in ESTIMATORS and not is_reference(self.advantage):
+            raise ValueError(
+                f"advantage = {self.advantage!r} is not one of {', '.join(ESTIMATORS)}, nor of the form "
+                "'module:function'"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _groups_make_sense(self) -> RlConfig:
+        if self.group_size < 2:
+            raise ValueError(
+                f"group_size = {self.group_size}: an advantage compares siblings; set it to 2 or more"
+            )
+        if self.group_size > self.rollouts_per_task:
+            raise ValueError(
+                f"group_size = {self.group_size} keeps more than rollouts_per_task = "
+                f"{self.rollouts_per_task} generates; lower group_size or raise rollouts_per_task"
+            )
+        if self.roc_mode == "none" and self.group_size != self.rollouts_per_task:
+            raise ValueError("roc_mode = 'none' keeps all it generates: set rollouts_per_task = group_size")
+        return self
+
+
+class OffPolicyConfig(Section):
+    """What to do where the rollout's probabilities are not the learner's (train/algorithm/off_policy.py)."""
+
+    correction: Expert[Literal["none", "token", "sequence", "icepop"]] = Field(
+        "token",
+        description="factor of a token's loss, from r = learner / rollout probability: none, min(r, cap), "
+        "min(product of r over the trajectory, cap), or r in [floor, cap], else 0",
+    )
+    cap: Expert[Ratio] = Field(2.0, gt=0, allow_inf_nan=False, description="the largest factor")
+    floor: Expert[Ratio] = Field(0.5, ge=0, description="icepop only: below it a token is left out")
+    gate_kl: Expert[Annotated[float, Unit("nats")]] = Field(
+        0.05, gt=0, description="mean mismatch; a step beyond it, or beyond the ratio, is a bad one"
+    )
+    gate_ratio_p99: Expert[Ratio] = Field(
+        2.0, gt=1, description="what 99% of the tokens' ratios must lie within; a step beyond it is a bad one"
+    )
+    gate_steps: Expert[Steps] = Field(
+        3, ge=0, description="bad steps in a row that pause the optimizer; 0 = never"
+    )
+
+    @model_validator(mode="after")
+    def _bounds_make_an_interval(self) -> OffPolicyConfig:
+        if self.floor >= self.cap:
+            raise ValueError(
+                f"floor = {self.floor} is not below cap = {self.cap}: no ratio lies between them"
+            )
+        return self

@@ -1,0 +1,48 @@
+"""What every table of a recipe is, and what its fields say of themselves beside type, default and bounds.
+
+    lr: Expert[Annotated[float, Unit("per step")]] = Field(5e-6, gt=0, description="learning rate ...")
+
+Every field has a description, and every number a unit; `rocstar recipe` prints them. A field that few
+recipes set is `Expert[...]`: it works like any other, and is left out of the short table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+T = TypeVar("T")
+
+
+class Section(BaseModel):
+    """A table of the recipe: an unknown key is an error, values do not change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a number counts or is measured in."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForExperts:
+    """The mark of a field that few recipes set."""
+
+
+Expert = Annotated[T, ForExperts()]
+
+Attempts = Annotated[int, Unit("attempts")]
+Seconds = Annotated[float, Unit("s")]
+Share = Annotated[float, Unit("share")]
+Steps = Annotated[int, Unit("steps")]
+Tasks = Annotated[int, Unit("tasks")]
+Tokens = Annotated[int, Unit("tokens")]
+Turns = Annotated[int, Unit("turns")]
+Seed = Annotated[int, Unit("seed")]
+Temperature = Annotated[float, Unit("divisor of the logits")]
+LearningRate = Annotated[float, Unit("per update")]

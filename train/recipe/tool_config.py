@@ -1,0 +1,113 @@
+"""[[tools]] and [tool] of a recipe: what the policy may call, and the settings that its tools share."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from rocstar.train.recipe.section import Expert, Seconds, Section, Tokens, Unit
+
+BUILT_IN = ("python", "jupyter")
+"""The tools that run the policy's programs, and take their settings from [tool]."""
+
+
+class ToolChoice(Section):
+    """One tool. In a list its kind alone says as much: tools = ["python", "module:Class"]."""
+
+    kind: str = Field(
+        description="python (a program per call), jupyter (cells of one live interpreter per trajectory), or "
+        "'module:Class', a tool of one's own: a module on sys.path or beside the recipe"
+    )
+    args: Expert[dict[str, Any]] = Field({}, description="what the class is called with")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_its_kind_alone(cls, raw: Any) -> Any:
+        return {"kind": raw} if isinstance(raw, str) else raw
+
+    @field_validator("kind")
+    @classmethod
+    def _is_known(cls, kind: str) -> str:
+        module, colon, name = kind.rpartition(":")
+        if kind in BUILT_IN or (module and name.isidentifier()):
+            return kind
+        near = difflib.get_close_matches(kind, BUILT_IN, n=1, cutoff=0.5)
+        guess = f"; did you mean {near[0]!r}?" if near and not colon else ""
+        raise ValueError(f"{kind!r} is none of {', '.join(BUILT_IN)}, 'module:Class'{guess}")
+
+    @model_validator(mode="after")
+    def _programs_take_no_args(self) -> ToolChoice:
+        if self.kind in BUILT_IN and self.args:
+            raise ValueError(
+                f"args = {self.args!r}: kind = {self.kind!r} takes its settings from [tool]; leave args out"
+            )
+        return self
+
+
+class ToolConfig(Section):
+    """What all tools share: where programs run, limits, and how results are put in words."""
+
+    sandbox: Expert[Literal["local", "redis"]] = Field(
+        "local",
+        description="where programs run: on this machine, or by the workers (`rocstar sandbox worker`) at "
+        "the Redis of ROCSTAR_REDIS_URL",
+    )
+    text: Expert[Literal["brief", "plain", "rstar2"]] = Field(
+        "plain", description="how the results of programs are put in words"
+    )
+    flavour: str = Field(
+        "stdlib",
+        description="what is imported beforehand: stdlib, numeric (numpy and sympy), scientific (scipy too), "
+        "or auto: chosen by what each program imports",
+    )
+    wall_s: Seconds = Field(4.0, gt=0, description="wall time of a call; longer ones end as `timeout`")
+    memory_mb: Expert[Annotated[int, Unit("MiB")]] = Field(
+        512, ge=64, description="memory of a program above what the flavour takes; beyond it: `memory_limit`"
+    )
+    max_output_tokens: Expert[Tokens] = Field(256, ge=8, description="longer results are cut in the middle")
+    max_parallel_calls: Expert[Annotated[int, Unit("calls")]] = Field(
+        4, ge=1, description="calls executed per turn; more are an error"
+    )
+
+
+def tools_of_before(raw: Any) -> Any:
+    """A recipe from when there was one tool, `tool.kind`, with that tool as its list."""
+    tool = raw.get("tool") if isinstance(raw, Mapping) else None
+    if not isinstance(tool, Mapping) or "kind" not in tool:
+        return raw
+    if "tools" in raw:
+        raise ValueError(
+            f"tool.kind = {tool['kind']!r} is the form of a single tool, and tools lists them; leave it out"
+        )
+    rest = {key: value for key, value in tool.items() if key != "kind"}
+    return {**raw, "tool": rest, "tools": [{"kind": tool["kind"]}]}
+
+
+def check_tools(tool: ToolConfig, tools: Sequence[ToolChoice], *, demonstrated: bool) -> None:
+    """Whether the tools go together, with their settings and with a cold start that demonstrates programs.
+
+    Raises:
+        ValueError: they do not.
+    """
+    kinds = [choice.kind for choice in tools]
+    for kind in BUILT_IN:
+        if kinds.count(kind) > 1:
+            raise ValueError(f"tools lists {kind!r} twice; list it once")
+    if "jupyter" in kinds and tool.flavour == "auto":
+        raise ValueError(
+            "tool.flavour = 'auto' chooses for each program, and an interpreter that lives (the tool "
+            "'jupyter') keeps what it began with; name a flavour"
+        )
+    if "jupyter" in kinds and tool.sandbox == "redis":
+        raise ValueError(
+            "tool.sandbox = 'redis' runs single programs, and the tool 'jupyter' needs interpreters that "
+            "live; set tool.sandbox = 'local', or list 'python' instead"
+        )
+    if demonstrated and not set(kinds) & set(BUILT_IN):
+        raise ValueError(
+            f"sft.data = 'demonstrations' shows programs, and tools lists none that runs them; add one of "
+            f"{', '.join(BUILT_IN)}, or give sft.data a file of conversations"
+        )

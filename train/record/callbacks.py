@@ -1,0 +1,162 @@
+"""Who wants to know of a run listens in one way: console, trackers, and classes of the user's own.
+
+    loop, cold start, evaluation -> Listeners -> the console
+                                              -> run.trackers, run.callbacks, callbacks given from Python
+
+What is heard of was written down before: metrics.jsonl, records and checkpoints are the run's own. Listeners
+are called one after the other in the thread of the event loop, and the run waits for them.
+
+Invariant: a listener changes nothing of a run but by `StopRun`. One that raises anything else is told of
+once, with its traceback, and hears nothing more; the console is ours, and its errors are bugs.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from rocstar.engine.record import Verdict
+from rocstar.engine.types import Trajectory
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.record.metrics import Row
+
+How = Literal["complete", "stopped", "interrupted", "failed"]
+
+
+class StopRun(Exception):
+    """Raised by a callback: the run ends after this step as it would after its last, and can be resumed.
+
+    Its message is the reason that people read.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStart:
+    """What a run is, at its start and at each resume."""
+
+    recipe: Recipe
+    """A copy of the resolved recipe."""
+    directory: Path
+    total_steps: int
+    """RL steps of all stages."""
+    step: int
+    """RL steps that are done: 0, or where a resumed run goes on."""
+
+
+class Callback:
+    """A listener. Override what you want to hear of; nothing that you are given can be changed.
+
+    A resumed run says again what came behind its last checkpoint.
+    """
+
+    def on_run_start(self, run: RunStart) -> None:
+        """Hear that a run begins. Raising here ends it with exit code 2, before anything is built."""
+
+    def on_cold_start(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
+        """Hear of an update of the cold start: the `step`-th of `total`, with its loss and gradient norm."""
+
+    def on_groups(self, step: int, judged: Sequence[tuple[Trajectory, Verdict]]) -> None:
+        """Hear of all trajectories of an RL step, each with its verdict: bucket, penalties, advantage."""
+
+    def on_step(self, row: Mapping[str, Any]) -> None:
+        """Hear of an RL step, as its row of metrics.jsonl: step, stage, phase, time_s and metrics by name.
+
+        A value that was not finite is None.
+        """
+
+    def on_evaluation(self, row: Mapping[str, Any]) -> None:
+        """Hear of an evaluation, as its row; `stage` is "eval", or that of a difficulty filter."""
+
+    def on_checkpoint(self, step: int, directory: Path) -> None:
+        """Hear that the checkpoint of a step is whole: a Hugging Face directory, until it is pruned."""
+
+    def on_note(self, text: str) -> None:
+        """Hear what the console tells people besides steps: servers, a paused optimizer, a stall."""
+
+    def on_end(self, how: How) -> None:
+        """Hear how the run ended; nothing is heard afterwards. "stopped" is a callback's or the run's own."""
+
+
+class Listeners:
+    """Everyone who listens to a run."""
+
+    def __init__(self, console: Callback) -> None:
+        self._console = console
+        self._others: list[Callback] = []
+        self.stop: str | None = None
+        """Why the run is to end after this step; None while it is not."""
+
+    def add(self, listener: Callback) -> None:
+        """Let one more listen, from now on."""
+        self._others.append(listener)
+
+    def start(self, run: RunStart) -> None:
+        """Tell that the run begins.
+
+        Raises:
+            ConfigError: a listener raised.
+        """
+        for listener in self._others:
+            try:
+                listener.on_run_start(run)
+            except Exception as error:  # anybody's code; nothing was begun
+                raise ConfigError(f"{_name(listener)}: on_run_start failed: {_said(error)}") from error
+
+    def cold_start(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
+        """Tell of an update of the cold start."""
+        shown = MappingProxyType(dict(metrics))
+        self._tell("on_cold_start", lambda listener: listener.on_cold_start(step, total, shown))
+
+    def groups(self, step: int, judged: Sequence[tuple[Trajectory, Verdict]]) -> None:
+        """Tell of what a step rolled out."""
+        shown = tuple(judged)
+        self._tell("on_groups", lambda listener: listener.on_groups(step, shown))
+
+    def row(self, row: Row) -> None:
+        """Tell of a step or an evaluation that was written down."""
+        shown = MappingProxyType(row)
+        if row["phase"] == "eval":
+            self._tell("on_evaluation", lambda listener: listener.on_evaluation(shown))
+        else:
+            self._tell("on_step", lambda listener: listener.on_step(shown))
+
+    def checkpoint(self, step: int, directory: Path) -> None:
+        """Tell of a checkpoint that is whole."""
+        self._tell("on_checkpoint", lambda listener: listener.on_checkpoint(step, directory))
+
+    def note(self, text: str) -> None:
+        """Tell people something."""
+        self._tell("on_note", lambda listener: listener.on_note(text))
+
+    def end(self, how: How) -> None:
+        """Tell how the run ended; nobody listens afterwards."""
+        self._tell("on_end", lambda listener: listener.on_end(how))
+        self._others.clear()
+
+    def _tell(self, what: str, tell: Callable[[Callback], None]) -> None:
+        tell(self._console)
+        for listener in list(self._others):
+            try:
+                tell(listener)
+            except StopRun as stop:
+                if self.stop is None:
+                    self.stop = f"{_name(listener)}: {stop}"
+            except Exception as error:  # anybody's code: a run outlives its listeners
+                self._others.remove(listener)
+                trace = "".join(traceback.format_exception(error)).rstrip()
+                self._console.on_note(
+                    f"{_name(listener)}.{what} failed and hears nothing more of this run:\n{trace}"
+                )
+
+
+def _name(listener: Callback) -> str:
+    return type(listener).__name__
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

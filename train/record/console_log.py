@@ -1,0 +1,116 @@
+"""RUN/logs/console.log: what the console of a run said, with times, over all its starts.
+
+    2026-11-22T15:23:10Z started: rocstar train quickstart (process 4711)
+    2026-11-22T15:24:31Z step 1/40  reward 0.12 ...
+
+Each line is on the disk when `write` returns. A disk that is full, or a folder that cannot be written, costs
+the lines it would have taken and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import time
+import traceback
+import warnings
+from asyncio import CancelledError
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from rocstar.train.recipe.errors import ConfigError, TrainingStopped
+from rocstar.train.record.run_directory import CONSOLE_LOG
+
+
+class ConsoleLog:
+    """Appends to a run's log while it is entered: what is written, warnings, and what ends the run.
+
+    Warnings of Python and of our loggers go to stderr as well, as they do without this.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        argv: Sequence[str] | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """argv: the command, by default this process's."""
+        self.path = run_dir / CONSOLE_LOG
+        self._argv, self._wall_clock = sys.argv if argv is None else argv, wall_clock
+        self._file: int | None = None
+        self._is_torn = False
+        self._show_warning: Callable[..., None] = warnings.showwarning
+        self._handler = _Warnings(self.write)
+
+    def __enter__(self) -> Self:
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        name, arguments = Path(self._argv[0]).name if self._argv else "", self._argv[1:]
+        self.write(f"started: {' '.join([name, *arguments])} (process {os.getpid()})")
+        self._show_warning = warnings.showwarning
+        warnings.showwarning = self._warn
+        logging.getLogger("rocstar").addHandler(self._handler)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        logging.getLogger("rocstar").removeHandler(self._handler)
+        warnings.showwarning = self._show_warning
+        if error is not None:
+            self.write(_why(error))
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def write(self, text: str) -> None:
+        """One line, or several of which the first has the time."""
+        if self._file is None:
+            return
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall_clock()))
+        line = f"{at} {text}\n".encode(errors="replace")
+        if self._is_torn:  # the disk was full in the middle of a line
+            line = b"\n" + line
+        with contextlib.suppress(OSError):
+            written = os.write(self._file, line)
+            self._is_torn = written < len(line)
+
+    def _warn(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> Any:
+        self.write(f"{category.__name__}: {message} ({filename}:{lineno})")
+        return self._show_warning(message, category, filename, lineno, file, line)
+
+
+class _Warnings(logging.Handler):
+    """What our loggers warn of. A logger that has a handler loses the last resort: it is asked here."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._write = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._write(f"{record.levelname.lower()}: {record.getMessage()}")
+        if logging.lastResort is not None and not logging.getLogger().handlers:
+            logging.lastResort.handle(record)
+
+
+def _why(error: BaseException) -> str:
+    """What ended a run: a message where one was meant for people, else where it happened."""
+    if isinstance(error, ConfigError | TrainingStopped):
+        return f"ended: {error}"
+    if isinstance(error, KeyboardInterrupt | CancelledError):
+        return "ended: interrupted"
+    return "ended: " + "".join(traceback.format_exception(error)).rstrip()

@@ -1,0 +1,117 @@
+"""How a command ends: its exit code, and one line where something was wrong outside of this program.
+
+Codes: 0 done, 1 the work failed, 2 a recipe, option, path or disk is not usable, 130 interrupted. A bug keeps
+its traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rocstar.sandbox.console import is_unread
+from rocstar.train.recipe.errors import ConfigError, ConfigErrors, TrainingStopped
+from rocstar.train.record.run_directory import complete_checkpoints
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FIXES = {
+    errno.EROFS: "choose a place that can be written, or copy it to one",
+    errno.EACCES: "give this user the right to it, or choose another place",
+    errno.EPERM: "give this user the right to it, or choose another place",
+    errno.ENOENT: "make the folder first, or correct the path",
+    errno.ENOTDIR: "a part of the path is a file; correct it",
+    errno.EISDIR: "it is a folder; remove it, or give the path of a file",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+"""Errors of the system about a path that a person chose, and what to do."""
+_PACKAGE = Path(__file__).resolve().parents[2]
+_OURS = (
+    *(_PACKAGE / name for name in ("engine", "kernels", "sandbox", "train")),
+    Path("/proc"),
+    Path("/sys"),
+)
+"""Places whose files no person chose: what is wrong there is a bug."""
+
+
+def guarded(
+    work: Callable[[], int], *, resumes: bool = False, interrupted: Callable[[], str] = lambda: "interrupted"
+) -> int:
+    """Turn mistakes and interruptions into one line and an exit code.
+
+    `resumes`: the verb has --resume, so that it can be advised. `interrupted` says what Ctrl-C left behind.
+    """
+    try:
+        code = work()
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        if text := interrupted():
+            print(text, file=sys.stderr)
+        return 130
+    except ConfigErrors as error:
+        for problem in error.problems:
+            print(f"rocstar: {_told(problem)}", file=sys.stderr)
+        return 2
+    except ConfigError as error:
+        print(f"rocstar: {_told(str(error))}", file=sys.stderr)
+        return 2
+    except TrainingStopped as error:
+        print(f"rocstar: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) and is_unread():
+            return 141  # as a shell names an end by SIGPIPE
+        if (told := of_system(error)) is None:
+            raise
+        again = ", then go on with --resume" if resumes and error.errno in _FULL else ""
+        print(f"rocstar: {told}{again}", file=sys.stderr)
+        return 2
+
+
+def of_system(error: OSError) -> str | None:
+    """The line for an error of the system that a person can mend; None for what may be a bug of ours."""
+    path = error.filename if isinstance(error.filename, str) else None
+    if error.errno in _FULL:
+        return f"the disk is full{f' at {path}' if path else ''}; free some space"
+    if error.errno not in _FIXES or path is None:
+        return None
+    place = Path(path).absolute()
+    if any(place.is_relative_to(ours) for ours in _OURS):
+        return None
+    if error.errno == errno.ENOENT and place.parent.is_dir():
+        return None  # a file that should be there and is not: somebody here forgot to look
+    unread = error.errno != errno.EROFS and place.exists() and not os.access(place, os.R_OK)
+    does = "read" if unread else "write"
+    return f"cannot {does} {path!r}: {error.strerror}; {_FIXES[error.errno]}"
+
+
+def run_interrupted(directory: Path, arguments: Sequence[str], *, resumes: bool) -> str:
+    """What Ctrl-C left of a run, and the command that goes on with it. One rank speaks for all."""
+    if os.environ.get("RANK", "0") != "0":
+        return ""
+    saved = complete_checkpoints(directory)
+    again = _command([*(a for a in arguments if a != "--resume"), "--resume"])
+    if not directory.exists():
+        return f"interrupted before anything was learned: nothing can be resumed, and {directory} was removed"
+    if not resumes:
+        left = f"the checkpoint {saved[-1]} is whole" if saved else "nothing can be resumed"
+        return f"interrupted; {left}, and {directory} keeps what was logged"
+    if saved:
+        return f"interrupted; the checkpoint {saved[-1]} is whole, go on with --resume: {again}"
+    return f"interrupted before the first checkpoint: nothing can be resumed; this begins again: {again}"
+
+
+def _command(arguments: Sequence[str]) -> str:
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return f"the torchrun command with -m rocstar.train {shlex.join(arguments[1:])}"
+    return f"rocstar {shlex.join(arguments)}"
+
+
+def _told(message: str) -> str:
+    """One line, whatever library wrote a part of it; a difference between two texts keeps its lines."""
+    head, is_diff, diff = message.partition("\n--- ")
+    return " ".join(head.split()) + is_diff + diff

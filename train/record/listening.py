@@ -1,0 +1,102 @@
+"""Who listens to a run: its trackers, the classes that run.callbacks names, and callbacks given from Python.
+
+The classes are found and their arguments checked before anything is built; they are made when the run begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError, TrainingStopped
+from rocstar.train.recipe.own_code import described, load
+from rocstar.train.recipe.run_config import CallbackConfig
+from rocstar.train.record.callbacks import Callback, How, Listeners, RunStart
+from rocstar.train.record.trackers import TrackerError, make_tracker
+
+
+def callback_class(config: CallbackConfig, *, field: str) -> type[Callback]:
+    """The class of a callback, which takes the recipe's arguments.
+
+    Raises:
+        ConfigError: there is no such class, it is no Callback, or it does not take these arguments.
+    """
+    found = load(config.kind, field=field)
+    said = f"{field} = {config.kind!r}"
+    if not (isinstance(found, type) and issubclass(found, Callback)):
+        raise ConfigError(
+            f"{said}: it is no subclass of rocstar.train.record.callbacks.Callback; make it one"
+        )
+    try:
+        inspect.signature(found).bind(**config.args)
+    except TypeError as error:
+        raise ConfigError(
+            f"{said}: args = {config.args!r} do not fit {found.__name__}{inspect.signature(found)}: {error}"
+        ) from None
+    return found
+
+
+def check_callbacks(configs: Sequence[CallbackConfig]) -> None:
+    """ConfigError for the first callback that could not be made; none is."""
+    for k, config in enumerate(configs):
+        callback_class(config, field=f"run.callbacks.{k}.kind")
+
+
+def make_callback(config: CallbackConfig, *, field: str) -> Callback:
+    """The callback itself.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    made = callback_class(config, field=field)
+    try:
+        return made(**config.args)
+    except Exception as error:  # anybody's code; nothing was begun
+        raise ConfigError(f"{field} = {config.kind!r}: it cannot be made: {described(error)}") from error
+
+
+@contextlib.contextmanager
+def listening(
+    recipe: Recipe, run_dir: Path, console: Callback, callbacks: Sequence[Callback] = (), *, step: int
+) -> Iterator[Listeners]:
+    """Everyone who listens to a run, told of its start, and at the end of how it ended.
+
+    Args:
+        recipe: names trackers and callbacks.
+        run_dir: the run's folder.
+        console: listens first.
+        callbacks: listen last.
+        step: RL steps that are done.
+
+    Raises:
+        ConfigError: one of them cannot be made, or failed at the start.
+    """
+    listeners = Listeners(console)
+    how: How = "failed"
+    try:
+        for name in recipe.run.trackers:
+            try:
+                listeners.add(make_tracker(name, run_dir=run_dir, config=recipe.model_dump()))
+            except TrackerError as error:
+                raise ConfigError(f"run.trackers: {error}") from None
+        for k, config in enumerate(recipe.run.callbacks):
+            listeners.add(make_callback(config, field=f"run.callbacks.{k}.kind"))
+        for callback in callbacks:
+            listeners.add(callback)
+        total = sum(stage.steps for stage in recipe.stages)
+        copy = recipe.model_copy(deep=True)
+        listeners.start(RunStart(recipe=copy, directory=run_dir, total_steps=total, step=step))
+        yield listeners
+        how = "stopped" if listeners.stop is not None else "complete"
+    except TrainingStopped:
+        how = "stopped"
+        raise
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        how = "interrupted"
+        raise
+    finally:
+        listeners.end(how)

@@ -1,0 +1,176 @@
+"""manifest.json: which program ran, with what command, on which machine, when, and how it ended.
+
+    {"v": 1, "starts": [{"status": "interrupted", "started": ..., "rocstar": ..., "commit": ..., ...},
+                        {"status": "complete", ...}]}
+
+A run that is resumed adds an entry; none is ever changed again but for its end. The environment is not in
+it, and passwords of addresses in the command line are not either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.toml import to_toml
+from rocstar.train.record.run_directory import MANIFEST, write_json
+
+VERSION = 1
+GIT_S = 10.0
+SOURCES = Path(__file__).resolve().parents[2]
+"""The repository's root, if this is a checkout."""
+
+RUNNING, COMPLETE, INTERRUPTED, FAILED = "running", "complete", "interrupted", "failed"
+
+
+class ManifestError(ValueError):
+    """A manifest.json that cannot be read; the message says where and why."""
+
+
+@contextlib.contextmanager
+def recorded(directory: Path, recipe: Recipe, *, world_size: int) -> Iterator[dict[str, Any]]:
+    """Add this start to the directory's manifest, and its end when the block is left.
+
+    Gives the start's entry: what is added to it is written at the end, and by `write_start` before.
+    """
+    starts = _earlier(directory)
+    entry = {"status": RUNNING, "started": _now(), "ended": None, **describe(recipe, world_size=world_size)}
+    starts.append(entry)
+    _write(directory, starts)
+    try:
+        yield entry
+    except BaseException as error:
+        was_stopped = isinstance(error, KeyboardInterrupt)
+        entry |= {"status": INTERRUPTED if was_stopped else FAILED, "ended": _now()}
+        with contextlib.suppress(OSError):  # what ended the work is what the user must read
+            _write(directory, starts)
+        raise
+    entry |= {"status": COMPLETE, "ended": _now()}
+    _write(directory, starts)
+
+
+def write_start(directory: Path, entry: dict[str, Any]) -> None:
+    """Write what was added to the entry of the start that goes on: it may be killed."""
+    _write(directory, [*read_manifest(directory)[:-1], entry])
+
+
+def read_manifest(directory: Path) -> list[dict[str, Any]]:
+    """Every start of a run, oldest first; none if it has no manifest.
+
+    Raises:
+        ManifestError: manifest.json is damaged or of another version.
+    """
+    path = directory / MANIFEST
+    if not path.is_file():
+        return []
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ManifestError(f"{path} is damaged: {error}") from None
+    starts = content.get("starts") if isinstance(content, dict) and content.get("v") == VERSION else None
+    if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
+        raise ManifestError(f"{path} is no manifest of version {VERSION}")
+    return starts
+
+
+def _earlier(directory: Path) -> list[dict[str, Any]]:
+    """The starts before this one. One that never told its end was killed: nobody else holds the directory."""
+    try:
+        starts = read_manifest(directory)
+    except ManifestError:
+        path = directory / MANIFEST
+        path.replace(path.with_name(f"{path.name}.damaged"))
+        return []
+    for start in starts:
+        if start.get("status") == RUNNING:
+            start["status"] = INTERRUPTED
+    return starts
+
+
+def _write(directory: Path, starts: list[dict[str, Any]]) -> None:
+    write_json(directory / MANIFEST, {"v": VERSION, "starts": starts})
+
+
+def describe(recipe: Recipe, *, world_size: int) -> dict[str, Any]:
+    """This process and its machine, as JSON."""
+    return {
+        **versions(),
+        **_git(SOURCES),
+        "recipe": recipe_hash(recipe),
+        "command": [_without_passwords(word) for word in sys.argv],
+        "world_size": world_size,
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "gpus": _gpus(),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of rocstar, Python and what the numbers hang on; None for a package that is not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name in ("rocstar", "torch", "transformers"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def recipe_hash(recipe: Recipe) -> str:
+    """The SHA-256 of the resolved recipe as it is written to config.toml."""
+    return hashlib.sha256(to_toml(recipe).encode()).hexdigest()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _without_passwords(word: str) -> str:
+    return re.sub(r"(://[^/@\s:]*):[^/@\s]*@", r"\1:***@", word)
+
+
+def _git(sources: Path) -> dict[str, Any]:
+    """The commit of a checkout and whether its files differ from it; None where that cannot be known."""
+    unknown = {"commit": None, "dirty": None}
+    # An installed package may lie inside another project's repository, whose commit says nothing.
+    if not (sources / ".git").exists():
+        return unknown
+    commit = _output(sources, "rev-parse", "HEAD")
+    if commit is None:
+        return unknown
+    changes = _output(sources, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def _output(sources: Path, *arguments: str) -> str | None:
+    """What git says; None if there is no git, or it refuses or hangs."""
+    command = ["git", "-C", str(sources), *arguments]
+    environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=GIT_S, check=True, env=environment
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return ended.stdout.strip()
+
+
+def _gpus() -> list[str]:
+    """Names of the GPUs that this process sees."""
+    import torch
+
+    return [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]

@@ -1,0 +1,205 @@
+"""Which trajectories the report shows: a few of each kind, out of files of any size.
+
+    first pass    every line is parsed, classified and forgotten; of each kind in the first and in the last
+                  step a few places (file, line) stay: those whose ids have the lowest hashes
+    second pass   the chosen lines are read again
+
+So memory does not grow with the run, time grows with the two files, and the same run shows the same ones.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any
+
+Record = Mapping[str, Any]
+
+BUCKETS = ("kept correct", "dropped_positive", "kept wrong", "dropped_negative", "no_signal", "failed")
+"""The kinds of trajectory that a sample should hold, most telling first."""
+
+OTHER = "other"
+MAX_NOTES = 5
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RecordPlace:
+    """Where a trajectory is, and what is needed to choose it. Ordered by the hash of its id."""
+
+    key: bytes
+    file: int
+    line: int
+    task: str = field(compare=False)
+
+
+Step = dict[tuple[str, bool], list[RecordPlace]]
+"""The places of a step that may be chosen, lowest hash first, by kind and whether a tool call failed."""
+
+
+@dataclass(slots=True)
+class Notes:
+    """Sentences about what was not read: the first few, and how many there were."""
+
+    texts: list[str] = field(default_factory=list)
+    left_out: int = 0
+
+    def add(self, text: str) -> None:
+        if len(self.texts) < MAX_NOTES:
+            self.texts.append(text)
+        else:
+            self.left_out += 1
+
+    def all(self) -> list[str]:
+        return [*self.texts, f"and {self.left_out} more"] if self.left_out else self.texts
+
+
+def sample(run_dir: Path, num: int = 10) -> tuple[list[Record], list[str]]:
+    """About half of `num` trajectories from the first recorded step and half from the last, of all kinds.
+
+    Also returns sentences about what was not read.
+    """
+    notes = Notes()
+    files = sorted((run_dir / "trajectories").glob("*.jsonl*"), key=_natural)
+    files = [f for f in files if f.suffix in (".jsonl", ".zst") and not f.name.startswith("eval")]
+    # The first and the last file hold the first and the last step, however many files a run has.
+    ends = [files[0], files[-1]] if len(files) > 1 else files
+    first, last = end_steps(ends, num, notes)
+    early = choose(first, num // 2 if last else num)
+    late = choose(last, num - len(early))
+    if len(early) + len(late) < num:
+        early = choose(first, num - len(late))
+    return _read(ends, [*early, *late]), notes.all()
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Sorts step_9 before step_10."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", path.name)]
+
+
+def end_steps(files: Sequence[Path], num: int, notes: Notes) -> tuple[Step, Step]:
+    """Return at most `num` places of each kind in the lowest and in the highest step (empty if the same)."""
+    steps: dict[int, Step] = {}
+    for k, file in enumerate(files):
+        for line, record in _records(file, notes):
+            step = record.get("step", 0)
+            steps.setdefault(step, {})
+            for middle in steps.keys() - {min(steps), max(steps)}:
+                del steps[middle]
+            if step in steps:
+                _keep(steps[step], record, RecordPlace(_hash(record), k, line, _task(record)), num)
+    found = [steps[step] for step in sorted(steps)]
+    return (found[0] if found else {}), (found[1] if len(found) > 1 else {})
+
+
+def _keep(step: Step, record: Record, place: RecordPlace, num: int) -> None:
+    kind = kind_of(record)
+    is_faulty = any(call.get("is_error") for call in calls_of(record))
+    places = step.setdefault((kind if kind in BUCKETS else OTHER, is_faulty), [])
+    bisect.insort(places, place)
+    del places[num:]
+
+
+def _hash(record: Record) -> bytes:
+    text = str(record.get("id")).encode(errors="backslashreplace")
+    return hashlib.blake2b(text, digest_size=8).digest()
+
+
+def _task(record: Record) -> str:
+    return str((record.get("task") or {}).get("id"))
+
+
+def choose(step: Step, num: int) -> list[RecordPlace]:
+    """Return at most `num` places, one of each kind in turn; within a kind those with a tool error alternate
+    with those without, and a task that was not chosen before comes first."""
+    queues = []
+    for kind in (*BUCKETS, OTHER):
+        pairs = zip_longest(step.get((kind, True), []), step.get((kind, False), []))
+        queues.append([place for place in chain.from_iterable(pairs) if place is not None])
+    chosen: list[RecordPlace] = []
+    tasks: set[str] = set()
+    while len(chosen) < num and any(queues):
+        for queue in filter(None, queues):
+            if len(chosen) < num:
+                place = next((p for p in queue if p.task not in tasks), queue[0])
+                queue.remove(place)
+                chosen.append(place)
+                tasks.add(place.task)
+    return chosen
+
+
+def _read(files: Sequence[Path], places: Sequence[RecordPlace]) -> list[Record]:
+    """The records at these places, in their order; one that is gone by now is left out."""
+    found: dict[tuple[int, int], Record] = {}
+    for k, file in enumerate(files):
+        wanted = {place.line for place in places if place.file == k}
+        for line, text in enumerate(_lines(file, Notes()), start=1):
+            if line in wanted and (record := _parsed(text)) is not None:
+                found[k, line] = record
+    return [found[place.file, place.line] for place in places if (place.file, place.line) in found]
+
+
+def _records(path: Path, notes: Notes) -> Iterator[tuple[int, Record]]:
+    """The records of a file with their lines; what cannot be read is told in `notes`."""
+    for line, text in enumerate(_lines(path, notes), start=1):
+        record = _parsed(text)
+        if record is not None:
+            yield line, record
+        else:
+            notes.add(f"{path.name}, line {line}: not a trajectory record of version 1, left out")
+
+
+def _parsed(text: str) -> Record | None:
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    is_record = isinstance(record, dict) and record.get("v") == 1 and isinstance(record.get("step", 0), int)
+    return record if is_record else None
+
+
+def _lines(path: Path, notes: Notes) -> Iterator[str]:
+    if path.suffix != ".zst":
+        with path.open(encoding="utf-8", errors="replace") as file:
+            yield from file
+        return
+    try:
+        import zstandard
+    except ImportError:
+        notes.add(f"{path.name} is compressed; to read it: pip install zstandard")
+        return
+    try:
+        with zstandard.open(path, "rt", encoding="utf-8", errors="replace") as file:
+            yield from file
+    except zstandard.ZstdError as error:
+        notes.add(f"{path.name}: {error}, the rest is left out")
+
+
+def kind_of(record: Record) -> str:
+    """One of `BUCKETS`, or the bucket that the record names."""
+    reason = str((record.get("decision") or {}).get("reason", ""))
+    if reason == "kept":
+        return "kept correct" if is_correct(record) else "kept wrong"
+    return reason
+
+
+def reward_of(record: Record) -> float | None:
+    """None where the trajectory has no reward."""
+    value = (record.get("outcome") or {}).get("reward")
+    return float(value) if value is not None else None
+
+
+def is_correct(record: Record) -> bool:
+    """Whether the trajectory was judged correct; of a record that does not say it, with a reward of 1."""
+    outcome = record.get("outcome") or {}
+    return bool(outcome.get("is_correct", outcome.get("reward") == 1.0))
+
+
+def calls_of(record: Record) -> list[Mapping[str, Any]]:
+    """The tool calls of all turns."""
+    return [call for turn in record.get("turns") or [] for call in turn.get("calls") or []]

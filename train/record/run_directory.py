@@ -1,0 +1,175 @@
+"""A run's folder: claimed by one process, never written over by accident."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from rocstar.train.recipe.errors import ConfigError
+
+Lock = IO[str]
+METRICS, CONFIG, LOCK, MANIFEST = "metrics.jsonl", "config.toml", "lock", "manifest.json"
+REPORT = "report.html"
+CONSOLE_LOG = "logs/console.log"
+TRAJECTORIES = "trajectories"
+"""The folder of the records, one `records_file` per step."""
+COMPLETE = "COMPLETE"
+"""Written last into a checkpoint: a folder without it does not exist for anybody."""
+_UP_TO = "# in force up to step "
+
+
+def records_file(directory: Path, step: int) -> Path:
+    """Where a run keeps the trajectory records of a step."""
+    return directory / TRAJECTORIES / f"step_{step:06d}.jsonl"
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write one JSON object; the file appears whole or not at all."""
+    replace_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def complete_checkpoints(directory: Path) -> list[Path]:
+    """All complete checkpoints of a run by step."""
+    named = [p for p in (directory / "checkpoints").glob("step_*") if re.fullmatch(r"step_[0-9]+", p.name)]
+    return sorted((p for p in named if (p / COMPLETE).is_file()), key=step_of)
+
+
+def step_of(saved: Path) -> int:
+    """The RL step after which a checkpoint was written."""
+    return int(saved.name[len("step_") :])
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file so that it holds the former text or the new one at any moment, a power cut included."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def keep_config(directory: Path, text: str, *, step: int) -> Path | None:
+    """Make `text` the run's recipe from behind `step` on; the former one stays as config.N.toml.
+
+    Returns where the former one is now; None if there was none, or if it was the same.
+    """
+    path = directory / CONFIG
+    former = path.read_text(encoding="utf-8") if path.exists() else None
+    if former == text:
+        return None
+    kept = None
+    if former is not None:
+        number = len(_former_configs(directory)) + 1
+        kept = directory / f"config.{number}.toml"
+        replace_text(kept, f"{_UP_TO}{step}\n{former}")
+    replace_text(path, text)
+    return kept
+
+
+def config_of(directory: Path, step: int) -> Path:
+    """The recipe that was in force when a step was made: that of the last resume may have changed since."""
+    for path in _former_configs(directory):
+        first = path.read_text(encoding="utf-8").partition("\n")[0]
+        if first.startswith(_UP_TO) and step <= int(first.removeprefix(_UP_TO)):
+            return path
+    return directory / CONFIG
+
+
+def _former_configs(directory: Path) -> list[Path]:
+    named = [p for p in directory.glob("config.*.toml") if re.fullmatch(r"config\.[0-9]+\.toml", p.name)]
+    return sorted(named, key=lambda path: int(path.name.split(".")[1]))
+
+
+def claim(directory: Path, *, resume: bool, mark: str = METRICS) -> Lock:
+    """Create and lock the folder; the lock lives as long as the returned file.
+
+    `mark` is what `resume` goes on with: the metrics of a run, or trajectories without a learner.
+
+    Raises:
+        ConfigError: another process holds it, it has a run and `resume` is false, it has none and `resume`
+            is true, or it cannot be written. Nothing was created then.
+    """
+    check_claim(directory, resume=resume, mark=mark)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = _lock(directory / LOCK)
+    except OSError as error:
+        raise ConfigError(_unwritable(directory, error.strerror)) from None
+    try:
+        _check(directory, resume=resume, mark=mark)  # again: it may have been another's until now
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+    except BaseException:
+        lock.close()
+        raise
+    return lock
+
+
+def check_claim(directory: Path, *, resume: bool, mark: str = METRICS) -> None:
+    """What `claim` would refuse, as far as it can be known without writing. ConfigError."""
+    path = directory / LOCK
+    if path.exists():  # in use comes first: what else is wrong may change while the other process works
+        try:
+            _lock(path).close()
+        except OSError as error:
+            raise ConfigError(_unwritable(directory, error.strerror)) from None
+    _check(directory, resume=resume, mark=mark)
+    there = directory
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise ConfigError(_unwritable(directory, f"{str(there)!r} is a file"))
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(_unwritable(directory, f"{str(there)!r} is read-only or another user's"))
+
+
+def _unwritable(directory: Path, reason: str | None) -> str:
+    return f"output directory {str(directory)!r} cannot be written ({reason}); choose another --output-dir"
+
+
+def _check(directory: Path, *, resume: bool, mark: str) -> None:
+    if not resume and any((directory / name).exists() for name in (METRICS, TRAJECTORIES)):
+        raise ConfigError(
+            f"output directory {str(directory)!r} holds a run; pass --resume to go on with it, "
+            "or another --output-dir"
+        )
+    if resume and not (directory / mark).exists():
+        raise ConfigError(f"output directory {str(directory)!r} holds no run to resume; leave --resume out")
+
+
+def _lock(path: Path) -> Lock:
+    lock = path.open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise ConfigError(
+            f"output directory {str(path.parent)!r} is in use by another process; wait for it, "
+            "or choose another --output-dir"
+        ) from None
+    return lock
+
+
+def discard_if_unused(directory: Path) -> None:
+    """Take back a claimed folder in which nothing happened: it has no row of metrics and no records."""
+    metrics = directory / METRICS
+    if (metrics.exists() and metrics.stat().st_size) or any((directory / TRAJECTORIES).glob("*")):
+        return
+    names = (METRICS, CONFIG, LOCK, MANIFEST, CONSOLE_LOG)
+    for path in (*_former_configs(directory), *(directory / name for name in names)):
+        with contextlib.suppress(NotADirectoryError):  # somebody's file is called `logs`
+            path.unlink(missing_ok=True)
+    for path in (directory / TRAJECTORIES, directory / "logs", directory):
+        with contextlib.suppress(OSError):  # not there, or somebody's files are in it
+            path.rmdir()

@@ -1,0 +1,68 @@
+"""A run in which nothing moves any more ends, with the reason on the console and in the run directory.
+
+    waits of trajectories, learner, publish (waits.py) -> watchdog -> the oldest wait ends -> exit code 1
+
+Who waits: nobody for this; it waits for its clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from rocstar.engine.rollout.watchdog import StalledError, expire_oldest, watch
+from rocstar.engine.waits import WaitBoard
+
+REPORT = "logs/stalled.txt"
+
+
+def stall_s(trajectory_timeout_s: float) -> float:
+    """Patience: every deadline of a trajectory, and a long step of the learner, end well before."""
+    return max(3600.0, 3 * trajectory_timeout_s)
+
+
+@contextlib.asynccontextmanager
+async def guarded(
+    run_dir: Path,
+    *,
+    stall_s: float,
+    note: Callable[[str], None],
+    leave: Callable[[int], object] = os._exit,
+    board: WaitBoard | None = None,
+) -> AsyncIterator[WaitBoard]:
+    """Watch over the block. After `stall_s` without any change the oldest wait with a deadline is ended; if
+    then still nothing moves, the process leaves with exit code 1, at once: a thread stuck in a collective
+    would keep an orderly exit waiting. Checkpoints are whole at any moment, and children die with us.
+
+    board: where the block's waits are written down; by default one on the loop's clock.
+    """
+    if board is None:
+        board = WaitBoard(asyncio.get_running_loop().time)
+
+    def tell(report: str) -> None:
+        path = run_dir / REPORT
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(report + "\n")
+        first = report.strip().splitlines()
+        note(f"{' / '.join(first[:4])}; stacks are in {path}")
+
+    async def guard() -> None:
+        try:
+            await watch(board, stall_s=stall_s, remedies=[expire_oldest], tell=tell)
+        except StalledError:
+            note("nothing moves and nothing is left to try; go on with --resume")
+            sys.stderr.flush()
+            leave(1)
+
+    dog = asyncio.create_task(guard(), name="watchdog")
+    try:
+        with board.installed():
+            yield board
+    finally:
+        dog.cancel()
+        await asyncio.wait([dog])

@@ -1,0 +1,92 @@
+"""Where `--out` writes: seen to be writable before the work begins, never written over, never lost.
+
+check -> hours of work -> write_or_rescue ── the target took it
+                                          └─ it did not: a new temporary folder, and an error that names it
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from rocstar.train.recipe.errors import ConfigError
+
+PROBE_BYTES = 1 << 16
+"""Written and synced to see that a folder takes files: a full disk says so only then."""
+
+
+def check_file(out: Path, *, force: bool) -> None:
+    """See that a file can be written at `out`; with `force` also over one that is there.
+
+    Raises:
+        ConfigError: there is something that would be lost, or nothing can be written there.
+    """
+    if out.is_dir():
+        raise ConfigError(f"--out {str(out)!r} is a folder; give a file, or --steps for a folder of steps")
+    folder = out.resolve().parent
+    if not folder.is_dir():
+        raise ConfigError(f"--out {str(out)!r} is in no folder that exists; make {str(folder)!r} first")
+    if out.exists() and not out.is_file():
+        raise ConfigError(f"--out {str(out)!r} is a device or a pipe; give a regular file")
+    if out.exists() and not force:
+        raise ConfigError(
+            f"--out {str(out)!r} exists; take another file, or pass --force: it is replaced when the new one "
+            "is whole"
+        )
+    _probe(out, folder)
+
+
+def make_folder(out: Path) -> None:
+    """Make the folder `out`, which must be new or empty, and see that it takes files.
+
+    Raises:
+        ConfigError: it is in use, or cannot be written; nothing was created then.
+    """
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {str(out)!r} is a file; give a folder that is new or empty")
+    if out.is_dir() and any(out.iterdir()):
+        raise ConfigError(f"--out {str(out)!r} is not empty, and nothing is written over; give a new folder")
+    was_there = out.is_dir()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(out, error) from None
+    try:
+        _probe(out, out)
+    except ConfigError:
+        if not was_there:
+            out.rmdir()
+        raise
+
+
+def _probe(out: Path, folder: Path) -> None:
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".rocstar-") as file:
+            file.write(bytes(PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise _unwritable(out, error) from None
+
+
+def _unwritable(out: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"--out {str(out)!r} cannot be written ({error.strerror}); choose another --out")
+
+
+def write_or_rescue(folder: Path, write: Callable[[Path], None]) -> None:
+    """`write(folder)`; where that fails, `write` into a new folder below the system's temporary one.
+
+    Raises:
+        ConfigError: the folder could not be written; the message says where the results are.
+    """
+    try:
+        write(folder)
+    except OSError as error:
+        rescue = Path(tempfile.mkdtemp(prefix="rocstar-"))
+        write(rescue)
+        raise ConfigError(
+            f"--out: {str(folder)!r} could not be written when the work was done ({error.strerror}); "
+            f"the results are in {str(rescue)!r}"
+        ) from None

@@ -1,0 +1,105 @@
+"""Where the wall time of a step went: exclusive phases that sum to the whole."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+PHASES = ("generate", "kv_wait", "tool_wait", "reward", "learn", "publish", "checkpoint", "eval", "other")
+"""The phases in the order of a step; each is the metric `time/{phase}`."""
+
+
+class TimeBudget:
+    """Splits the time since its creation (or the last `finish`) among the phases of a step.
+
+    Invariant: at every moment exactly one phase runs, so the phases sum to the elapsed time. Time in no
+    phase is `other`. A phase inside a phase stops the outer one's clock while it runs. For one task: phases
+    of concurrent tasks would not nest.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._stack = ["other"]
+        self._begin()
+
+    def _begin(self) -> None:
+        self._seconds = dict.fromkeys(PHASES, 0.0)
+        self._since = self._clock()
+
+    def _charge(self) -> None:
+        now = self._clock()
+        self._seconds[self._stack[-1]] += now - self._since
+        self._since = now
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """The time inside the block, less that of phases within it, belongs to `name`.
+
+        Raises:
+            ValueError: `name` is none of `PHASES`.
+        """
+        self._known(name)
+        self._charge()
+        self._stack.append(name)
+        try:
+            yield
+        finally:
+            self._charge()
+            self._stack.pop()
+
+    def move(self, seconds: float, *, source: str, target: str) -> None:
+        """Count `seconds` of the phase `source` as `target`, at most what `source` has so far.
+
+        For what only becomes known afterwards: while rollouts ran, nothing was decoding for so long.
+
+        Raises:
+            ValueError: an unknown phase, or a time that is negative or not finite.
+        """
+        self._known(source)
+        self._known(target)
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise ValueError(f"seconds must be finite and not negative, got {seconds}")
+        self._charge()
+        moved = min(seconds, self._seconds[source])
+        self._seconds[source] -= moved
+        self._seconds[target] += moved
+
+    def share(self) -> dict[str, float]:
+        """Each phase's share of the time so far; they sum to 1, or are all 0 when no time has passed."""
+        self._charge()
+        return shares(self._seconds)
+
+    def finish(self) -> dict[str, float]:
+        """The metrics `time/{phase}` and `time/step` in seconds; the next step begins now.
+
+        A phase that is running goes on into the next step.
+        """
+        self._charge()
+        metrics = {f"time/{name}": seconds for name, seconds in self._seconds.items()}
+        metrics["time/step"] = math.fsum(self._seconds.values())
+        self._seconds = dict.fromkeys(PHASES, 0.0)
+        return metrics
+
+    @staticmethod
+    def _known(name: str) -> None:
+        if name not in PHASES:
+            raise ValueError(f"unknown phase {name!r}; the phases are {', '.join(PHASES)}")
+
+
+def shares(seconds_by_phase: Mapping[str, float]) -> dict[str, float]:
+    """Each part's share of the sum; all 0 when the sum is 0."""
+    total = math.fsum(seconds_by_phase.values())
+    return {name: seconds / total if total > 0 else 0.0 for name, seconds in seconds_by_phase.items()}
+
+
+def whole_percents(parts: Mapping[str, float]) -> dict[str, int]:
+    """Whole percents of the parts that sum to exactly 100 (to 0 if all parts are 0).
+
+    Largest remainder: everyone is rounded down, then the largest fractions get the missing points.
+    """
+    exact = {name: 100 * share for name, share in shares(parts).items()}
+    percents = {name: math.floor(value) for name, value in exact.items()}
+    missing = round(math.fsum(exact.values())) - sum(percents.values())
+    for name in sorted(exact, key=lambda name: percents[name] - exact[name])[:missing]:
+        percents[name] += 1
+    return percents

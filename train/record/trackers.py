@@ -1,0 +1,131 @@
+"""Optional places to send metrics to. metrics.jsonl is always written; these come on top.
+
+Every package here is imported when its tracker is made, so that nobody needs one for training.
+"""
+
+import importlib
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rocstar.train.record.callbacks import Callback, How
+from rocstar.train.record.metrics import ROW_KEYS
+
+TRACKERS = ("tensorboard", "wandb", "trackio")
+
+
+class TrackerError(ValueError):
+    """A tracker that cannot be made, with what to do about it."""
+
+
+class Tracker(Callback):
+    """Takes the metrics of one step after another."""
+
+    def on_step(self, row: Mapping[str, Any]) -> None:
+        """Send the metrics of a step."""
+        self.log(row["step"], {name: value for name, value in row.items() if name not in ROW_KEYS})
+
+    def on_evaluation(self, row: Mapping[str, Any]) -> None:
+        """Send the metrics of an evaluation."""
+        self.on_step(row)
+
+    def on_end(self, how: How) -> None:
+        """Send what is pending, however the run ended."""
+        self.close()
+
+    def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        """Send the metrics of a step. Values that are None or not finite are left out."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Send what is pending. Nothing may be logged afterwards."""
+        raise NotImplementedError
+
+
+class TensorBoardTracker(Tracker):
+    """Event files under the run directory, read by `tensorboard --logdir`."""
+
+    def __init__(self, run_dir: Path) -> None:
+        module = _package("torch.utils.tensorboard", extra="tensorboard")
+        self._writer = module.SummaryWriter(log_dir=str(run_dir / "logs" / "tensorboard"))
+
+    def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        for name, value in _finite(metrics).items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WandbTracker(Tracker):
+    """Weights & Biases. Offline unless the user asked otherwise: a run must not stop to ask for an account.
+
+    `WANDB_MODE` decides; without it, an API key in `WANDB_API_KEY` means online.
+    """
+
+    def __init__(self, run_dir: Path, project: str, config: Mapping[str, Any]) -> None:
+        module = _package("wandb", extra="wandb")
+        default = "online" if os.environ.get("WANDB_API_KEY") else "offline"
+        self._run = module.init(
+            project=project,
+            name=run_dir.name,
+            dir=str(run_dir / "logs"),
+            config=dict(config),
+            mode=os.environ.get("WANDB_MODE", default),
+        )
+        # W&B's own step may only grow, but a resumed run repeats steps: the step is a metric like others.
+        self._run.define_metric("*", step_metric="step")
+
+    def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        self._run.log({"step": step, **_finite(metrics)})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class TrackioTracker(Tracker):
+    """Trackio: a local dashboard without an account."""
+
+    def __init__(self, run_dir: Path, project: str, config: Mapping[str, Any]) -> None:
+        self._module = _package("trackio", extra="trackio")
+        self._module.init(project=project, name=run_dir.name, config=dict(config), resume="allow")
+
+    def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        self._module.log(_finite(metrics), step=step)
+
+    def close(self) -> None:
+        self._module.finish()
+
+
+def make_tracker(name: str, *, run_dir: Path, config: Mapping[str, Any], project: str = "rocstar") -> Tracker:
+    """The tracker of this name for the run in `run_dir`, whose folder name is the run's name.
+
+    Raises:
+        TrackerError: no tracker has this name, or its package is not installed.
+    """
+    makers: dict[str, Callable[[], Tracker]] = {
+        "tensorboard": lambda: TensorBoardTracker(run_dir),
+        "wandb": lambda: WandbTracker(run_dir, project, config),
+        "trackio": lambda: TrackioTracker(run_dir, project, config),
+    }
+    if name not in makers:
+        raise TrackerError(f"unknown tracker {name!r}; the trackers are {', '.join(TRACKERS)}")
+    (run_dir / "logs").mkdir(parents=True, exist_ok=True)
+    return makers[name]()
+
+
+def _package(module: str, *, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise TrackerError(
+            f"tracker {extra!r} needs a package that is not installed ({error}); "
+            f"install it with: pip install {extra}"
+        ) from error
+
+
+def _finite(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}

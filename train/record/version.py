@@ -1,0 +1,38 @@
+"""Which rocstar this is: the version of the installed package, and in a checkout its commit."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 5.0
+
+
+def version() -> str:
+    """`0.1.0`, or `unknown` where rocstar is on the path without being installed."""
+    try:
+        return importlib.metadata.version("rocstar")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def commit(checkout: Path = CHECKOUT) -> str | None:
+    """The commit of the checkout, with `-modified` where a file is not as in it; None without git or one."""
+    if not (checkout / ".git").exists():
+        return None
+    command = ["git", "-C", str(checkout), "describe", "--always", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(
+            [*command, "--dirty=-modified"], capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def describe() -> str:
+    """What `rocstar --version` prints."""
+    found = commit()
+    return f"rocstar {version()}" + (f" (commit {found})" if found else "")

@@ -1,0 +1,136 @@
+"""What rolls out: sandbox, tools and judge around an engine (backend.py). The one place to choose them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rocstar.engine.chat.chat import ChatFormat
+from rocstar.engine.inference.base import Inference, Sampling
+from rocstar.engine.progress.progress import working
+from rocstar.engine.rollout.rollout import Agent, RolloutLimits
+from rocstar.sandbox.child.flavours import FLAVOURS
+from rocstar.sandbox.fabric.cli import URL_VARIABLES, redis_url
+from rocstar.sandbox.pool.pool import AUTO, SandboxPool
+from rocstar.sandbox.types import BatchSandbox, SandboxError, SessionSandbox
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.tasks.own_reward import make_judge
+from rocstar.train.tasks.reward import VERIFIER_FLAVOUR
+from rocstar.train.tasks.tools import tool_box
+
+if TYPE_CHECKING:
+    from rocstar.sandbox.fabric import RedisFabric
+
+REDIS_VARIABLE = URL_VARIABLES[0]
+WORKERS_WAIT_S = 5.0
+
+Toolable = BatchSandbox | SessionSandbox
+
+
+@contextlib.asynccontextmanager
+async def open_sandbox(recipe: Recipe, *, flavours: Sequence[str] | None = None) -> AsyncIterator[Toolable]:
+    """What runs tools and grading: zygotes on this machine, or the workers at a Redis.
+
+    `flavours`: those that are needed, if not all that the recipe may need. ConfigError if there is no Redis,
+    or no worker for a flavour that is needed.
+    """
+    if recipe.tool.sandbox == "redis":
+        async with open_fabric(workers_url(), flavours or needed_flavours(recipe)) as fabric:
+            yield fabric
+        return
+    engine = recipe.engine
+    pool = SandboxPool(
+        flavours or needed_flavours(recipe),
+        max_live=engine.sandbox_children or None,
+        max_sessions=engine.max_running * engine.num_replicas if _is_notebook(recipe) else 0,
+        # A trajectory ends within its own time limit: no interpreter is taken from a living one.
+        lease_s=engine.trajectory_timeout_s + 60.0,
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        with working("starting the sandbox"):
+            await stack.enter_async_context(pool)
+        yield pool
+
+
+def _is_notebook(recipe: Recipe) -> bool:
+    return any(choice.kind == "jupyter" for choice in recipe.tools)
+
+
+def needed_flavours(recipe: Recipe) -> list[str]:
+    """What the tool may ask for, and what grades answers; each once."""
+    chosen = [name for name, flavour in FLAVOURS.items() if flavour.chosen]
+    flavours = chosen if recipe.tool.flavour == AUTO else [recipe.tool.flavour]
+    return list(dict.fromkeys([*flavours, VERIFIER_FLAVOUR]))
+
+
+def workers_url() -> str:
+    """Where the workers are. Never from a recipe: it may hold a password. ConfigError if it is not set."""
+    url = redis_url()
+    if url is None:
+        raise ConfigError(
+            f"tool.sandbox = 'redis': {REDIS_VARIABLE} is not set; give it the URL of the Redis that the "
+            "workers (`rocstar sandbox worker`) listen at, or set tool.sandbox = 'local'"
+        )
+    return url
+
+
+@contextlib.asynccontextmanager
+async def open_fabric(url: str, flavours: Sequence[str]) -> AsyncIterator[RedisFabric]:
+    """The workers at `url`, once there is one for each of the flavours."""
+    from rocstar.sandbox.fabric import (
+        RedisFabric,  # the extra `fabric`; preflight says so where it is missing
+    )
+
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            fabric = await stack.enter_async_context(RedisFabric(url))
+            missing = await _unserved(fabric, flavours)
+        except (SandboxError, ValueError) as error:
+            raise ConfigError(f"tool.sandbox = 'redis': {error}; see {REDIS_VARIABLE}") from None
+        if missing:
+            raise ConfigError(
+                f"tool.sandbox = 'redis': no worker runs {', '.join(missing)}; on every node that shall run "
+                f"programs start `rocstar sandbox worker --flavours {','.join(flavours)}` with the same "
+                f"{REDIS_VARIABLE}"
+            )
+        yield fabric
+
+
+async def _unserved(fabric: RedisFabric, flavours: Sequence[str]) -> list[str]:
+    """The flavours that no worker serves; workers that start together with us get a moment."""
+    deadline = asyncio.get_running_loop().time() + WORKERS_WAIT_S
+    while True:
+        served = {flavour for worker in await fabric.workers() for flavour in worker.flavours}
+        missing = [name for name in flavours if name not in served]
+        if not missing or asyncio.get_running_loop().time() >= deadline:
+            return missing
+        await asyncio.sleep(0.2)
+
+
+def make_agent(
+    recipe: Recipe,
+    inference: Inference,
+    chat: ChatFormat,
+    sandbox: Toolable,
+    *,
+    max_response_tokens: int = 1,
+    max_turns: int = 1,
+) -> Agent:
+    """The agent of a recipe. The two limits are a stage's; without them somebody sets them later."""
+    return Agent(
+        inference=inference,
+        chat=chat,
+        tools=replace(tool_box(recipe), sandbox=sandbox),
+        judge=make_judge(recipe.reward, sandbox),
+        limits=RolloutLimits(
+            max_response_tokens=max_response_tokens,
+            max_turns=max_turns,
+            max_tool_tokens=recipe.tool.max_output_tokens,
+            timeout_s=recipe.engine.trajectory_timeout_s,
+        ),
+        sampling=Sampling(temperature=recipe.rl.temperature),
+    )

@@ -1,0 +1,218 @@
+"""What serves a policy, by `engine.kind` of a recipe: the one place that reads it.
+
+    kind ──> backend_of ──> EngineBackend ─┬─ check, plan      before anything is built
+                                     ├─ open             a model that stays (eval, rollout)
+                                     ├─ open_learning    a policy that learns, with its Publisher (train)
+                                     └─ open_node        the same on other nodes than rank 0's
+
+A kind is a file of this folder, or a class of the user's own: docs/guide/own-engine.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from rocstar.engine.inference.base import RolloutEngine
+from rocstar.engine.inference.weights import LiveWeights, WeightSource
+from rocstar.train.learner import checkpoint
+from rocstar.train.recipe import own_code
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.serving.base import Measure, Publisher, nothing_measured
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from rocstar.train.learner.model_size import ModelSize
+    from rocstar.train.learner.team import LearnerTeam
+    from rocstar.train.serving.node_address import NodeAddress
+    from rocstar.train.serving.orders import OpenNode, OpenService, OrderedNode
+
+BACKENDS: Mapping[str, str] = {
+    "embedded": "rocstar.train.serving.embedded:Embedded",
+    "sglang": "rocstar.train.serving.sglang:SGLang",
+    "openai": "rocstar.train.serving.openai:OpenAI",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitialPolicy:
+    """The policy at the beginning of a run, or where it goes on."""
+
+    model: PreTrainedModel
+    """The model as it was loaded or made; under FSDP a copy beside the learner's."""
+    tokenizer: PreTrainedTokenizerBase
+    folder: Path | None
+    """Where the same weights lie as a Hugging Face folder that stays while the run lasts; None = nowhere."""
+    saved: Path | None
+    """The checkpoint to go on from, which may be deleted later."""
+    version: int
+    """The version of its weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning:
+    """A policy that learns, for the engine that is to serve it.
+
+    Args:
+        origin: the policy now.
+        team: the learner; `team.full_weights()` are its weights, None where `origin.model` is the learner's.
+        thread: the learner's own thread, in which all its work runs.
+        run_dir: the folder of the run, for logs and weights.
+        note: shows the user one line.
+    """
+
+    origin: InitialPolicy
+    team: LearnerTeam
+    thread: ThreadPoolExecutor
+    run_dir: Path
+    note: Callable[[str], None]
+
+    async def weights(self) -> WeightSource:
+        """The learner's present weights, whole. They may be those that it goes on to change: copy them."""
+        found = await self.team.full_weights() or checkpoint.full_weights(self.team.learner.model)
+        return LiveWeights(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A running engine of a policy that learns."""
+
+    engine: RolloutEngine
+    publisher: Publisher
+    """What brings it new weights."""
+    measure: Measure = nothing_measured
+    begin: Callable[[str], None] = lambda stage: None
+    """Told the stage whose trajectories come next: a scheduler learns lengths by stage."""
+    others: list[NodeAddress] = field(default_factory=list)
+    """Where the other nodes serve."""
+
+
+class CopyPublisher:
+    """Publishes to an engine with weights of its own: `engine.publish(version, source)` copies them.
+
+    The engine goes on while the learner works, and no token is of weights that are half of one version.
+    """
+
+    def __init__(self, engine: RolloutEngine, learning: Learning) -> None:
+        self._engine, self._learning = engine, learning
+
+    @property
+    def version(self) -> int:
+        return self._engine.version
+
+    @contextlib.asynccontextmanager
+    async def updating(self) -> AsyncIterator[None]:
+        yield
+
+    async def publish(self, version: int) -> None:
+        await self._engine.publish(version, await self._learning.weights())
+
+
+class EngineBackend(Protocol):
+    """One kind of engine. A user's own class derives from this, and gives what it has: `open` at least.
+
+    It is made without arguments, and may be made more than once.
+    """
+
+    learns: bool = False
+    """`open_learning` works: weights can be published to the engine, and it gives a log-prob per token."""
+    has_nodes: bool = False
+    """`open_node` works: a run may have several nodes."""
+    reads_weights: bool = True
+    """The weights of `model.path` are read; without them, its tokenizer alone is needed here."""
+
+    def check(self, recipe: Recipe, *, elsewhere: bool) -> list[str]:
+        """Look for what this node lacks, before anything is built.
+
+        Args:
+            recipe: what is to run.
+            elsewhere: it will run on other machines than this.
+
+        Returns:
+            What cannot be seen from here, a line each.
+
+        Raises:
+            ConfigError: what is missing, with the fix.
+        """
+        return []
+
+    def plan(self, recipe: Recipe, size: ModelSize | str, *, ranks: int, ranks_per_node: int) -> list[str]:
+        """Lines of `--dry-run`: where the engine runs and what it holds.
+
+        Args:
+            recipe: what is to run.
+            size: of the model, or why that is not known.
+            ranks: of the learner, on all nodes.
+            ranks_per_node: of these, on each node.
+        """
+        return []
+
+    def open(
+        self, recipe: Recipe, path: str, thread: ThreadPoolExecutor, *, logs: Path | None = None
+    ) -> AbstractAsyncContextManager[RolloutEngine]:
+        """The engine on a model that stays.
+
+        Args:
+            recipe: what is to run.
+            path: of the model: a Hugging Face folder or a hub name.
+            thread: of the device; torch work of this process runs there.
+            logs: a folder for what servers write; None = kept only where something failed.
+        """
+        ...
+
+    def open_learning(self, recipe: Recipe, learning: Learning) -> AbstractAsyncContextManager[Opened]:
+        """The engine of a policy that learns, at its present weights or at those of version 0."""
+        raise NotImplementedError
+
+    def open_node(
+        self, recipe: Recipe, team: LearnerTeam, path: str, order: OpenNode, service: OpenService
+    ) -> AbstractAsyncContextManager[tuple[OrderedNode, str]]:
+        """Another node's engine and agent, on that node, as rank 0 ordered it; with its service's address."""
+        raise NotImplementedError
+
+    def groups_at_once(self, recipe: Recipe) -> int | None:
+        """How many groups a node is granted at a time; None: as its engine's KV cache has room."""
+        return None
+
+
+def backend_of(recipe: Recipe) -> EngineBackend:
+    """The backend of a recipe. ConfigError where a user's own cannot be found or is none."""
+    kind = recipe.engine.kind
+    made: Any = own_code.load(BACKENDS.get(kind, kind), field="engine.kind")
+    if not (inspect.isclass(made) and EngineBackend in inspect.getmro(made)):
+        raise ConfigError(
+            f"engine.kind = {kind!r}: {made!r} is not a class that derives from "
+            f"{EngineBackend.__module__}.EngineBackend"
+        )
+    return cast("EngineBackend", made())
+
+
+def check_backend(recipe: Recipe, *, learns: bool, nodes: int = 1, elsewhere: bool = False) -> list[str]:
+    """What the engine cannot tell before it runs. ConfigError for what it lacks or cannot do.
+
+    Args:
+        recipe: what is to run.
+        learns: the policy is to learn, and not only to be evaluated.
+        nodes: machines of the run.
+        elsewhere: it will run on other machines than this.
+    """
+    kind, backend = recipe.engine.kind, backend_of(recipe)
+    if learns and not backend.learns:
+        raise ConfigError(
+            f"engine.kind = {kind!r} is for eval and rollout: a policy that learns needs an engine that "
+            "takes new weights and gives a log-prob per token; set engine.kind = 'embedded' or 'sglang'"
+        )
+    if nodes > 1 and not backend.has_nodes:
+        raise ConfigError(
+            f"engine.kind = {kind!r} serves one node, and the run has {nodes}; start it on one, or set "
+            "engine.kind = 'embedded' or 'sglang'"
+        )
+    return backend.check(recipe, elsewhere=elsewhere)

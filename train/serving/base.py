@@ -1,0 +1,32 @@
+"""What a run wants of whatever serves its policy: new weights go there, and it tells of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+
+class Publisher(Protocol):
+    """Where the learner's weights go after an update."""
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that are served now; 0 before the first update."""
+        ...
+
+    def updating(self) -> AbstractAsyncContextManager[None]:
+        """Entered before a batch is learned, left after it is published: nobody sees weights in between."""
+        ...
+
+    async def publish(self, version: int) -> None:
+        """Serve the learner's present weights as `version`. ValueError unless it is above the one now."""
+        ...
+
+
+Measure = Callable[[], dict[str, float]]
+"""Metrics of an engine for the step that ends now."""
+
+
+def nothing_measured() -> dict[str, float]:
+    return {}

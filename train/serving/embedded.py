@@ -1,0 +1,219 @@
+"""`engine.kind = "embedded"`: engines in this process, one alone or several behind a fleet.
+
+learning:   engine <── EnginePublisher <── the learner's weights, or the very same tensors
+other node: engine <── `full_weights`, in which every rank takes part anyway; it returns when they serve
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rocstar.engine.fleet.fleet import Fleet, FleetLimits
+from rocstar.engine.inference.base import RolloutEngine
+from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
+from rocstar.engine.inference.weights import LiveWeights
+from rocstar.engine.nodes.grants import PART
+from rocstar.engine.scheduling.policies import make_policy
+from rocstar.train.learner import checkpoint
+from rocstar.train.learner.model_io import load_model, load_tokenizer
+from rocstar.train.learner.model_size import ModelSize, memory_row
+from rocstar.train.learner.team import LearnerTeam, Serve, placed
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.serving.agent import make_agent, open_sandbox
+from rocstar.train.serving.backend import EngineBackend, Learning, Opened
+from rocstar.train.serving.fleet_metrics import opened_fleet
+from rocstar.train.serving.orders import NoOrders, OpenNode, OpenService, OrderedNode, open_others
+from rocstar.train.serving.shared_threads import SharedThreads
+from rocstar.train.tasks.chat_format import chat_format
+
+Weights = list[tuple[str, Tensor]]
+Publish = Callable[[int, Weights], Coroutine[Any, Any, None]]
+
+PUBLISH_TIMEOUT_S = 900.0
+
+
+class Embedded(EngineBackend):
+    """Engines that decode with a model of this process."""
+
+    learns = True
+    has_nodes = True
+
+    def plan(self, recipe: Recipe, size: ModelSize | str, *, ranks: int, ranks_per_node: int) -> list[str]:
+        """What the engines take in the first rank of a node."""
+        if isinstance(size, str):
+            return []
+        rl, num = recipe.rl, recipe.engine.num_replicas
+        slots = min(recipe.engine.max_running * num, rl.tasks_per_step * rl.rollouts_per_task)
+        tokens = max((stage.max_response_tokens for stage in recipe.stages), default=0)
+        per_token = size.kv_values_per_token * size.dtype_bytes
+        several = f", {num} of them behind the {recipe.engine.policy} scheduler" if num > 1 else ""
+        lines = [f"engine: embedded{several}, on the first rank of each node, which holds besides:"]
+        if ranks > 1 or size.dtype_bytes < 4:
+            copy = size.dtype_bytes * size.parameters
+            lines.append(memory_row("its weights", copy, "a copy that is not sharded"))
+        text = (
+            f"at most {slots} trajectories x {tokens:,} response tokens x {per_token:,} bytes; prompts on top"
+        )
+        return [*lines, memory_row("KV", slots * tokens * per_token, text)]
+
+    @contextlib.asynccontextmanager
+    async def open(
+        self, recipe: Recipe, path: str, thread: ThreadPoolExecutor, *, logs: Path | None = None
+    ) -> AsyncIterator[RolloutEngine]:
+        model = placed(load_model(path, recipe.model.dtype), recipe.model)
+        async with open_engines(recipe, model, thread) as (engine, _):
+            yield engine
+
+    @contextlib.asynccontextmanager
+    async def open_learning(self, recipe: Recipe, learning: Learning) -> AsyncIterator[Opened]:
+        """Open the engine at version 0, until the weights of another are published."""
+        team, model = learning.team, placed(learning.origin.model, recipe.model)
+        async with (
+            _engine_thread(recipe, team, learning.thread) as own,
+            open_engines(recipe, model, own) as (engine, engines),
+        ):
+            others = await open_others(team, OpenNode())
+            publisher = EnginePublisher(engine, engines, team)
+            if isinstance(engine, Fleet):
+                yield opened_fleet(engine, publisher, others)
+            else:
+                yield Opened(engine=engine, publisher=publisher, others=others)
+
+    @contextlib.asynccontextmanager
+    async def open_node(
+        self, recipe: Recipe, team: LearnerTeam, path: str, order: OpenNode, service: OpenService
+    ) -> AsyncIterator[tuple[OrderedNode, str]]:
+        with ThreadPoolExecutor(1, thread_name_prefix="engine") as thread:
+            threads = team.world.threads(recipe.run.threads)
+            thread.submit(checkpoint.set_threads, threads).result()
+            team.learner.learning = SharedThreads(thread, threads).learning
+            async with open_sandbox(recipe) as sandbox:
+                model = placed(load_model(path, recipe.model.dtype), recipe.model)
+                chat = chat_format(recipe, load_tokenizer(path))
+                async with open_engines(recipe, model, thread) as (engine, engines):
+
+                    async def publish(version: int, weights: Weights) -> None:
+                        with contextlib.ExitStack() as held:
+                            for one in engines:
+                                held.enter_context(one.hold())
+                            await engine.publish(version, LiveWeights(weights))
+
+                    team.serve = serve_in(publish, asyncio.get_running_loop())
+                    agent = make_agent(recipe, engine, chat, sandbox)
+                    async with service(agent, lambda: engine.version) as url:
+                        yield NoOrders(), url
+
+    def groups_at_once(self, recipe: Recipe) -> int | None:
+        """What fills a node's slots twice, so that the last of a group leave none empty, and the rest can
+        still go to whichever node is done first.
+
+        With `engine.deterministic` one: what shares a forward is then no matter of timing, nor of how many
+        nodes there are.
+        """
+        if recipe.engine.deterministic:
+            return 1
+        slots = recipe.engine.max_running * recipe.engine.num_replicas
+        return max(1, math.ceil(2 * slots / min(PART, recipe.rl.rollouts_per_task)))
+
+
+@contextlib.asynccontextmanager
+async def _engine_thread(
+    recipe: Recipe, team: LearnerTeam, learner: ThreadPoolExecutor
+) -> AsyncIterator[ThreadPoolExecutor]:
+    """Where embedded engines decode: in the learner's thread if the two take turns anyway, else beside it."""
+    if recipe.rl.max_staleness == 0:
+        yield learner
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="engine") as own:
+        threads = learner.submit(torch.get_num_threads).result()
+        own.submit(checkpoint.set_threads, threads).result()
+        team.learner.learning = SharedThreads(own, threads).learning
+        yield own
+
+
+@contextlib.asynccontextmanager
+async def open_engines(
+    recipe: Recipe, model: PreTrainedModel, thread: ThreadPoolExecutor
+) -> AsyncIterator[tuple[EmbeddedEngine | Fleet, list[EmbeddedEngine]]]:
+    """Engines that decode with `model` itself, in turns in `thread`. One alone costs nothing more."""
+    config = recipe.engine
+    engines = [
+        EmbeddedEngine(model, max_running=config.max_running, thread=thread, lockstep=config.deterministic)
+        for _ in range(config.num_replicas)
+    ]
+    async with contextlib.AsyncExitStack() as stack:
+        for engine in engines:
+            await stack.enter_async_context(engine)
+        if len(engines) == 1:
+            yield engines[0], engines
+            return
+        limits = FleetLimits(turn_timeout_s=config.trajectory_timeout_s)
+        fleet = Fleet(engines, policy=make_policy(config.policy), limits=limits)
+        await stack.enter_async_context(fleet)
+        yield fleet, engines
+
+
+class EnginePublisher:
+    """Serves the learner's weights in this process; under FSDP the engines have an unsharded copy.
+
+    Invariant: from the first change of a weight until its version serves, no engine is in a forward.
+    """
+
+    def __init__(self, engine: RolloutEngine, engines: list[EmbeddedEngine], team: LearnerTeam) -> None:
+        """`engine` takes the version: the only one of `engines`, or the fleet of them."""
+        self._engine, self._engines, self._team = engine, engines, team
+        self._held = contextlib.ExitStack()
+        self._is_holding = False
+        team.learner.before_change = self._hold
+
+    @property
+    def version(self) -> int:
+        return self._engine.version
+
+    @contextlib.asynccontextmanager
+    async def updating(self) -> AsyncIterator[None]:
+        """The engines decode on while the gradient is made, until the learner is about to change weights."""
+        try:
+            with self._held:
+                yield
+        finally:
+            self._is_holding = False
+
+    def _hold(self) -> None:
+        """Return when no engine is in a forward; called in the learner's thread, inside `updating`."""
+        if self._is_holding:
+            return
+        self._is_holding = True
+        for engine in self._engines:
+            self._held.enter_context(engine.hold())
+        for engine in self._engines:
+            engine.quiesce()
+
+    async def publish(self, version: int) -> None:
+        weights = await self._team.full_weights(version)
+        await self._engine.publish(version, None if weights is None else LiveWeights(weights))
+
+
+def serve_in(publish: Publish, loop: asyncio.AbstractEventLoop) -> Serve:
+    """Return what the learner thread calls to publish on the loop and wait until the weights serve."""
+
+    def serve(version: int, weights: Weights) -> str | None:
+        publishing = asyncio.run_coroutine_threadsafe(publish(version, weights), loop)
+        try:
+            publishing.result(PUBLISH_TIMEOUT_S)
+        except Exception as error:  # every rank is told, and all of them stop
+            publishing.cancel()
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    return serve

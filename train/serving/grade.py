@@ -1,0 +1,170 @@
+"""`rocstar grade FILE|-`: the judge alone, over JSON Lines of {"answer", "text"} (contract 14).
+
+    one reader ──rows──> at most WAITING graded at a time ──in order──> {"reward", "method"} a line
+
+Who waits: the reader for room, each row for a sandbox child, the writer for the oldest row. Memory is
+bounded by the rows that wait, so that the input may be endless. A row that is none ends the work with an
+error that names its line; what was read before it is written first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from rocstar.engine.rollout.rollout import Judge
+from rocstar.engine.types import Attempt, Failed, Outcome, Task, Turn
+from rocstar.sandbox.pool.pool import SandboxPool
+from rocstar.sandbox.types import SandboxError
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.reward_config import RewardConfig
+from rocstar.train.tasks.own_reward import make_judge
+from rocstar.train.tasks.reward import VERIFIER_FLAVOUR
+
+WAITING = 64
+"""Rows that are read and not yet written."""
+MAX_LINE_BYTES = 16 << 20
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
+
+
+def grade(path: str, *, mode: str, write: Callable[[str], object] = _print) -> int:
+    """Grade a file, or standard input for "-". Returns 0, or 1 if a row could not be graded.
+
+    ConfigError for a file that cannot be read and for a row that is none.
+    """
+    if path == "-":
+        return asyncio.run(_grade(sys.stdin.buffer, "standard input", mode, write))
+    with contextlib.ExitStack() as stack:
+        try:
+            lines = stack.enter_context(Path(path).open("rb"))
+        except OSError as error:
+            raise ConfigError(f"{path!r} cannot be read: {error.strerror}; give a file or -") from None
+        return asyncio.run(_grade(lines, path, mode, write))
+
+
+async def _grade(lines: IO[bytes], name: str, mode: str, write: Callable[[str], object]) -> int:
+    failed = 0
+    try:
+        async with SandboxPool((VERIFIER_FLAVOUR,)) as pool:
+            judge = make_judge(RewardConfig(mode=mode), pool)
+            async for outcome in graded(_rows(lines, name), judge):
+                failed += isinstance(outcome, Failed)
+                write(_line(outcome))
+    except SandboxError as error:
+        raise ConfigError(
+            f"the sandbox that grades cannot run: {error}; see `rocstar sandbox doctor`"
+        ) from None
+    return 1 if failed else 0
+
+
+class _Reader:
+    """Reads rows in a thread of its own, at most WAITING ahead of what was written.
+
+    The thread is a daemon: one that waits for a terminal's next line cannot be told to stop.
+    """
+
+    def __init__(self, rows: Iterator[Attempt]) -> None:
+        self._rows, self._loop = rows, asyncio.get_running_loop()
+        self._room = threading.Semaphore(WAITING)
+        self._read: asyncio.Queue[Attempt | ConfigError | None] = asyncio.Queue()
+        threading.Thread(target=self._work, name="rows", daemon=True).start()
+
+    async def next(self) -> Attempt | ConfigError | None:
+        """The next row, None at the end, or the error that is the end."""
+        return await self._read.get()
+
+    def written(self) -> None:
+        """Make room for another row."""
+        self._room.release()
+
+    def _work(self) -> None:
+        last: ConfigError | None = None
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            try:
+                for row in self._rows:
+                    self._room.acquire()
+                    self._loop.call_soon_threadsafe(self._read.put_nowait, row)
+            except ConfigError as error:
+                last = error
+            except OSError as error:
+                last = ConfigError(f"the rows cannot be read on: {error.strerror}")
+            self._loop.call_soon_threadsafe(self._read.put_nowait, last)
+
+
+async def graded(rows: Iterator[Attempt], judge: Judge) -> AsyncIterator[Outcome]:
+    """The outcome of each row, in order, each as soon as those before it are known.
+
+    At most WAITING rows are in memory. An error of the rows is raised behind the outcomes before it.
+    """
+    reader = _Reader(rows)
+    waiting: deque[asyncio.Task[Outcome]] = deque()
+    arriving: asyncio.Task[Attempt | ConfigError | None] | None = asyncio.create_task(reader.next())
+    error: ConfigError | None = None
+    try:
+        while arriving is not None or waiting:
+            awaited = [task for task in (arriving, *list(waiting)[:1]) if task is not None]
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            if arriving is not None and arriving.done():
+                row = arriving.result()
+                if isinstance(row, Attempt):
+                    waiting.append(asyncio.create_task(judge.score(row, deadline=None)))
+                    arriving = asyncio.create_task(reader.next())
+                else:
+                    arriving, error = None, row
+            while waiting and waiting[0].done():
+                yield waiting.popleft().result()
+                reader.written()
+    finally:
+        for task in (*waiting, *([arriving] if arriving is not None else [])):
+            task.cancel()
+    if error is not None:
+        raise error
+
+
+def _rows(lines: IO[bytes], name: str) -> Iterator[Attempt]:
+    number = 0
+    while line := lines.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(line) > MAX_LINE_BYTES:
+            raise ConfigError(
+                f"line {number} of {name} is longer than {MAX_LINE_BYTES >> 20} MiB; split the text"
+            )
+        if line.strip():
+            yield _row(line, f"line {number} of {name}")
+
+
+def _row(line: bytes, where: str) -> Attempt:
+    fix = 'write {"answer": "42", "text": "<answer>\\\\boxed{42}</answer>"}, one object a line'
+    try:
+        # A number keeps its digits: 0.10 is not turned into 0.1.
+        row = json.loads(line, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where} is not JSON ({error}); {fix}") from None
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where} is {_kind(row)}, not an object; {fix}")
+    for key in ("answer", "text"):
+        if not isinstance(row.get(key), str):
+            raise ConfigError(f"{where}: {key!r} is {_kind(row.get(key))}, not a text; {fix}")
+    task = Task(id=where, source="grade", question="", answer=row["answer"])
+    turn = Turn(start=0, end=1, text=row["text"], stopped=True)
+    return Attempt(task=task, turns=(turn,), is_truncated=False)
+
+
+def _kind(value: Any) -> str:
+    return "missing" if value is None else type(value).__name__
+
+
+def _line(outcome: Outcome) -> str:
+    if isinstance(outcome, Failed):
+        return json.dumps({"reward": None, "method": outcome.kind, "detail": outcome.detail})
+    return json.dumps({"reward": outcome.reward, "method": outcome.method})

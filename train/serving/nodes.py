@@ -1,0 +1,186 @@
+"""Rollouts on several nodes: what the first rank of every node does beside learning.
+
+    rank 0 ── Start(path, token) ──> every rank: its part of the learner
+      ├── OpenNode (orders.py) ────> first rank of another node: sandbox, engine, agent -> NodeService
+      │<── NodeAddress, by rank ─────┘      learner thread: LearnerTeam.follow
+      └── Nodes: groups over HTTP, at home in this process
+
+Who waits: rank 0 once, for every node to serve; later as engine/nodes/nodes.py says. A leader's event loop
+waits for requests, orders and its learner thread, which waits for rank 0's verbs. How new weights reach a
+leader's engine is its backend's matter (embedded.py, server_nodes.py).
+Whatever ends the learner thread or the service ends the process, with a code that is not 0 unless rank 0 said
+stop: torchrun then ends the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import sys
+import threading
+import traceback
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import uvloop
+from torch import Tensor
+
+from rocstar.engine.inference.base import KvLoad
+from rocstar.engine.nodes.client import HttpNode, node_session
+from rocstar.engine.nodes.grants import FILL, PART
+from rocstar.engine.nodes.nodes import Nodes
+from rocstar.engine.nodes.service import NodeService, serving
+from rocstar.engine.rollout.rollout import Agent
+from rocstar.train.learner import checkpoint
+from rocstar.train.learner.leader import LeaderLost
+from rocstar.train.learner.model_io import load_model
+from rocstar.train.learner.team import LearnerTeam, World, shard
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.serving.backend import backend_of
+from rocstar.train.serving.node_address import NodeAddress, http_url, own_address
+from rocstar.train.serving.orders import Orders, serve_node
+
+T = TypeVar("T")
+Weights = list[tuple[str, Tensor]]
+Publish = Callable[[int, Weights], Coroutine[Any, Any, None]]
+
+PUBLISH_TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What rank 0 tells the others. token: of the nodes' services; None where no other node rolls out."""
+
+    path: str
+    token: str | None = None
+
+
+def new_token(recipe: Recipe, world: World) -> str | None:
+    """A secret of this run, where other nodes roll out."""
+    return secrets.token_hex(32) if world.has_nodes else None
+
+
+# ---- rank 0 ----
+
+
+@contextlib.asynccontextmanager
+async def open_nodes(
+    recipe: Recipe,
+    addresses: Sequence[NodeAddress],
+    token: str | None,
+    home_load: Callable[[], KvLoad],
+    note: Callable[[str], None],
+) -> AsyncIterator[Nodes | None]:
+    """This node and the others; None where there are none."""
+    if token is None:
+        yield None
+        return
+    at_once = backend_of(recipe).groups_at_once(recipe)
+    async with node_session(token) as session:
+        others = [HttpNode(str(k), address.url, session) for k, address in enumerate(addresses, 1)]
+        async with Nodes(
+            others,
+            home_load=home_load,
+            max_groups=at_once,
+            part=None if recipe.engine.deterministic else PART,
+            fill=FILL if at_once is None else 1.0,
+            note=note,
+        ) as nodes:
+            note(f"{nodes.num_up} nodes roll out: this one and {', '.join(a.url for a in addresses)}")
+            yield nodes
+
+
+# ---- the other ranks ----
+
+
+def follow(recipe: Recipe, world: World) -> None:
+    """The whole life of a rank that is not 0."""
+    start: Start | None = world.broadcast(None)
+    if start is None:  # rank 0 could not begin; its message says why
+        return
+    model = load_model(start.path, "float32")
+    shard(model, world, recipe.model)
+    with ThreadPoolExecutor(1) as thread:
+        team = LearnerTeam(model, world, thread)
+        if start.token is not None and world.local_rank == 0:
+            _lead(recipe, world, team, start, start.token)
+            return
+        team.follow()
+
+
+def _lead(recipe: Recipe, world: World, team: LearnerTeam, start: Start, token: str) -> None:
+    """Roll out and learn, until rank 0 says stop. Anything else leaves at once: a learner thread that is
+    stuck in a collective would keep an orderly exit waiting; children die with us."""
+    code = 1
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(recipe, world, team, start, token))
+        return
+    except KeyboardInterrupt:
+        code = 130
+    except ConfigError as error:
+        print(f"rocstar: {error}", file=sys.stderr)
+        code = 2
+    except LeaderLost as error:
+        print(f"rocstar: {error}", file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+async def _serve(recipe: Recipe, world: World, team: LearnerTeam, start: Start, token: str) -> None:
+    threads = world.threads(recipe.run.threads)
+
+    def in_learner(work: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        def run() -> T:
+            checkpoint.set_threads(threads)
+            return work(*arguments)
+
+        return in_daemon(run, name="learner")
+
+    orders = Orders()
+    team.do_order = orders
+    open_node = partial(
+        backend_of(recipe).open_node, recipe, team, start.path, service=partial(_open_service, token)
+    )
+    await serve_node(open_node, in_learner(team.follow), orders)
+
+
+@contextlib.asynccontextmanager
+async def _open_service(token: str, agent: Agent, version: Callable[[], int]) -> AsyncIterator[str]:
+    """Yields its address."""
+    host = own_address()
+    async with serving(NodeService(agent, token, version=version), host) as port:
+        yield http_url(host, port)
+
+
+def in_daemon(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
+    """Run `work` in a thread of its own that no exit of the process waits for."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        try:
+            result, error = work(), None
+        except BaseException as caught:
+            result, error = None, caught
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future

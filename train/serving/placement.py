@@ -1,0 +1,92 @@
+"""Which GPUs of a node learn and which serve the policy.
+
+    split     the servers' GPUs are named in the recipe; learner rank k has the k-th of the others
+    restart   learner rank k has GPU k; the servers have theirs while it does not work
+
+Numbers count within what is visible to the process (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES), from 0.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+
+from rocstar.train.recipe.engine_config import EngineConfig
+from rocstar.train.recipe.errors import ConfigError
+
+NAMES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+BEFORE = "ROCSTAR_VISIBLE_DEVICES"
+"""What was visible before the learner hid the servers' GPUs from itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuMap:
+    """GPU numbers of one node: the learner's by local rank, the servers' by server (none on a CPU)."""
+
+    learner: list[int]
+    servers: list[list[int]]
+
+    @staticmethod
+    def of(engine: EngineConfig, ranks_per_node: int) -> GpuMap:
+        servers = [] if isinstance(engine.replicas, int) else engine.replicas
+        taken = {gpu for server in servers for gpu in server} if engine.placement == "split" else set()
+        free = (gpu for gpu in itertools.count() if gpu not in taken)
+        return GpuMap(learner=list(itertools.islice(free, ranks_per_node)), servers=servers)
+
+    @property
+    def needed(self) -> int:
+        """GPUs that a node must have for the servers."""
+        return 1 + max((gpu for server in self.servers for gpu in server), default=-1)
+
+
+def check_gpus(
+    engine: EngineConfig, found: int, ranks_per_node: int, environment: Mapping[str, str] = os.environ
+) -> None:
+    """ConfigError unless a node of which this process sees `found` GPUs has what the recipe names.
+
+    A learner that has hidden the servers' sees its own; whether the servers' exist, their start will tell.
+    """
+    if isinstance(engine.replicas, int):
+        if found and engine.args.get("device") != "cpu":
+            raise ConfigError(
+                f"engine.replicas = {engine.replicas}: this node has {found} GPUs, and a server must know "
+                "which are its own; name them, [[4, 5], [6, 7]] for two servers of two"
+            )
+        return
+    gpus = GpuMap.of(engine, ranks_per_node)
+    if BEFORE in environment and found < ranks_per_node:
+        raise ConfigError(
+            f"engine.replicas = {engine.replicas} leaves the learner GPUs {gpus.learner} of each node, and "
+            f"{found} of them are there; name others for the servers, or start fewer ranks"
+        )
+    if BEFORE not in environment and gpus.needed > found:
+        raise ConfigError(
+            f"engine.replicas = {engine.replicas} names GPUs that this node does not have: it has {found}; "
+            "name others, or without GPUs give the number of servers"
+        )
+
+
+def server_env(gpus: list[int] | None, environment: Mapping[str, str] = os.environ) -> dict[str, str | None]:
+    """What a server's environment adds to ours, so that it sees its GPUs and no others."""
+    if gpus is None:
+        return {}
+    before = environment.get(BEFORE, _visible(environment))
+    known = before.split(",") if before else []
+    chosen = ",".join(known[gpu] if known else str(gpu) for gpu in gpus)
+    return {**dict.fromkeys(NAMES, chosen), BEFORE: None}
+
+
+def hide_servers(engine: EngineConfig, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Let this learner rank see no server's GPU. Before torch looks at the GPUs: it looks once."""
+    if isinstance(engine.replicas, int) or engine.placement == "restart":
+        return
+    ranks = int(environment.get("LOCAL_WORLD_SIZE", "1"))
+    environment.setdefault(BEFORE, _visible(environment))
+    env = server_env(GpuMap.of(engine, ranks).learner, environment)
+    environment.update({name: value for name, value in env.items() if value is not None})
+
+
+def _visible(environment: Mapping[str, str]) -> str:
+    return next((environment[name] for name in NAMES if environment.get(name)), "")

@@ -1,0 +1,228 @@
+"""The learner's weights into SGLang servers, on this node and on all others.
+
+    learner ─┬─ split:   WeightFolders or broadcast ─> running servers
+             └─ restart: servers stop ─> the learner works ─> WeightFolders ─> servers start from it
+    rank 0's thread: disk       write vN ─> order ServeVersion(vN)
+                     broadcast  order ServeVersion ─> write vN ─> order FilesWritten(vN)
+
+Who waits: `publish` for every server that is up, of every node, to serve the version, or to be found unable
+to; rollouts only while a server takes weights, or while none runs. What a server that was away must hold when
+it comes back is always on the disk: after a broadcast too, written while the rollouts go on, before the
+learner's next update. Other nodes read what rank 0 wrote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from rocstar.engine.inference.base import InferenceError
+from rocstar.engine.inference.sglang.canary import NUM_TOKENS, Canary, Continuation
+from rocstar.engine.inference.weights import DiskWeights, LiveWeights, WeightSource
+from rocstar.train.learner import checkpoint
+from rocstar.train.learner.team import LearnerTeam, OrderError
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import TrainingStopped
+from rocstar.train.serving.weight_folders import WeightFolders
+
+if TYPE_CHECKING:  # servers.py starts what is given weights here
+    from rocstar.train.serving.servers import Servers
+
+
+UPDATE_TIMEOUT_S = 900.0
+"""The time of one call that carries weights; a publish is a few of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeRoom:
+    """An order: stop the servers until the next version, for the learner needs their place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeVersion:
+    """An order: serve `version`, whose files lie in `folder`, or will after `FilesWritten`."""
+
+    version: int
+    folder: Path
+    is_live: bool
+    """Broadcast what `full_weights` gathered last; the files are still to be written."""
+    reference: Continuation | None
+    """What the learner makes of the canary's prompt at that version, where a canary is asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesWritten:
+    """An order: the files of `version` are there, or why not."""
+
+    version: int
+    problem: str = ""
+
+
+class Promised(DiskWeights):
+    """A folder that is being written; who looks into it waits."""
+
+    def __init__(self, path: Path, written: Future[Any]) -> None:
+        super().__init__(path)
+        self._written = written
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        self._written.result()
+        return super().shapes()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ServerWeights:
+    """What the servers of this node hold.
+
+    Invariant: what is served as a version is what `serve` of it was given, on every server, also on one that
+    was away and came back later.
+    """
+
+    servers: Servers
+    recipe: Recipe
+    canary: Canary | None = None
+    patience_s: float = 1800.0
+    """The time a server has to come back, where none took a version."""
+
+    async def make_room(self) -> None:
+        """Servers have weights of their own, and go on, unless the learner needs their place."""
+        if self.recipe.engine.placement == "restart":
+            await self.servers.fleet.suspend()
+
+    async def serve(
+        self,
+        version: int,
+        kept: DiskWeights,
+        live: list[tuple[str, Tensor]] | None = None,
+        reference: Continuation | None = None,
+    ) -> None:
+        """Serve `kept` as `version`, or `live`, the same weights in memory: then `kept` is for servers that
+        come back later, and may still be written. `reference`: what the canary is compared with.
+
+        TrainingStopped if no server takes it, or comes back to take it, within `patience_s`.
+        """
+        if self.canary is not None and reference is not None:
+            self.canary.expect(version, reference)
+        fleet, dtype = self.servers.fleet, self.recipe.model.dtype
+        source: WeightSource = kept if live is None else LiveWeights(live, dtype=dtype)
+        try:
+            try:
+                if self.recipe.engine.placement == "restart":
+                    for launch in self.servers.launches:
+                        launch.folder = kept.path
+                    await fleet.resume(version, kept)
+                else:
+                    await fleet.publish(version, source, keep=kept)
+            finally:
+                for replica in self.servers.replicas:
+                    replica.keep(version, kept)
+        except InferenceError as error:
+            if not await fleet.wait_up(self.patience_s):
+                logs = ", ".join(str(replica.log_path) for replica in self.servers.replicas)
+                raise TrainingStopped(
+                    f"no inference server took version {version} ({error}), and none came back within "
+                    f"{self.patience_s:.0f} s; see {logs}, then go on with --resume"
+                ) from None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ServerPublisher:
+    """The learner's weights into the servers of all nodes; see run.Publisher.
+
+    Invariant: what is served as a version, on any node, is the learner's weights when `publish` of it was
+    called.
+    """
+
+    home: ServerWeights
+    team: LearnerTeam
+    thread: ThreadPoolExecutor
+    """The learner's: what is written there is written before the next update."""
+    weight_folders: WeightFolders
+    has_others: bool = False
+    """The first ranks of other nodes have servers, and do_order."""
+    _written: Future[Path] | None = field(default=None, init=False)
+
+    @property
+    def version(self) -> int:
+        return self.home.servers.fleet.version
+
+    @contextlib.asynccontextmanager
+    async def updating(self) -> AsyncIterator[None]:
+        """Rollouts go on, unless the learner needs the servers' place."""
+        if self.home.recipe.engine.placement == "restart":
+            await _all(self.home.make_room(), self._others(MakeRoom()))
+        yield
+
+    async def publish(self, version: int) -> None:
+        """TrainingStopped if on some node no server takes it, or comes back to take it."""
+        if self._written is not None:
+            await asyncio.wrap_future(self._written)  # raises what made it fail
+        weights = await self.team.full_weights() or checkpoint.full_weights(self.team.learner.model)
+        order = ServeVersion(
+            version=version,
+            folder=self.weight_folders.folder(version),
+            is_live=self.home.recipe.engine.publish == "broadcast",
+            reference=await self._reference(),
+        )
+        if order.is_live:
+            # In this order: other nodes have the weights in memory already, and need not wait for the disk.
+            told = self.thread.submit(self._tell, order)
+            self._written = self.thread.submit(self._write_and_tell, version, weights)
+        else:
+            self._written = self.thread.submit(self.weight_folders.write, version, weights)
+            told = self.thread.submit(self._tell_when_written, order, self._written)
+            await asyncio.wrap_future(self._written)
+        kept = Promised(order.folder, self._written)
+        live = weights if order.is_live else None
+        await _all(self.home.serve(version, kept, live, order.reference), _told(told))
+
+    async def _reference(self) -> Continuation | None:
+        """What the learner says now, if some server's checksums cannot be foretold."""
+        canary = self.home.canary
+        if canary is None or not any(r.engine.dtype is None for r in self.home.servers.replicas):
+            return None
+        return await self.team.greedy(canary.prompt, NUM_TOKENS)
+
+    async def _others(self, order: Any) -> None:
+        if self.has_others:
+            await _told(self.thread.submit(self._tell, order))
+
+    # ---- in the learner's thread ----
+
+    def _tell(self, order: Any) -> None:
+        if self.has_others:
+            self.team.order_here(order)
+
+    def _tell_when_written(self, order: ServeVersion, written: Future[Path]) -> None:
+        if written.exception() is None:
+            self._tell(order)
+
+    def _write_and_tell(self, version: int, weights: list[tuple[str, Tensor]]) -> Path:
+        try:
+            path = self.weight_folders.write(version, weights)
+        except OSError as error:  # who waits for the files must not wait for ever
+            self._tell(FilesWritten(version=version, problem=str(error)))
+            raise
+        self._tell(FilesWritten(version=version))
+        return path
+
+
+async def _told(told: Future[None]) -> None:
+    try:
+        await asyncio.wrap_future(told)
+    except OrderError as error:
+        raise TrainingStopped(f"another node cannot go on: {error}; go on with --resume") from None
+
+
+async def _all(*work: Coroutine[Any, Any, None]) -> None:
+    """All of it, also when a part fails; then the first failure."""
+    for outcome in await asyncio.gather(*work, return_exceptions=True):
+        if outcome is not None:
+            raise outcome

@@ -1,0 +1,193 @@
+"""`engine.kind = "sglang"`: SGLang servers, children of the run, on the nodes that roll out.
+
+files of the model ─> servers (servers.py) ─> Fleet ─> rollouts
+the learner's weights ─> ServerPublisher (server_weights.py) ─> servers
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from rocstar.engine.inference.base import RolloutEngine
+from rocstar.engine.inference.sglang.server import Launcher, ServerProcess
+from rocstar.engine.progress.progress import working
+from rocstar.train.learner import checkpoint
+from rocstar.train.learner.model_io import DTYPES, local_folder
+from rocstar.train.learner.model_size import ModelSize, gigabytes
+from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError, ConfigErrors
+from rocstar.train.serving.backend import EngineBackend, InitialPolicy, Learning, Opened
+from rocstar.train.serving.fleet_metrics import opened_fleet
+from rocstar.train.serving.node_address import NodeAddress
+from rocstar.train.serving.orders import OpenNode, OpenService, OrderedNode, open_others
+from rocstar.train.serving.placement import GpuMap, check_gpus, server_env
+from rocstar.train.serving.server_nodes import OpenServers, open_server_node
+from rocstar.train.serving.server_weights import ServerPublisher, ServerWeights
+from rocstar.train.serving.servers import Launch, check_sglang, make_canary, open_servers
+from rocstar.train.serving.weight_folders import WeightFolders, link
+
+PORT = 29501
+"""Stands in a plan for a server's port; a run takes free ones."""
+
+
+class SGLang(EngineBackend):
+    """SGLang servers that a run starts and ends."""
+
+    learns = True
+    has_nodes = True
+    launcher: ClassVar[Launcher] = ServerProcess
+    """What a server is started as; a class of your own that derives from this may start it elsewhere."""
+
+    def check(self, recipe: Recipe, *, elsewhere: bool) -> list[str]:
+        """The GPUs that the recipe names, and an interpreter that has SGLang."""
+        problems, unknown = [], []
+        if not elsewhere:
+            ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            try:
+                check_gpus(recipe.engine, torch.cuda.device_count(), ranks)
+            except ConfigError as error:
+                problems.append(str(error))
+        elif not isinstance(recipe.engine.replicas, int):
+            unknown.append("engine.replicas: the GPUs of the nodes that --world describes")
+        try:
+            check_sglang()
+        except ConfigError as error:
+            problems.append(str(error))
+        if problems:
+            raise ConfigErrors(problems)
+        return unknown
+
+    def plan(self, recipe: Recipe, size: ModelSize | str, *, ranks: int, ranks_per_node: int) -> list[str]:
+        """The servers of a node: where they run, what they hold, how they are started."""
+        engine = recipe.engine
+        gpus = GpuMap.of(engine, ranks_per_node)
+        lines = [
+            "",
+            f"engine: {engine.num_replicas} SGLang servers on each node behind a {engine.policy} "
+            f"scheduler of its own, weights by {engine.publish}, placement {engine.placement}",
+            *_gpu_lines(recipe, gpus, size, ranks),
+        ]
+        given = recipe.model.path != "scratch" and not recipe.sft.steps
+        folder = Path(recipe.model.path if given else f"runs/{recipe.run.name}/weights/start")
+        for k in range(engine.num_replicas):
+            visible = server_env(engine.gpus_of(k), {}).get("CUDA_VISIBLE_DEVICES")
+            start = f"CUDA_VISIBLE_DEVICES={visible} " if visible else ""
+            command = Launch(recipe=recipe, folder=folder, replica=k)(PORT + k)
+            lines.append(f"server {k}:  {start}{' '.join(command)}")
+        return [*lines, "rocstar starts and ends the servers; their ports are free ones"]
+
+    @contextlib.asynccontextmanager
+    async def open(
+        self, recipe: Recipe, path: str, thread: ThreadPoolExecutor, *, logs: Path | None = None
+    ) -> AsyncIterator[RolloutEngine]:
+        folder = logs or Path(tempfile.mkdtemp(prefix="rocstar-logs-"))
+        async with open_servers(
+            recipe, local_folder(path), logs=folder, launcher=type(self).launcher
+        ) as servers:
+            yield servers.fleet
+        if logs is None:  # after a failure they stay, for its message names them
+            shutil.rmtree(folder)
+
+    @contextlib.asynccontextmanager
+    async def open_learning(self, recipe: Recipe, learning: Learning) -> AsyncIterator[Opened]:
+        """Servers on all nodes start at the same time, from the same files, as the origin's version."""
+        origin, team = learning.origin, learning.team
+        root, logs = learning.run_dir / "weights", learning.run_dir / "logs"
+        folder = origin.folder or await _start_folder(root / "start", origin, team)
+        version, canary = origin.version, make_canary(recipe, origin.tokenizer)
+        weight_folders = WeightFolders(root, folder, DTYPES[recipe.model.dtype])
+        async with (
+            _others(team, OpenServers(folder=folder, logs=logs, version=version)) as starting,
+            open_servers(
+                recipe,
+                folder,
+                logs=logs,
+                version=version,
+                note=learning.note,
+                canary=canary,
+                launcher=type(self).launcher,
+            ) as servers,
+        ):
+            publisher = ServerPublisher(
+                home=ServerWeights(servers=servers, recipe=recipe, canary=canary),
+                team=team,
+                thread=learning.thread,
+                weight_folders=weight_folders,
+                has_others=team.world.has_nodes,
+            )
+            yield opened_fleet(servers.fleet, publisher, await starting)
+
+    @contextlib.asynccontextmanager
+    async def open_node(
+        self, recipe: Recipe, team: LearnerTeam, path: str, order: OpenNode, service: OpenService
+    ) -> AsyncIterator[tuple[OrderedNode, str]]:
+        assert isinstance(order, OpenServers)
+        async with open_server_node(recipe, team, order, service, type(self).launcher) as opened:
+            yield opened
+
+
+def _gpu_lines(recipe: Recipe, gpus: GpuMap, size: ModelSize | str, ranks: int) -> list[str]:
+    if not gpus.servers:
+        return ["GPUs: none is named; the servers run where engine.args.device says"]
+    learner = server = ""
+    if not isinstance(size, str):
+        learner = f"  {gigabytes(size.learner_bytes(ranks))} and activations"
+        share = size.dtype_bytes * size.parameters / len(gpus.servers[0])
+        server = f"  {gigabytes(share)} of weights; KV fills engine.args.mem-fraction-static"
+    other = " while no server runs" if recipe.engine.placement == "restart" else ""
+    used = {
+        gpu: [f"learner rank {rank} of the node{other}{learner}"] for rank, gpu in enumerate(gpus.learner)
+    }
+    for k, of_server in enumerate(gpus.servers):
+        for gpu in of_server:
+            used.setdefault(gpu, []).append(f"server {k}{server}")
+    return ["GPUs of a node:"] + [f"  GPU {gpu}:  {' | '.join(used[gpu])}" for gpu in sorted(used)]
+
+
+@contextlib.asynccontextmanager
+async def _others(team: LearnerTeam, order: OpenNode) -> AsyncIterator[asyncio.Task[list[NodeAddress]]]:
+    """The other nodes' servers, starting."""
+    starting = asyncio.create_task(open_others(team, order), name="servers of other nodes")
+    try:
+        yield starting
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+
+
+async def _start_folder(folder: Path, origin: InitialPolicy, team: LearnerTeam) -> Path:
+    """A folder of this run's own with the learner's present weights."""
+    if origin.saved is not None:
+        _link_all(origin.saved, folder)
+        return folder
+    weights: list[tuple[str, Tensor]] | None = await team.full_weights()
+    model = team.learner.model
+    _emptied(folder)
+    with working("writing the weights that servers start from"):
+        checkpoint.save_model(folder, model, weights or checkpoint.full_weights(model), origin.tokenizer)
+    return folder
+
+
+def _emptied(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+
+
+def _link_all(source: Path, folder: Path) -> None:
+    """The files of a checkpoint under names of their own, without what only resuming needs."""
+    _emptied(folder)
+    for path in source.iterdir():
+        if path.is_file() and path.name != checkpoint.COMPLETE:
+            link(path, folder / path.name)

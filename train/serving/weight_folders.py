@@ -1,0 +1,70 @@
+"""Weights on their way to servers: one Hugging Face folder per version in the run directory.
+
+RUN/weights/v3.partial -> v3/      the newest KEPT stay, so that a server that comes back finds its own
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+FILE = "model.safetensors"
+KEPT = 2
+
+
+class WeightFolders:
+    """Invariant: a folder `vN` is whole, and holds exactly the weights that were written as version N.
+
+    Args:
+        root: the folder of all of them; what a run before left there goes.
+        start: a folder of the model, whose other files (configuration, tokenizer) every version gets.
+        dtype: the numbers in which the weights are served.
+    """
+
+    def __init__(self, root: Path, start: Path, dtype: torch.dtype) -> None:
+        self._root, self._start, self._dtype = root, start, dtype
+        self._root.mkdir(parents=True, exist_ok=True)
+        for folder in self._folders():
+            shutil.rmtree(folder)
+
+    def folder(self, version: int) -> Path:
+        return self._root / f"v{version}"
+
+    def write(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> Path:
+        """The folder of `version`. OSError where there is no room."""
+        partial = self.folder(version).with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        copy_beside(self._start, partial)
+        tensors = {name: tensor.detach().to(self._dtype).cpu().contiguous() for name, tensor in weights}
+        save_file(tensors, partial / FILE, metadata={"format": "pt"})
+        partial.rename(self.folder(version))
+        for old in self._folders()[:-KEPT]:
+            shutil.rmtree(old)
+        return self.folder(version)
+
+    def _folders(self) -> list[Path]:
+        found = [p for p in self._root.iterdir() if re.fullmatch(r"v\d+(\.partial)?", p.name)]
+        return sorted(found, key=lambda path: int(path.stem[1:]))
+
+
+def copy_beside(source: Path, target: Path) -> None:
+    """All files of a model but its weights and a checkpoint's state, linked where that can be."""
+    target.mkdir(parents=True)
+    for path in source.iterdir():
+        if path.is_file() and path.suffix not in (".safetensors", ".bin") and "index" not in path.name:
+            link(path, target / path.name)
+
+
+def link(source: Path, target: Path) -> None:
+    """The same file under another name: it stays when the other goes."""
+    try:
+        os.link(source.resolve(), target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)

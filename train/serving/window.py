@@ -1,0 +1,39 @@
+"""How many groups an evaluation or a difficulty filter has in flight, on the engines of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rocstar.engine.inference.base import KvLoad
+from rocstar.engine.nodes.grants import PART
+from rocstar.engine.nodes.nodes import Nodes
+from rocstar.engine.nodes.window import Window
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.serving.backend import backend_of
+
+
+def window_for(
+    recipe: Recipe, load: Callable[[], KvLoad], nodes: Nodes | None, *, size: int, limit_tokens: int
+) -> Window:
+    """What a node is granted at a time, for every node there is.
+
+    With `engine.deterministic` it is what the engine runs at a time, one such wave after the other: what
+    shares a forward then does not depend on what ended first.
+
+    Args:
+        recipe: what runs.
+        load: of this node's engine.
+        nodes: that roll out, where there are several.
+        size: attempts at a task.
+        limit_tokens: of a response.
+    """
+    num_nodes: Callable[[], int] = (lambda: 1) if nodes is None else (lambda: nodes.num_up)
+    if recipe.engine.deterministic:
+        wave = max(size, recipe.engine.max_running * recipe.engine.num_replicas)
+        return Window(size=size, trajectories=lambda: num_nodes() * wave)
+    at_once = backend_of(recipe).groups_at_once(recipe)
+    if at_once is not None:
+        each = at_once * min(PART, recipe.rl.rollouts_per_task)
+        return Window(size=size, trajectories=lambda: num_nodes() * each)
+    kv_tokens: Callable[[], int] = (lambda: load().total) if nodes is None else (lambda: nodes.total_tokens)
+    return Window(size=size, kv_tokens=kv_tokens, limit_tokens=limit_tokens)

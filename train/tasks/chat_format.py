@@ -1,0 +1,55 @@
+"""How a conversation of the recipe is put in words: its chat template with its tokenizer and tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from transformers import PreTrainedTokenizerBase
+
+from rocstar.engine.chat.boundaries import ChatError, find_boundaries
+from rocstar.engine.chat.chat import ChatFormat, Tokenizer, load_template
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.paths import elsewhere
+from rocstar.train.tasks.tools import tool_box
+
+
+def chat_format(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
+    """The conversation format; ConfigError if template and tokenizer cannot carry tool calls."""
+    try:
+        source = load_template(recipe.model.template, getattr(tokenizer, "chat_template", None))
+        chat = ChatFormat(
+            cast("Tokenizer", tokenizer),
+            source,
+            tool_box(recipe).schemas,
+            thinking=recipe.model.thinking,
+        )
+    except ChatError as error:
+        raise template_refused(recipe, error) from None
+    tokenizer.chat_template = source
+    return chat
+
+
+def check_scratch(recipe: Recipe) -> None:
+    """The template of a model from nothing must be a bundled one or a file, and carry tool calls."""
+    try:
+        find_boundaries(
+            load_template(scratch_template(recipe), None),
+            tool_box(recipe).schemas,
+            thinking=recipe.model.thinking,
+        )
+    except ChatError as error:
+        raise template_refused(recipe, error) from None
+
+
+def scratch_template(recipe: Recipe) -> str:
+    """Name of the chat template: a model from nothing has none of its own."""
+    return "compact" if recipe.model.template == "model" else recipe.model.template
+
+
+def template_refused(recipe: Recipe, error: ChatError) -> ConfigError:
+    """What a template is refused with; if it is a file that is not there, where it may be."""
+    name = recipe.model.template
+    hint = elsewhere(Path(name)) if not Path(name).exists() else ""
+    return ConfigError(f"model.template = {name!r}: {error}{hint}")

@@ -1,0 +1,124 @@
+"""Whether a prediction is the truth: what rules tell without a computer algebra system. Pure, exact.
+
+    prediction, truth ──clean──> equal as text? ──> read into forms ──> leaf by leaf:
+        a number that is written out ──> numbers.py      words ──> words.py
+        an operator that the truth lacks ──> no          else ──> a question: two expressions to be compared
+
+Questions go to the sandbox (symbolic.py), all of an answer at once; their answers decide. Everything else is
+decided here, and nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rocstar.train.tasks import forms
+from rocstar.train.tasks.latex import BOX, clean, last_boxed
+from rocstar.train.tasks.numbers import numbers_equal, read_decimal_comma, read_number, read_scientific
+from rocstar.train.tasks.operators import MAX_NESTING, nesting, refusal
+from rocstar.train.tasks.words import is_words, words_equal
+
+Question = tuple[str, str]
+"""(prediction, truth): two expressions of which it is not known whether they are equal."""
+MAX_QUESTIONS = 64
+_TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_SPACE = re.compile(r"(?<![0-9])\s+|\s+(?![0-9\s])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerPair:
+    """A prediction beside its truth.
+
+    Invariant: if `questions` is empty, `verdict` is the final word; else it is True, and `decide` says it
+    once the questions are answered.
+    """
+
+    prediction: forms.Form
+    truth: forms.Form
+    method: str
+    verdict: bool
+    questions: tuple[Question, ...] = ()
+
+    def decide(self, answers: Mapping[Question, bool]) -> bool:
+        """The verdict, given whether the expressions of each question are equal."""
+        leaves = _Leaves(answers)
+        return forms.equal(self.prediction, self.truth, leaves.equal) and not leaves.open
+
+
+class _Leaves:
+    """Compares leaves; one that only algebra could tell is equal for now, and noted in `open`."""
+
+    def __init__(self, answers: Mapping[Question, bool]) -> None:
+        self._answers = answers
+        self.open: dict[Question, None] = {}
+        self.methods: set[str] = set()
+
+    def equal(self, prediction: str, truth: str) -> bool:
+        method, verdict = _leaf(prediction, truth)
+        self.methods.add(method)
+        if verdict is not None:
+            return verdict
+        question = (prediction, truth)
+        if question not in self._answers:
+            self.open[question] = None
+            return True
+        return self._answers[question]
+
+
+def compare(prediction: str, truth: str) -> AnswerPair:
+    """Compare the content of a box with a task's answer, both as written."""
+    if nesting(prediction) > max(MAX_NESTING, nesting(truth)):
+        return AnswerPair(prediction=forms.NO_ANSWER, truth=forms.NO_ANSWER, method="nesting", verdict=False)
+    left, right = clean(prediction), clean(_unboxed(truth))
+    if _letters(left) == _letters(right):
+        leaf = forms.Form(kind=forms.Kind.leaf, text=left)
+        return AnswerPair(prediction=leaf, truth=leaf, method="exact", verdict=bool(left))
+    theirs, ours = forms.read_prediction(left), forms.read_truth(right)
+    leaves = _Leaves({})
+    verdict = bool(left and right) and forms.equal(theirs, ours, leaves.equal)
+    questions = tuple(leaves.open) if verdict else ()
+    method = "symbolic" if questions else _method(leaves.methods)
+    if len(questions) > MAX_QUESTIONS:
+        questions, verdict, method = (), False, "too_many_parts"
+    return AnswerPair(prediction=theirs, truth=ours, method=method, verdict=verdict, questions=questions)
+
+
+def _method(methods: set[str]) -> str:
+    return next(iter(methods)) if len(methods) == 1 else "parts"
+
+
+def _leaf(prediction: str, truth: str) -> tuple[str, bool | None]:
+    """(method, verdict) of two leaves; a verdict of None is for algebra to find."""
+    if _letters(prediction) == _letters(truth):
+        return "exact", bool(prediction)
+    right = read_number(truth)
+    if right is not None:
+        left = read_number(prediction)
+        if left is None and right.places is not None:
+            left = read_decimal_comma(prediction)
+        return ("not_literal", False) if left is None else ("numeric", numbers_equal(left, right))
+    if right := read_scientific(truth) or read_decimal_comma(truth):
+        left = read_number(prediction) or read_scientific(prediction) or read_decimal_comma(prediction)
+        return ("not_literal", False) if left is None else ("numeric", numbers_equal(left, right))
+    if is_words(truth):
+        return "text", words_equal(prediction, truth)
+    if ":" in truth or ":" in prediction or "'" in truth:  # a ratio, a time, a derivative: as written
+        return "text", False
+    if refusal(prediction, truth) is not None:
+        return "operator", False
+    return "symbolic", None
+
+
+def _letters(text: str) -> str:
+    """What remains of a text when wrappers of text and spaces are left out, but for those between digits."""
+    return _SPACE.sub("", _TEXT.sub(r" \1 ", text).strip())
+
+
+def _unboxed(truth: str) -> str:
+    """A truth that came with its own box or dollars around it."""
+    if BOX in truth:
+        boxed = last_boxed(truth)
+        return truth if boxed is None else boxed
+    return truth

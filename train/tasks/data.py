@@ -1,0 +1,337 @@
+"""Where tasks come from: reasoning-gym families, JSONL and Parquet files, hub data sets. Imports no torch.
+
+A task's id is a hash of its content, so it survives reshuffling and moving; equal rows get a running suffix,
+and nothing is dropped silently. Bad input raises ConfigError with the value, the reason and the fix.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rocstar.engine.chat.boundaries import ChatError
+from rocstar.engine.types import Task
+from rocstar.train.recipe.data_config import DataConfig
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.tasks.columns import meta_of
+from rocstar.train.tasks.messages import read_messages, shown
+from rocstar.train.tasks.rows import REASONING_GYM, Rows, name_of, rows_of
+
+_DRAWS_PER_TASK = 20
+_SOURCE_COLUMN = "data_source"
+"""Names where a row comes from, in data sets that are put together from several."""
+_NEAR, _LISTED = 0.6, 30
+"""How alike a name must be to be suggested, and how many are listed."""
+
+
+def load_tasks(
+    config: DataConfig, *, base: Path, check: Callable[[Task], None] = lambda task: None
+) -> list[Task]:
+    """The tasks of a source, in its order. Relative paths start at `base`. Raises ConfigError.
+
+    `check` is asked of every row's task, and refuses it with a ChatError. A source whose first `limit` rows
+    are all of one kind is read no further; of others `limit` is not looked at, for they must be mixed first.
+    """
+    if config.source == REASONING_GYM:
+        tasks = [
+            task
+            for family, options in config.families.items()
+            for task in reasoning_gym_tasks(family, options, size=config.size, seed=config.seed)
+        ]
+        return interleave_by_source(tasks)
+    tasks = _tasks_of_rows(rows_of(config, base), config, check)
+    if not tasks:
+        raise ConfigError(f"data source {config.source!r} is empty; give one with at least one row")
+    return tasks
+
+
+# ---------------------------------------------------------------- reasoning-gym
+
+
+def reasoning_gym_tasks(family: str, options: Mapping[str, Any], *, size: int, seed: int) -> list[Task]:
+    """`size` distinct tasks of one family. The option `exclude_answers` drops tasks with those answers.
+
+    reasoning-gym seeds item i with seed + i, so neighbouring seeds share items and two families draw the
+    same numbers: each (family, seed) gets a far-apart seed of its own.
+    """
+    options = dict(options)
+    excluded = {str(answer) for answer in options.pop("exclude_answers", ())}
+    draws = _DRAWS_PER_TASK * size + 100
+    dataset = _create_dataset(family, options, size=draws, seed=_family_seed(family, seed))
+    tasks: dict[str, Task] = {}
+    for index in range(draws):
+        entry = dataset[index]
+        answer = "" if entry["answer"] is None else str(entry["answer"])
+        if answer in excluded:
+            continue
+        question = str(entry["question"]).strip()
+        task_id = content_id(family, question, answer)
+        meta = {"family": family, "entry": entry}
+        tasks.setdefault(
+            task_id, Task(id=task_id, source=family, question=question, answer=answer, meta=meta)
+        )
+        if len(tasks) == size:
+            return list(tasks.values())
+    raise ConfigError(
+        f"task family {family!r} gave only {len(tasks)} distinct tasks in {draws} draws, fewer than "
+        f"size = {size}; widen its number ranges or lower size"
+    )
+
+
+def _family_seed(family: str, seed: int) -> int:
+    digest = hashlib.sha256(f"{seed}/{family}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") & 0x3FFFFFFF
+
+
+def _create_dataset(family: str, options: Mapping[str, Any], *, size: int, seed: int) -> Any:
+    import reasoning_gym
+    from reasoning_gym.factory import DATASETS
+
+    if family not in DATASETS:
+        raise ConfigError(
+            f"unknown task family {family!r}; {_suggestion(family, sorted(DATASETS), 'there are')}"
+        )
+    known = DATASETS[family][1].__dataclass_fields__
+    for option in options:
+        if option not in known or option in ("size", "seed"):
+            others = [*(k for k in known if k not in ("size", "seed")), "exclude_answers"]
+            hint = _suggestion(option, others, "it has")
+            raise ConfigError(f"task family {family!r} has no option {option!r}; {hint}")
+    try:
+        return reasoning_gym.create_dataset(family, size=size, seed=seed, **options)
+    except (AssertionError, TypeError, ValueError) as error:
+        shown = ", ".join(f"{key} = {value!r}" for key, value in options.items()) or "its defaults"
+        raise ConfigError(
+            f"task family {family!r} refuses {shown}: {error}; correct its options in families.{family}"
+        ) from None
+
+
+# ---------------------------------------------------------------- tasks of rows
+
+
+def _tasks_of_rows(rows: Rows, config: DataConfig, check: Callable[[Task], None]) -> list[Task]:
+    tasks: list[Task] = []
+    seen: Counter[str] = Counter()
+    is_mixed = False
+    for where, row in rows:
+        task = _task_of_row(row, config, where)
+        try:
+            check(task)
+        except ChatError as error:
+            raise ConfigError(f"{where}: {error}") from None
+        is_mixed = is_mixed or task.source != name_of(config)
+        seen[task.id] += 1
+        if seen[task.id] > 1:
+            task = replace(task, id=f"{task.id}-{seen[task.id]}")
+        tasks.append(task)
+        # Of a source that is one, the first `limit` rows are those that are kept.
+        if len(tasks) == config.size or (len(tasks) == config.limit and not is_mixed):
+            break
+    return tasks
+
+
+def _task_of_row(row: Any, config: DataConfig, where: str) -> Task:
+    if not isinstance(row, Mapping):
+        raise ConfigError(f"{where} is {shown(row)}, not an object; each row must map field names to values")
+    question, context = _question(_field(row, config.question, where), config.question, where)
+    answer = _answer_text(_field(row, config.answer, where), config.answer, where)
+    source, used = name_of(config), {config.question, config.answer}
+    if isinstance(row.get(_SOURCE_COLUMN), str):
+        source = row[_SOURCE_COLUMN]
+        used.add(_SOURCE_COLUMN)
+    return Task(
+        id=content_id(json.dumps(context, sort_keys=True) if context else "", question, answer),
+        source=source,
+        question=question,
+        answer=answer,
+        meta=meta_of(row, without=frozenset(used), where=where),
+        context=context,
+    )
+
+
+def _field(row: Mapping[str, Any], name: str, where: str) -> Any:
+    """The value under `name`; dots step into nested objects, a number into a list."""
+    if name in row:
+        return row[name]
+    node: Any = row
+    for part in name.split("."):
+        if isinstance(node, Mapping) and part in node:
+            node = node[part]
+        elif isinstance(node, list) and part.isdecimal() and int(part) < len(node):
+            node = node[int(part)]
+        else:
+            known = list(_field_names(row))
+            hint = _suggestion(name, known, "it has") if known else "it is empty."
+            if hint.endswith("?"):
+                hint += f" It has {_listed(known)}."
+            raise ConfigError(
+                f"{where} has no field {name!r}; {hint} Set question and answer in the recipe's data"
+            )
+    return node
+
+
+def _field_names(row: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in row.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _field_names(value, f"{prefix}{key}.")
+
+
+def _question(value: Any, name: str, where: str) -> tuple[str, tuple[dict[str, Any], ...]]:
+    """The question and the messages before it; of a text there are none.
+
+    A text is stripped; what messages say is left as it is, for the chat template to show.
+    """
+    if isinstance(value, str):
+        if value.strip():
+            return value.strip(), ()
+    elif isinstance(value, list):
+        where = f"{where}: field {name!r}"
+        *context, last = read_messages(value, where)
+        if last["role"] != "user":
+            raise ConfigError(
+                f"{where}: the last message is of role {last['role']!r}; it must be the user's, which the "
+                "policy answers"
+            )
+        if last["content"].strip():
+            return last["content"], tuple(context)
+    raise ConfigError(
+        f"{where}: field {name!r} holds no question ({shown(value)}); "
+        "it must be text, or a chat list that ends with a user message"
+    )
+
+
+def _answer_text(value: Any, name: str, where: str) -> str:
+    """Text or a number, or a list of one of these; of a GSM8K solution the part after ####."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    if isinstance(value, str):
+        _, marker, tail = value.rpartition("####")
+        text = tail.strip().replace(",", "") if marker else value.strip()
+        if text:
+            return text
+    raise ConfigError(
+        f"{where}: field {name!r} holds no answer ({shown(value)}); it must be text or a number"
+    )
+
+
+# ---------------------------------------------------------------- order, overlap
+
+
+def content_id(kind: str, question: str, answer: str) -> str:
+    """16 hexadecimal digits of a hash over what a task is: a family or the context, question, answer."""
+    text = "\0".join((kind, question, answer))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def interleave_by_source(tasks: Sequence[Task]) -> list[Task]:
+    """Spread every source evenly over the list and keep the order inside it: with sources of one size this
+    is round robin, otherwise every stretch has about the mix of the whole.
+    """
+    by_source: defaultdict[str, list[Task]] = defaultdict(list)
+    for task in tasks:
+        by_source[task.source].append(task)
+    placed = [
+        ((position + 0.5) / len(members), rank, task)
+        for rank, members in enumerate(by_source.values())
+        for position, task in enumerate(members)
+    ]
+    placed.sort(key=lambda item: item[:2])
+    return [task for _, _, task in placed]
+
+
+def overlap(tasks: Sequence[Task], against: Iterable[Task]) -> float:
+    """Share of `tasks` whose problem also occurs in `against`, whitespace and case aside; 0 for no tasks.
+
+    A problem is the question with the turns before it: "And now?" says nothing alone. Another system message
+    makes no other problem.
+    """
+    if not tasks:
+        return 0.0
+    return 1.0 - len(without_overlap(tasks, against)) / len(tasks)
+
+
+def without_overlap(tasks: Iterable[Task], against: Iterable[Task]) -> list[Task]:
+    """`tasks` less those whose problem occurs in `against`."""
+    taken = {problem_of(task) for task in against}
+    return [task for task in tasks if problem_of(task) not in taken]
+
+
+def problem_of(task: Task) -> str:
+    """What is asked, turns before it included, whitespace and case aside: two tasks of one text are one."""
+    turns = [m for m in task.context if m["role"] not in ("system", "developer")]
+    said = [json.dumps([m["role"], m["content"], m.get("tool_calls", [])], sort_keys=True) for m in turns]
+    return " ".join("\0".join([*said, task.question]).casefold().split())
+
+
+class TaskCursor:
+    """An endless order over tasks that can be stopped and resumed.
+
+    Invariants: every epoch shows each task once, in an order that depends on (seed, stage, epoch) alone; a
+    cursor restored from `state()` continues exactly where the other stood.
+    """
+
+    def __init__(self, tasks: Sequence[Task], *, seed: int, stage: int = 0) -> None:
+        """stage: counted from 0; each has an order of its own."""
+        if not tasks:
+            raise ConfigError(
+                "there are no tasks to train on; the data source or the difficulty filter left none"
+            )
+        self._tasks = sorted(tasks, key=lambda task: task.id)
+        self._seed = f"{seed}/stage{stage}" if stage else f"{seed}"
+        self._fingerprint = content_id("", "\0".join(task.id for task in self._tasks), self._seed)
+        self._epoch, self._position = 0, 0
+        self._order = self._shuffled()
+
+    def take(self, count: int) -> list[Task]:
+        """The next `count` tasks; the epoch after this one begins where it ends."""
+        taken: list[Task] = []
+        while len(taken) < count:
+            if self._position == len(self._order):
+                self._epoch, self._position = self._epoch + 1, 0
+                self._order = self._shuffled()
+            chunk = self._order[self._position : self._position + count - len(taken)]
+            self._position += len(chunk)
+            taken += chunk
+        return taken
+
+    def state(self) -> dict[str, Any]:
+        """Plain JSON values for `restore`."""
+        return {"epoch": self._epoch, "position": self._position, "fingerprint": self._fingerprint}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Stand where `state` was taken. Raises ConfigError if it belongs to other tasks or another seed."""
+        if state["fingerprint"] != self._fingerprint:
+            raise ConfigError(
+                f"the checkpoint's task cursor ({state['fingerprint']}) belongs to other tasks or another "
+                f"seed than this recipe's ({self._fingerprint}); resume with the data and seed it began with"
+            )
+        self._epoch, self._position = int(state["epoch"]), int(state["position"])
+        self._order = self._shuffled()
+
+    def _shuffled(self) -> list[Task]:
+        order = list(self._tasks)
+        random.Random(f"{self._seed}/{self._epoch}").shuffle(order)
+        by_rank = sorted(order, key=lambda task: task.source)
+        return interleave_by_source(by_rank)
+
+
+def _suggestion(name: str, known: Sequence[str], there_are: str) -> str:
+    """What was meant, if a name is near; else what there is."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=_NEAR)
+    return f"did you mean {near[0]!r}?" if near else f"{there_are} {_listed(known)}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")

@@ -1,0 +1,183 @@
+"""Numbers that are written out: the only answers that a truth which is a plain number accepts. Pure, exact.
+
+    literal = [currency] [sign] (integer | decimal | integer/integer | \\frac{}{} | mixed | base) [%] [unit]
+
+A literal is read and never computed: no operator but the bar of a fraction of integers. Its value is a
+`Fraction`, whatever its length. Digits are ASCII: other scripts' digits are no literal.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from rocstar.train.tasks.latex import unparenthesised
+from rocstar.train.tasks.units import DEGREES, prefix_unit, read_unit
+
+ROUNDED_PLACES = 6
+"""A truth of so many decimal places or more is a rounded number: what rounds to it is equal to it."""
+_DIGITS_AT_ONCE = 4000
+"""Below the length at which Python refuses to convert."""
+_MAX_EXPONENT = 400
+
+_SIGN = r"(?P<sign>[+-]?)\s*"
+_INTEGER = r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[1-9][0-9]{0,2}(?: [0-9]{3})+(?![0-9])|[0-9]+"
+_DECIMAL = re.compile(rf"{_SIGN}(?P<whole>{_INTEGER})?(?P<places>\.[0-9]*)?(?P<rest>.*)", re.DOTALL)
+_DECIMAL_COMMA = re.compile(r"(?P<sign>[+-]?)(?P<whole>[0-9]+),(?P<places>[0-9]+)")
+_FRACTION = re.compile(
+    rf"{_SIGN}(?P<whole>[0-9]+)?\s*\\frac\s*"
+    r"(?:\{\s*(?P<top>[+-]?[0-9]+)\s*\}|(?P<top1>[0-9]))\s*"
+    r"(?:\{\s*(?P<bottom>[+-]?[0-9]+)\s*\}|(?P<bottom1>[0-9]))(?P<rest>.*)",
+    re.DOTALL,
+)
+_SLASH = re.compile(
+    rf"{_SIGN}(?P<top>[0-9]+)\s*/\s*(?P<bottom>[+-]?[0-9]+)(?![0-9.,/^!_])(?P<rest>.*)", re.DOTALL
+)
+_BASE = re.compile(
+    rf"{_SIGN}(?P<digits>[0-9A-Z]+)_(?:\{{\s*(?:\\text\{{)?\s*(?P<base>[0-9a-z]+)[\s}}]*|(?P<base1>[0-9]))"
+)
+_SCIENTIFIC = re.compile(
+    r"(?P<mantissa>[+-]?[0-9]+(?:\.[0-9]+)?)\s*(?:\\times|\\cdot|\u00d7)\s*10\^(?:\{\s*(?P<power>[+-]?[0-9]+)\s*\}|(?P<power1>[0-9]))"
+)
+_BASES = {
+    name: str(i)
+    for i, name in enumerate(["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"], 2)
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainNumber:
+    """A number that was written out, and what was written beside it.
+
+    Invariant: `value` is exactly what the digits say. `places` counts the digits behind a decimal point (None
+    without one). A number of base 10 has `base` None; another's value is that of its digits as text, never
+    converted.
+    """
+
+    value: Fraction
+    places: int | None = None
+    percent: bool = False
+    unit: str | None = None
+    base: str | None = None
+
+
+def read_number(text: str) -> PlainNumber | None:
+    """Read a clean text that is one literal; None if it is anything else."""
+    text = unparenthesised(text)
+    if found := _BASE.fullmatch(text):
+        base = found["base"] or found["base1"]
+        digits = f"{found['sign'].strip('+')}{found['digits'].lstrip('0')}"
+        return PlainNumber(value=Fraction(0), base=f"{digits}_{_BASES.get(base, base)}")
+    prefix, text = prefix_unit(text)
+    if found := _FRACTION.fullmatch(text):
+        value = _fraction(found)
+    elif found := _SLASH.fullmatch(text):
+        value = _ratio(found["sign"], found["top"], found["bottom"])
+    else:
+        found = _DECIMAL.fullmatch(text)
+        value = _decimal(found) if found else None
+    if value is None or found is None:
+        return None
+    places = len(found["places"]) - 1 if found.re is _DECIMAL and found["places"] else None
+    beside = _beside(found["rest"], prefix)
+    if beside is None:
+        return None
+    percent, unit = beside
+    return PlainNumber(value=value, places=places, percent=percent, unit=unit)
+
+
+def read_scientific(text: str) -> PlainNumber | None:
+    """Read `3.2 \\times 10^{5}`. Of a truth only, or of a prediction for such a truth: it is a power."""
+    found = _SCIENTIFIC.fullmatch(unparenthesised(text))
+    if not found:
+        return None
+    power = found["power"] or found["power1"]
+    if len(power) > 4 or abs(int(power)) > _MAX_EXPONENT:
+        return None
+    return PlainNumber(value=Fraction(found["mantissa"]) * Fraction(10) ** int(power))
+
+
+def read_decimal_comma(text: str) -> PlainNumber | None:
+    """Read `3,14` as a decimal. A group of three digits is one of thousands, a single one a list's."""
+    found = _DECIMAL_COMMA.fullmatch(text)
+    if not found or len(found["places"]) < 2:
+        return None
+    thousands = len(found["places"]) == 3 and len(found["whole"]) <= 3 and found["whole"].lstrip("0")
+    if thousands:
+        return None
+    digits = f"{found['sign']}{found['whole']}.{found['places']}"
+    return PlainNumber(value=Fraction(digits), places=len(found["places"]))
+
+
+def numbers_equal(prediction: PlainNumber, truth: PlainNumber) -> bool:
+    """Whether a literal is the truth: equal in value, in percent and base, and of no other unit.
+
+    Exact; only of a truth with `ROUNDED_PLACES` decimal places or more a better one is taken.
+    """
+    if prediction.base != truth.base or prediction.percent != truth.percent:
+        return False
+    if None not in (prediction.unit, truth.unit) and prediction.unit != truth.unit:
+        return False
+    if prediction.value == truth.value:
+        return True
+    if truth.places is None or truth.places < ROUNDED_PLACES:
+        return False
+    if prediction.places is not None and prediction.places < truth.places:
+        return False
+    return abs(prediction.value - truth.value) <= Fraction(1, 2 * 10**truth.places)
+
+
+def _decimal(found: re.Match[str]) -> Fraction | None:
+    whole, places = found["whole"] or "", (found["places"] or "")[1:]
+    if not whole and not places:
+        return None
+    digits = whole.replace(",", "").replace(" ", "")
+    value = Fraction(_integer(digits + places), 10 ** len(places))
+    return -value if found["sign"] == "-" else value
+
+
+def _fraction(found: re.Match[str]) -> Fraction | None:
+    top, bottom = found["top"] or found["top1"], found["bottom"] or found["bottom1"]
+    value = _ratio("", top, bottom)
+    if value is None:
+        return None
+    if found["whole"] is not None:  # a mixed number: the sign is that of both
+        if "-" in top + bottom or not 0 < value < 1:
+            return None
+        value += _integer(found["whole"])
+    return -value if found["sign"] == "-" else value
+
+
+def _ratio(sign: str, top: str, bottom: str) -> Fraction | None:
+    divisor = _integer(bottom)
+    if not divisor:
+        return None
+    value = Fraction(_integer(top), divisor)
+    return -value if sign == "-" else value
+
+
+def _integer(digits: str) -> int:
+    """The value of digits with a sign, of any length: int() refuses more than some thousands."""
+    sign = -1 if digits.startswith("-") else 1
+    digits = digits.lstrip("+-")
+    value = 0
+    for start in range(0, len(digits), _DIGITS_AT_ONCE):
+        chunk = digits[start : start + _DIGITS_AT_ONCE]
+        value = value * 10 ** len(chunk) + int(chunk)
+    return sign * value
+
+
+def _beside(rest: str, prefix: str | None) -> tuple[bool, str | None] | None:
+    """(percent, unit) of what stands behind the digits; None if it is neither."""
+    rest = rest.rstrip()
+    if not rest:
+        return False, prefix
+    if prefix is not None:
+        return (False, prefix) if read_unit(rest) == prefix else None
+    if rest.strip() == "^\\circ":
+        return False, DEGREES
+    unit = read_unit(rest)
+    if unit is None:
+        return None
+    return (True, None) if unit == "%" else (False, unit)

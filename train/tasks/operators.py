@@ -1,0 +1,93 @@
+"""What a prediction may be written with, given its truth: nothing that the grader would compute for it. Pure.
+
+A box that restates the question ("\\sum_{k=1}^{100} k^2") would be worth as much as the answer if the grader
+evaluated it. So a prediction may use ordinary algebra, and every other operator only if the truth has it too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_ALGEBRA = r"\frac \sqrt \cdot \times \div \pi \infty \pm \mp \{ \} \geq \leq \neq \in \cup \text"
+_FUNCTIONS = r"\sin \cos \tan \cot \sec \csc \sinh \cosh \tanh \arcsin \arccos \arctan \ln \log \exp"
+ALGEBRA: Final = frozenset(_ALGEBRA.split())
+"""Commands that any prediction may use."""
+FUNCTIONS: Final = frozenset(_FUNCTIONS.split())
+"""Identities turn one of these into another: allowed of letters where the truth has one."""
+_PLAIN: Final = frozenset("0123456789.,+-*/^_()[]{}=<> \\")
+_COMMAND = re.compile(r"\\(?:[A-Za-z]+|[^A-Za-z])")
+_BARE = re.compile(r"\\(?!pi|infty)[A-Za-z]+")
+_SAYS = re.compile(r"[0-9A-Za-z]|\\pi|\\infty")
+_LETTER = re.compile(r"[A-Za-z]")
+MAX_NESTING: Final = 24
+"""Brackets within brackets; a truth that is nested deeper allows as much as it has."""
+MAX_RISE: Final = 1
+"""Exponents within exponents, or as many as the truth has."""
+
+
+def refusal(prediction: str, truth: str) -> str | None:
+    """Why a clean prediction is not compared with a clean truth: what it must not use, or None."""
+    if not is_closed(prediction):
+        return "a bracket"
+    if not _SAYS.search(_BARE.sub("", prediction)):
+        return "nothing"
+    commands: set[str] = set(_COMMAND.findall(prediction)) - ALGEBRA
+    of_truth: set[str] = set(_COMMAND.findall(truth))
+    letters, letters_of_truth = _letters(prediction), _letters(truth)
+    for command in sorted(commands - of_truth):
+        is_identity = command in FUNCTIONS and letters and of_truth & FUNCTIONS
+        if not is_identity:
+            return command
+    for foreign in sorted(letters - letters_of_truth):
+        return foreign
+    for character in prediction:
+        if not (character in _PLAIN or character in truth or _LETTER.fullmatch(character)):
+            return character
+    if rise(prediction) > max(MAX_RISE, rise(truth)):
+        return "^"
+    return None
+
+
+def _letters(text: str) -> set[str]:
+    return set(_LETTER.findall(_COMMAND.sub(" ", text)))
+
+
+def nesting(text: str) -> int:
+    """Return how deep the brackets of a text are nested, of whatever kind."""
+    depth = deepest = 0
+    for character in text:
+        if character in "([{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in ")]}":
+            depth -= 1
+    return deepest
+
+
+def is_closed(text: str) -> bool:
+    """Whether brackets are closed, of whatever kind: `[0, 1)` is."""
+    depth = 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def rise(text: str) -> int:
+    """Return how many exponents stand on one another: 1 in `2^{3}`, 2 in `2^{3^2}` and in `2^3^2`."""
+    deepest, open_, stack = 0, 0, []
+    previous = ""
+    for character in text:
+        if character == " ":
+            continue
+        if character in "({[":
+            stack.append(previous == "^")
+            open_ += previous == "^"
+        elif character in ")}]" and stack:
+            open_ -= stack.pop()
+        elif character == "^":
+            deepest = max(deepest, open_ + 1)
+        previous = character
+    return deepest + len(re.findall(r"\^\s*(?:[0-9A-Za-z]|\\[A-Za-z]+)\s*\^", text))

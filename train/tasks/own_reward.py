@@ -1,0 +1,226 @@
+"""A reward function of the recipe's own, `reward.kind = "module:function"`.
+
+    attempt, args [, sandbox] ──> the function ──┬─ Reward, number or bool ────────────> Scored
+                                                 ├─ raised, not finite, another type ──> Failed reward_error
+                                                 └─ longer than reward.timeout_s ──────> Failed reward_timeout
+
+Who waits: the trajectory, for its own call. A coroutine function runs on the event loop; a plain one in a
+thread of its own, of which at most `MAX_CALLS` run: a thread cannot be killed, so one that hangs keeps its
+place until the process ends. The function is trusted: it runs in this process (docs/guide/own-reward.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import math
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rocstar.engine.rollout.rollout import Judge
+from rocstar.engine.types import Attempt, Failed, Outcome, Scored
+from rocstar.sandbox.types import Sandbox, SandboxError
+from rocstar.train.recipe import own_code
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.reward_config import RewardConfig
+from rocstar.train.tasks.fused import FusedJudge
+from rocstar.train.tasks.reward import MathJudge
+
+__all__ = ["Attempt", "OwnJudge", "Reward", "check_reward", "make_judge"]
+
+LOG = logging.getLogger(__name__)
+FIELD = "reward.kind"
+MAX_CALLS = 32
+"""Calls of a plain function at work at a time."""
+MAX_TOLD = 20
+"""Different failures whose traceback is logged; all of them are counted."""
+MAX_DETAIL = 2000
+"""Characters of a traceback that go into the trajectory's record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reward:
+    """What a reward function gives.
+
+    Args:
+        value: any finite number; siblings are compared by it.
+        is_correct: the side on which Resample-on-Correct puts the attempt, and what an evaluation counts.
+        method: a word for the record: how the verdict came about.
+    """
+
+    value: float
+    is_correct: bool
+    method: str = "own"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
+            raise TypeError(f"value is {self.value!r}; give a number")
+        if not math.isfinite(self.value):
+            raise ValueError(f"value is {self.value!r}; give a finite number")
+        if not isinstance(self.is_correct, bool) or not isinstance(self.method, str):
+            raise TypeError(f"is_correct must be a bool and method a str, got {self!r}")
+
+
+def as_reward(given: object) -> Reward:
+    """Return what a function's value means: a Reward itself; a bool 1 or 0; a number is correct from 1 on.
+
+    TypeError or ValueError for anything else.
+    """
+    if isinstance(given, Reward):
+        return given
+    if isinstance(given, bool):
+        return Reward(value=float(given), is_correct=given)
+    if isinstance(given, int | float):
+        return Reward(value=float(given), is_correct=given >= 1)
+    raise TypeError(f"the function gave {given!r:.200}; it must give a Reward, a number or a bool")
+
+
+def make_judge(config: RewardConfig, sandbox: Sandbox) -> Judge:
+    """Return the judge that a recipe asks for. ConfigError as `check_reward`."""
+    if config.kind == "math":
+        return FusedJudge(sandbox) if config.mode == "fused" else MathJudge(sandbox)
+    return OwnJudge(_Function.of(config), config, sandbox)
+
+
+def check_reward(config: RewardConfig) -> None:
+    """Read the function; ConfigError if it is not there or cannot be called as a run would."""
+    if config.kind != "math":
+        _Function.of(config)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Function:
+    """A recipe's function, of which it is known how it is called."""
+
+    call: Callable[..., Any]
+    is_async: bool
+    wants_sandbox: bool
+
+    @classmethod
+    def of(cls, config: RewardConfig) -> _Function:
+        call = own_code.load(config.kind, field=FIELD)
+        told = f"{FIELD} = {config.kind!r}"
+        if not callable(call) or inspect.isclass(call):
+            raise ConfigError(f"{told} is {type(call).__name__}, not a function; name one")
+        try:
+            signature = inspect.signature(call)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"{told} does not say what it takes; wrap it in a function of your own"
+            ) from None
+        wants_sandbox = "sandbox" in signature.parameters
+        of_object = vars(type(call)).get("__call__")  # an object with `async def __call__`
+        is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(of_object)
+        if "sandbox" in config.args:
+            raise ConfigError("reward.args.sandbox: the run gives the sandbox itself; remove it")
+        try:
+            signature.bind(None, **config.args, **({"sandbox": None} if wants_sandbox else {}))
+        except TypeError as error:
+            raise ConfigError(
+                f"{told} has the signature {signature}, which does not fit a call with an attempt and "
+                f"reward.args = {config.args!r}: {error}; change either"
+            ) from None
+        if wants_sandbox and not is_async:
+            raise ConfigError(f"{told} takes the sandbox, which is awaited; define it with `async def`")
+        return cls(call=call, is_async=is_async, wants_sandbox=wants_sandbox)
+
+
+class OwnJudge:
+    """Scores attempts by a function of the recipe's own.
+
+    Invariant: `Scored` means that the function gave a reward. A truncated attempt is never correct, whatever
+    its value.
+    """
+
+    def __init__(self, function: _Function, config: RewardConfig, sandbox: Sandbox) -> None:
+        self._function, self._config = function, config
+        self._given = {**config.args, **({"sandbox": sandbox} if function.wants_sandbox else {})}
+        self._room = asyncio.Semaphore(MAX_CALLS)
+        self._told: set[str] = set()
+
+    async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
+        """TimeoutError when the trajectory's own deadline passes first. `deadline` is a `loop.time()`."""
+        loop = asyncio.get_running_loop()
+        left_s = math.inf if deadline is None else max(0.0, deadline - loop.time())
+        limit_s = self._config.timeout_s
+        work = loop.create_task(self._score(attempt))
+        try:
+            # Not wait_for, which waits for a coroutine that does not let itself be cancelled.
+            await asyncio.wait({work}, timeout=min(limit_s, left_s))
+        finally:
+            is_done = work.done()
+            work.cancel()
+        if is_done and not work.cancelled():
+            return work.result()
+        if is_done:
+            return Failed(kind="reward_error", retryable=False, detail="it cancelled itself")
+        if left_s < limit_s:
+            raise TimeoutError
+        detail = f"not done within reward.timeout_s = {limit_s:g}"
+        self._tell(attempt, detail)
+        return Failed(kind="reward_timeout", retryable=False, detail=detail)
+
+    async def _score(self, attempt: Attempt) -> Outcome:
+        try:
+            reward = as_reward(await self._call(attempt))
+        except SandboxError as error:
+            return Failed(kind=f"reward_{error.kind}", retryable=error.retryable, detail=str(error))
+        except (Exception, SystemExit) as error:  # the user's code: whatever it raises
+            text = _traceback(error)
+            self._tell(attempt, text)
+            return Failed(kind="reward_error", retryable=False, detail=text[-MAX_DETAIL:])
+        return Scored(
+            reward=float(reward.value),
+            method=reward.method,
+            is_correct=reward.is_correct and not attempt.is_truncated,
+        )
+
+    async def _call(self, attempt: Attempt) -> object:
+        if self._function.is_async:
+            return await self._function.call(attempt, **self._given)
+        await self._room.acquire()
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
+
+        def end(value: object, error: BaseException | None) -> None:
+            self._room.release()
+            if not ended.done():
+                ended.set_result((value, error))
+
+        def work() -> None:
+            value, error = None, None
+            try:
+                value = self._function.call(attempt, **self._given)
+            except BaseException as raised:  # handed to who waits, who knows what may pass
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(end, value, error)
+
+        try:
+            threading.Thread(target=work, name="reward", daemon=True).start()
+        except RuntimeError:
+            self._room.release()
+            raise
+        value, error = await ended
+        if error is not None:
+            raise error
+        return value
+
+    def _tell(self, attempt: Attempt, text: str) -> None:
+        """Log a failure, each kind once."""
+        if text not in self._told and len(self._told) < MAX_TOLD:
+            self._told.add(text)
+            LOG.warning("%s = %r failed for task %s: %s", FIELD, self._config.kind, attempt.task.id, text)
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback from the user's first line on."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace)).rstrip()

@@ -1,0 +1,118 @@
+"""The tools of a recipe: what it lists, as one box without a sandbox; agent.py gives it one."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rocstar.engine.tools.arguments import check_parameters
+from rocstar.engine.tools.box import Dispatcher
+from rocstar.engine.tools.jupyter import JupyterTool
+from rocstar.engine.tools.python import PythonTool
+from rocstar.engine.tools.tool import Tool
+from rocstar.sandbox.types import Limits
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError, ConfigErrors
+from rocstar.train.recipe.own_code import described, load
+from rocstar.train.recipe.tool_config import ToolChoice
+
+PROGRAMS: Mapping[str, type[PythonTool] | type[JupyterTool]] = {"python": PythonTool, "jupyter": JupyterTool}
+"""The tools that run the policy's programs."""
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def tool_box(recipe: Recipe) -> Dispatcher:
+    """The recipe's tools, by name. Its `schemas` are what the prompt shows.
+
+    Raises:
+        ConfigErrors: for every tool that cannot be made, and for every two of one name.
+    """
+    problems: list[str] = []
+    tools: list[Tool] = []
+    taken: dict[str, str] = {}
+    for k, choice in enumerate(recipe.tools):
+        field = f"tools.{k}.kind"
+        try:
+            tool = program_tool(recipe, choice.kind) if choice.kind in PROGRAMS else _own(choice, field)
+        except ConfigError as error:
+            problems.append(str(error))
+            continue
+        tools.append(tool)
+        for name in sorted(tool.names):
+            if name in taken:
+                problems.append(
+                    f"{field} = {choice.kind!r}: its name {name!r} is that of {taken[name]}, and a call must "
+                    "mean one tool; give it another name"
+                )
+            taken.setdefault(name, f"{field} = {choice.kind!r}")
+    if problems:
+        raise ConfigErrors(problems)
+    common = recipe.tool
+    return Dispatcher(tools=tools, max_parallel_calls=common.max_parallel_calls, timeout_s=common.wall_s)
+
+
+def program_tool(recipe: Recipe, kind: str) -> PythonTool | JupyterTool:
+    """The built-in tool of that kind, with the recipe's settings."""
+    tool = recipe.tool
+    limits = Limits(wall_s=tool.wall_s, cpu_s=max(1, int(tool.wall_s) + 1), memory_bytes=tool.memory_mb << 20)
+    return PROGRAMS[kind](limits=limits, flavour=tool.flavour, style=tool.text)
+
+
+def demonstrated_tool(recipe: Recipe) -> PythonTool | JupyterTool:
+    """The first tool of the recipe that runs programs; a recipe with demonstrations has one."""
+    return next(program_tool(recipe, choice.kind) for choice in recipe.tools if choice.kind in PROGRAMS)
+
+
+def _own(choice: ToolChoice, field: str) -> Tool:
+    """A tool of the recipe's author. ConfigError for what is none, or cannot be made with its arguments."""
+    key = (choice.kind, json.dumps(choice.args, default=str, sort_keys=True))
+    if key not in _OWN:
+        _OWN[key] = _made(choice.kind, choice.args, field)
+    return _OWN[key]
+
+
+_OWN: dict[tuple[str, str], Tool] = {}
+"""Own tools by kind and arguments: checks, prompt and agent share one, which may have loaded much."""
+
+
+def _made(kind: str, args: Mapping[str, Any], field: str) -> Tool:
+    said = f"{field} = {kind!r}"
+    found = load(kind, field=field)
+    if not (isinstance(found, type) and issubclass(found, Tool)):
+        raise ConfigError(f"{said}: it is no class derived from rocstar.engine.tools.tool.Tool")
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        raise ConfigError(f"{said}: the class does not define {missing}")
+    try:
+        inspect.signature(found).bind(**args)
+    except TypeError as error:
+        takes = inspect.signature(found)
+        raise ConfigError(f"{said}: args = {args!r} do not fit: {error}; it takes {takes}") from None
+    try:
+        tool = found(**args)
+    except Exception as error:  # the class is anybody's code
+        raise ConfigError(f"{said}: args = {args!r}: {described(error)}") from error
+    problems = list(_problems(tool))
+    if problems:
+        raise ConfigError(f"{said}: {'; '.join(problems)}")
+    return tool
+
+
+def _problems(tool: Tool) -> Sequence[str]:
+    """What the policy could not be told, or the engine not call."""
+    problems = []
+    for name in ("name", "description"):
+        if not isinstance(getattr(tool, name, None), str):
+            problems.append(f"it has no {name}; set {name} to a text")
+    if isinstance(getattr(tool, "name", None), str) and not _NAME.fullmatch(tool.name):
+        problems.append(f"name = {tool.name!r}: use 1 to 64 letters, digits, '_' and '-'")
+    if problem := check_parameters(getattr(tool, "parameters", None)):
+        problems.append(f"parameters: {problem}")
+    if not inspect.iscoroutinefunction(tool.call):
+        problems.append("call is not async; write `async def call(self, arguments, context)`")
+    if tool.timeout_s is not None and not tool.timeout_s > 0:
+        problems.append(f"timeout_s = {tool.timeout_s!r}: give seconds above 0, or None for tool.wall_s")
+    return problems

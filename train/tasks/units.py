@@ -1,0 +1,143 @@
+"""Units of measure behind a number, each under one name. Pure, stdlib only.
+
+A unit only ever speaks against an answer: where truth and prediction both have one, it must be the same.
+Nothing is converted.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+DEGREES: Final = "degree"
+_NAMES: Final = {
+    "%": "% percent pct percentage",
+    "millimeter": "mm millimeter millimetre",
+    "centimeter": "cm centimeter centimetre",
+    "meter": "m meter metre",
+    "kilometer": "km kilometer kilometre",
+    "inch": "in inch inches",
+    "foot": "ft foot feet",
+    "yard": "yd yard",
+    "mile": "mi mile",
+    "milligram": "mg milligram",
+    "gram": "g gram gramme",
+    "kilogram": "kg kilogram kilo",
+    "ton": "ton tonne",
+    "pound": "lb lbs pound",
+    "ounce": "oz ounce",
+    "second": "s sec secs second",
+    "minute": "min mins minute",
+    "hour": "h hr hrs hour",
+    "day": "day",
+    "week": "week",
+    "month": "month",
+    "year": "yr yrs year",
+    "liter": "l L liter litre",
+    "milliliter": "ml mL milliliter millilitre",
+    "gallon": "gal gallon",
+    "quart": "qt quart",
+    "pint": "pint",
+    "cup": "cup",
+    DEGREES: "deg degree",
+    "radian": "rad radian",
+    "dollar": "dollar USD",
+    "cent": "cent \u00a2",
+    "euro": "euro EUR \u20ac",
+    "pound sterling": "GBP \u00a3",
+    "unit": "unit",
+    "newton": "N newton",
+    "joule": "J joule",
+    "watt": "W watt",
+    "volt": "V volt",
+    "kelvin": "K kelvin",
+    "person": "person persons people",
+    "child": "child children",
+    "man": "man men",
+    "woman": "woman women",
+    "mph": "mph",
+    "km/h": "kph kmh",
+    "fps": "fps",
+    "\u00b0C": "^\\circC \u00b0C celsius",
+    "\u00b0F": "^\\circF \u00b0F fahrenheit",
+}
+_UNITS: Final = {spelling: name for name, all_ in _NAMES.items() for spelling in all_.split()}
+_PREFIXES: Final = {"\\$": "dollar", "\u20ac": "euro", "\u00a3": "pound sterling", "\u00a2": "cent"}
+_NO_UNITS = """
+ones tens dozens scores hundreds thousands millions billions trillions halves thirds fourths quarters
+fifths sixths sevenths eighths ninths tenths hundredths thousandths percents plus minus times squares
+cubes factorials digits radicals roots logs is was has does this as us yes less perhaps versus guess
+pass others else besides always sometimes wrongs errors bits its pis primes mods modulus
+"""
+_MULTIPLIES: Final = frozenset(_NO_UNITS.split())
+"""Words that look like a plural and may change a value, or say something about it."""
+_TEXT = re.compile(r"\\text\{([^{}\\]*)\}")
+_POWER = re.compile(r"\^(?:\{\s*([23])\s*\}|([23]))")
+_WORD = re.compile(r"[A-Za-z\u00a2\u20ac\u00a3%^\\\u00b0]+")
+_PLURAL = re.compile(r"[a-z]{3,}s")
+MAX_CHARACTERS = 60
+
+
+def prefix_unit(text: str) -> tuple[str | None, str]:
+    """Split a currency sign off the front: (unit, rest)."""
+    for sign, unit in _PREFIXES.items():
+        if text.startswith(sign):
+            return unit, text[len(sign) :].lstrip()
+        if text.startswith(f"-{sign}"):
+            return unit, "-" + text[len(sign) + 1 :].lstrip()
+    return None, text
+
+
+def read_unit(text: str) -> str | None:
+    """The one name of the unit that this text behind a number writes; None if it writes none.
+
+    A plural noun in `\\text{}` or after a space counts as a unit of its own ("apples"), a single letter only
+    there: `42x` is no 42.
+    """
+    if len(text) > MAX_CHARACTERS:
+        return None
+    if text in _PREFIXES or text.strip() in _PREFIXES:
+        return _PREFIXES[text.strip()]
+    apart = text.startswith((" ", "\\text{"))
+    bare = _TEXT.sub(r" \1 ", text)
+    if "\\text" in bare or bare.count("^") > 1 + bare.count("^\\circ"):
+        return None
+    power = ""
+    if found := _POWER.search(bare):
+        power, bare = found[1] or found[2], bare[: found.start()] + " " + bare[found.end() :]
+        if bare[found.start() :].strip():
+            return None
+    return _named(bare, power, apart)
+
+
+def _named(text: str, power: str, apart: bool) -> str | None:
+    over = re.split(r"/| per ", f" {text.strip()} ")
+    if len(over) > 2 or (len(over) == 2 and power):
+        return None
+    names = []
+    for part in over:
+        words = part.split()
+        for word, exponent in (("square", "2"), ("sq", "2"), ("cubic", "3"), ("cu", "3")):
+            if len(words) > 1 and words[0] in (word, f"{word}.") and not power:
+                words, power = words[1:], exponent
+        if len(words) != 1:
+            return None
+        name = _name_of(words[0], apart)
+        if name is None:
+            return None
+        names.append(name)
+    named = " per ".join(names)
+    named = {"mile per hour": "mph", "kilometer per hour": "km/h", "foot per second": "fps"}.get(named, named)
+    return f"{named}^{power}" if power else named
+
+
+def _name_of(word: str, apart: bool) -> str | None:
+    if not _WORD.fullmatch(word):
+        return None
+    if len(word) == 1 and word.isalpha() and not apart:
+        return None
+    for spelling in (word, word.removesuffix("s"), word.lower(), word.lower().removesuffix("s")):
+        if spelling in _UNITS and (len(spelling) > 1 or spelling == word):
+            return _UNITS[spelling]
+    is_noun = apart and _PLURAL.fullmatch(word) and word not in _MULTIPLIES
+    return word if is_noun else None

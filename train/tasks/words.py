@@ -1,0 +1,48 @@
+"""Answers that are words or names: compared letter by letter, never as products of letters. Pure."""
+
+from __future__ import annotations
+
+import re
+
+_TEXT = re.compile(r"\\text\{((?:[^{}\\]|\\ )*)\}")
+_WORDS = re.compile(r"\(?[A-Za-z][A-Za-z' -]*\)?")
+_PRODUCT = re.compile(r"\\cdot(?![A-Za-z])|\\times(?![A-Za-z])|\*")
+_SHOUTED = frozenset({"yes", "no", "true", "false", "even", "odd", "none", "all", "both", "neither"})
+
+
+def unwrapped(text: str) -> str:
+    """Return a clean text without `\\text{}`, its content kept."""
+    return " ".join(_TEXT.sub(r"\1", text).split())
+
+
+def is_words(text: str) -> bool:
+    """Whether a clean text holds letters alone: words, a name, a letter, with or without `\\text{}`."""
+    return bool(_WORDS.fullmatch(unwrapped(text)))
+
+
+def words_equal(prediction: str, truth: str) -> bool:
+    """Whether both are the same words: spaces and the case of ordinary words aside.
+
+    Letters keep their order. Case tells `b` from `B` and the points `ABC` from `abc`; it does not tell `Yes`
+    from `yes`.
+    """
+    left, right = (_letters(side) for side in (prediction, truth))
+    if left == right:
+        return bool(left)
+    return _is_ordinary(left) and _is_ordinary(right) and left.casefold() == right.casefold()
+
+
+def _letters(text: str) -> str:
+    text = unwrapped(_PRODUCT.sub(" ", text)).replace(" ", "")
+    # A choice is written with and without parentheses.
+    return text[1:-1] if text.startswith("(") and text.endswith(")") else text
+
+
+def _is_ordinary(word: str) -> bool:
+    if word.casefold() in _SHOUTED:
+        return True
+    return (
+        len(word) > 2
+        and word.isascii()
+        and (word[1:] == word[1:].lower() or (word[:1].isupper() and not word.isupper()))
+    )
