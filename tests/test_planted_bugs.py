@@ -16,14 +16,13 @@ import os
 import subprocess
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from .planted_bugs import BUGS, Bug
 from .symbols import PACKAGES, ROOT, find_symbol, find_tests, module_name, replaced
-from .warm_python import Warm
+from .warm_python import warm
 
 DEADLINE_S = 500.0
 """For a hang: a child takes seconds, on a busy machine a minute."""
@@ -57,12 +56,6 @@ sys.meta_path.insert(0, MutatedFinder)
 """
 
 
-@cache
-def warm() -> Warm:
-    """This process's own, which ends with it: its standard input is then closed."""
-    return Warm(deadline_s=DEADLINE_S)
-
-
 def run_with_sources(
     texts: Mapping[Path, str], selections: Sequence[str], tmp_path: Path
 ) -> subprocess.CompletedProcess[str]:
@@ -80,7 +73,7 @@ def run_with_sources(
     arguments = ["-x", "-q", "-p", "no:cacheprovider", *selections]
     # A temporary folder of its own: each new numbered one may remove older ones, the parent run's among them.
     arguments += [f"--basetemp={tmp_path / 'child'}", f"--junitxml={tmp_path / 'child.xml'}"]
-    result = warm().pytest(arguments, folder=tmp_path, environment=env, cwd=ROOT)
+    result = warm().pytest(arguments, folder=tmp_path, environment=env, cwd=ROOT, deadline_s=DEADLINE_S)
     if result.returncode == pytest.ExitCode.OK and (lacking := lacks(tmp_path / "child.xml")):
         pytest.skip(lacking)
     assert result.returncode != pytest.ExitCode.USAGE_ERROR, f"{', '.join(selections)}: {result.stderr}"

@@ -1,145 +1,246 @@
-"""A Python that has imported what tests import from others, and forks a child for each run of pytest.
+"""A Python that has imported what rocstar imports from others, and forks a child for each command.
 
-    Warm.pytest ──one line of JSON──> this file as a process ──fork──> pytest.main, its output in files
-                <──exit code──
+    a test ──> `executable` ARGUMENTS ──socket: arguments, environment, folder, open files 0 to 2──> this
+                      ^────────────────────── exit code ────── its fork, which runs as `python ARGUMENTS`
 
-Most of the time of a child is importing torch and transformers. A fork has them at once, and nothing of ours:
-the packages under test are imported in the child alone, through the finder that its `sitecustomize.py` puts
-first.
-Who waits: the caller for its child; a child that is late is killed with all that it started.
+Most of the time of a short command is importing torch and transformers. A fork has them at once, and nothing
+of ours: the packages under test are imported in the child alone. What a fork cannot show keeps a Python of its
+own: death by SIGKILL, stopped processes, what an environment sets before torch loads, another hash seed.
+Who waits: the client for its child. A client that ends first, or is late, has its child's session killed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
+import io
 import json
 import os
+import runpy
 import select
 import signal
+import socket
 import subprocess
 import sys
-import traceback
+import tempfile
+import types
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from types import TracebackType
 
 COMMON = (
-    *("pytest", "numpy", "scipy.stats"),  # no plugin of pytest, which wants to rewrite its assertions first
-    *("torch", "torch.distributed", "torch.distributed.fsdp", "transformers", "transformers.models.llama"),
-    *("transformers.models.qwen3.modeling_qwen3", "transformers.models.llama.modeling_llama"),
+    *("pytest", "pytest_asyncio.plugin", "pytest_timeout", "pytest_cov.plugin", "anyio.pytest_plugin"),
+    *("xdist.plugin", "xdist.looponfail", "platformdirs.pytest_plugin", "_hypothesis_pytestplugin"),
+    *("hypothesis", "numpy", "scipy.stats", "scipy.optimize", "sympy", "math_verify", "tokenizers"),
+    *("torch", "torch.distributed", "torch.distributed.fsdp", "torch.distributed.checkpoint"),
+    *("torch.distributed.run", "transformers", "transformers.models.llama.modeling_llama"),
+    *("transformers.models.qwen3.modeling_qwen3", "transformers.models.qwen2.modeling_qwen2"),
     *("pydantic", "msgspec", "aiohttp.web", "uvloop", "jinja2", "safetensors.torch", "rich.console"),
 )
-LATE = -9
-"""The exit code of a child that was killed for being late."""
+CLIENT = Path(__file__).with_name("warm_client.py")
+QUIET = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
+"""Of plugins, imported before pytest could rewrite their assertions: nothing of theirs is asserted here."""
 
 
 class Warm:
-    """The process, while the context lasts.
+    """The process; it ends with its maker, whose end closes its standard input.
 
     Invariant: a child sees the environment it is given and has no module of the packages under test.
+
+    Args:
+        folder: new and empty, with a short name: a socket's is at most 107 bytes long.
     """
 
-    def __init__(self, *, deadline_s: float) -> None:
-        self._deadline_s = deadline_s
+    def __init__(self, folder: Path) -> None:
+        self._socket = folder / "socket"
+        self.executable = folder / "python"
+        """In place of `sys.executable`."""
+        command = [sys.executable, "-I", "-S", str(CLIENT), str(self._socket)]
+        self.executable.write_text(f'#!/bin/sh\nexec {" ".join(command)} "$@"\n')
+        self.executable.chmod(0o755)
+        rocstar = folder / "rocstar"
+        rocstar.write_text(f'#!/bin/sh\nexec "{self.executable}" -m rocstar.train.cli "$@"\n')
+        rocstar.chmod(0o755)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self._socket))
+        listener.listen(64)  # who comes while it still imports waits for it
         # Threads that wait must not spin; libgomp reads this once, before the first import of torch.
         environment = os.environ | {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd="/",
-            env=environment,
-        )
-
-    def __enter__(self) -> Warm:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=30)
+        with listener:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", __file__, str(listener.fileno())],
+                stdin=subprocess.PIPE,
+                cwd="/",
+                env=environment,
+                pass_fds=[listener.fileno()],
+            )
 
     def pytest(
-        self, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], cwd: Path
+        self,
+        arguments: Sequence[str],
+        *,
+        folder: Path,
+        environment: Mapping[str, str],
+        cwd: Path,
+        deadline_s: float,
     ) -> subprocess.CompletedProcess[str]:
-        """Run pytest in a fork, with `folder`/sitecustomize.py first; its output is kept in `folder`."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        order = {
-            "arguments": list(arguments),
-            "folder": str(folder),
-            "environment": dict(environment),
-            "cwd": str(cwd),
-            "deadline_s": self._deadline_s,
-        }
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, "the warm process is gone"
-        if (code := int(answer)) == LATE:
-            raise subprocess.TimeoutExpired(list(arguments), self._deadline_s)
-        out, err = ((folder / name).read_text(errors="replace") for name in ("child.out", "child.err"))
-        return subprocess.CompletedProcess(list(arguments), code, out, err)
+        """Run pytest in a fork; its output is kept in `folder`."""
+        command = [str(self.executable), "-m", "pytest", *QUIET, *arguments]
+        with open(folder / "child.out", "w+") as out, open(folder / "child.err", "w+") as err:
+            done = subprocess.run(
+                command, stdout=out, stderr=err, cwd=cwd, env=environment, timeout=deadline_s, check=False
+            )
+        told = ((folder / name).read_text(errors="replace") for name in ("child.out", "child.err"))
+        return subprocess.CompletedProcess(command, done.returncode, *told)
 
 
-def _serve() -> None:
-    for name in COMMON:
-        with contextlib.suppress(ImportError):  # an optional part that is not here
-            importlib.import_module(name)
-    for line in sys.stdin:
-        order = json.loads(line)
-        child = os.fork()
-        if not child:
-            _become(order)
-        print(_waited(child, order["deadline_s"]), flush=True)
+@cache
+def warm() -> Warm:
+    """This process's own."""
+    return Warm(Path(tempfile.mkdtemp(prefix="warm-")))
 
 
-def _waited(child: int, deadline_s: float) -> int:
-    descriptor = os.pidfd_open(child)
-    try:
-        ended, _, _ = select.select([descriptor], [], [], deadline_s)
-    finally:
-        os.close(descriptor)
-    with contextlib.suppress(ProcessLookupError):  # what it left behind, and itself if it is late
-        os.killpg(child, signal.SIGKILL)
-    status = os.waitpid(child, 0)[1]
-    return os.waitstatus_to_exitcode(status) if ended else LATE
+# --- the process itself ----------------------------------------------------------------------------------
 
 
-def _become(order: dict[str, object]) -> None:
-    """The child: never returns."""
-    code = 1
-    try:
-        os.setsid()
-        folder = Path(str(order["folder"]))
-        for name, descriptor in (("child.out", 1), ("child.err", 2)):
-            os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), descriptor)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        environment = order["environment"]
-        assert isinstance(environment, dict)
-        os.environ.clear()
-        os.environ.update(environment)
-        os.chdir(str(order["cwd"]))
-        sys.path.insert(0, str(folder))
-        site = folder / "sitecustomize.py"
-        exec(compile(site.read_text(), str(site), "exec"), {"__file__": str(site), "__name__": "site"})
-        import pytest
+class _Order:
+    """What a client wants run, and the descriptors for it."""
 
-        arguments = order["arguments"]
-        assert isinstance(arguments, list)
-        # A plugin among what others import, anyio's: nothing of its own is asserted here.
-        quiet = ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
-        code = int(pytest.main([*quiet, *arguments]))
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    def __init__(self, client: socket.socket) -> None:
+        client.settimeout(30)
+        length, descriptors, _, _ = socket.recv_fds(client, 8, 3)
+        self.descriptors = descriptors
+        text = b""
+        while len(text) < int.from_bytes(length, "little"):
+            text += client.recv(1 << 20)
+        told = json.loads(text)
+        self.arguments: list[str] = told["arguments"]
+        self.environment: dict[str, str] = told["environment"]
+        self.cwd: str = told["cwd"]
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+def _serve(listener: socket.socket) -> _Order | None:
+    """In the parent for ever, or None when its maker is gone. In a child: what it is to run."""
+    waiting = select.poll()
+    clients: dict[int, tuple[socket.socket, int, int]] = {}  # by pidfd, and by the client's descriptor
+    waiting.register(0, select.POLLIN)
+    waiting.register(listener, select.POLLIN)
+    while True:
+        for descriptor, _ in waiting.poll():
+            if descriptor == 0:
+                for _, pid, _ in clients.values():
+                    _kill(pid)
+                return None
+            if descriptor == listener.fileno():
+                client, _ = listener.accept()
+                try:
+                    order = _Order(client)
+                except (OSError, ValueError):  # it is gone again
+                    client.close()
+                    continue
+                if not (pid := os.fork()):
+                    os.setsid()
+                    return order
+                order.close()
+                pidfd = os.pidfd_open(pid)
+                clients[pidfd] = clients[client.fileno()] = (client, pid, pidfd)
+                waiting.register(pidfd, select.POLLIN)
+                waiting.register(client, select.POLLIN)
+            elif descriptor in clients:
+                client, pid, pidfd = clients[descriptor]
+                if descriptor == pidfd:
+                    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                    with contextlib.suppress(OSError):
+                        client.sendall(code.to_bytes(4, "little", signed=True))
+                    for one in (pidfd, client.fileno()):
+                        waiting.unregister(one)
+                        del clients[one]
+                    client.close()
+                    os.close(pidfd)
+                elif signals := client.recv(64):
+                    for number in signals:
+                        os.kill(pid, number)
+                else:
+                    _kill(pid)
+                    waiting.unregister(client)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _become(order: _Order) -> None:
+    """The child as a Python of its own would be before it runs anything."""
+    for target, descriptor in enumerate(order.descriptors):
+        os.dup2(descriptor, target)
+    order.close()
+    os.environ.clear()
+    os.environ.update(order.environment)
+    os.chdir(order.cwd)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    soon = "PYTHONUNBUFFERED" in os.environ
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _writing(1, "strict", soon or os.isatty(1))  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _writing(2, "backslashreplace", True)  # type: ignore[misc]
+    import random
+
+    import numpy as np
+    import torch
+
+    random.seed()
+    np.random.seed()
+    if threads := os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(int(threads))
+    folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    sys.path[:0] = folders
+    for folder in folders:
+        if (site := Path(folder) / "sitecustomize.py").exists():
+            exec(compile(site.read_text(), str(site), "exec"), {"__file__": str(site), "__name__": "site"})
+
+
+def _writing(descriptor: int, errors: str, by_line: bool) -> io.TextIOWrapper:
+    file = io.FileIO(descriptor, "w", closefd=False)
+    return io.TextIOWrapper(io.BufferedWriter(file), "utf-8", errors, line_buffering=by_line)
+
+
+def _run(arguments: list[str]) -> None:
+    """`python ARGUMENTS`, of its options those that tests use."""
+    sys.orig_argv = [sys.executable, *arguments]
+    is_safe = False
+    while arguments[0] in ("-P", "-u"):
+        is_safe |= arguments[0] == "-P"
+        arguments = arguments[1:]
+    what, *rest = arguments
+    first = {"-m": os.getcwd(), "-c": ""}.get(what, os.path.dirname(what))
+    if not is_safe:
+        sys.path.insert(0, first)
+    if what == "-m":
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif what == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(rest[0], "<string>", "exec"), vars(main))
+    else:
+        sys.argv = arguments
+        runpy.run_path(what, run_name="__main__")
 
 
 if __name__ == "__main__":
-    _serve()
+    door = socket.socket(fileno=int(sys.argv[1]))
+    for name in COMMON:
+        with contextlib.suppress(ImportError):  # an optional part that is not here
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # or each child's pytest would go through all of torch's objects, twice
+    given = _serve(door)
+    if given is not None:
+        door.close()
+        _become(given)
+        _run(given.arguments)

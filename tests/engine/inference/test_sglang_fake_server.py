@@ -18,6 +18,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("fake") / "model", seed=0)
 
 
+async def test_its_door_closes_even_when_all_tasks_are_cancelled_while_it_dies(model: Path) -> None:
+    """As at the end of a run, in which a rollout ahead had killed it."""
+    server = await FakeServer(model).__aenter__()
+    server._answering += 1  # a request that never ends
+    dying = asyncio.create_task(server.kill())
+    while server._killing is None or server._runner is not None:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert dying.cancelled()
+    assert server._listening is not None and not server._listening.is_serving()
+
+
 @pytest.mark.parametrize("turns", range(12))
 async def test_who_is_being_let_in_while_it_dies_is_dropped(model: Path, turns: int) -> None:
     """`turns` of the loop after its death began. A socket that is left open is closed by the garbage

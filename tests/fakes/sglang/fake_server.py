@@ -75,6 +75,8 @@ class FakeServer:
         self._runner: web.AppRunner | None = None
         self._door: socket.socket | None = None
         self._stepper: asyncio.Task[None] | None = None
+        self._killing: asyncio.Task[None] | None = None
+        self._listening: asyncio.Server | None = None
         self.dead = asyncio.Event()
 
     @property
@@ -102,8 +104,9 @@ class FakeServer:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         self._door = socket.create_server(("127.0.0.1", self.port))
-        await web.SockSite(self._runner, self._door).start()
-        self.port = self._runner.addresses[0][1]
+        loop = asyncio.get_running_loop()
+        self._listening = await loop.create_server(self._runner.server, sock=self._door)
+        self.port = self._door.getsockname()[1]
         self._stepper = asyncio.create_task(self._run(), name="fake-scheduler")
         return self
 
@@ -113,12 +116,27 @@ class FakeServer:
         await self.kill()
 
     async def kill(self) -> None:
-        """Every connection is dropped, in the middle of whatever it was."""
+        """Every connection is dropped, in the middle of whatever it was; whoever waits may be cancelled."""
+        if self._killing is None:
+            self._killing = asyncio.create_task(self._kill(), name="fake-kill")
+        await asyncio.shield(self._killing)
+
+    async def _kill(self) -> None:
         runner, self._runner = self._runner, None
         # Nobody is let in from here on. Who is being let in while asyncio's server is closed keeps an open
         # socket that nobody knows of (an assertion of CPython 3.11's Server._attach, reported nowhere).
         if runner is not None and self._door is not None:
             asyncio.get_running_loop().remove_reader(self._door)
+        try:
+            await self._drop(runner)
+        finally:
+            if self._listening is not None:
+                # Also when all tasks are cancelled: at its own end uvloop waits for it without a limit.
+                self._listening.close()
+        if runner is not None:
+            await runner.cleanup()
+
+    async def _drop(self, runner: web.AppRunner | None) -> None:
         _drop_all(runner)
         self.dead.set()
         if self._stepper is not None:
@@ -134,7 +152,6 @@ class FakeServer:
             for _ in range(3):
                 await asyncio.sleep(0)
             _drop_all(runner)
-            await runner.cleanup()
 
     def _die(self) -> None:
         """As the real server: the process ends, the connection of the guilty request is dropped."""
