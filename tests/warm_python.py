@@ -4,8 +4,8 @@
                       ^────────────────────── exit code ────── its fork, which runs as `python ARGUMENTS`
 
 Most of the time of a short command is importing torch and transformers. A fork has them at once, and nothing
-of ours: the packages under test are imported in the child alone. What a fork cannot show keeps a Python of its
-own: death by SIGKILL, stopped processes, what an environment sets before torch loads, another hash seed.
+of ours: the packages under test are imported in the child alone. What a fork cannot show keeps a Python of
+its own: death by SIGKILL, stopped processes, what an environment sets before torch loads, other hash seeds.
 Who waits: the client for its child. A client that ends first, or is late, has its child's session killed.
 """
 
@@ -60,7 +60,8 @@ class Warm:
         self.executable.write_text(f'#!/bin/sh\nexec {" ".join(command)} "$@"\n')
         self.executable.chmod(0o755)
         rocstar = folder / "rocstar"
-        rocstar.write_text(f'#!/bin/sh\nexec "{self.executable}" -m rocstar.train.cli "$@"\n')
+        installed = Path(sys.executable).with_name("rocstar")
+        rocstar.write_text(f'#!/bin/sh\nexec "{self.executable}" -P "{installed}" "$@"\n')
         rocstar.chmod(0o755)
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self._socket))

@@ -6,11 +6,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ..warm_python import warm
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_reward"
 DEADLINE_S = 240.0
@@ -27,7 +28,7 @@ asyncio.run(train(recipe, "runs/python"))
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_", "PYTHONWARNINGS"))}
     return subprocess.run(
-        [sys.executable, *command],
+        [str(warm().executable), *command],
         cwd=folder,
         env=keep,
         capture_output=True,

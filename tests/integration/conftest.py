@@ -24,6 +24,8 @@ import pytest
 
 from rocstar.train.cli import main
 
+from ..warm_python import warm
+
 TOOL = "python_code_with_standard_io"
 DEADLINE_S = 240.0
 
@@ -155,10 +157,10 @@ class Workshop:
             check=False,
         )
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """The same, running; its messages are on `stderr`."""
+    def start(self, *arguments: str, python: str = sys.executable) -> subprocess.Popen[str]:
+        """The same, running; its messages are on `stderr`. To be killed it needs a Python of its own."""
         return subprocess.Popen(
-            self.command(*arguments),
+            self.command(*arguments, python=python),
             cwd=self.directory,
             env=self.environment(),
             stdout=subprocess.DEVNULL,
@@ -169,13 +171,14 @@ class Workshop:
         )
 
     @staticmethod
-    def command(*arguments: str, ranks: int = 0) -> list[str]:
+    def command(*arguments: str, ranks: int = 0, python: str = "") -> list[str]:
+        python = python or str(warm().executable)
         if ranks:
-            module = "torch.distributed.run"
-            launcher = ["-m", module, "--standalone", f"--nproc-per-node={ranks}", "-m", "rocstar.train"]
+            launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+            launcher += ["--no-python", python, "-m", "rocstar.train"]
         else:
             launcher = ["-c", "import sys; from rocstar.train.cli import main; sys.exit(main())"]
-        return [sys.executable, *launcher, *arguments]
+        return [python, *launcher, *arguments]
 
     @staticmethod
     def environment() -> dict[str, str]:

@@ -7,9 +7,10 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
+
+from ..warm_python import warm
 
 DEADLINE_S = 240.0
 
@@ -18,25 +19,28 @@ def start_nodes(
     workshop: Any,
     *arguments: str,
     torchrun: bool = True,
+    python: str = "",
     by_node: Sequence[dict[str, str]] = ({}, {}),
     **environment: str,
 ) -> list[subprocess.Popen[str]]:
-    """One torchrun per node, each with one rank; or the two ranks, as torchrun would start them."""
+    """One torchrun per node, each with one rank; or the two ranks, as torchrun would start them. To be killed
+    they need a Python of their own."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     started = []
+    python = python or str(warm().executable)
     for node in range(2):
         env = workshop.environment() | environment | by_node[node]
         launcher = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", f"--node-rank={node}"]
-        launcher += ["--master-addr=127.0.0.1", f"--master-port={port}"]
+        launcher += ["--master-addr=127.0.0.1", f"--master-port={port}", "--no-python", python]
         if not torchrun:
             launcher = []
             env |= {"RANK": str(node), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
             env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         started.append(
             subprocess.Popen(
-                [sys.executable, *launcher, "-m", "rocstar.train", *arguments],
+                [python, *launcher, "-m", "rocstar.train", *arguments],
                 cwd=workshop.directory,
                 env=env,
                 stdout=subprocess.DEVNULL,

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from rocstar.engine.record import read_records
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record.manifest import read_manifest, recipe_hash
+
+from ..warm_python import warm
 
 DEADLINE_S = 600
 DYING = """
@@ -69,7 +70,7 @@ def results_of(folder: Path) -> dict[str, Any]:
 def killed(workshop: Any, *arguments: str, appends: int) -> int:
     """`rocstar ARGUMENTS`, killed in the middle of an append, behind so many others."""
     ended = subprocess.run(
-        [sys.executable, "-c", DYING, *arguments],
+        [str(warm().executable), "-c", DYING, *arguments],
         cwd=workshop.directory,
         env=workshop.environment() | {"APPENDS": str(appends)},
         capture_output=True,

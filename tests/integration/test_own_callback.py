@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import csv
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rocstar.train.record.metrics import read_metrics
 
+from ..warm_python import warm
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_callback" / "own_callback.toml"
 DEADLINE_S = 300.0
 
 
 def train(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rocstar.train", str(EXAMPLE), "--output-dir", "run", *options]
+    command = [str(warm().executable), "-m", "rocstar.train", str(EXAMPLE), "--output-dir", "run", *options]
     return subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )

@@ -12,7 +12,6 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import termios
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,8 @@ from typing import Any
 import pytest
 
 from rocstar.engine.progress import status
+
+from ..warm_python import warm
 
 DEADLINE_S = 240.0
 OFTEN = "import rocstar.engine.progress.status as status; status.REFRESHES_PER_S = 20.0; "
@@ -47,7 +48,7 @@ def on_a_terminal(workshop: Any, *arguments: str) -> Iterator[tuple[subprocess.P
     for name in ("NO_COLOR", "COLUMNS", "LINES"):
         environment.pop(name, None)
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments],
+        [str(warm().executable), "-c", PROGRAM, *arguments],
         cwd=workshop.directory,
         env=environment,
         stdout=subprocess.DEVNULL,

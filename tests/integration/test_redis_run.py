@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from rocstar.sandbox.fabric.cli import URL_VARIABLES
 from rocstar.train.serving import agent
 
 from .. import needs
+from ..warm_python import warm
 
 START = "import sys; from rocstar.train.cli import main; sys.exit(main())"
 
@@ -57,7 +57,7 @@ def worker(url: str, flavours: str) -> Iterator[list[str]]:
     """`rocstar sandbox worker`, ready; at the end the list holds what it said of itself."""
     told: list[str] = []
     process = subprocess.Popen(
-        [sys.executable, "-c", START, "sandbox", "worker", "--flavours", flavours],
+        [str(warm().executable), "-c", START, "sandbox", "worker", "--flavours", flavours],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "ROCSTAR_REDIS_URL": url},

@@ -16,6 +16,8 @@ import pytest
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import load_recipe
 
+from ..warm_python import warm
+
 Rows = Callable[..., list[dict[str, Any]]]
 
 
@@ -149,7 +151,7 @@ def test_a_resume_that_fails_before_its_first_row_costs_none(
 
 def interrupted(workshop: Any, *arguments: str, at: str) -> tuple[int, str]:
     """Run a command until a line begins so, press Ctrl-C, return exit code and messages."""
-    process: subprocess.Popen[str] = workshop.start(*arguments)
+    process: subprocess.Popen[str] = workshop.start(*arguments, python=str(warm().executable))
     with process:
         assert process.stderr is not None
         seen = ""

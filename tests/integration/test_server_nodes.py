@@ -6,7 +6,6 @@ torchrun, node 0: rank 0 ── server        torchrun, node 1: rank 1 ── se
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from rocstar.engine.record import from_record, read_records
 from rocstar.engine.types import Scored, Trajectory
 
+from ..warm_python import warm
 from .launching import ended, start_nodes
 
 Rows = Callable[..., list[dict[str, Any]]]
@@ -74,7 +74,7 @@ def test_every_node_serves_with_its_own_servers(
 ) -> None:
     """What is labelled with a version was computed with its weights, on whichever node."""
     directory = tmp_path / "run"
-    python = interpreter(tmp_path, "python", SCRIPT.format(python=sys.executable, root=ROOT))
+    python = interpreter(tmp_path, "python", SCRIPT.format(python=warm().executable, root=ROOT))
     launchers = start_nodes(
         workshop, *options(finished, directory), *more, ROCSTAR_SGLANG_PYTHON=python, OMP_NUM_THREADS="1"
     )
@@ -99,7 +99,7 @@ def test_every_node_serves_with_its_own_servers(
 def test_a_node_whose_server_does_not_start_ends_the_run(
     workshop: Any, finished: Path, tmp_path: Path
 ) -> None:
-    good = interpreter(tmp_path, "python", SCRIPT.format(python=sys.executable, root=ROOT))
+    good = interpreter(tmp_path, "python", SCRIPT.format(python=warm().executable, root=ROOT))
     bad = interpreter(tmp_path, "broken", BROKEN)
     launchers = start_nodes(
         workshop,

@@ -25,6 +25,7 @@ from rocstar.sandbox import proctree
 from rocstar.train.record.run_directory import records_file
 
 from .. import needs
+from ..warm_python import warm
 from .launching import DEADLINE_S, ended, start_nodes
 
 Rows = Callable[..., list[dict[str, Any]]]
@@ -41,7 +42,7 @@ def fabric() -> Iterator[str]:
         path = Path(folder) / "redis.sock"
         server = ["redis-server", "--port", "0", "--unixsocket", str(path), "--dir", folder, "--save", ""]
         start = "import sys; from rocstar.train.cli import main; sys.exit(main())"
-        worker = [sys.executable, "-c", start, "sandbox", "worker", "--redis", f"unix://{path}"]
+        worker = [str(warm().executable), "-c", start, "sandbox", "worker", "--redis", f"unix://{path}"]
         worker += ["--flavours", "stdlib,verifier", "--drain-s", "0"]
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         with subprocess.Popen(server, **quiet) as redis, subprocess.Popen(worker, **quiet) as working:
@@ -118,7 +119,7 @@ def test_the_end_of_one_is_the_end_of_all(workshop: Any, finished: Path, what: s
     without torchrun, which would end the others itself."""
     directory: Path = workshop.directory / f"two nodes, {what}"
     more = ["--stages.0.steps=1000", "--engine.deterministic=true"]
-    ranks = start_nodes(workshop, *options(finished, directory), *more, torchrun=False)
+    ranks = start_nodes(workshop, *options(finished, directory), *more, torchrun=False, python=sys.executable)
     there: list[tuple[int, int]] = []
     try:
         assert ranks[0].stderr is not None

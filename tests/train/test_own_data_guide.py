@@ -14,6 +14,7 @@ import pytest
 from rocstar.engine.record import from_record
 
 from ..needs import modules
+from ..warm_python import warm
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "own-data.md"
 DEADLINE_S = 300.0
@@ -33,13 +34,13 @@ def blocks(guide: Path = GUIDE) -> list[tuple[str, str, str | None]]:
 
 def run(language: str, text: str, folder: Path) -> str:
     """What the block prints. It finds `rocstar` and `python` where this interpreter lies."""
-    command = {"bash": ["bash", "-e", "-c", text], "python": [sys.executable, "-c", text]}[language]
-    bin_ = str(Path(sys.executable).parent)
+    command = {"bash": ["bash", "-e", "-c", text], "python": [str(warm().executable), "-c", text]}[language]
+    path = f"{warm().executable.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_", "PYTHONWARNINGS"))}
     result = subprocess.run(
         command,
         cwd=folder,
-        env={**keep, "PATH": f"{bin_}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"},
+        env={**keep, "PATH": path, "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,

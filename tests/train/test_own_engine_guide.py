@@ -14,6 +14,8 @@ from rocstar.engine.chat.chat import load_template
 from rocstar.train.learner.scratch import build_model, train_tokenizer
 from rocstar.train.recipe.model_config import ScratchConfig
 
+from ..warm_python import warm
+
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "own-engine.md"
 DEADLINE_S = 300.0
 BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```$", flags=re.M | re.S)
@@ -21,9 +23,9 @@ BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```$", flags=re.M | re.S)
 
 def run(language: str, text: str, folder: Path) -> str:
     """What the block prints. It finds `rocstar` and `python` where this interpreter lies."""
-    command = {"bash": ["bash", "-e", "-c", text], "python": [sys.executable, "-c", text]}[language]
+    command = {"bash": ["bash", "-e", "-c", text], "python": [str(warm().executable), "-c", text]}[language]
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_", "PYTHONWARNINGS"))}
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    path = f"{warm().executable.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     result = subprocess.run(
         command,
         cwd=folder,

@@ -3,12 +3,13 @@
 import math
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from ...warm_python import warm
 
 SCRIPT = Path(__file__).parents[1] / "ranks" / "learn.py"
 DEADLINE_S = 180.0
@@ -20,7 +21,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], A
     out = tmp_path_factory.mktemp("ranks")
     hidden = ("PYTEST_", "COV_", "PYTHONWARNINGS")
     ended = subprocess.run(
-        [sys.executable, str(SCRIPT), str(out)],
+        [str(warm().executable), str(SCRIPT), str(out)],
         env={k: v for k, v in os.environ.items() if not k.startswith(hidden)} | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
