@@ -1,8 +1,9 @@
-"""Stands for a Python: has a fork of a warm one run the command, and ends as it ends. See warm_python.py.
+"""Stands for a Python, or `rocstar`: has a fork of a warm one run the command, and ends as it ends.
 
-argv: the socket, then what a Python is given.
+See warm_python.py, which copies this to where its socket lies.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -28,8 +29,11 @@ def main(path: str, arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    ended = main(sys.argv[1], sys.argv[2:])
+    folder, called = os.path.split(sys.argv[0])
+    script = ["-P", os.path.join(os.path.dirname(sys.executable), "rocstar")] if called == "rocstar" else []
+    ended = main(os.path.join(folder, "socket"), script + sys.argv[1:])
     if ended < 0:  # of a signal, and so does this one
-        signal.signal(-ended, signal.SIG_DFL)
+        with contextlib.suppress(OSError):  # of SIGKILL, which nobody handles
+            signal.signal(-ended, signal.SIG_DFL)
         os.kill(os.getpid(), -ended)
     sys.exit(ended)

@@ -11,6 +11,7 @@ Who waits: the client for its child. A client that ends first, or is late, has i
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -53,18 +54,13 @@ class Warm:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._socket = folder / "socket"
         self.executable = folder / "python"
-        """In place of `sys.executable`."""
-        command = [sys.executable, "-I", "-S", str(CLIENT), str(self._socket)]
-        self.executable.write_text(f'#!/bin/sh\nexec {" ".join(command)} "$@"\n')
-        self.executable.chmod(0o755)
-        rocstar = folder / "rocstar"
-        installed = Path(sys.executable).with_name("rocstar")
-        rocstar.write_text(f'#!/bin/sh\nexec "{self.executable}" -P "{installed}" "$@"\n')
-        rocstar.chmod(0o755)
+        """In place of `sys.executable`; `rocstar` lies beside it."""
+        for name in ("python", "rocstar"):
+            (folder / name).write_text(f"#!{sys.executable} -IS\n{CLIENT.read_text()}")
+            (folder / name).chmod(0o755)
         listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(self._socket))
+        listener.bind(str(folder / "socket"))
         listener.listen(64)  # who comes while it still imports waits for it
         # Threads that wait must not spin; libgomp reads this once, before the first import of torch.
         environment = os.environ | {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
@@ -159,16 +155,25 @@ def _serve(listener: socket.socket) -> _Order | None:
                     with contextlib.suppress(OSError):
                         client.sendall(code.to_bytes(4, "little", signed=True))
                     for one in (pidfd, client.fileno()):
-                        waiting.unregister(one)
                         del clients[one]
+                        with contextlib.suppress(KeyError):  # its client was gone before it
+                            waiting.unregister(one)
                     client.close()
                     os.close(pidfd)
-                elif signals := client.recv(64):
+                elif signals := _heard(client):
                     for number in signals:
                         os.kill(pid, number)
                 else:
                     _kill(pid)
                     waiting.unregister(client)
+
+
+def _heard(client: socket.socket) -> bytes:
+    """Numbers of signals; nothing when it is gone."""
+    try:
+        return client.recv(64)
+    except OSError:
+        return b""
 
 
 def _kill(pid: int) -> None:
@@ -244,4 +249,11 @@ if __name__ == "__main__":
     if given is not None:
         door.close()
         _become(given)
-        _run(given.arguments)
+        try:
+            _run(given.arguments)
+        except KeyboardInterrupt:  # as a Python that did not begin with another program ends: by the signal
+            sys.excepthook(*sys.exc_info())
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)

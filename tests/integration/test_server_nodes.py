@@ -15,6 +15,7 @@ import pytest
 from rocstar.engine.record import from_record, read_records
 from rocstar.engine.types import Scored, Trajectory
 
+from .. import needs
 from ..warm_python import warm
 from .launching import ended, start_nodes
 
@@ -31,6 +32,7 @@ echo "no room on the device" >&2
 exit 3
 """
 STEPS = 3
+LONG = needs.time_for("ROCSTAR_SLOW_TESTS").unless(needs.is_set("ROCSTAR_SLOW_TESTS"))
 
 
 def interpreter(folder: Path, name: str, text: str) -> str:
@@ -59,9 +61,9 @@ def trajectories(directory: Path) -> list[Trajectory]:
 @pytest.mark.parametrize(
     ("name", "more"),
     [
-        ("disk", ["--engine.publish=disk", "--rl.max_staleness=1"]),
+        pytest.param("disk", ["--engine.publish=disk", "--rl.max_staleness=1"], marks=LONG),
         ("broadcast", ["--engine.publish=broadcast"]),
-        ("restart", ["--engine.placement=restart"]),
+        pytest.param("restart", ["--engine.placement=restart"], marks=LONG),
     ],
 )
 def test_every_node_serves_with_its_own_servers(

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 from rocstar.train.learner.leader import Pulse
 
+from ...warm_python import warm
+
 SCRIPT = Path(__file__).parents[1] / "ranks" / "wait.py"
 DEADLINE_S = 240.0
 
@@ -42,7 +44,7 @@ def ranks() -> Iterator[Callable[[str], list[subprocess.Popen[str]]]]:
             }
             started.append(
                 subprocess.Popen(
-                    [sys.executable, str(SCRIPT), what],
+                    [sys.executable if what == "hang" else str(warm().executable), str(SCRIPT), what],
                     env=os.environ | environment,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

@@ -1,0 +1,70 @@
+"""The warm Python stands for a Python: what a command sees, and how it ends."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .warm_python import warm
+
+DEADLINE_S = 120.0
+
+
+def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    told: dict[str, object] = {"capture_output": True, "text": True, "timeout": DEADLINE_S} | options
+    return subprocess.run([str(warm().executable), *arguments], check=False, **told)  # type: ignore[call-overload, no-any-return]
+
+
+def test_a_command_has_its_arguments_environment_folder_and_open_files(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; print(sys.argv[1:], os.environ, os.getcwd(), input()); print('no', file=sys.stderr)"
+    )
+    ended = run("-c", program, "a", "b c", env={"LC_ALL": "C.UTF-8"}, cwd=tmp_path, input="read\n")
+    assert ended.stdout == f"['a', 'b c'] environ({{'LC_ALL': 'C.UTF-8'}}) {tmp_path} read\n"
+    assert (ended.returncode, ended.stderr) == (0, "no\n")
+
+
+def test_it_has_imported_nothing_of_ours_and_all_of_the_others() -> None:
+    program = "import sys; print(sorted({name.partition('.')[0] for name in sys.modules}))"
+    modules = run("-c", program).stdout
+    assert "'torch'" in modules and "'rocstar'" not in modules and "'tests'" not in modules
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        ("import sys; sys.exit(3)", 3),
+        ("1 / 0", 1),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("import atexit; atexit.register(print, 'bye')", 0),
+    ],
+)
+def test_it_ends_as_a_python_ends(program: str, code: int) -> None:
+    theirs = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    ended = run("-c", program)
+    assert ended.returncode == theirs.returncode == code
+    assert ended.stdout == theirs.stdout
+    assert ended.stderr.splitlines()[-1:] == theirs.stderr.splitlines()[-1:]
+
+
+def test_a_signal_reaches_the_command_and_its_end_is_the_clients() -> None:
+    program = "import signal, time; print('up', flush=True); time.sleep(600)"
+    with subprocess.Popen(
+        [str(warm().executable), "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGINT)
+        assert "KeyboardInterrupt" in process.communicate(timeout=DEADLINE_S)[1]
+        assert process.returncode == -signal.SIGINT
+
+
+def test_who_ends_first_takes_the_command_along() -> None:
+    program = "import time; print('up', flush=True); time.sleep(600)"
+    command = [str(warm().executable), "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "up\n"
+        process.kill()
+        assert process.stdout.read() == "", "closed by the end of the last who holds it"
+    assert run("-c", "print(1)").stdout == "1\n"
