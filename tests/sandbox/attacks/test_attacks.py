@@ -6,17 +6,17 @@
     tier A    that user without namespaces, as in a default container
 
 The programs are in sandbox/attacks: they ship with the package, for `rocstar sandbox doctor --attack`.
-`programs` is a link to them. "slots" and "tier A" always run; ROCSTAR_ALL_ATTACKS=1 adds the others. Each
-configuration runs once, in a process of its own: it reaps what the attacks leave, and its environment holds
-the bait.
+`programs` is a link to them. Root runs "slots", the strongest, and others "tier A"; ROCSTAR_ALL_ATTACKS=1
+adds the rest. Each configuration runs once for all test processes, in a process of its own: it reaps what
+the attacks leave, and its environment holds the bait.
 """
 
-import functools
+import fcntl
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,10 @@ pytestmark = pytest.mark.slow
 
 NOBODY = 65534
 
-EXTRA = ["here", "ordinary"] if os.environ.get("ROCSTAR_ALL_ATTACKS") else []
-"""Between the strongest configuration and the weakest, which always run. Each takes a minute or two."""
+LONG = needs.time_for("ROCSTAR_ALL_ATTACKS").unless(needs.is_set("ROCSTAR_ALL_ATTACKS"))
+EXTRA = [pytest.param(name, marks=LONG) for name in ("here", "ordinary")]
+"""Each takes a minute or two."""
+TIER_A = pytest.param("tier A", marks=LONG if os.geteuid() == 0 else ())
 
 TIME_LIMIT_S = 900
 """The suite takes a minute; a hang must still end."""
@@ -64,8 +66,29 @@ def suite(python: Path, *arguments: str, user: int | None = None) -> Verdicts:
     return verdicts
 
 
-@functools.cache
-def verdicts_of(configuration: str, python: Path | None, *arguments: str) -> Verdicts:
+@pytest.fixture(scope="session")
+def verdicts_of(
+    public_python: Path | None, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Verdicts]:
+    """Verdicts by configuration. Whoever asks first runs it; other test processes wait for what it wrote."""
+    folder = tmp_path_factory.getbasetemp()
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        folder = folder.parent
+
+    def verdicts(configuration: str, *arguments: str) -> Verdicts:
+        path = folder / f"attacks {configuration}{' '.join(arguments)}.json"
+        with open(path, "a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not path.stat().st_size:
+                file.write(json.dumps(run_suite(configuration, public_python, *arguments)))
+                file.flush()
+            found: Verdicts = json.loads(path.read_text())
+        return found
+
+    return verdicts
+
+
+def run_suite(configuration: str, python: Path | None, *arguments: str) -> Verdicts:
     if configuration == "tier A":
         arguments = (*arguments, "--without", "namespaces", "cgroup")
     if configuration == "here" or (configuration == "tier A" and os.geteuid() != 0):
@@ -86,12 +109,12 @@ def failures(verdicts: Verdicts) -> list[str]:
 
 
 @pytest.mark.privileged
-@pytest.mark.parametrize("configuration", ["slots", "tier A", *EXTRA])
+@pytest.mark.parametrize("configuration", ["slots", *EXTRA, TIER_A])
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_program_comes_to_what_it_must(
-    configuration: str, group: str, public_python: Path | None
+    configuration: str, group: str, verdicts_of: Callable[..., Verdicts]
 ) -> None:
-    members = [one for one in verdicts_of(configuration, public_python) if one["group"] == group]
+    members = [one for one in verdicts_of(configuration) if one["group"] == group]
     assert members
     assert failures(members) == []
 
@@ -99,8 +122,8 @@ def test_every_program_comes_to_what_it_must(
 @pytest.mark.privileged
 @pytest.mark.parametrize("configuration", ["slots", *EXTRA])
 def test_an_attack_gets_through_without_the_layer_that_holds_it(
-    configuration: str, public_python: Path | None
+    configuration: str, verdicts_of: Callable[..., Verdicts]
 ) -> None:
-    verdicts = verdicts_of(configuration, public_python, "--breaches")
+    verdicts = verdicts_of(configuration, "--breaches")
     assert len([one for one in verdicts if not one["skipped"]]) >= 50
     assert failures(verdicts) == []
