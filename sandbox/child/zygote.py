@@ -12,6 +12,7 @@ import importlib
 import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -25,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_arguments(argv)
     if not _native.die_with_parent(options.parent):
         return 0
+    # A cell is asked to stop by SIGINT, which a shell's background job, and all that it starts, ignores.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if options.flavour == cpp.CPP:
         return serve_cpp(options)
     try:

@@ -1,6 +1,7 @@
 """Sessions of the pool: state, errors, interrupts, leases, eviction, branches, and hostile cells."""
 
 import asyncio
+import signal
 
 import pytest
 
@@ -76,6 +77,20 @@ async def test_a_late_cell_is_interrupted_and_the_state_kept() -> None:
             late = await session.run(f"x += 1\n{code}", wall_s=0.1)
             assert late.status is Status.TIMEOUT and "KeyboardInterrupt" in late.stderr
         assert await value(session, "x") == "4"
+
+
+async def test_a_pool_of_a_shells_background_job_interrupts_cells() -> None:
+    """Such a job ignores SIGINT, and so would all that it starts: a late cell was killed, its state lost."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        async with SandboxPool() as pool:
+            session = await pool.open_session(limits=Limits(wall_s=60))
+            await session.run("x = 1")
+            late = await session.run("x = 2\nwhile True: pass", wall_s=0.1)
+            assert late.status is Status.TIMEOUT and "KeyboardInterrupt" in late.stderr
+            assert await value(session, "x") == "2"
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 async def test_a_cell_that_swallows_its_interrupt_is_late_all_the_same() -> None:
