@@ -13,7 +13,7 @@ class Facts(TypedDict):
     landlock_abi: int
 
 class Layers:
-    def __init__(self, *, seccomp: bool, notify: bool, truncate: bool) -> None: ...
+    def __init__(self, *, seccomp: bool, notify: bool, truncate: bool, threads: bool = False) -> None: ...
 
 class ResultReader:
     """Cuts the supervisor's bytes into frames. A RESULT is (18, id, status index, exit code or None, signal

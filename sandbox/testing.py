@@ -122,10 +122,17 @@ class FakeSandbox:
                 yield index, error
 
     async def open_session(
-        self, *, flavour: str = "auto", limits: Limits = DEFAULT_LIMITS, seed: int | None = None
+        self,
+        *,
+        flavour: str = "auto",
+        limits: Limits = DEFAULT_LIMITS,
+        seed: int | None = None,
+        owner: str = "",
     ) -> "FakeSession":
         await asyncio.sleep(0)
-        return self._add_session(ExecRequest(code="", flavour=flavour, limits=limits, seed=seed), [])
+        return self._add_session(
+            ExecRequest(code="", flavour=flavour, limits=limits, seed=seed, owner=owner), []
+        )
 
     def _add_session(self, template: ExecRequest, cells: list[str]) -> "FakeSession":
         session = FakeSession(self, f"fake-{len(self.sessions)}", template, cells)

@@ -181,8 +181,9 @@ class SandboxError(Exception):
     """The sandbox itself failed; nothing is known about the program.
 
     kind: a short stable word for counting (`deadline`, `zygote_died`, `zygote_start`, `missing_import`,
-    `no_isolation`, `no_scratch`, `node_memory`, `unknown_flavour`, `too_large`, `closed`, `child_start`,
-    `full`, `session_lost`, `supervisor_died`, `fabric`). retryable: the same call may succeed later.
+    `no_isolation`, `no_scratch`, `node_memory`, `node_scratch`, `unknown_flavour`, `too_large`, `closed`,
+    `child_start`, `full`, `session_lost`, `supervisor_died`, `fabric`). retryable: the same call may
+    succeed later.
     """
 
     def __init__(self, message: str, *, kind: str, retryable: bool) -> None:
@@ -255,7 +256,13 @@ class SessionSandbox(BatchSandbox, Protocol):
     """A sandbox that also holds sessions."""
 
     async def open_session(
-        self, *, flavour: str = "auto", limits: Limits = DEFAULT_LIMITS, seed: int | None = None
+        self,
+        *,
+        flavour: str = "auto",
+        limits: Limits = DEFAULT_LIMITS,
+        seed: int | None = None,
+        owner: str = "",
     ) -> Session:
-        """Starts an interpreter. `limits.memory_bytes` holds for its life, `wall_s` for each cell."""
+        """Starts an interpreter. `limits.memory_bytes` holds for its life, `wall_s` for each cell. `owner` is
+        as that of an ExecRequest."""
         ...

@@ -1,14 +1,22 @@
 // What may start when. A program under way counts with all the memory it may take, an idle session with what it
-// holds, so that the sum stays below the machine's; idle sessions give way. Lanes (a batch, an owner) share the places.
+// holds, so that the sum stays below the machine's; idle sessions give way. Lanes (a batch, an owner) share the places:
+// first by how many each has, then, where that is equal, by the time for which it had them. With one place, or with
+// more lanes than places, all wait with nothing under way, and who has waited longest would come first for ever.
 #include <algorithm>
+#include <cerrno>
 #include <optional>
 
 #include "process.h"
 
 namespace rocstar {
+namespace {
+
+uint32_t spare_places(const SupervisorOptions& options) { return std::max(1u, options.max_live / 8); }
+
+}  // namespace
 
 void Supervisor::start_pending() {
-  while (under_way_ < options_.max_live && start_next()) {
+  while (!starved_ && under_way_ < options_.max_live + spare_places(options_) && start_next()) {
   }
 }
 
@@ -16,20 +24,20 @@ void Supervisor::start_pending() {
 // memory holds back all later ones, or small programs would keep a large one waiting for ever; but not a small one of
 // a lane that has nothing: an eighth of the memory is spare for those.
 bool Supervisor::start_next() {
-  using Rank = std::pair<uint32_t, uint64_t>;
   struct Place {
     Rank rank;
     Queue* queue;
     Queue::iterator item;
   };
   std::optional<Place> next, spare;
+  const bool full = under_way_ >= options_.max_live;
   for (Queue& waiting : pending_) {
     for (auto item = waiting.begin(); item != waiting.end(); ++item) {
       const auto& [arrival, request] = *item;
-      const uint32_t work = arrival == 0 ? 0 : work_of(lane_of(request));  // 0: it had its turn before
-      const Rank rank{work, arrival};
+      const Rank rank = rank_of(arrival, request);
+      if (full && !may_have_spare_place(rank, request)) continue;
       const bool better = !next || rank < next->rank;
-      const bool for_spare = work == 0 && (!spare || rank < spare->rank) && fits_in_spare(request);
+      const bool for_spare = std::get<0>(rank) == 0 && (!spare || rank < spare->rank) && fits_in_spare(request);
       if ((!better && !for_spare) || !may_start(request)) continue;
       if (better) next = Place{rank, &waiting, item};
       if (for_spare) spare = Place{rank, &waiting, item};
@@ -42,16 +50,24 @@ bool Supervisor::start_next() {
     if (!spare) return false;
     next = spare;
   }
-  Request request = std::move(next->item->second);
   const bool cell = next->queue == &pending_.back();
-  next->queue->erase(next->item);
+  Request request = dequeue(*next->queue, next->item);
+  const uint64_t lane = request.lane;
   if (cell) {
     start_in_session(std::move(request));
   } else {
     Server& server = *server_for(request.flavour);
     order_child(std::move(request), server);
   }
+  forget_lane(lane);
   return true;
+}
+
+// Of an owner that has nothing under way: what others have there may take its time. Only owners, for every call without
+// one is a lane by itself.
+bool Supervisor::may_have_spare_place(const Rank& rank, const Request& request) const {
+  const auto& [under_way, had_s, arrival] = rank;
+  return arrival != 0 && under_way == 0 && (request.lane & kOwnersLane) != 0;
 }
 
 bool Supervisor::may_start(const Request& request) {
@@ -64,26 +80,59 @@ bool Supervisor::may_start(const Request& request) {
   return session.state == Process::State::kIdle && session.offspring == nullptr;
 }
 
-uint32_t Supervisor::work_of(uint64_t lane) const {
-  const auto found = working_.find(lane);
-  return found == working_.end() ? 0 : found->second;
+// Arrival 0: it had its turn before, and is next. A session's cells are of its lane.
+void Supervisor::enqueue(uint64_t arrival, Request request) {
+  const bool of_session = request.type == FrameType::kCell || request.type == FrameType::kBranch;
+  const auto found = of_session ? sessions_.find(request.session) : sessions_.end();
+  if (found != sessions_.end()) {
+    request.lane = processes_[found->second].lane;
+    request.weight = processes_[found->second].weight;
+  }
+  Lane& lane = lanes_.try_emplace(request.lane, Lane{.had_s = had_s_}).first->second;
+  ++lane.waiting;
+  lane.weight = request.weight;
+  Queue& queue = of_session ? pending_.back() : pending_[request.flavour];
+  if (arrival == 0) {
+    queue.emplace_front(arrival, std::move(request));
+  } else {
+    queue.emplace_back(arrival, std::move(request));
+  }
 }
 
-void Supervisor::begin_work(const Process& process) {
+// Its lane may have nothing left after that: see forget_lane.
+Request Supervisor::dequeue(Queue& queue, Queue::iterator item) {
+  Request request = std::move(item->second);
+  queue.erase(item);
+  --lanes_.at(request.lane).waiting;
+  return request;
+}
+
+void Supervisor::forget_lane(uint64_t number) {
+  const auto found = lanes_.find(number);
+  if (found != lanes_.end() && found->second.waiting == 0 && found->second.under_way == 0) lanes_.erase(found);
+}
+
+Supervisor::Rank Supervisor::rank_of(uint64_t arrival, const Request& request) const {
+  if (arrival == 0) return {0, -1, 0};
+  const Lane& lane = lanes_.at(request.lane);
+  return {static_cast<double>(lane.under_way) / lane.weight, lane.had_s, arrival};
+}
+
+void Supervisor::begin_work(Process& process) {
   ++under_way_;
-  ++working_[process.lane];
+  process.began = Clock::now();
+  Lane& lane = lanes_.try_emplace(process.lane, Lane{.had_s = had_s_}).first->second;
+  ++lane.under_way;
+  had_s_ = std::max(had_s_, lane.had_s);
 }
 
+// A compiler and its program are one turn, which takes the time of both.
 void Supervisor::end_work(const Process& process) {
   --under_way_;
-  const auto found = working_.find(process.lane);
-  if (found != working_.end() && --found->second == 0) working_.erase(found);
-}
-
-// A session's cells are of its lane.
-uint64_t Supervisor::lane_of(const Request& request) const {
-  const auto found = request.session == 0 ? sessions_.end() : sessions_.find(request.session);
-  return found == sessions_.end() ? request.lane : processes_[found->second].lane;
+  Lane& lane = lanes_.at(process.lane);
+  --lane.under_way;
+  lane.had_s += std::chrono::duration<double>(Clock::now() - process.began).count() / lane.weight;
+  forget_lane(process.lane);
 }
 
 uint64_t Supervisor::bytes_to_start(const Request& request) const {
@@ -119,7 +168,7 @@ bool Supervisor::has_room_for_cell(const Request& request) {
 
 bool Supervisor::has_room_for_child(const Request& request) {
   if (request.type == FrameType::kOpen && sessions_.size() + opening_ >= options_.max_sessions) {
-    if (Process* victim = least_recently_used(nullptr)) close_session(victim->number, GoneWhy::kEvicted);
+    if (Process* victim = most_numerous_idle(nullptr)) close_session(victim->number, GoneWhy::kEvicted);
   }
   return make_room(memory_needed(request), nullptr);
 }
@@ -146,11 +195,29 @@ void Supervisor::evict(Process& session) {
 // A session that finds no place and nobody idle waits, and others pass it.
 bool Supervisor::may_open() { return sessions_.size() + opening_ < options_.max_sessions || !idle_.empty(); }
 
-Supervisor::Process* Supervisor::least_recently_used(const Process* spared) {
+// The least recently used of the lane that has most sessions: who has few keeps them.
+Supervisor::Process* Supervisor::most_numerous_idle(const Process* spared) {
+  std::unordered_map<uint64_t, uint64_t> number;
+  for (const auto& [_, index] : sessions_) ++number[processes_[index].lane];
+  Process* victim = nullptr;
   for (const auto& [when, index] : idle_) {
-    if (&processes_[index] != spared) return &processes_[index];
+    Process& one = processes_[index];
+    if (&one == spared) continue;
+    if (victim == nullptr || number[one.lane] > number[victim->lane]) victim = &one;
   }
-  return nullptr;
+  return victim;
+}
+
+// Without descriptors an idle session gives way, and the request waits for its end; with nobody idle, for any end.
+// False when there is nothing to wait for.
+bool Supervisor::starve(Request& request, int error) {
+  if (error != EMFILE && error != ENFILE) return false;
+  Process* victim = most_numerous_idle(nullptr);
+  if (victim == nullptr && under_way_ == 0) return false;
+  if (victim != nullptr) evict(*victim);
+  enqueue(0, std::move(request));
+  starved_ = true;
+  return true;
 }
 
 // The least recently used of the lane whose idle sessions hold most: who holds little keeps it.

@@ -171,8 +171,8 @@ py::dict allowed_calls() {
   return allowed;
 }
 
-rocstar::Layers layers_from(bool seccomp, bool notify, bool truncate) {
-  return {.seccomp = seccomp, .notify = notify, .truncate = truncate};
+rocstar::Layers layers_from(bool seccomp, bool notify, bool truncate, bool threads) {
+  return {.seccomp = seccomp, .notify = notify, .truncate = truncate, .threads = threads};
 }
 
 }  // namespace
@@ -180,7 +180,8 @@ rocstar::Layers layers_from(bool seccomp, bool notify, bool truncate) {
 PYBIND11_MODULE(_native, module) {
   module.doc() = "rocstar's fork server: see csrc/sandbox/supervise.h for the processes and pipes";
   py::class_<rocstar::Layers>(module, "Layers")
-      .def(py::init(&layers_from), py::kw_only(), py::arg("seccomp"), py::arg("notify"), py::arg("truncate"));
+      .def(py::init(&layers_from), py::kw_only(), py::arg("seccomp"), py::arg("notify"), py::arg("truncate"),
+           py::arg("threads") = false);
   py::class_<ResultReader>(module, "ResultReader").def(py::init<>()).def("feed", &ResultReader::feed, py::arg("bytes"));
   module.def("serve", &serve, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("hello"), py::arg("run_cell"),
              py::arg("run_session_cell"));

@@ -85,7 +85,7 @@ void Supervisor::order_child(Request request, Server& server) {
                                .cpu_s = session ? RLIM_INFINITY - 1 : limits.cpu_s,
                                .file_bytes = limits.file_bytes}};
     if (role == Role::kCompiler) order.limits = compiler_rlimits(request);
-    order.limits.processes = home->uid() != 0 ? 64u : 0u;
+    order.limits.processes = home->uid() != 0 ? kMostThreads : 0u;
     std::vector<int> fds{input.get(), out.theirs.get(), err.theirs.get(), control.theirs.get()};
     UniqueFd ruleset;
     if (role == Role::kCompiler) ruleset = home->compiler_ruleset();
@@ -116,6 +116,7 @@ void Supervisor::order_child(Request request, Server& server) {
     }
   } catch (const std::system_error& error) {
     if (made != nullptr) return start_failed(*made, error.what());
+    if (starve(request, error.code().value())) return;
     append_failed(outbox_, id, Failure::kChildStart, error.what());
   }
 }
@@ -137,6 +138,7 @@ Supervisor::Process& Supervisor::new_process(Request request, std::shared_ptr<Ho
   process.reserved_bytes = process.limits.memory_bytes;
   reserved_bytes_ += process.reserved_bytes;
   process.lane = process.request.lane;
+  process.weight = process.request.weight;
   begin_work(process);
   process.opening = process.session;
   opening_ += process.session;
@@ -154,7 +156,7 @@ void Supervisor::give_again(Process& process) {
   } else if (++request.attempts > kMostDeaths) {
     append_failed(outbox_, request.id, Failure::kChildStart, "it ended before it was confined, each time");
   } else {
-    pending_[request.flavour].emplace_front(0, std::move(request));
+    enqueue(0, std::move(request));
   }
 }
 
@@ -274,7 +276,7 @@ void Supervisor::start_branch(Request request, Process& origin) {
   const uint64_t id = request.id;
   try {
     if (sessions_.size() + opening_ >= options_.max_sessions) {
-      Process* victim = least_recently_used(&origin);
+      Process* victim = most_numerous_idle(&origin);
       if (victim == nullptr) {
         append_failed(outbox_, id, Failure::kFull, "there is no room for one more session");
         return;
@@ -289,6 +291,7 @@ void Supervisor::start_branch(Request request, Process& origin) {
     const CellHeader header{CellKind::kBranch, 0, 0, 0};
     send_message(origin.control.get(), {reinterpret_cast<const char*>(&header), sizeof header}, fds);
     request.lane = origin.lane;
+    request.weight = origin.weight;
     Process& process = new_process(std::move(request), origin.home);
     process.limits = origin.limits;
     process.out = Capture(std::move(out.ours), process.limits.output_bytes);

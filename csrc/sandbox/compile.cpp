@@ -68,6 +68,11 @@ void Supervisor::end_compilation(Process& process, bool exited, int code) {
     append_failed(outbox_, request.id, Failure::kCancelled, "cancelled");
     return;
   }
+  if (process.flags & Outcome::kNoScratch) {
+    append_failed(outbox_, request.id, Failure::kNodeScratch,
+                  "the files of all programs together took too much room, and most of it was this one's");
+    return;
+  }
   if (exited && code == kSetupFailedExit && !process.value.empty()) {
     append_failed(outbox_, request.id, Failure::kChildStart,
                   "the compiler cannot be started: " + failure_to_start(process.value));
@@ -77,7 +82,7 @@ void Supervisor::end_compilation(Process& process, bool exited, int code) {
     UniqueFd program = take_program(*process.home);
     if (program) {
       request.compiled = std::make_shared<Compiled>(Compiled{process.home, std::move(program)});
-      pending_[request.flavour].emplace_front(0, std::move(request));
+      enqueue(0, std::move(request));
       return;
     }
   }

@@ -2,8 +2,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -157,6 +159,15 @@ std::shared_ptr<Home> Homes::take() {
   return home;
 }
 
+std::optional<uint64_t> Homes::taken_bytes() const {
+  struct statfs now;
+  if (options_.base.empty() || statfs(options_.base.c_str(), &now) != 0 || now.f_type != TMPFS_MAGIC) return {};
+  const auto block = static_cast<uint64_t>(now.f_bsize);
+  // The machine's own /tmp may be one as well, with others' files.
+  if (now.f_blocks * block > options_.scratch_bytes + block) return {};
+  return (now.f_blocks - now.f_bfree) * block;
+}
+
 void Homes::give_back(uint32_t index, bool used) {
   Slot& slot = slots_[index];
   const bool many = free_.size() >= kReadySlots;
@@ -170,6 +181,7 @@ void Homes::give_back(uint32_t index, bool used) {
 
 Home::~Home() {
   if (created_ > 0) remove_contents(directory());
+  homes_.used_ -= used_;
   homes_.give_back(slot_, used_);
 }
 
@@ -202,6 +214,7 @@ void Home::clear() {
 bool Home::may_create(uint64_t limit) {
   if (created_ >= limit || directory() < 0) return false;
   ++created_;
+  homes_.used_ += !used_;
   used_ = true;
   return true;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,9 @@ class Home {
   bool may_create(uint64_t limit);
   // On the disk or in memory, by its names: an open file that has none is not seen.
   uint64_t held_bytes() const;
+  // What it may have by its creations, whether they have a name or not.
+  uint64_t most_bytes(uint64_t file_bytes) const { return created_ * file_bytes; }
+  bool used() const { return used_; }
   // Removes what is there: the next process starts with an empty directory.
   void clear();
 
@@ -63,6 +67,10 @@ class Homes {
   std::shared_ptr<Home> take();
   uint64_t scratch_bytes() const { return options_.scratch_bytes; }
   bool has_scratch() const { return !options_.base.empty(); }
+  // Directories in which something was created.
+  uint32_t used() const { return used_; }
+  // Of all directories together, where they have a file system of their own; nothing where they share one.
+  std::optional<uint64_t> taken_bytes() const;
 
  private:
   friend class Home;
@@ -77,6 +85,7 @@ class Homes {
   std::string draw_path() const;
 
   HomeOptions options_;
+  uint32_t used_ = 0;
   UniqueFd shared_ruleset_;  // without scratch, one for all
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;

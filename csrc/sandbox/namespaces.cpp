@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <system_error>
 
 #include "unique_fd.h"
@@ -67,12 +68,52 @@ bool hide(const char* path) {
   return mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,mode=0711") == 0;
 }
 
+// A directory below `base`, with all between. False when one cannot be made.
+bool make_folders(const std::string& base, const std::string& path) {
+  for (size_t at = base.size(); at != std::string::npos;) {
+    at = path.find('/', at + 1);
+    if (mkdir(path.substr(0, at).c_str(), 0711) != 0 && errno != EEXIST) return false;
+  }
+  return true;
+}
+
+bool show(const UniqueFd& what, const std::string& path) {
+  struct stat info;
+  if (fstat(what.get(), &info) != 0) return false;
+  if (!S_ISDIR(info.st_mode)) {
+    const UniqueFd made(open(path.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0444));
+    if (!made) return false;
+  }
+  const std::string source = "/proc/self/fd/" + std::to_string(what.get());
+  return mount(source.c_str(), path.c_str(), nullptr, MS_BIND | MS_REC, nullptr) == 0;
+}
+
+// The descriptors are had before the folder is hidden, so that it does not matter who may go there.
+bool open_to_all(const std::string& folder, const std::vector<std::string>& kept_paths) {
+  std::map<std::string, UniqueFd> kept;  // shorter paths first: what lies below a kept path is there already
+  for (const std::string& path : kept_paths) {
+    if (path != folder && below(path, folder)) kept[path] = UniqueFd(open(path.c_str(), O_PATH | O_CLOEXEC));
+  }
+  if (mount("tmpfs", folder.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, "size=256k,mode=0711") != 0) return false;
+  for (auto& [path, what] : kept) {
+    struct stat info;
+    if (!what || stat(path.c_str(), &info) == 0) continue;  // it is not there, or within another
+    const bool folder_wanted = fstat(what.get(), &info) == 0 && S_ISDIR(info.st_mode);
+    if (!make_folders(folder, folder_wanted ? path : path.substr(0, path.rfind('/'))) || !show(what, path))
+      return false;
+  }
+  return mount(nullptr, folder.c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV, nullptr) == 0;
+}
+
 bool change_mounts(const NamespaceOptions& options) {
   if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
   // In which a program finds itself alone. Only root of the first user namespace may: without it others' numbers show.
   mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=4");
   MountAttr attributes{.set = kReadOnly | kNoSetuid, .clear = 0, .propagation = 0, .userns_fd = 0};
   if (syscall(__NR_mount_setattr, AT_FDCWD, "/", AT_RECURSIVE, &attributes, sizeof attributes) != 0) return false;
+  for (const std::string& folder : options.private_folders) {
+    if (!open_to_all(folder, options.kept_paths)) return false;
+  }
   for (const char* folder : kHidden) {
     const bool kept = std::any_of(options.kept_paths.begin(), options.kept_paths.end(),
                                   [folder](const std::string& path) { return below(path, folder); });

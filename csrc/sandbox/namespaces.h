@@ -21,6 +21,9 @@ namespace rocstar {
 struct NamespaceOptions {
   std::string scratch_parent;
   std::vector<std::string> kept_paths;  // what zygotes import from: not hidden
+  // Folders into which only their owner may go, with kept paths below: nothing but those is left there, and every user
+  // may go to them.
+  std::vector<std::string> private_folders;
 };
 
 // True when all could be entered; false, and nothing was changed, when the kernel or the container refuses. A base of

@@ -3,16 +3,19 @@
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
+#include <linux/sched.h>
 #include <linux/seccomp.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <system_error>
 #include <vector>
 
@@ -48,10 +51,15 @@ constexpr Asked kAsked[] = {
 #endif
 };
 
+constexpr Asked kAskedOfThreads{__NR_clone, 0, CLONE_THREAD, CLONE_THREAD};
+
 // All else is allowed here: the child's own filter decides on it, and of two verdicts the stricter counts.
-std::vector<sock_filter> notify_program() {
-  std::vector<sock_filter> code{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
-  for (const Asked& asked : kAsked) {
+std::vector<sock_filter> notify_program(bool threads) {
+  const sock_filter load_number = BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr));
+  std::vector<sock_filter> code{load_number};
+  std::vector<Asked> all(std::begin(kAsked), std::end(kAsked));
+  if (threads) all.push_back(kAskedOfThreads);
+  for (const Asked& asked : all) {
     if (asked.mask == 0) {
       code.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, asked.number, 0, 1));
       code.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF));
@@ -61,9 +69,9 @@ std::vector<sock_filter> notify_program() {
     code.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, asked.number, 0, 5));
     code.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offset));
     code.push_back(BPF_STMT(BPF_ALU | BPF_AND | BPF_K, asked.mask));
-    code.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, asked.value, 1, 0));
-    code.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+    code.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, asked.value, 0, 1));
     code.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF));
+    code.push_back(load_number);
   }
   code.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
   return code;
@@ -72,7 +80,10 @@ std::vector<sock_filter> notify_program() {
 Question question_of(const seccomp_notif& asked) {
   const auto number = static_cast<uint32_t>(asked.data.nr);
   const auto thread = static_cast<pid_t>(asked.pid);
-  if (number == __NR_clone) return {Question::Kind::kBranch, thread, 0};
+  if (number == __NR_clone) {
+    const bool one_more = (static_cast<uint32_t>(asked.data.args[0]) & CLONE_THREAD) != 0;
+    return {one_more ? Question::Kind::kThread : Question::Kind::kBranch, thread, 0};
+  }
   if (number == __NR_prctl) {
     const bool ties = static_cast<uint32_t>(asked.data.args[0]) == PR_SET_PDEATHSIG && asked.data.args[1] == SIGKILL;
     return {Question::Kind::kTie, thread, ties ? thread : 0};
@@ -103,8 +114,8 @@ bool notify_available() {
   return syscall(__NR_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0;
 }
 
-UniqueFd install_notify_filter() {
-  std::vector<sock_filter> code = notify_program();
+UniqueFd install_notify_filter(bool threads) {
+  std::vector<sock_filter> code = notify_program(threads);
   const sock_fprog filter{static_cast<unsigned short>(code.size()), code.data()};
   UniqueFd listener(
       static_cast<int>(syscall(__NR_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &filter)));

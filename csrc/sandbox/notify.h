@@ -17,10 +17,11 @@ namespace rocstar {
 bool notify_available();
 
 // Adds the filter to the calling process. Needs no_new_privs. Throws std::system_error.
-UniqueFd install_notify_filter();
+// `threads`: asks for each thread, too, where the kernel does not count them (rlimits count a user's).
+UniqueFd install_notify_filter(bool threads);
 
 struct Question {
-  enum class Kind { kCreate, kSignal, kBranch, kTie };
+  enum class Kind { kCreate, kSignal, kBranch, kTie, kThread };
   Kind kind;
   pid_t thread;  // that asks
   pid_t target;  // of a signal; of a tie, 0 when it ties to nothing

@@ -28,6 +28,7 @@ struct Supervisor::Process {
   pid_t family = -1;             // session id (setsid) of the process and all its branches
   uint64_t number = 0;           // of the session
   uint64_t lane = 0;             // whose it is
+  uint32_t weight = 1;           // of the lane
   Limits limits;                 // of the program or session
   std::shared_ptr<Home> home;
   pid_t pid = -1;
@@ -47,6 +48,7 @@ struct Supervisor::Process {
   uint64_t reserved_bytes = 0;
   uint64_t baseline_resident = 0;
   uint64_t cpu_us_before = 0;  // of the session, when its cell began or ended
+  Clock::time_point began;     // to have a place, its birth included
   Clock::time_point started, deadline = Clock::time_point::max(), last_used;
 };
 
@@ -62,6 +64,8 @@ struct Supervisor::Server {
   std::set<uint32_t> orders;  // processes that are starting
 };
 
+// Of one program: counted by the kernel where each has a user of its own, else by the supervisor, who is asked.
+inline constexpr uint32_t kMostThreads = 64;
 // Orders one zygote may have at a time: enough to be never idle, few enough to be redone quickly.
 inline constexpr size_t kMostOrders = 16;
 // A zygote that dies so often before it was ready is not tried again.
@@ -77,6 +81,10 @@ inline constexpr uint64_t kIdleCpuUs = 500'000;
 inline constexpr std::chrono::seconds kSessionsLook{1};
 // More than this between two looks is growth; less is what a collector or a buffer takes.
 inline constexpr uint64_t kIdleGrowth = 1 << 20;
+// How often to look how full the scratch directories are, while somebody who has files there is at work, and how long
+// to wait after taking one of them away.
+inline constexpr std::chrono::milliseconds kScratchLook{10};
+inline constexpr std::chrono::milliseconds kScratchAgain{100};
 // How often to look for the end of somebody unknown, while one is expected.
 inline constexpr std::chrono::milliseconds kStrangersLook{50};
 // How often to look whether a killed compiler's parts are gone.
@@ -94,7 +102,8 @@ std::vector<pid_t> own_children();
 // What a session holds of its own, to within the zygote's pages that it has changed.
 uint64_t held_bytes_of(pid_t pid, uint64_t baseline_resident);
 
-inline constexpr uint32_t kStopped = Outcome::kTimedOut | Outcome::kOutputLimit | Outcome::kCancelled;
+inline constexpr uint32_t kStopped =
+    Outcome::kTimedOut | Outcome::kOutputLimit | Outcome::kCancelled | Outcome::kNoScratch;
 
 inline uint64_t hard_cap(const Limits& limits) {
   return kHardOutputFactor * (limits.output_bytes < kSmallestOutputCap ? kSmallestOutputCap : limits.output_bytes);

@@ -211,7 +211,7 @@ void Supervisor::reap(Process& process) {
     report(process, std::move(outcome));
   }
   if (process.session && !process.lost && sessions_.erase(process.number) > 0) {
-    append_gone(outbox_, process.number, GoneWhy::kDied);
+    append_gone(outbox_, process.number, process.flags & Outcome::kNoScratch ? GoneWhy::kEvicted : GoneWhy::kDied);
   }
   if (process.state == Process::State::kStarting) {
     append_failed(outbox_, process.request.id, Failure::kChildStart, "the branch ended before it was ready");
@@ -241,6 +241,11 @@ void Supervisor::report(Process& process, Outcome outcome) {
     append_failed(outbox_, outcome.id, Failure::kCancelled, "cancelled");
     return;
   }
+  if (outcome.flags & Outcome::kNoScratch) {
+    append_failed(outbox_, outcome.id, Failure::kNodeScratch,
+                  "the files of all programs together took too much room, and most of it was this one's");
+    return;
+  }
   if (was_killed_for_memory(outcome)) outcome.flags |= Outcome::kMemoryKilled;
   if (killed_below_limit(outcome, process.limits)) {
     append_failed(outbox_, outcome.id, Failure::kNodeMemory,
@@ -268,6 +273,7 @@ void Supervisor::abandon(Process& process) {
 }
 
 void Supervisor::forget(Process& process) {
+  starved_ = false;
   set_deadline(process, Clock::time_point::max());
   const bool counted = process.state == Process::State::kStarting || process.state == Process::State::kRunning;
   if (counted) end_work(process);
@@ -339,6 +345,67 @@ void Supervisor::weigh_scratch() {
     if (held <= homes_.scratch_bytes() / 2) return;
     held -= bytes;
     evict(processes_[sessions_.at(number)]);
+  }
+}
+
+// What those at work have in their scratch directories, too, before the room is full: then a write that fails would be
+// taken for a fault of whoever wrote.
+void Supervisor::look_at_scratch() {
+  const Clock::time_point now = Clock::now();
+  const std::optional<uint64_t> taken = homes_.taken_bytes();
+  next_scratch_look_ = now + (taken ? kScratchLook : std::chrono::duration_cast<Clock::duration>(kSessionsLook));
+  const uint64_t most = homes_.scratch_bytes() / 4 * 3;
+  if (taken && *taken <= most) return;
+  uint64_t seen = 0;
+  std::set<const Home*> homes;
+  for (const Process& process : processes_) {
+    if (process.home && process.home->used() && homes.insert(process.home.get()).second) {
+      seen += process.home->held_bytes();
+    }
+  }
+  const uint64_t held = taken.value_or(seen);
+  if (held <= most) return;
+  next_scratch_look_ = now + kScratchAgain;  // what is taken away is still there for a moment
+  make_scratch_room(held, std::max(held - most, held / 4));
+}
+
+// Idle sessions give way first, those that hold most. Then, of the lane at work that holds most, who holds most. A file
+// that has lost its name is not seen, but how many each has made is known.
+void Supervisor::make_scratch_room(uint64_t held, uint64_t wanted) {
+  struct Holder {
+    uint64_t bytes;
+    Process* process;
+  };
+  std::vector<Holder> idle, at_work;
+  std::set<const Home*> homes;
+  uint64_t seen = 0;
+  for (Process& process : processes_) {
+    const bool listed = process.state == Process::State::kIdle || process.state == Process::State::kRunning;
+    if (!listed || !process.home->used() || (process.flags & kStopped)) continue;
+    const uint64_t bytes = process.home->held_bytes();
+    if (homes.insert(process.home.get()).second) seen += bytes;
+    (process.state == Process::State::kIdle ? idle : at_work).push_back({bytes, &process});
+  }
+  const bool unseen = held > 2 * seen;
+  for (auto* holders : {&idle, &at_work}) {
+    if (unseen) {
+      for (Holder& one : *holders) one.bytes = one.process->home->most_bytes(one.process->limits.file_bytes);
+    }
+    std::sort(holders->begin(), holders->end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  }
+  uint64_t made = 0;
+  for (const Holder& one : idle) {
+    if (made >= wanted) return;
+    made += one.bytes;
+    evict(*one.process);
+  }
+  if (made >= wanted || at_work.empty()) return;
+  std::unordered_map<uint64_t, uint64_t> by_lane;
+  for (const Holder& one : at_work) by_lane[one.process->lane] += one.bytes;
+  const auto most = std::max_element(by_lane.begin(), by_lane.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  for (const Holder& one : at_work) {
+    if (one.process->lane == most->first) return kill(*one.process, Outcome::kNoScratch);
   }
 }
 

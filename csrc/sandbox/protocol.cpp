@@ -1,5 +1,6 @@
 #include "protocol.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 
@@ -96,6 +97,7 @@ Request decode_request(FrameType type, std::string_view payload) {
     const auto seed = in.number<uint64_t>();
     if (has_seed) request.seed = seed;
     request.lane = in.number<uint64_t>();
+    request.weight = std::max(1u, in.number<uint32_t>());
     const auto code_length = in.number<uint32_t>();
     const auto stdin_length = in.number<uint32_t>();
     request.code = in.take(code_length);
@@ -125,6 +127,7 @@ void append_request(std::string& to, const Request& request) {
   put<uint8_t>(to, request.seed.has_value());
   put<uint64_t>(to, request.seed.value_or(0));
   put(to, request.lane);
+  put(to, request.weight);
   put(to, static_cast<uint32_t>(request.code.size()));
   put(to, static_cast<uint32_t>(request.stdin_bytes.size()));
   to += request.code;

@@ -2,7 +2,7 @@
 //
 //   frame   = u32 length of the rest | u8 type | payload          native byte order: both ends share a machine
 //   limits  = u64 wall_us, cpu_s, memory, output, file, files
-//   RUN     = u64 id | limits | u8 flavour | u8 has_seed | u64 seed | u64 lane | u32 code, stdin | bytes
+//   RUN     = u64 id | limits | u8 flavour | u8 has_seed | u64 seed | u64 lane | u32 weight, code, stdin | bytes
 //   OPEN    = as RUN, without code: starts a session, whose number is this id
 //   CELL    = u64 id, session, wall_us | u32 code | bytes
 //   BRANCH  = u64 id, session                                     starts a session from the state of another
@@ -65,6 +65,9 @@ struct Limits {
   uint64_t files = 0;
 };
 
+// Set in the number of a lane that is an owner's.
+inline constexpr uint64_t kOwnersLane = uint64_t{1} << 63;
+
 struct Compiled;
 
 // What the pool asks for: a program, a session, a cell of a session, or a branch of one.
@@ -74,7 +77,8 @@ struct Request {
   uint64_t session = 0;  // of kCell and kBranch
   Limits limits;         // of kCell only wall_us
   uint8_t flavour = 0;
-  uint64_t lane = 0;  // whose it is: lanes share the places fairly
+  uint64_t lane = 0;    // whose it is: lanes share the places
+  uint32_t weight = 1;  // of the lane
   std::optional<uint64_t> seed;
   std::string code;
   std::string stdin_bytes;
@@ -95,6 +99,7 @@ struct Outcome {
     kStderrTruncated = 16,
     kHasValue = 32,
     kMemoryKilled = 64,
+    kNoScratch = 128,  // it was taken away because all together had too much in their scratch directories
   };
   uint64_t id = 0;
   bool signaled = false;
@@ -125,6 +130,7 @@ enum class Failure : uint8_t {
   kCannotBranch = 5,
   kNodeMemory = 6,  // the kernel took it for want of memory, and it had not yet what it was allowed
   kTooLarge = 7,    // what it wrote does not fit a frame
+  kNodeScratch = 8  // it had most of what all together had too much of, in their scratch directories
 };
 enum class GoneWhy : uint8_t { kDied = 1, kEvicted = 2, kExpired = 3, kClosed = 4 };
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -26,6 +27,15 @@ uint64_t tag_of(uint8_t source, uint32_t generation, uint32_t index) {
   return static_cast<uint64_t>(source) << 56 | static_cast<uint64_t>(generation & 0xFFFFFF) << 32 | index;
 }
 
+// Those for which there are descriptors: two pipes, a socket, a handle of the process, a directory and its rules, each.
+uint32_t most_sessions(const SupervisorOptions& options) {
+  constexpr uint64_t kEach = 6, kOwn = 96, kOfZygote = 4;
+  rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY) return UINT32_MAX;
+  const uint64_t others = kOwn + kOfZygote * options.flavours.size() * options.replicas + 2 * kEach * options.max_live;
+  return static_cast<uint32_t>(std::max<uint64_t>(files.rlim_cur > others ? (files.rlim_cur - others) / kEach : 0, 1));
+}
+
 }  // namespace
 
 Supervisor::Supervisor(SupervisorOptions options)
@@ -36,6 +46,7 @@ Supervisor::Supervisor(SupervisorOptions options)
       homes_(options_.home),
       pending_(options_.flavours.size() + 1) {
   if (!epoll_ || !null_) fail("epoll_create1 or open(/dev/null)");
+  options_.max_sessions = std::min(options_.max_sessions, most_sessions(options_));
   if (fcntl(client_.get(), F_SETFL, O_NONBLOCK) != 0) fail("fcntl(O_NONBLOCK)");
   watch(client_.get(), Source::kClient, 0, 0, EPOLLIN);
   for (size_t flavour = 0; flavour < options_.flavours.size(); ++flavour) {
@@ -68,6 +79,7 @@ void Supervisor::loop() {
     flush_client();
     if (Clock::now() < strangers_until_) reap_strangers();
     if (looks_at_sessions() && Clock::now() >= next_look_) look_at_sessions();
+    if (looks_at_scratch() && Clock::now() >= next_scratch_look_) look_at_scratch();
     look_for_ended_groups();
     const int count = epoll_wait(epoll_.get(), events.data(), events.size(), next_timeout_ms());
     if (count < 0 && errno != EINTR) fail("epoll_wait");
@@ -139,8 +151,7 @@ void Supervisor::handle_frame(const Frame& frame) {
         return;
       }
       if (frame.type == FrameType::kOpen && is_cpp(request.flavour)) throw ProtocolError("C++ has no sessions");
-      const size_t queue = of_session ? options_.flavours.size() : request.flavour;
-      pending_[queue].emplace_back(arrivals_++, std::move(request));
+      enqueue(arrivals_++, std::move(request));
       return;
     }
     case FrameType::kCancel:
@@ -161,7 +172,7 @@ void Supervisor::cancel(uint64_t id) {
         std::find_if(queue.begin(), queue.end(), [id](const auto& item) { return item.second.id == id; });
     if (waiting == queue.end()) continue;
     append_failed(outbox_, id, Failure::kCancelled, "cancelled before it started");
-    queue.erase(waiting);
+    forget_lane(dequeue(queue, waiting).lane);
     return;
   }
   for (Process& process : processes_) {
@@ -232,6 +243,7 @@ int Supervisor::next_timeout_ms() const {
   auto next = deadlines_.empty() ? Clock::time_point::max() : deadlines_.begin()->first;
   if (now < strangers_until_) next = std::min(next, now + kStrangersLook);
   if (looks_at_sessions()) next = std::min(next, next_look_);
+  if (looks_at_scratch()) next = std::min(next, next_scratch_look_);
   if (!ending_groups_.empty()) next = std::min(next, now + kGroupLook);
   if (next == Clock::time_point::max()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - now).count();

@@ -37,6 +37,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -71,8 +72,10 @@ struct SupervisorOptions {
 };
 
 // Invariants: every request gets exactly one RESULT, OPENED or FAILED frame, while the pool lives; at most `max_live`
-// programs and cells are under way at a time, and what they may take together is at most `memory_bytes`, and an eighth
-// more for lanes that have nothing under way; of two lanes that wait, the one with less under way is next; at most
+// programs and cells are under way at a time, and an eighth more, at least one, of owners that have nothing else under
+// way; what they may take together is at most `memory_bytes`, and an eighth
+// more for lanes that have nothing under way; of two lanes that wait, the one with less under way for its weight is
+// next, and of equals the one that had less of the places' time, compilations included; at most
 // `max_sessions` interpreters live between cells or are about to; no child outlives `run`; a session is gone exactly
 // when its GONE frame was sent.
 class Supervisor {
@@ -87,6 +90,14 @@ class Supervisor {
   using Clock = std::chrono::steady_clock;
   struct Process;
   struct Server;
+  // Under way for its weight, the places' time it had for its weight, order of arrival: the least is next.
+  using Rank = std::tuple<double, double, uint64_t>;
+  struct Lane {
+    uint32_t waiting = 0;
+    uint32_t under_way = 0;
+    uint32_t weight = 1;
+    double had_s = 0;  // counted from what the one that was next then had when this one came
+  };
   using Queue = std::deque<std::pair<uint64_t, Request>>;  // with the order of arrival
   enum class Source : uint8_t { kClient, kZygote, kZygoteEnd, kListener, kControl, kOut, kErr, kPidfd };
 
@@ -117,10 +128,13 @@ class Supervisor {
   void start_pending();
   bool start_next();
   bool may_start(const Request& request);
-  uint32_t work_of(uint64_t lane) const;
-  void begin_work(const Process& process);
+  bool may_have_spare_place(const Rank& rank, const Request& request) const;
+  void enqueue(uint64_t arrival, Request request);
+  Request dequeue(Queue& queue, Queue::iterator item);
+  void forget_lane(uint64_t number);
+  Rank rank_of(uint64_t arrival, const Request& request) const;
+  void begin_work(Process& process);
   void end_work(const Process& process);
-  uint64_t lane_of(const Request& request) const;
   uint64_t bytes_to_start(const Request& request) const;
   void start_in_session(Request request);
   bool has_room_for_cell(const Request& request);
@@ -128,8 +142,9 @@ class Supervisor {
   bool fits_in_spare(const Request& request) const;
   bool make_room(uint64_t bytes, const Process* spared);
   Process* heaviest_idle(const Process* spared);
+  Process* most_numerous_idle(const Process* spared);
+  bool starve(Request& request, int error);
   void evict(Process& session);
-  Process* least_recently_used(const Process* spared);
   bool may_open();
   void rest(Process& session);
   void wake(Process& session);
@@ -161,6 +176,9 @@ class Supervisor {
   void look_at_sessions();
   void weigh_sessions();
   void weigh_scratch();
+  void look_at_scratch();
+  void make_scratch_room(uint64_t held, uint64_t wanted);
+  bool looks_at_scratch() const { return homes_.used() > 0 && under_way_ > 0; }
   void count_held(Process& session);
   bool looks_at_sessions() const { return !sessions_.empty() || !grants_.empty(); }
   void reap_strangers();
@@ -209,10 +227,13 @@ class Supervisor {
   std::set<std::pair<Clock::time_point, uint32_t>> idle_;       // sessions by last use, by index
   std::set<std::pair<Clock::time_point, uint32_t>> deadlines_;  // of processes, by index
   uint32_t under_way_ = 0;
-  std::unordered_map<uint64_t, uint32_t> working_;  // of it, by lane
+  std::unordered_map<uint64_t, Lane> lanes_;  // that have something waiting or under way
+  double had_s_ = 0;                          // by the lane that was next last
   uint32_t opening_ = 0;
   uint64_t reserved_bytes_ = 0;
-  uint64_t memory_kills_ = 0;                                           // of the cgroup, already told of
+  uint64_t memory_kills_ = 0;  // of the cgroup, already told of
+  Clock::time_point next_scratch_look_;
+  bool starved_ = false;                                                // of descriptors, until somebody has ended
   Clock::time_point next_look_;                                         // at what sessions do that they should not
   std::vector<std::pair<pid_t, std::shared_ptr<Home>>> ending_groups_;  // of compilers
   Clock::time_point strangers_until_;                                   // until then children may end that nobody knows

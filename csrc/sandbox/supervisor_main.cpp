@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kUsage =
     "usage: _supervisor --fd N --parent PID --flavour NAME... [--replicas N] [--max-live N] [--max-sessions N]\n"
     "    [--memory-bytes N] [--lease-us N] [--scratch-parent DIR] [--scratch-bytes N] [--readable PATH...]\n"
-    "    [--keep PATH...] [--world-readable] [--without LAYER...] [--allow-no-isolation] [--tool PATH...]\n"
+    "    [--keep PATH...] [--private FOLDER...] [--without LAYER...] [--allow-no-isolation] [--tool PATH...]\n"
     "    [--library PATH...] [--loader PATH...] [--compile-wall-us N] -- ZYGOTE COMMAND...\n";
 
 struct Arguments {
@@ -49,7 +49,7 @@ Arguments parse(int argc, char** argv) {
                                     {"lease-us", required_argument, nullptr, 'e'},
                                     {"scratch-parent", required_argument, nullptr, 'S'},
                                     {"readable", required_argument, nullptr, 'R'},
-                                    {"world-readable", no_argument, nullptr, 'W'},
+                                    {"private", required_argument, nullptr, 'W'},
                                     {"without", required_argument, nullptr, 'w'},
                                     {"keep", required_argument, nullptr, 'k'},
                                     {"scratch-bytes", required_argument, nullptr, 'B'},
@@ -94,7 +94,7 @@ Arguments parse(int argc, char** argv) {
         given.tiers.readable_paths.emplace_back(optarg);
         break;
       case 'W':
-        given.tiers.world_readable = true;
+        given.tiers.private_folders.emplace_back(optarg);
         break;
       case 'w':
         given.tiers.without.insert(optarg);

@@ -1,5 +1,6 @@
 #include "tiers.h"
 
+#include <fcntl.h>
 #include <grp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -27,9 +28,29 @@ bool can_become(uint32_t uid) {
   return status == 0;
 }
 
-bool isolate(const TierOptions& options, const std::string& base) {
+// Where Python lies may be closed to all but its owner, or a part of it: again only trying tells.
+bool can_read_as(uint32_t uid, const std::vector<std::string>& paths) {
+  const pid_t pid = fork();
+  if (pid < 0) fail("fork");
+  if (pid == 0) {
+    std::vector<bool> there;
+    struct stat info;
+    for (const std::string& path : paths) there.push_back(stat(path.c_str(), &info) == 0);
+    bool all = setgroups(0, nullptr) == 0 && setresgid(uid, uid, uid) == 0 && setresuid(uid, uid, uid) == 0;
+    for (size_t i = 0; i < paths.size() && all; ++i) {
+      all = !there[i] || UniqueFd(open(paths[i].c_str(), O_RDONLY | O_CLOEXEC));
+    }
+    _exit(all ? 0 : 1);
+  }
+  int status = 1;
+  if (waitpid(pid, &status, 0) != pid) fail("waitpid");
+  return status == 0;
+}
+
+bool isolate(const TierOptions& options, const std::string& base, bool uid) {
   NamespaceOptions wanted{.scratch_parent = base.empty() ? "" : options.scratch_parent,
                           .kept_paths = options.readable_paths};
+  if (uid) wanted.private_folders = options.private_folders;
   wanted.kept_paths.insert(wanted.kept_paths.end(), options.kept_paths.begin(), options.kept_paths.end());
   if (!enter_namespaces(wanted)) return false;
   if (!base.empty()) mount_scratch(base, options.scratch_bytes);
@@ -68,23 +89,28 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   const auto wanted = [&options](const char* layer) { return !options.without.contains(layer); };
   const bool seccomp = wanted("seccomp") && seccomp_available();
   const bool landlock = wanted("landlock") && landlock_abi() > 0;
-  const bool uid = wanted("uid") && options.world_readable && can_become(supervisor.home.first_uid);
+  const bool may_uid = wanted("uid") && can_become(supervisor.home.first_uid);
   const bool notify = seccomp && wanted("notify") && notify_available();
   const bool scratch = landlock && notify && wanted("scratch") && !options.scratch_parent.empty();
-  const bool isolated = seccomp && (landlock || uid);
+  const bool uid_for_certain = may_uid && can_read_as(supervisor.home.first_uid, options.readable_paths);
+  const bool isolated = seccomp && (landlock || uid_for_certain);
   if (!isolated && !options.allow_no_isolation) {
     return refuse(supervisor, seccomp ? "neither Landlock nor a user id per program can be had here"
                                       : "this kernel offers no seccomp filter");
   }
   supervisor.home.landlock = landlock;
-  supervisor.home.slot_uid = uid;
   supervisor.home.scratch_bytes = options.scratch_bytes;
   supervisor.home.readable_paths = options.readable_paths;
   const std::string base = options.scratch_parent.empty() ? "" : make_scratch_base(options.scratch_parent);
   if (scratch) supervisor.home.base = base;
   // Before the mounts become read-only.
   const bool cgroup = wanted("cgroup") && enter_cgroup(supervisor);
-  const bool namespaces = isolated && wanted("namespaces") && isolate(options, base);
+  // Rather without what opens a private folder than without all the rest.
+  const bool opens = may_uid && !uid_for_certain && !options.private_folders.empty();
+  const bool namespaces =
+      isolated && wanted("namespaces") && ((opens && isolate(options, base, true)) || isolate(options, base, false));
+  const bool uid = uid_for_certain || (may_uid && can_read_as(supervisor.home.first_uid, options.readable_paths));
+  supervisor.home.slot_uid = uid;
   if (!base.empty()) supervisor.zygote_directory = make_zygote_directory(base);
   std::string names = "nnp+rlimits";
   if (landlock) names += "+landlock";
@@ -98,6 +124,7 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   if (notify) layers += "notify,";
   if (!supervisor.home.base.empty()) layers += "scratch,";
   if (landlock_abi() >= 3) layers += "truncate,";
+  if (notify && !uid) layers += "threads,";  // else the kernel counts a program's own user's
   supervisor.zygote_command.push_back(layers);
   supervisor.hello_json = "{\"isolation\": \"" + names + "\", \"tier\": \"" + tier + "\", \"scratch\": \"" + base +
                           "\", \"branch\": " + (notify ? "true" : "false") +

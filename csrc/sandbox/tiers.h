@@ -18,7 +18,8 @@ struct TierOptions {
   std::vector<std::string> kept_paths;  // what zygotes import from, besides the readable paths
   std::string scratch_parent;           // empty: no scratch directories
   uint64_t scratch_bytes = 0;           // of all scratch directories together, in tier B
-  bool world_readable = false;          // any user can read the Python installation
+  // Into which only their owner may go, though Python lies there: homes, most often.
+  std::vector<std::string> private_folders;
   bool allow_no_isolation = false;
   std::set<std::string> without;  // layers to leave out
 };

@@ -48,7 +48,7 @@ Zygote::Zygote(UniqueFd supervisor, const Layers& layers)
     : supervisor_(std::move(supervisor)), layers_(layers), baseline_resident_(measure_resident()) {
   if (!layers_.notify) return;
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail("prctl(PR_SET_NO_NEW_PRIVS)");
-  const UniqueFd listener = install_notify_filter();
+  const UniqueFd listener = install_notify_filter(layers_.threads);
   const int fd = listener.get();
   say(supervisor_.get(), ZygoteWord::kListener, {}, {&fd, 1});
 }

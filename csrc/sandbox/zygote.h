@@ -19,6 +19,7 @@ struct Layers {
   bool seccomp = true;
   bool notify = true;    // the supervisor is asked about new files, signals and branches
   bool truncate = true;  // by path: Landlock's ABI 3 can say where
+  bool threads = false;  // the supervisor is asked about new threads, too
 };
 
 class Zygote {

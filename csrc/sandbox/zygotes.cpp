@@ -23,17 +23,22 @@ namespace {
 
 constexpr int kZygoteFd = 3;
 
-// The process that a thread belongs to, -1 if that cannot be told.
-pid_t process_id_of(pid_t thread) {
+// A line of a thread's status, -1 if that cannot be told.
+int status_of_thread(pid_t thread, const char* format) {
   char path[48], line[128];
   std::snprintf(path, sizeof path, "/proc/%d/status", thread);
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path, "re"), std::fclose);
   int found = -1;
   while (file && std::fgets(line, sizeof line, file.get()) != nullptr) {
-    if (std::sscanf(line, "Tgid: %d", &found) == 1) break;
+    if (std::sscanf(line, format, &found) == 1) break;
   }
   return found;
 }
+
+// The process that a thread belongs to.
+pid_t process_id_of(pid_t thread) { return status_of_thread(thread, "Tgid: %d"); }
+
+int threads_beside(pid_t thread) { return status_of_thread(thread, "Threads: %d"); }
 
 // Async-signal-safe from the fork on.
 [[noreturn]] void become_zygote(int socket, int null, const char* directory, char* const* arguments, pid_t parent) {
@@ -188,6 +193,9 @@ int Supervisor::judge(const Question& question) {
       process->branch_granted = false;
       ++grants_[process->family];
       return 0;
+    case Question::Kind::kThread:
+      // Those that ask at the same time are counted before any of them has started: at most twice as many come of it.
+      return static_cast<uint32_t>(threads_beside(question.thread)) < kMostThreads ? 0 : EAGAIN;
     case Question::Kind::kTie:
       break;  // above
   }

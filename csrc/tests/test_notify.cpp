@@ -30,7 +30,8 @@ struct Trial {
   pid_t pid = -1;
 };
 
-Trial try_out(const std::function<long()>& attempt, int answer, const PolicyOptions* policy = nullptr) {
+Trial try_out(const std::function<long()>& attempt, int answer, const PolicyOptions* policy = nullptr,
+              bool threads = false) {
   int ends[2];
   CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
   UniqueFd ours(ends[0]), theirs(ends[1]);
@@ -40,7 +41,7 @@ Trial try_out(const std::function<long()>& attempt, int answer, const PolicyOpti
   if (trial.pid == 0) {
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
     {
-      const UniqueFd listener = install_notify_filter();
+      const UniqueFd listener = install_notify_filter(threads);
       const int fd = listener.get();
       send_message(theirs.get(), "L", {&fd, 1});
     }
@@ -111,6 +112,17 @@ void only_a_branch_asks_for_leave_to_fork() {
   CHECK(high.result == EPERM && high.asked.size() == 1);
 }
 
+void a_thread_asks_where_nobody_else_counts() {
+  const auto start = []() -> long { return syscall(SYS_clone, CLONE_THREAD, 0, 0, 0, 0); };  // EINVAL if it came so far
+  const Trial counted = try_out(start, EAGAIN, nullptr, true);
+  CHECK(counted.result == EAGAIN && counted.asked.size() == 1);
+  CHECK(counted.asked[0].kind == Question::Kind::kThread);
+  const Trial not_counted = try_out(start, EAGAIN);
+  CHECK(not_counted.result == EINVAL && not_counted.asked.empty());
+  const Trial branch = try_out([] { return syscall(SYS_clone, kBranchFlags, 0, 0, 0, 0); }, EPERM, nullptr, true);
+  CHECK(branch.asked.size() == 1 && branch.asked[0].kind == Question::Kind::kBranch);
+}
+
 void a_branch_says_that_it_will_die_with_us() {
   const auto tie = [](long signal, long word) {
     return [=]() -> long { return syscall(SYS_prctl, PR_SET_PDEATHSIG, signal, word, 0, 0); };
@@ -144,7 +156,7 @@ void an_asker_that_dies_does_not_stop_the_judge() {
   CHECK(pid >= 0);
   if (pid == 0) {
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    const UniqueFd listener = install_notify_filter();
+    const UniqueFd listener = install_notify_filter(false);
     const int fd = listener.get();
     send_message(theirs.get(), "L", {&fd, 1});
     create_file();
@@ -175,6 +187,7 @@ int main() {
   creating_is_asked_for_and_opening_is_not();
   a_signal_names_its_target();
   only_a_branch_asks_for_leave_to_fork();
+  a_thread_asks_where_nobody_else_counts();
   a_branch_says_that_it_will_die_with_us();
   the_childs_own_filter_is_stricter();
   an_asker_that_dies_does_not_stop_the_judge();

@@ -44,7 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     _native.serve(
         options.fd,
         layers=_native.Layers(
-            seccomp="seccomp" in layers, notify="notify" in layers, truncate="truncate" in layers
+            seccomp="seccomp" in layers,
+            notify="notify" in layers,
+            truncate="truncate" in layers,
+            threads="threads" in layers,
         ),
         hello="",
         run_cell=cell.run_cell,
@@ -60,7 +63,9 @@ def serve_cpp(options: argparse.Namespace) -> int:
         kind, message = lacking
         _native.say_fatal(options.fd, json.dumps({"kind": kind, "message": message}))
         return 3
-    native = _native.Layers(seccomp=True, notify=True, truncate="truncate" in layers)
+    native = _native.Layers(
+        seccomp=True, notify=True, truncate="truncate" in layers, threads="threads" in layers
+    )
     _native.serve_cpp(options.fd, layers=native, command=command)
     return 0
 

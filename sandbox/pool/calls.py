@@ -11,8 +11,7 @@ programs have no effect outside; calls of sessions are not, for their state is g
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,6 +21,13 @@ from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError,
 
 MAX_ATTEMPTS = 4
 """A call that was lost so often with its supervisor is given up."""
+
+
+SPARE = 64
+"""Places in the window for lanes that have nothing there."""
+
+MAX_UNREAD_BYTES = 64 << 20
+"""A batch starts nothing more while so much of its output waits to be read."""
 
 
 def _future() -> asyncio.Future[Any]:
@@ -39,6 +45,7 @@ class Call:
         opens: the limits of the session that it starts.
         session: whose cell or branch it is.
         lane: calls of one wait for each other, those of different ones share the places.
+        weight: of the lane, against others.
         then: called once the supervisor has answered, which a caller that was cancelled does not wait for.
     """
 
@@ -48,6 +55,7 @@ class Call:
     opens: Limits | None = None
     session: object | None = None
     lane: int = 0
+    weight: int = 1
     then: Callable[[], None] | None = None
     id: int = 0
     attempts: int = 0
@@ -113,7 +121,7 @@ class Calls:
         if self._closed:  # meanwhile
             self.room.release()
         self._check_open()
-        self._waiting.append(call.lane, call)
+        self._waiting.append(call.lane, call, call.weight)
         self.send_more()
 
     def abandon(self, call: Call) -> None:
@@ -145,7 +153,7 @@ class Calls:
         if not self._line.ready():
             return
         frames: list[bytes] = []
-        while self._waiting and len(self.sent) < self.window:
+        while self._waiting and self._fits():
             call = self._waiting.pop()
             if call.future.done():  # cancelled while it waited
                 self._waiting.ended(call.lane)
@@ -164,6 +172,12 @@ class Calls:
             self.sent[call.id] = call
         if frames:
             self._line.write(b"".join(frames))
+
+    def _fits(self) -> bool:
+        """One of a lane that has nothing with the supervisor does not wait behind the window: that is for
+        those that have, and a call of theirs may take its time."""
+        spare = SPARE if self._waiting.next_has_nothing() else 0
+        return len(self.sent) < self.window + spare
 
     def settle(self, call_id: int, outcome: object) -> None:
         """The supervisor has answered."""
@@ -225,53 +239,97 @@ class Calls:
         call_of: Callable[[ExecRequest], Call],
         deadline: float | None,
     ) -> AsyncGenerator[tuple[int, ExecResult | SandboxError], None]:
-        """See BatchSandbox.run_batch. No task per call: futures whose callbacks fill one queue. A request for
-        which `call_of` raises SandboxError has that for its outcome."""
-        done: asyncio.Queue[tuple[int, asyncio.Future[ExecResult]]] = asyncio.Queue()
-        calls: list[Call] = []
-        refused: dict[int, SandboxError] = {}
+        """See BatchSandbox.run_batch. A request for which `call_of` raises SandboxError has that for its
+        outcome."""
+        batch = _Batch(self, requests, call_of)
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(deadline):
-                    for index, request in enumerate(requests):
-                        try:
-                            call = call_of(request)
-                            await self.submit(call)
-                        except SandboxError as error:
-                            refused[index] = error
-                            continue
-                        calls.append(call)
-                        call.future.add_done_callback(
-                            lambda future, index=index: done.put_nowait((index, future))  # type: ignore[misc]
-                        )
-            for refusal in refused.items():
-                yield refusal
-            async for outcome in _outcomes(set(range(len(requests))) - set(refused), done, deadline):
+            while True:
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        outcome = await batch.next()
+                except TimeoutError:
+                    break
+                if outcome is None:
+                    return
                 yield outcome
+            for index in batch.left():
+                yield index, late()
         finally:
-            for call in calls:
-                self.abandon(call)
+            batch.abandon()
 
 
-async def _outcomes(
-    left: set[int], done: "asyncio.Queue[tuple[int, asyncio.Future[ExecResult]]]", deadline: float | None
-) -> AsyncIterator[tuple[int, ExecResult | SandboxError]]:
-    try:
-        while left:
-            async with asyncio.timeout_at(deadline):
-                index, future = await done.get()
-            left.discard(index)
-            failure = future.exception()
-            if isinstance(failure, ValueError):  # too long to be sent
-                yield index, SandboxError(str(failure), kind="too_large", retryable=False)
-            elif failure is not None and not isinstance(failure, SandboxError):
-                raise failure
-            else:
-                yield index, failure if failure is not None else future.result()
-    except TimeoutError:
-        pass
-    for index in sorted(left):
-        yield index, late()
+class _Batch:
+    """Requests that are submitted a little ahead of whoever reads their outcomes. No task per call: futures
+    whose callbacks fill one queue.
+
+    Invariant: at most `ahead` are submitted and not read, and none is submitted while `MAX_UNREAD_BYTES` of
+    output wait."""
+
+    def __init__(
+        self, calls: Calls, requests: Sequence[ExecRequest], call_of: Callable[[ExecRequest], Call]
+    ) -> None:
+        self._calls = calls
+        self._requests = requests
+        self._call_of = call_of
+        self._ahead = 2 * calls.window + 16  # the supervisor has enough, and the next in line are there
+        self._next = 0
+        self._submitted: dict[int, Call] = {}  # by index, those that are not read
+        self._done: asyncio.Queue[int] = asyncio.Queue()
+        self._unread_bytes = 0
+
+    async def next(self) -> tuple[int, ExecResult | SandboxError] | None:
+        """An outcome that nobody has read; None after the last. Raises what is no outcome of a call."""
+        if (refused := await self._submit_more()) is not None:
+            return refused
+        if not self._submitted:
+            return None
+        index = await self._done.get()
+        future = self._submitted.pop(index).future
+        self._unread_bytes -= _size_of(future)
+        failure = future.exception()
+        if isinstance(failure, ValueError):  # too long to be sent
+            return index, SandboxError(str(failure), kind="too_large", retryable=False)
+        if failure is not None and not isinstance(failure, SandboxError):
+            raise failure
+        return index, failure if failure is not None else future.result()
+
+    async def _submit_more(self) -> tuple[int, SandboxError] | None:
+        """Returns early with a request that was refused."""
+        while self._next < len(self._requests):
+            waits = len(self._submitted) >= self._ahead or self._unread_bytes > MAX_UNREAD_BYTES
+            if self._submitted and (waits or self._calls.room.locked()):
+                return None  # an outcome to come makes room
+            index = self._next
+            try:
+                call = self._call_of(self._requests[index])
+                await self._calls.submit(call)
+            except SandboxError as error:
+                self._next += 1
+                return index, error
+            self._next += 1
+            self._submitted[index] = call
+            call.future.add_done_callback(lambda future, index=index: self._ended(index, future))  # type: ignore[misc]
+        return None
+
+    def _ended(self, index: int, future: asyncio.Future[Any]) -> None:
+        self._unread_bytes += _size_of(future)
+        self._done.put_nowait(index)
+
+    def left(self) -> list[int]:
+        """Those without an outcome, in order."""
+        return [*sorted(self._submitted), *range(self._next, len(self._requests))]
+
+    def abandon(self) -> None:
+        for call in self._submitted.values():
+            self._calls.abandon(call)
+
+
+def _size_of(future: asyncio.Future[Any]) -> int:
+    """What an outcome holds of memory, for the most part."""
+    if future.cancelled() or future.exception() is not None:
+        return 0
+    result = future.result()
+    return len(result.stdout) + len(result.stderr) if isinstance(result, ExecResult) else 0
 
 
 def late() -> SandboxError:

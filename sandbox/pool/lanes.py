@@ -1,30 +1,44 @@
 """What waits, by whose it is.
 
     append(lane, item) --> [lane: item, item, ...] --> pop: the oldest of the lane with least under way
-                           [lane: item]                 |
+                           [lane: item]                 |   for its weight
                                   under way <-----------+     ended(lane)
 
 A lane is a batch, an owner, or a call by itself. One that has much waiting gets what the others leave, and
-always something: with nothing under way it is as good as any other, and its items are older.
+always something: of lanes that have equally much under way the one is next that got least since it came, so
+that nobody who has waited long comes before all others again and again.
 """
 
 import heapq
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 
+@dataclass(slots=True)
+class _Lane(Generic[T]):
+    """`due`: the turns that it had, each worth one by its weight, counted from when the lane came."""
+
+    weight: int
+    due: float
+    waiting: deque[tuple[int, T]] = field(default_factory=deque)
+    under_way: int = 0
+
+    def rank(self) -> tuple[float, float, int]:
+        return self.under_way / self.weight, self.due, self.waiting[0][0]
+
+
 class Lanes(Generic[T]):
-    """Invariants: what one lane got comes out in the order in which it went in; `pop` gives the oldest item
-    of those lanes that have least under way of all that wait; a lane without anything takes no room."""
+    """Invariants: what one lane got comes out in the order in which it went in; of those lanes that have
+    least under way for their weight, `pop` takes the one with fewest turns for it, the oldest first; a lane
+    without anything takes no room."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, deque[tuple[int, T]]] = {}
-        self._under_way: dict[int, int] = {}
-        self._heap: list[
-            tuple[int, int, int]
-        ] = []  # under way, arrival of the first, lane; stale ones among them
+        self._lanes: dict[int, _Lane[T]] = {}
+        self._heap: list[tuple[tuple[float, float, int], int]] = []  # rank, lane; stale ones among them
+        self._now = 0.0  # the turns of who was next last: a lane that comes has had as many
         self._arrivals = 0
         self._before = 0
         self._size = 0
@@ -32,49 +46,72 @@ class Lanes(Generic[T]):
     def __len__(self) -> int:
         return self._size
 
-    def append(self, lane: int, item: T) -> None:
+    def append(self, lane: int, item: T, weight: int = 1) -> None:
+        """`weight`: of the lane from now on."""
+        found = self._lane(lane)
+        found.weight = weight
         self._arrivals += 1
-        waiting = self._waiting.setdefault(lane, deque())
-        waiting.append((self._arrivals, item))
+        found.waiting.append((self._arrivals, item))
         self._size += 1
-        if len(waiting) == 1:
+        if len(found.waiting) == 1:
             self._offer(lane)
 
     def append_first(self, lane: int, item: T) -> None:
-        """Before all others: it had its turn."""
+        """Before the others of its lane, and of lanes that are as good: it had its turn."""
+        found = self._lane(lane)
         self._before -= 1
-        self._waiting.setdefault(lane, deque()).appendleft((self._before, item))
+        found.waiting.appendleft((self._before, item))
+        found.due -= 1 / found.weight
         self._size += 1
         self._offer(lane)
 
     def pop(self) -> T:
         """It is under way until `ended`. Raises IndexError when nothing waits."""
-        while True:
-            under_way, arrival, lane = heapq.heappop(self._heap)
-            waiting = self._waiting.get(lane)
-            if waiting and (under_way, arrival) == (self._under_way.get(lane, 0), waiting[0][0]):
-                break
+        self._drop_stale()
+        _, lane = heapq.heappop(self._heap)
+        found = self._lanes[lane]
         self._size -= 1
-        _, item = waiting.popleft()
-        if not waiting:
-            del self._waiting[lane]
-        self._under_way[lane] = under_way + 1
+        _, item = found.waiting.popleft()
+        self._now = max(self._now, found.due)
+        found.under_way += 1
+        found.due += 1 / found.weight
         self._offer(lane)
         return item
 
+    def next_has_nothing(self) -> bool:
+        """Whether the next to be popped is of a lane that has nothing under way."""
+        self._drop_stale()
+        return bool(self._heap) and self._heap[0][0][0] == 0
+
     def ended(self, lane: int) -> None:
         """One that was popped is over."""
-        left = self._under_way.pop(lane) - 1
-        if left:
-            self._under_way[lane] = left
+        found = self._lanes[lane]
+        found.under_way -= 1
+        if not found.under_way and not found.waiting:
+            del self._lanes[lane]
         self._offer(lane)
 
     def clear(self) -> list[T]:
         """Empties it, and forgets what is under way. Returns what waited."""
-        items = [item for waiting in self._waiting.values() for _, item in waiting]
+        items = [item for lane in self._lanes.values() for _, item in lane.waiting]
         self.__init__()  # type: ignore[misc]
         return items
 
+    def _lane(self, lane: int) -> _Lane[T]:
+        found = self._lanes.get(lane)
+        if found is None:
+            found = self._lanes[lane] = _Lane(1, self._now)
+        return found
+
     def _offer(self, lane: int) -> None:
-        if waiting := self._waiting.get(lane):
-            heapq.heappush(self._heap, (self._under_way.get(lane, 0), waiting[0][0], lane))
+        found = self._lanes.get(lane)
+        if found is not None and found.waiting:
+            heapq.heappush(self._heap, (found.rank(), lane))
+
+    def _drop_stale(self) -> None:
+        while self._heap:
+            rank, lane = self._heap[0]
+            found = self._lanes.get(lane)
+            if found is not None and found.waiting and found.rank() == rank:
+                return
+            heapq.heappop(self._heap)

@@ -13,7 +13,7 @@ Who waits: a caller for room, then for its future (calls.py); nobody for the sup
 
 import hashlib
 import os
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -94,6 +94,8 @@ class SandboxPool:
             the same random numbers each time.
         allow_no_isolation: start even below tier A; every result then says so.
         without: layers to leave out, for tests.
+        weights: of owners, 1 for those left out: who has twice the weight gets twice the places while both
+            have calls that wait.
         cpp_command, compile_s: how the C++ flavour compiles, and how long it may (cpp.py).
         on_warm: told of a flavour whenever an interpreter of it is warm, while the pool starts and later.
 
@@ -114,6 +116,7 @@ class SandboxPool:
         deterministic: bool = False,
         allow_no_isolation: bool = False,
         without: Collection[str] = (),
+        weights: Mapping[str, int] | None = None,
         cpp_command: str = DEFAULT_COMMAND,
         compile_s: float = DEFAULT_COMPILE_S,
         on_warm: Callable[[str], None] = lambda flavour: None,
@@ -142,6 +145,7 @@ class SandboxPool:
             cpp=CppOptions(command=cpp_command, compile_s=compile_s),
         )
         self._deterministic = deterministic
+        self._weights = {lane_of(owner): weight for owner, weight in (weights or {}).items()}
         self._on_warm = on_warm
         self._keeper = Keeper(options, on_frame=self._take_frame, on_end=self._supervisor_ended)
         self._calls = Calls(
@@ -243,11 +247,12 @@ class SandboxPool:
         index = self.flavours.index(self._flavour(flavour, ""))
         self._check_memory(limits)
         lane = lane_of(owner) or self._lane()
+        weight = self._weights.get(lane, 1)
 
         def encode(call_id: int) -> bytes:
-            return wire.encode_open(call_id, limits, index, seed, lane)
+            return wire.encode_open(call_id, limits, index, seed, lane, weight)
 
-        call = Call(encode, limits.wall_s, restartable=True, opens=limits, lane=lane)
+        call = Call(encode, limits.wall_s, restartable=True, opens=limits, lane=lane, weight=weight)
         session: LiveSession = await self._calls.perform(call, deadline)
         return session
 
@@ -264,13 +269,15 @@ class SandboxPool:
         if self._deterministic and request.seed is None:
             request = replace(request, seed=seed_of(request))
         lane = lane_of(request.owner) or lane
+        weight = self._weights.get(lane, 1)
         index = self.flavours.index(flavour)
         compile_s = self._keeper.options.cpp.compile_s if flavour == CPP else 0.0
         return Call(
-            lambda call_id: wire.encode_run(call_id, request, index, lane),
+            lambda call_id: wire.encode_run(call_id, request, index, lane, weight),
             compile_s + request.limits.wall_s,
             restartable=True,
             lane=lane,
+            weight=weight,
         )
 
     def _flavour(self, name: str, code: str) -> str:
@@ -322,7 +329,7 @@ class SandboxPool:
             number = wire.decode_id(frame[1])
             call = self._calls.sent[number]
             assert call.opens is not None
-            self._calls.settle(number, self._sessions.opened(number, call.opens, call.lane))
+            self._calls.settle(number, self._sessions.opened(number, call.opens, call.lane, call.weight))
         elif kind == wire.GONE:
             self._sessions.gone(*wire.decode_gone(frame[1]))
         elif kind == wire.ZYGOTE:

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,10 +95,10 @@ class SupervisorOptions:
         words += [f"--scratch-parent={self.scratch_parent}"]
         words += [f"--flavour={name}" for name in self.flavours]
         words += [f"--scratch-bytes={self.scratch_bytes}"]
-        words += [f"--keep={os.path.realpath(path)}" for path in (*sys.path, os.path.dirname(self.python))]
+        words += [f"--keep={path}" for path in kept_paths(self.python)]
         words += [f"--readable={path}" for path in (*paths, *SYSTEM_PATHS)]
         words += [f"--without={layer}" for layer in self.without]
-        words += ["--world-readable"] if all(map(is_world_readable, paths)) else []
+        words += [f"--private={path}" for path in private_folders((*paths, *kept_paths(self.python)))]
         words += ["--allow-no-isolation"] if self.allow_no_isolation else []
         zygote = [self.python, "-P", "-m", "rocstar.sandbox.child.zygote"]
         if CPP in self.flavours:
@@ -320,6 +320,31 @@ def python_paths() -> list[str]:
     if site.ENABLE_USER_SITE:
         found.append(site.getusersitepackages())
     return [path for path in dict.fromkeys(map(os.path.realpath, found)) if os.path.isdir(path)]
+
+
+def kept_paths(python: str) -> list[str]:
+    """What a zygote starts from and imports besides: the interpreter by each of its names, the folders of
+    sys.path, and this package, which an editable install has elsewhere."""
+    names = [python]
+    while os.path.islink(names[-1]) and len(names) < 16:
+        names.append(os.path.join(os.path.dirname(names[-1]), os.readlink(names[-1])))
+    folders = [os.path.dirname(os.path.normpath(name)) for name in names]
+    ours = str(Path(__file__).parents[1])
+    found = [*sys.path, sys.prefix, sys.base_prefix, *folders, ours]
+    absolute = [path for path in found if os.path.isabs(path)]
+    return list(dict.fromkeys([*map(os.path.realpath, absolute), *absolute]))
+
+
+def private_folders(paths: Iterable[str]) -> list[str]:
+    """The topmost folders on the way to `paths` into which not every user may go, if there are any: a home,
+    say."""
+    found = []
+    for path in paths:
+        above = [folder for folder in reversed(Path(path).parents) if folder.is_dir()]
+        closed = next((folder for folder in above if not folder.stat().st_mode & 0o001), None)
+        if closed is not None:
+            found.append(str(closed))
+    return list(dict.fromkeys(found))
 
 
 def is_world_readable(path: str) -> bool:

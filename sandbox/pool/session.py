@@ -28,10 +28,11 @@ _WHY = {
 class LiveSession:
     """See types.Session. Cells of one session wait for each other; those of different sessions do not."""
 
-    def __init__(self, owner: "OpenSessions", number: int, limits: Limits, lane: int) -> None:
+    def __init__(self, owner: "OpenSessions", number: int, limits: Limits, lane: int, weight: int) -> None:
         self.number = number
         self.limits = limits
         self.lane = lane
+        self.weight = weight
         self._owner = owner
         self._turn = asyncio.Lock()
         self._lost: str | None = None
@@ -126,7 +127,9 @@ class OpenSessions:
         def encode(call_id: int) -> bytes:
             return wire.encode_cell(call_id, session.number, code, wall_s, files)
 
-        call = Call(encode, wall_s, restartable=False, session=session, lane=session.lane)
+        call = Call(
+            encode, wall_s, restartable=False, session=session, lane=session.lane, weight=session.weight
+        )
         result: ExecResult = await self._calls.perform(call, deadline)
         return result
 
@@ -135,7 +138,13 @@ class OpenSessions:
             return wire.encode_branch(call_id, session.number)
 
         call = Call(
-            encode, BRANCH_S, restartable=False, opens=session.limits, session=session, lane=session.lane
+            encode,
+            BRANCH_S,
+            restartable=False,
+            opens=session.limits,
+            session=session,
+            lane=session.lane,
+            weight=session.weight,
         )
         branch: LiveSession = await self._calls.perform(call, None)
         return branch
@@ -151,8 +160,8 @@ class OpenSessions:
 
     # --- for the pool ------------------------------------------------------------------------------------
 
-    def opened(self, number: int, limits: Limits, lane: int) -> LiveSession:
-        self._living[number] = session = LiveSession(self, number, limits, lane)
+    def opened(self, number: int, limits: Limits, lane: int, weight: int) -> LiveSession:
+        self._living[number] = session = LiveSession(self, number, limits, lane, weight)
         return session
 
     def gone(self, number: int, reason: str) -> None:

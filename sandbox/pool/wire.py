@@ -29,13 +29,14 @@ FAILURES = {
     5: "cannot_branch",
     6: "node_memory",
     7: "too_large",
+    8: "node_scratch",
 }
 GONE_REASONS = {1: "died", 2: "evicted", 3: "expired", 4: "closed"}
 
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 
 _HEADER = struct.Struct("=IB")
-_RUN = struct.Struct("=QQQQQQQBBQQII")
+_RUN = struct.Struct("=QQQQQQQBBQQIII")
 _CELL = struct.Struct("=QQQI")
 _BRANCH = struct.Struct("=QQ")
 _ID = struct.Struct("=Q")
@@ -58,12 +59,12 @@ def encode_text(name: str, text: str, errors: str) -> bytes:
     return encoded
 
 
-def encode_run(call_id: int, request: ExecRequest, flavour: int, lane: int = 0) -> bytes:
+def encode_run(call_id: int, request: ExecRequest, flavour: int, lane: int = 0, weight: int = 1) -> bytes:
     """Lone surrogates in the code reach the child, which reports them as Python does; in stdin become "?"."""
     code = encode_code(request.code, request.files)
     stdin = encode_text("stdin", request.stdin, "replace")
     limits = with_files(request.limits, request.files)
-    head = _run_head(call_id, limits, flavour, request.seed, lane, len(code), len(stdin))
+    head = _run_head(call_id, limits, flavour, request.seed, (lane, weight), len(code), len(stdin))
     return frame(RUN, head + code + stdin)
 
 
@@ -86,12 +87,20 @@ def with_files(limits: Limits, files: Mapping[str, bytes]) -> Limits:
     )
 
 
-def encode_open(call_id: int, limits: Limits, flavour: int, seed: int | None, lane: int = 0) -> bytes:
-    return frame(OPEN, _run_head(call_id, limits, flavour, seed, lane, 0, 0))
+def encode_open(
+    call_id: int, limits: Limits, flavour: int, seed: int | None, lane: int = 0, weight: int = 1
+) -> bytes:
+    return frame(OPEN, _run_head(call_id, limits, flavour, seed, (lane, weight), 0, 0))
 
 
 def _run_head(
-    call_id: int, limits: Limits, flavour: int, seed: int | None, lane: int, code: int, stdin: int
+    call_id: int,
+    limits: Limits,
+    flavour: int,
+    seed: int | None,
+    lane: tuple[int, int],
+    code: int,
+    stdin: int,
 ) -> bytes:
     return _RUN.pack(
         call_id,
@@ -104,7 +113,7 @@ def _run_head(
         flavour,
         seed is not None,
         seed or 0,
-        lane,
+        *lane,
         code,
         stdin,
     )
@@ -142,7 +151,9 @@ def decode_zygote(payload: bytes) -> tuple[int, int]:
 
 
 def failure(kind: str, text: str) -> SandboxError:
-    return SandboxError(text, kind=kind, retryable=kind in ("child_start", "full", "node_memory"))
+    return SandboxError(
+        text, kind=kind, retryable=kind in ("child_start", "full", "node_memory", "node_scratch")
+    )
 
 
 class PythonReader:

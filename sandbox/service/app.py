@@ -8,6 +8,7 @@ Start and end are in `serve.py`.
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,14 +17,15 @@ from typing import Any
 from aiohttp import web
 
 from rocstar.sandbox.service.answers import Healthy, Ready, Refusal
-from rocstar.sandbox.service.auth import is_authorized, is_own_page
+from rocstar.sandbox.service.auth import Owners, refuse_web_pages
 from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.code_judge import CodeJudge
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions
+from rocstar.sandbox.service.door import Door
 from rocstar.sandbox.service.errors import Full, Refused, SchemaError, Unparsable
 from rocstar.sandbox.service.http import JSON, failure_answer, respond, to_json
 from rocstar.sandbox.service.idempotency import IdempotencyStore
-from rocstar.sandbox.service.incoming import Incoming
+from rocstar.sandbox.service.incoming import OWNER, Incoming
 from rocstar.sandbox.service.metrics import CONTENT_TYPE, Metrics
 from rocstar.sandbox.service.native import Native
 from rocstar.sandbox.service.openapi import document
@@ -57,17 +59,24 @@ class ServiceOptions:
         max_held_bytes: all bodies of requests under way, and again all outputs that wait for their
             batch.
         body_timeout_s: the time a request's body has to arrive.
-        token: None lets everybody in, for loopback only.
+        max_connections: of clients, seven eighths of them of such that have shown a token.
+        header_timeout_s: the time a new connection has to send a request.
+        idle_timeout_s: the time a connection may rest between requests, and a client take nothing of an
+            answer.
+        owners: who may call, by token; without any everybody may, for loopback only.
         num_workers: programs at a time, as /status tells it, of a sandbox that does not say (`capacity`).
     """
 
     rules: Rules
     judge: JudgeOptions = field(default_factory=JudgeOptions)
-    token: str | None = None
+    owners: Owners = field(default_factory=Owners)
     max_calls: int = 65_536
     max_body_bytes: int = 64 << 20
     max_held_bytes: int = 1 << 30
     body_timeout_s: float = 60.0
+    max_connections: int = 4096
+    header_timeout_s: float = 10.0
+    idle_timeout_s: float = 75.0
     num_workers: int = 1
     session_lease_s: float = 1800.0
     max_sessions: int = 4096
@@ -84,14 +93,28 @@ class Service:
         self.metrics = Metrics(self._told)
         self.draining = False
         self._sandbox = sandbox
+        weights = options.owners.weights()
         self._incoming = Incoming(
             max_bytes=options.max_body_bytes,
             max_held_bytes=options.max_held_bytes,
             timeout_s=options.body_timeout_s,
+            weights=weights,
         )
-        self.admission = Admission(sandbox, self.metrics, max_in_flight=options.max_calls)
+        self.door = Door(
+            max_guests=max(1, options.max_connections * 7 // 8),
+            max_strangers=max(1, options.max_connections // 8),
+            weights=weights,
+            header_s=options.header_timeout_s,
+            idle_s=options.idle_timeout_s,
+            clock=time.monotonic,
+        )
+        self.admission = Admission(sandbox, self.metrics, max_in_flight=options.max_calls, weights=weights)
         self.sessions = SessionTable(
-            sandbox, self.metrics, lease_s=options.session_lease_s, max_sessions=options.max_sessions
+            sandbox,
+            self.metrics,
+            lease_s=options.session_lease_s,
+            max_sessions=options.max_sessions,
+            weights=weights,
         )
         self.keys = IdempotencyStore(
             ttl_s=options.idempotency_ttl_s,
@@ -113,6 +136,7 @@ class Service:
             rules,
             self._incoming,
             max_held_chars=options.max_held_bytes,
+            write_timeout_s=options.idle_timeout_s,
         )
         judge = CodeJudge(
             self.admission, self.metrics, rules, options.judge, self._incoming, num_workers=self.num_workers
@@ -129,11 +153,11 @@ class Service:
         return app
 
     async def _background(self, app: web.Application) -> AsyncIterator[None]:
-        sweeper = asyncio.create_task(self.sessions.sweep_for_ever())
+        sweepers = [asyncio.create_task(part.sweep_for_ever()) for part in (self.sessions, self.door)]
         yield
-        sweeper.cancel()
-        with suppress(asyncio.CancelledError):
-            await sweeper
+        for sweeper in sweepers:
+            sweeper.cancel()
+        await asyncio.gather(*sweepers, return_exceptions=True)
         await self.keys.close()
         await self.sessions.close_all()
 
@@ -145,7 +169,10 @@ class Service:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            self._check(request)
+            request[OWNER] = ""
+            owner = self._owner_of(request)
+            self.door.begins(request.protocol, owner)
+            request[OWNER] = owner or ""
             response = await handler(request)
         except Refused as refusal:
             response = refused(request.path, refusal)
@@ -162,24 +189,25 @@ class Service:
             raise
         finally:
             self._incoming.release(request)
+            self.door.ends(request.protocol)
         resource = request.match_info.route.resource
         self.metrics.answers[resource.canonical if resource else "unknown", response.status] += 1
         return response
 
-    def _check(self, request: web.Request) -> None:
-        path, options = request.path, self.options
-        if path in OPEN_PATHS:
-            return
-        if not is_authorized(request.headers.get("Authorization"), options.token):
+    def _owner_of(self, request: web.Request) -> str | None:
+        """Whose it is; None for what anybody may ask. Raises Refused."""
+        if request.path in OPEN_PATHS:
+            return None
+        owner = self.options.owners.of(request.headers)
+        if owner is None:
             raise Refused(
                 "give the service's token as `Authorization: Bearer TOKEN`", status=401, kind="unauthorized"
             )
-        origin = request.headers.get("Origin")
-        if options.token is None and origin is not None and not is_own_page(origin, request.host):
-            # A page in a browser on this machine reaches loopback too, and it holds no token.
-            raise Refused("requests from web pages need a token", status=403, kind="forbidden")
+        if not self.options.owners:
+            refuse_web_pages(request.headers, request.host)
         if self.draining and request.method == "POST":
             raise Refused("the service is shutting down", status=503, kind="closed")
+        return owner
 
     async def healthz(self, request: web.Request) -> web.Response:
         return web.Response(body=to_json(Healthy()), content_type=JSON)
@@ -219,6 +247,8 @@ class Service:
             "queued": max(0, self.metrics.in_flight - self.num_workers()),
             "sessions": len(self.sessions),
             "idempotency_keys": len(self.keys),
+            "connections": len(self.door),
+            "connections_turned_away_total": self.door.turned_away,
             "idempotent_hits_total": self.keys.hits,
             **backend_stats(self._sandbox),
         }
@@ -228,7 +258,7 @@ class Service:
 
     async def show_page(self, request: web.Request) -> web.Response:
         options = self.options
-        text = page(request.host, options.rules.flavours, needs_token=options.token is not None)
+        text = page(request.host, options.rules.flavours, needs_token=bool(options.owners))
         return web.Response(text=text, content_type="text/html", headers=HEADERS)
 
     async def point_to_page(self, request: web.Request) -> web.Response:

@@ -7,12 +7,13 @@ A handler that is cancelled (its client went away) closes the sandbox's iterator
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from typing import cast
 
 from rocstar.sandbox.service.errors import Full, Refused
 from rocstar.sandbox.service.metrics import Metrics
+from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
 from rocstar.sandbox.types import BatchSandbox, ExecRequest, ExecResult, SandboxError
 
 Outcome = ExecResult | SandboxError
@@ -23,28 +24,36 @@ MAX_CALL_S = 7200.0
 
 
 class Admission:
-    """Invariant: at most `max_in_flight` calls are in the sandbox; `metrics.in_flight` is their number."""
+    """Invariant: at most `max_in_flight` calls are in the sandbox, of which each owner finds its share;
+    `metrics.in_flight` is their number. The calls of a batch are one owner's."""
 
-    def __init__(self, sandbox: BatchSandbox, metrics: Metrics, *, max_in_flight: int) -> None:
+    def __init__(
+        self,
+        sandbox: BatchSandbox,
+        metrics: Metrics,
+        *,
+        max_in_flight: int,
+        weights: Mapping[str, int] = NO_WEIGHTS,
+    ) -> None:
         if max_in_flight < 1:
             raise ValueError(f"max_in_flight is {max_in_flight}; at least 1 is needed")
         self._sandbox = sandbox
         self._metrics = metrics
-        self.max_in_flight = max_in_flight
+        self._shares = Shares(max_in_flight, weights)
         self._idle = asyncio.Event()
         self._idle.set()
 
     async def run(self, request: ExecRequest, deadline_s: float | None = None) -> ExecResult:
         """Runs one call. Raises Full, or the SandboxError of a call that has no result."""
         metrics = self._metrics
-        self._enter(1)
+        self._enter(1, request.owner)
         try:
             result = await self._sandbox.run(request, deadline=self.deadline(deadline_s))
         except SandboxError as error:
             metrics.failures[(error.kind,)] += 1
             raise
         finally:
-            self._leave(1)
+            self._leave(1, request.owner)
         metrics.saw_result(request.flavour, result)
         return result
 
@@ -54,7 +63,8 @@ class Admission:
         """Yields (index, outcome) as calls end, each index exactly once whatever the sandbox does. Raises
         Full before anything ran."""
         waiting = len(requests)
-        self._enter(waiting)
+        owner = requests[0].owner if requests else ""
+        self._enter(waiting, owner)
         try:
             async with aclosing(self._outcomes(requests, self.deadline(deadline_s))) as outcomes:
                 async for index, outcome in outcomes:
@@ -63,10 +73,10 @@ class Admission:
                     else:
                         self._metrics.failures[(outcome.kind,)] += 1
                     waiting -= 1
-                    self._leave(1)
+                    self._leave(1, owner)
                     yield index, outcome
         finally:
-            self._leave(waiting)
+            self._leave(waiting, owner)
 
     async def _outcomes(self, requests: Sequence[ExecRequest], deadline: float) -> _Outcomes:
         """What the sandbox yields, then a failure for every call that it left out."""
@@ -87,41 +97,44 @@ class Admission:
                 yield index, failure
 
     @contextmanager
-    def admitted(self) -> Iterator[None]:
+    def admitted(self, owner: str) -> Iterator[None]:
         """Counts one call that runs inside, a session's cell say. Raises Full."""
-        self._enter(1)
+        self._enter(1, owner)
         try:
             yield
         except SandboxError as error:
             self._metrics.failures[(error.kind,)] += 1
             raise
         finally:
-            self._leave(1)
+            self._leave(1, owner)
 
-    def admit(self, num_calls: int) -> None:
-        """Raises Full if so many calls could not enter now."""
-        in_flight = self._metrics.in_flight
-        if in_flight + num_calls > self.max_in_flight:
-            if num_calls > self.max_in_flight:
-                raise Refused(
-                    f"{num_calls} calls never fit: this service holds at most {self.max_in_flight}",
-                    kind="too_large",
-                    status=413,
-                )
-            raise Full(
-                f"{in_flight} calls are in flight and at most {self.max_in_flight} may be; ask again later"
+    def admit(self, num_calls: int, owner: str) -> None:
+        """Raises Full if so many calls of `owner` could not enter now."""
+        if self._shares.fits(owner, num_calls):
+            return
+        in_flight, most = self._shares.taken, self._shares.most(owner)
+        if num_calls > most:
+            raise Refused(
+                f"{num_calls} calls never fit: this service holds at most {most} of yours",
+                kind="too_large",
+                status=413,
             )
+        raise Full(
+            f"{in_flight} calls are in flight, {self._shares.of(owner)} of them yours; ask again later"
+        )
 
     async def drained(self) -> None:
         """Returns once no call is in flight."""
         await self._idle.wait()
 
-    def _enter(self, num_calls: int) -> None:
-        self.admit(num_calls)
+    def _enter(self, num_calls: int, owner: str) -> None:
+        self.admit(num_calls, owner)
+        self._shares.take(owner, num_calls)
         self._metrics.in_flight += num_calls
         self._idle.clear()
 
-    def _leave(self, num_calls: int) -> None:
+    def _leave(self, num_calls: int, owner: str) -> None:
+        self._shares.give(owner, num_calls)
         self._metrics.in_flight -= num_calls
         if self._metrics.in_flight == 0:
             self._idle.set()

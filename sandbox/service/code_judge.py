@@ -25,7 +25,7 @@ from rocstar.sandbox.service.decode_code_judge import (
     decode_submissions,
 )
 from rocstar.sandbox.service.http import to_json
-from rocstar.sandbox.service.incoming import Incoming
+from rocstar.sandbox.service.incoming import Incoming, owner_of
 from rocstar.sandbox.service.metrics import Metrics
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.types import ExecResult, SandboxError, Status
@@ -78,7 +78,9 @@ class CodeJudge:
 
     def _single(self, with_output: bool, wait_s: float) -> Any:
         async def handler(request: web.Request) -> web.Response:
-            submission = decode_submission(await self._incoming.read(request), self._rules, self._limits)
+            submission = decode_submission(
+                await self._incoming.read(request), self._rules, self._limits, owner_of(request)
+            )
             outcome: Outcome | None = None
             if submission.request is not None:
                 try:
@@ -92,7 +94,7 @@ class CodeJudge:
     def _batch(self, with_output: bool, wait_s: float) -> Any:
         async def handler(request: web.Request) -> web.Response:
             body = await self._incoming.read(request)
-            sub_id, submissions = decode_submissions(body, self._rules, self._limits)
+            sub_id, submissions = decode_submissions(body, self._rules, self._limits, owner_of(request))
             del body
             results: list[RunAnswer | JudgeAnswer | None] = [None] * len(submissions)
             indices = [i for i, submission in enumerate(submissions) if submission.request is not None]

@@ -67,34 +67,34 @@ def parse_json(body: bytes, *, strict: bool = True) -> Any:
         raise Unparsable(f"the body is not JSON that can be read: {error}") from None
 
 
-def decode_run(body: bytes, rules: Rules) -> RunCall:
+def decode_run(body: bytes, rules: Rules, owner: str = "") -> RunCall:
     run = _read(body, models_of(rules).run)
-    return RunCall(request=_request(run, "", rules), deadline_s=run.deadline_s)
+    return RunCall(request=_request(run, "", rules, owner), deadline_s=run.deadline_s)
 
 
-def decode_batch(body: bytes, rules: Rules) -> BatchCall:
+def decode_batch(body: bytes, rules: Rules, owner: str = "") -> BatchCall:
     models = models_of(rules)
     batch = models.batch.decode(body)
     if batch is not None:
-        items = [_item(item, i, rules) for i, item in enumerate(batch.requests)]
+        items = [_item(item, i, rules, owner) for i, item in enumerate(batch.requests)]
     else:
         batch = _fitted(parse_json(body), models.batch_of_any)
-        items = [_item_of(item, i, rules) for i, item in enumerate(batch.requests)]
+        items = [_item_of(item, i, rules, owner) for i, item in enumerate(batch.requests)]
     return BatchCall(requests=items, deadline_s=batch.deadline_s, stream=batch.stream)
 
 
-def _item_of(value: Any, index: int, rules: Rules) -> ExecRequest | Refused:
+def _item_of(value: Any, index: int, rules: Rules, owner: str) -> ExecRequest | Refused:
     """A call of a batch in which at least one is wrong."""
     try:
         item = _fitted(value, models_of(rules).request, ("requests", index))
     except Refused as refusal:
         return refusal
-    return _item(item, index, rules)
+    return _item(item, index, rules, owner)
 
 
-def _item(item: RequestBody, index: int, rules: Rules) -> ExecRequest | Refused:
+def _item(item: RequestBody, index: int, rules: Rules, owner: str) -> ExecRequest | Refused:
     try:
-        return _request(item, f"requests[{index}].", rules)
+        return _request(item, f"requests[{index}].", rules, owner)
     except Refused as refusal:
         return refusal
 
@@ -146,7 +146,7 @@ def _refusal(mistake: Mistake) -> Refused:
     return Refused(f"{path or 'the body'} is {shown}; {mistake.fix}", field=path or "body", kind=kind)
 
 
-def _request(body: RequestBody, prefix: str, rules: Rules) -> ExecRequest:
+def _request(body: RequestBody, prefix: str, rules: Rules, owner: str) -> ExecRequest:
     """What no model can say: texts that are no program, and which flavour suits one."""
     stdin = body.stdin or ""
     _check_code(body.code, prefix)
@@ -157,6 +157,7 @@ def _request(body: RequestBody, prefix: str, rules: Rules) -> ExecRequest:
         limits=_limits(body.limits, rules),
         flavour=_flavour(body.flavour, body.code, rules),
         seed=_seed(body.seed, prefix),
+        owner=owner,
     )
 
 

@@ -104,26 +104,28 @@ class Submission:
     message: str = ""
 
 
-def decode_submission(body: bytes, rules: Rules, limits: Limits) -> Submission:
+def decode_submission(body: bytes, rules: Rules, limits: Limits, owner: str = "") -> Submission:
     """A body of /run or /judge. What no program can be given (half a surrogate pair, say) is refused."""
-    submission = _submission(read_body(body, models_of(rules).submission), rules, limits)
+    submission = _submission(read_body(body, models_of(rules).submission), rules, limits, owner)
     if submission.reason == "invalid_input":
         name = submission.message.split(" ", 1)[0]
         raise SchemaError([fault(submission.message, name).detail()])
     return submission
 
 
-def decode_submissions(body: bytes, rules: Rules, limits: Limits) -> tuple[str, list[Submission]]:
+def decode_submissions(
+    body: bytes, rules: Rules, limits: Limits, owner: str = ""
+) -> tuple[str, list[Submission]]:
     """A body of the batch routes: its id and its submissions. A mistake of one refuses all, as there."""
     batch = read_body(body, models_of(rules).submissions)
-    return batch.sub_id or new_id(), [_submission(item, rules, limits) for item in batch.submissions]
+    return batch.sub_id or new_id(), [_submission(item, rules, limits, owner) for item in batch.submissions]
 
 
 def new_id() -> str:
     return str(uuid.uuid4())
 
 
-def _submission(body: SubmissionBody, rules: Rules, limits: Limits) -> Submission:
+def _submission(body: SubmissionBody, rules: Rules, limits: Limits, owner: str) -> Submission:
     sub_id = body.sub_id or new_id()
     expected = body.expected_output
     if body.type == "math" or (body.type == "cpp" and "cpp" not in rules.flavours):
@@ -133,10 +135,10 @@ def _submission(body: SubmissionBody, rules: Rules, limits: Limits) -> Submissio
         check_text(code, "solution")
         check_text(stdin, "input")
         if body.type == "cpp":
-            return Submission(
-                sub_id, ExecRequest(code=code, stdin=stdin, limits=limits, flavour="cpp"), expected
-            )
-        request = ExecRequest(code=code + SCRIPT_END, stdin=stdin, limits=limits, flavour=rules.choose(code))
+            request = ExecRequest(code=code, stdin=stdin, limits=limits, flavour="cpp", owner=owner)
+        else:
+            flavour, code = rules.choose(code), code + SCRIPT_END
+            request = ExecRequest(code=code, stdin=stdin, limits=limits, flavour=flavour, owner=owner)
     except Refused as refusal:
         return Submission(sub_id, None, expected, "invalid_input", str(refusal))
     except ValueError as error:  # exactly at the limit of length before SCRIPT_END came

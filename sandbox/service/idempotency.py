@@ -20,22 +20,32 @@ from rocstar.sandbox.service.errors import Refused
 MAX_KEY_CHARS = 255
 
 
+OWNER_END = "\n"
+
+
+def _always() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpAnswer:
-    """What an HTTP response will carry. keep: whether a retry by key gets it again."""
+    """What an HTTP response will carry. keep: whether a retry by key gets it again. stands: whether what it
+    tells of is still there, asked before it is given again."""
 
     status: int
     body: bytes
     content_type: str = "application/json"
     keep: bool = True
+    stands: Callable[[], bool] = _always
     retry_after_s: int | None = None
 
 
 class Execution:
-    """One piece of work under a key. `lines`: what it has streamed so far."""
+    """One piece of work under a key. `lines`: what it has streamed so far; `count` is told of their bytes."""
 
-    def __init__(self, fingerprint: bytes) -> None:
+    def __init__(self, fingerprint: bytes, count: Callable[[int], None] = lambda size: None) -> None:
         self.fingerprint = fingerprint
+        self._count = count
         self.lines: list[bytes] = []
         self.task: asyncio.Task[HttpAnswer] | None = None
         self.waiters = 0
@@ -46,6 +56,8 @@ class Execution:
 
     def emit(self, line: bytes) -> None:
         self.lines.append(line)
+        self.size_bytes += len(line)
+        self._count(len(line))
         self.wake()
 
     def wake(self) -> None:
@@ -80,10 +92,16 @@ class IdempotencyStore:
         self._running: dict[str, Execution] = {}
         self._ended: OrderedDict[str, Execution] = OrderedDict()
         self._ended_bytes = 0
+        self._running_bytes = 0
         self.hits = 0
 
     def __len__(self) -> int:
         return len(self._running) + len(self._ended)
+
+    @property
+    def full(self) -> bool:
+        """Whether what streams under keys have said, of those that still run, is more than may be kept."""
+        return self._running_bytes > self._max_bytes
 
     async def once(self, key: str, fingerprint: bytes, work: Work) -> HttpAnswer:
         """The answer to `key`, from `work` if nobody did it yet. Raises Refused when the key stands for
@@ -129,9 +147,14 @@ class IdempotencyStore:
     def _find(self, key: str, fingerprint: bytes) -> Execution | None:
         self._expire()
         execution = self._running.get(key) or self._ended.get(key)
+        if execution is not None and key in self._ended and not _stands(execution):
+            del self._ended[key]
+            self._ended_bytes -= execution.size_bytes
+            execution = None
         if execution is not None and execution.fingerprint != fingerprint:
+            shown = key.rpartition(OWNER_END)[2][:60]
             raise Refused(
-                f"the idempotency key {key[:60]!r} was used for another request; give each request its own",
+                f"the idempotency key {shown!r} was used for another request; give each request its own",
                 field="Idempotency-Key",
                 status=422,
                 kind="idempotency_key_reused",
@@ -139,7 +162,7 @@ class IdempotencyStore:
         return execution
 
     def _start(self, key: str, fingerprint: bytes, work: Work) -> Execution:
-        execution = Execution(fingerprint)
+        execution = Execution(fingerprint, self._count)
         self._running[key] = execution
 
         async def execute() -> HttpAnswer:
@@ -151,16 +174,20 @@ class IdempotencyStore:
 
     def _end(self, key: str, execution: Execution, task: "asyncio.Task[HttpAnswer]") -> None:
         del self._running[key]
+        self._running_bytes -= execution.size_bytes
         if execution.reaper is not None:
             execution.reaper.cancel()
         execution.wake()
         if task.cancelled() or task.exception() is not None or not task.result().keep:
             return
         execution.ended_s = asyncio.get_running_loop().time()
-        execution.size_bytes = len(task.result().body) + sum(map(len, execution.lines))
+        execution.size_bytes += len(task.result().body)
         self._ended[key] = execution
         self._ended_bytes += execution.size_bytes
         self._expire()
+
+    def _count(self, size_bytes: int) -> None:
+        self._running_bytes += size_bytes
 
     def _expire(self) -> None:
         """Forgets what is too old, then the oldest while there is too much."""
@@ -181,10 +208,16 @@ class IdempotencyStore:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def check_key(key: str) -> str:
+def _stands(execution: Execution) -> bool:
+    assert execution.task is not None
+    return execution.task.result().stands()
+
+
+def key_of(owner: str, key: str) -> str:
+    """The key as the store knows it: each owner has its own. Raises Refused for one that is no use."""
     if not 0 < len(key) <= MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
         raise Refused(
             f"Idempotency-Key has {len(key)} characters; give 1 to {MAX_KEY_CHARS} printable ASCII ones",
             field="Idempotency-Key",
         )
-    return key
+    return f"{owner}{OWNER_END}{key}"

@@ -1,28 +1,51 @@
 """The bodies of requests, read whole and bounded: each by itself, and all that are under way together."""
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 from aiohttp import web
 
 from rocstar.sandbox.service.errors import Full, Refused, TooLarge
+from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
+
+# Older aiohttp knows no such keys, newer warns of others.
+OWNER: Any = getattr(web, "RequestKey", lambda name, kind: name)("owner", str)
+"""Whose a request is, under this key of it."""
+
+
+def owner_of(request: web.Request) -> str:
+    owner: str = request[OWNER]
+    return owner
 
 
 class Incoming:
     """Invariant: `held_bytes` is the size of what has arrived of all bodies, complete or not, and was not yet
-    let go of, at most `max_held_bytes`."""
+    let go of, at most `max_held_bytes`, of which each owner finds its share."""
 
-    def __init__(self, *, max_bytes: int, max_held_bytes: int, timeout_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        max_bytes: int,
+        max_held_bytes: int,
+        timeout_s: float,
+        weights: Mapping[str, int] = NO_WEIGHTS,
+    ) -> None:
         """
         Args:
             max_bytes: The largest body.
             max_held_bytes: The most of all bodies of requests under way.
             timeout_s: For a body to arrive, in seconds.
+            weights: Of the owners.
         """
         self._max_bytes = max_bytes
-        self._max_held_bytes = max_held_bytes
+        self._shares = Shares(max_held_bytes, weights)
         self._timeout_s = timeout_s
-        self.held_bytes = 0
         self._sizes: dict[int, int] = {}  # by id(request), while it is handled
+
+    @property
+    def held_bytes(self) -> int:
+        return self._shares.taken
 
     async def read(self, request: web.Request) -> bytes:
         """The body. Its size counts as held until `release`, for its text lives as long; the body itself is
@@ -31,22 +54,24 @@ class Incoming:
         if encoding != "identity":
             message = f"Content-Encoding is {encoding[:60]!r}; send the body as it is"
             raise Refused(message, field="Content-Encoding", status=415, kind="encoded_body")
-        self._check_held(request.content_length or 0)
+        self._check_held(request.content_length or 0, owner_of(request))
         return await self._whole(request)
 
     def release(self, request: web.Request) -> None:
         """The request is answered. Also for one whose body was not read."""
-        self.held_bytes -= self._sizes.pop(id(request), 0)
+        if size := self._sizes.pop(id(request), 0):
+            self._shares.give(owner_of(request), size)
 
-    def _check_held(self, more_bytes: int) -> None:
-        held, most = self.held_bytes, self._max_held_bytes
-        if held + more_bytes > most:
+    def _check_held(self, more_bytes: int, owner: str) -> None:
+        if not self._shares.fits(owner, more_bytes):
+            held, most = self._shares.taken, self._shares.total
             raise Full(f"programs of {held} bytes are in flight and at most {most} may be; ask again later")
 
     async def _whole(self, request: web.Request) -> bytes:
         length = request.content_length
         if length is not None and length > self._max_bytes:
             raise self._too_large()
+        owner = owner_of(request)
         chunks: list[bytes] = []
         size = 0
         try:
@@ -55,8 +80,8 @@ class Incoming:
                     size += len(chunk)
                     if size > self._max_bytes:
                         raise self._too_large()
-                    self._check_held(len(chunk))
-                    self.held_bytes += len(chunk)
+                    self._check_held(len(chunk), owner)
+                    self._shares.take(owner, len(chunk))
                     self._sizes[id(request)] = size
                     chunks.append(chunk)
         except TimeoutError:

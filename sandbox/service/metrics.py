@@ -28,6 +28,8 @@ HELP = {
     "disconnects_total": "Requests whose client went away before the answer.",
     "idempotent_hits_total": "Requests answered by an execution already known.",
     "idempotency_keys": "Idempotency keys that are remembered.",
+    "connections": "Connections of clients.",
+    "connections_turned_away_total": "Connections closed for others, or because they said nothing.",
 }
 """What a metric without labels means. The sandbox may report others."""
 

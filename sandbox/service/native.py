@@ -3,6 +3,7 @@
 An outcome is an `ExecResult` as JSON, or `{"error": {"kind", "message", "retryable"}}` where there is none.
 """
 
+import asyncio
 import dataclasses
 import hashlib
 from collections.abc import Awaitable, Callable
@@ -22,8 +23,8 @@ from rocstar.sandbox.service.decode import (
 )
 from rocstar.sandbox.service.errors import Refused
 from rocstar.sandbox.service.http import NDJSON, failure, failure_answer, respond, to_json
-from rocstar.sandbox.service.idempotency import Execution, HttpAnswer, IdempotencyStore, check_key
-from rocstar.sandbox.service.incoming import Incoming
+from rocstar.sandbox.service.idempotency import Execution, HttpAnswer, IdempotencyStore, key_of
+from rocstar.sandbox.service.incoming import Incoming, owner_of
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
@@ -44,7 +45,9 @@ class Native:
         incoming: Incoming,
         *,
         max_held_chars: int,
+        write_timeout_s: float,
     ) -> None:
+        self._write_timeout_s = write_timeout_s
         self._max_held_chars = max_held_chars
         self._held_chars = 0
         self._admission = admission
@@ -67,14 +70,14 @@ class Native:
         body = await self._incoming.read(request)
 
         async def work(_: Execution | None = None) -> HttpAnswer:
-            call = decode_run(body, self._rules)
+            call = decode_run(body, self._rules, owner_of(request))
             return await _answer(self._admission.run(call.request, call.deadline_s))
 
         return respond(await self._once(request, body, work))
 
     async def batch(self, request: web.Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
-        call = decode_batch(body, self._rules)
+        call = decode_batch(body, self._rules, owner_of(request))
         stream = call.stream or NDJSON in request.headers.get("Accept", "")
         key = request.headers.get("Idempotency-Key")
         fingerprint = b"" if key is None else _fingerprint(request.path, body, stream)
@@ -83,7 +86,7 @@ class Native:
             if stream:
                 return await self._stream(request, call)
             return respond(await self._whole(call))
-        check_key(key)
+        key = key_of(owner_of(request), key)
         if stream:
             return await self._stream_by_key(request, call, key, fingerprint)
 
@@ -116,18 +119,27 @@ class Native:
 
     async def _stream(self, request: web.Request, call: BatchCall) -> web.StreamResponse:
         sent, _ = _runnable(call)
-        self._admission.admit(len(sent))
+        self._admission.admit(len(sent), owner_of(request))
         response = await _open_stream(request)
         async for line in self._lines(call):
-            await response.write(line)
+            await self._written(response, line)
         await response.write_eof()
         return response
+
+    async def _written(self, response: web.StreamResponse, line: bytes) -> None:
+        """Its client has so long to take what was sent before; while it does not, no more programs start."""
+        try:
+            async with asyncio.timeout(self._write_timeout_s):
+                await response.write(line)
+        except TimeoutError:
+            raise ConnectionResetError("the client does not take what it asked for") from None
 
     async def _stream_by_key(
         self, request: web.Request, call: BatchCall, key: str, fingerprint: bytes
     ) -> web.StreamResponse:
         async def work(execution: Execution) -> HttpAnswer:
-            async for line in self._lines(call):
+            # Its lines are kept for whoever asks again, however many clients read them.
+            async for line in self._lines(call, short=lambda: self._keys.full):
                 execution.emit(line)
             return HttpAnswer(status=200, body=b"", content_type=NDJSON)
 
@@ -135,13 +147,13 @@ class Native:
         async for line in self._keys.follow(key, fingerprint, work):
             if response is None:  # from here on the status can no longer be a refusal's
                 response = await _open_stream(request)
-            await response.write(line)
+            await self._written(response, line)
         assert response is not None, "a batch has at least one line"
         await response.write_eof()
         return response
 
-    async def _lines(self, call: BatchCall) -> Any:
-        """One line per call, as they end; those that cannot run first."""
+    async def _lines(self, call: BatchCall, short: Callable[[], bool] = lambda: False) -> Any:
+        """One line per call, as they end; those that cannot run first. While `short`, with heads alone."""
         sent, indices = _runnable(call)
         for index, item in enumerate(call.requests):
             if isinstance(item, Refused):
@@ -149,48 +161,54 @@ class Native:
         if not sent:
             return
         async for position, outcome in self._admission.run_batch(sent, call.deadline_s):
+            if isinstance(outcome, ExecResult) and short():
+                outcome = shortened(outcome)
             fields = outcome if isinstance(outcome, ExecResult) else failure(outcome)
             yield _line(indices[position], msgspec.to_builtins(fields))
 
     async def open_session(self, request: web.Request) -> web.Response:
         body = await self._incoming.read(request)
+        owner = owner_of(request)
 
         async def work(_: Execution | None = None) -> HttpAnswer:
             call = decode_session(body, self._rules)
-            with self._admission.admitted():
-                return await _id_answer(self._sessions.open(call.flavour, call.limits, call.seed))
+            with self._admission.admitted(owner):
+                return await self._id_answer(self._sessions.open(call.flavour, call.limits, call.seed, owner))
 
         return respond(await self._once(request, body, work))
 
     async def run_cell(self, request: web.Request) -> web.Response:
         body = await self._incoming.read(request)
-        session_id = request.match_info["id"]
+        session_id, owner = request.match_info["id"], owner_of(request)
 
         async def work(_: Execution | None = None) -> HttpAnswer:
             call = decode_cell(body, self._rules)
             deadline = self._admission.deadline(call.deadline_s)
-            with self._admission.admitted():
+            with self._admission.admitted(owner):
                 return await _answer(
-                    self._sessions.run(session_id, call.code, wall_s=call.wall_s, deadline=deadline)
+                    self._sessions.run(
+                        session_id, call.code, wall_s=call.wall_s, deadline=deadline, owner=owner
+                    )
                 )
 
         return respond(await self._once(request, body, work))
 
     async def branch_session(self, request: web.Request) -> web.Response:
         body = await self._incoming.read(request)
-        session_id = request.match_info["id"]
+        session_id, owner = request.match_info["id"], owner_of(request)
 
         async def work(_: Execution | None = None) -> HttpAnswer:
-            with self._admission.admitted():
-                return await _id_answer(
-                    self._sessions.branch(session_id, deadline=self._admission.deadline(None))
+            deadline = self._admission.deadline(None)
+            with self._admission.admitted(owner):
+                return await self._id_answer(
+                    self._sessions.branch(session_id, deadline=deadline, owner=owner)
                 )
 
         return respond(await self._once(request, body, work))
 
     async def close_session(self, request: web.Request) -> web.Response:
         try:
-            await self._sessions.close(request.match_info["id"])
+            await self._sessions.close(request.match_info["id"], owner_of(request))
         except SandboxError as error:
             return respond(failure_answer(error))
         return web.Response(status=204)
@@ -201,7 +219,17 @@ class Native:
         key = request.headers.get("Idempotency-Key")
         if key is None:
             return await work(None)
-        return await self._keys.once(check_key(key), _fingerprint(request.path, body, False), work)
+        known = key_of(owner_of(request), key)
+        return await self._keys.once(known, _fingerprint(request.path, body, False), work)
+
+    async def _id_answer(self, opening: Awaitable[str]) -> HttpAnswer:
+        try:
+            session_id = await opening
+        except SandboxError as error:
+            return failure_answer(error)
+        return HttpAnswer(
+            status=201, body=to_json(SessionId(session_id)), stands=lambda: session_id in self._sessions
+        )
 
 
 def shortened(result: ExecResult) -> ExecResult:
@@ -218,13 +246,6 @@ def shortened(result: ExecResult) -> ExecResult:
 async def _answer(running: Awaitable[ExecResult]) -> HttpAnswer:
     try:
         return HttpAnswer(status=200, body=to_json(await running))
-    except SandboxError as error:
-        return failure_answer(error)
-
-
-async def _id_answer(opening: Awaitable[str]) -> HttpAnswer:
-    try:
-        return HttpAnswer(status=201, body=to_json(SessionId(await opening)))
     except SandboxError as error:
         return failure_answer(error)
 

@@ -7,7 +7,7 @@ from rocstar.sandbox.extras import offered_flavours
 DESCRIPTION = """Serve the sandbox over HTTP: the native API under /v1, code-judge's routes at the root,
 SandboxFusion's /run_code and /run_jupyter. MAX_EXECUTION_TIME, MAX_MEMORY (MiB above the interpreter's own),
 MAX_STDOUT_ERROR_LENGTH, MAX_QUEUE_WORK_LIFE_TIME, LONG_BATCH_MAX_QUEUE_WAIT_TIME and MAX_WORKERS in the
-environment act as in code-judge. ROCSTAR_SANDBOX_TOKEN is the token, unless --token-file gives one."""
+environment act as in code-judge. ROCSTAR_SANDBOX_TOKEN is the token, unless --token-file gives others."""
 
 
 def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -19,7 +19,12 @@ def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]
         help="address to bind (default: %(default)s); any but loopback needs a token",
     )
     add("--port", type=_port, default=8088, help="port to bind (default: %(default)s); 0 takes a free one")
-    add("--token-file", metavar="FILE", help="file with the token that clients send as a bearer token")
+    add(
+        "--token-file",
+        metavar="FILE",
+        help="file with the token that clients send as a bearer token, or lines of NAME TOKEN [WEIGHT] for "
+        "owners who share what there is",
+    )
     add(
         "--redis",
         nargs="?",
@@ -53,6 +58,11 @@ def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]
         type=_seconds,
         default=30.0,
         help="time for calls to end after SIGTERM (default: %(default)s)",
+    )
+    add(
+        "--allow-shared-user",
+        action="store_true",
+        help="serve as root even where programs cannot have a user of their own",
     )
     add("--access-log", action="store_true", help="a line per request on standard error")
     parser.set_defaults(run=_run)

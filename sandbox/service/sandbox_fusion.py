@@ -31,7 +31,7 @@ from rocstar.sandbox.service.decode_sandbox_fusion import (
     decode_run_jupyter,
 )
 from rocstar.sandbox.service.http import to_json
-from rocstar.sandbox.service.incoming import Incoming
+from rocstar.sandbox.service.incoming import Incoming, owner_of
 from rocstar.sandbox.service.models import NotebookBody
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.types import (
@@ -97,30 +97,32 @@ class SandboxFusion:
         if run.language == "cpp" and (run.files or run.fetch_files):
             return _json(_no_code("files and fetch_files are supported for python only"))
         try:
-            result = await self._admission.run(self._request(run))
+            result = await self._admission.run(self._request(run, owner_of(request)))
         except SandboxError as error:
             return _json(_no_code(str(error)), status=_status(error))
         return _json(_code_answer(run, result))
 
-    def _request(self, run: CodeRun) -> ExecRequest:
+    def _request(self, run: CodeRun, owner: str) -> ExecRequest:
         flavour = "cpp" if run.language == "cpp" else self._rules.choose(run.code)
         code = run.code if run.language == "cpp" else _with_fetch(run)
-        return ExecRequest(code=code, stdin=run.stdin, limits=run.limits, flavour=flavour, files=run.files)
+        return ExecRequest(
+            code=code, stdin=run.stdin, limits=run.limits, flavour=flavour, files=run.files, owner=owner
+        )
 
     async def run_jupyter(self, request: web.Request) -> web.Response:
         run, limits = decode_run_jupyter(await self._incoming.read(request), self._rules)
         try:
-            with self._admission.admitted():
-                return _json(await self._notebook(run, limits))
+            with self._admission.admitted(owner_of(request)):
+                return _json(await self._notebook(run, limits, owner_of(request)))
         except SandboxError as error:
             return _json(_no_notebook(error), status=_status(error))
 
-    async def _notebook(self, run: NotebookBody, limits: Limits) -> NotebookAnswer:
+    async def _notebook(self, run: NotebookBody, limits: Limits, owner: str) -> NotebookAnswer:
         loop = asyncio.get_running_loop()
         start_s = loop.time()
         flavour = self._rules.choose("\n".join(run.cells))
         limits = with_files(limits, run.files)
-        session = await self._sandbox.open_session(flavour=flavour, limits=limits)
+        session = await self._sandbox.open_session(flavour=flavour, limits=limits, owner=owner)
         cells: list[CellAnswer] = []
         files: dict[str, str] = {}
         status: CommandStatus = "Finished"

@@ -28,7 +28,7 @@ from rocstar.sandbox.console import INTERRUPTED, Starting, say
 from rocstar.sandbox.extras import lacking, left_out, offered_flavours
 from rocstar.sandbox.pool.pool import SandboxPool, default_max_live, default_memory_bytes
 from rocstar.sandbox.service.app import Service, ServiceOptions
-from rocstar.sandbox.service.auth import read_token, require_token_unless_loopback
+from rocstar.sandbox.service.auth import Owners, read_owners, require_token_unless_loopback
 from rocstar.sandbox.service.calls import Outcome
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions
 from rocstar.sandbox.service.rules import Rules
@@ -47,6 +47,8 @@ FAIL_S = 5.0
 
 BACKLOG = 4096
 MAX_DESCRIPTORS = 65_536
+OWN_DESCRIPTORS = 128
+"""Of the service besides connections: the sandbox's socket, Redis', log files, imports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +74,14 @@ class SplitSandbox:
         return self._stateless.run_batch(requests, deadline=deadline)
 
     async def open_session(
-        self, *, flavour: str = "auto", limits: Limits = DEFAULT_LIMITS, seed: int | None = None
+        self,
+        *,
+        flavour: str = "auto",
+        limits: Limits = DEFAULT_LIMITS,
+        seed: int | None = None,
+        owner: str = "",
     ) -> Session:
-        return await self._stateful.open_session(flavour=flavour, limits=limits, seed=seed)
+        return await self._stateful.open_session(flavour=flavour, limits=limits, seed=seed, owner=owner)
 
     @property
     def capacity(self) -> int | None:
@@ -90,15 +97,15 @@ def run(options: argparse.Namespace) -> int:
     import uvloop
 
     address = Address(host=options.host, port=options.port)
-    token = read_token(options.token_file, os.environ)
-    require_token_unless_loopback(address.host, token)
-    settings = service_options(options, token)
+    owners = read_owners(options.token_file, os.environ)
+    require_token_unless_loopback(address.host, owners)
     raise_descriptor_limit()
+    settings = service_options(options, owners)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(options, settings, address))
 
 
-def service_options(options: argparse.Namespace, token: str | None) -> ServiceOptions:
+def service_options(options: argparse.Namespace, owners: Owners) -> ServiceOptions:
     flavours = options.flavours.split(",")
     for name in flavours:
         if name not in FLAVOURS:
@@ -126,7 +133,8 @@ def service_options(options: argparse.Namespace, token: str | None) -> ServiceOp
     return ServiceOptions(
         rules=rules,
         judge=judge,
-        token=token,
+        owners=owners,
+        max_connections=max_connections(),
         max_calls=options.max_calls,
         max_body_bytes=options.max_body_bytes,
         num_workers=options.max_live or default_max_live(),
@@ -164,19 +172,21 @@ async def _serve(options: argparse.Namespace, settings: ServiceOptions, address:
         runner = web.AppRunner(service.app, access_log=_access_log(options), shutdown_timeout=FAIL_S)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, address.host, address.port, backlog=BACKLOG)
-            await site.start()
-            _announce(runner, settings)
+            assert runner.server is not None
+            listening = listen(address)
+            service.door.open(listening, runner.server)
+            _announce(listening, settings)
             gc.freeze()  # what was imported lives as long as the process
             await ending.stop.wait()
             service.draining = True
             in_flight = service.metrics.in_flight
             say(f"ending; {in_flight} calls in flight may end within {options.drain_s:g} s", "serve")
-            await site.stop()
+            service.door.close()
             if not await _drained(service, ending.hurry, options.drain_s):
                 await stack.aclose()
                 await _drained(service, asyncio.Event(), FAIL_S)
         finally:
+            service.door.close()
             await runner.cleanup()
     return ending.status
 
@@ -229,6 +239,7 @@ async def _open_sandbox(
     pool = SandboxPool(
         settings.rules.flavours,
         max_live=options.max_live,
+        weights=settings.owners.weights(),
         memory_bytes=options.memory_bytes,
         max_sessions=options.max_sessions,
         lease_s=options.session_lease_s,
@@ -241,7 +252,9 @@ async def _open_sandbox(
     flavours = ", ".join(settings.rules.flavours)
     if options.redis is None and options.redis_file is None:
         starting = Starting("serve", flavours)
-        return await stack.enter_async_context(pool)
+        await stack.enter_async_context(pool)
+        require_own_users(pool.isolation, options.allow_shared_user)
+        return pool
     if missing := lacking("rocstar sandbox serve --redis", "fabric"):
         raise ValueError(missing)
     from rocstar.sandbox.fabric import RedisFabric
@@ -257,7 +270,22 @@ async def _open_sandbox(
     starting = Starting("serve", f"{flavours} for sessions; other calls go to Redis at {shown(url)}")
     await reach(url)
     fabric = await stack.enter_async_context(RedisFabric(url, prefix=options.redis_prefix or PREFIX))
-    return SplitSandbox(fabric, await stack.enter_async_context(pool))
+    await stack.enter_async_context(pool)
+    require_own_users(pool.isolation, options.allow_shared_user)
+    return SplitSandbox(fabric, pool)
+
+
+def require_own_users(isolation: str, allowed: bool) -> None:
+    """Raises ValueError for a service of root whose programs all are root's, which nobody would expect."""
+    if os.geteuid() != 0 or "uid" in isolation.split("+"):
+        return
+    problem = "programs would have no user of their own, though this is root"
+    if allowed:
+        return say(f"{problem}: --allow-shared-user", "serve")
+    raise ValueError(
+        f"{problem}; `rocstar sandbox doctor` tells why. Start it as an ordinary user, or accept it with "
+        "--allow-shared-user"
+    )
 
 
 async def _drained(service: Service, hurry: asyncio.Event, timeout_s: float) -> bool:
@@ -272,12 +300,33 @@ async def _drained(service: Service, hurry: asyncio.Event, timeout_s: float) -> 
     return service.metrics.in_flight == 0
 
 
-def _announce(runner: web.AppRunner, settings: ServiceOptions) -> None:
-    for host, port, *_ in runner.addresses:
+def listen(address: Address) -> list[socket.socket]:
+    """Sockets on all that the host stands for, with one port. Raises OSError."""
+    found = socket.getaddrinfo(
+        address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    listening: list[socket.socket] = []
+    try:
+        for family, _, _, _, place in dict.fromkeys(found):
+            if listening and address.port == 0:  # the one that the first got
+                place = (place[0], listening[0].getsockname()[1], *place[2:])
+            one = socket.create_server(place[:2], family=family, backlog=BACKLOG, reuse_port=False)
+            listening.append(one)
+    except OSError:
+        for one in listening:
+            one.close()
+        raise
+    return listening
+
+
+def _announce(listening: Sequence[socket.socket], settings: ServiceOptions) -> None:
+    for host, port, *_ in (one.getsockname() for one in listening):
         shown = f"[{host}]" if ":" in host else host
         print(f"rocstar sandbox: serving on http://{shown}:{port}", flush=True)
     flavours = ", ".join(settings.rules.flavours)
-    guard = "token required" if settings.token else "no token, loopback only"
+    names = ", ".join(f"{one.name} ({one.weight})" for one in settings.owners.known if one.name)
+    guard = "token required" if settings.owners else "no token, loopback only"
+    guard += f"; owners by weight: {names}" if names else ""
     print(f"rocstar sandbox: {settings.num_workers} programs at a time; {flavours}; {guard}", flush=True)
 
 
@@ -287,3 +336,10 @@ def raise_descriptor_limit() -> None:
     wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(MAX_DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def max_connections() -> int:
+    """As many as there are descriptors for."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(MAX_DESCRIPTORS, soft)
+    return max(16, most - OWN_DESCRIPTORS)

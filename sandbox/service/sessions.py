@@ -7,10 +7,11 @@ with the reason. The table adds a lease of its own, so that an abandoned session
 import asyncio
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 
 from rocstar.sandbox.service.metrics import Metrics
+from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
 from rocstar.sandbox.types import ExecResult, Limits, SandboxError, Session, SessionLost, SessionSandbox
 
 MAX_REMEMBERED = 16_384
@@ -18,10 +19,11 @@ MAX_REMEMBERED = 16_384
 
 
 class _Entry:
-    __slots__ = ("flavour", "lock", "session", "used_s", "users")
+    __slots__ = ("flavour", "lock", "owner", "session", "used_s", "users")
 
-    def __init__(self, session: Session, flavour: str, now_s: float) -> None:
+    def __init__(self, session: Session, flavour: str, owner: str, now_s: float) -> None:
         self.session = session
+        self.owner = owner
         self.flavour = flavour
         self.lock = asyncio.Lock()
         self.used_s = now_s
@@ -30,42 +32,52 @@ class _Entry:
 
 class SessionTable:
     """Invariant: an id is live, or lost for a reason that is remembered, or `unknown`; at most `max_sessions`
-    are live, and one idle for `lease_s` ends as `expired`."""
+    are live, of which each owner finds its share, and one idle for `lease_s` ends as `expired`; a session is
+    `unknown` to all but its owner."""
 
     def __init__(
-        self, sandbox: SessionSandbox, metrics: Metrics, *, lease_s: float = 1800.0, max_sessions: int = 4096
+        self,
+        sandbox: SessionSandbox,
+        metrics: Metrics,
+        *,
+        lease_s: float = 1800.0,
+        max_sessions: int = 4096,
+        weights: Mapping[str, int] = NO_WEIGHTS,
     ) -> None:
         self._sandbox = sandbox
         self._metrics = metrics
         self._lease_s = lease_s
-        self._max_sessions = max_sessions
+        self._shares = Shares(max_sessions, weights)
         self._live: OrderedDict[str, _Entry] = OrderedDict()
         self._lost: OrderedDict[str, str] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._live)
 
-    async def open(self, flavour: str, limits: Limits, seed: int | None) -> str:
-        session = await self._sandbox.open_session(flavour=flavour, limits=limits, seed=seed)
-        return await self._add(session, flavour)
+    def __contains__(self, session_id: str) -> bool:
+        return session_id in self._live
 
-    async def run(self, session_id: str, code: str, *, wall_s: float | None, deadline: float) -> ExecResult:
+    async def open(self, flavour: str, limits: Limits, seed: int | None, owner: str = "") -> str:
+        session = await self._sandbox.open_session(flavour=flavour, limits=limits, seed=seed, owner=owner)
+        return await self._add(session, flavour, owner)
+
+    async def run(
+        self, session_id: str, code: str, *, wall_s: float | None, deadline: float, owner: str = ""
+    ) -> ExecResult:
         """Runs one cell after those that wait. Raises SessionLost."""
-        async with self._using(session_id, deadline) as entry:
+        async with self._using(session_id, owner, deadline) as entry:
             result = await entry.session.run(code, wall_s=wall_s, deadline=deadline)
             self._metrics.saw_result(entry.flavour, result)
             return result
 
-    async def branch(self, session_id: str, *, deadline: float) -> str:
-        async with self._using(session_id, deadline) as entry:
+    async def branch(self, session_id: str, *, deadline: float, owner: str = "") -> str:
+        async with self._using(session_id, owner, deadline) as entry:
             session = await entry.session.branch()
-        return await self._add(session, entry.flavour)
+        return await self._add(session, entry.flavour, owner)
 
-    async def close(self, session_id: str) -> None:
+    async def close(self, session_id: str, owner: str = "") -> None:
         """Ends a session. Raises SessionLost for one that is not there."""
-        entry = self._live.get(session_id)
-        if entry is None:
-            raise self._loss(session_id)
+        entry = self._find(session_id, owner)
         self._forget(session_id, "closed", count=False)
         await self._close(entry)
 
@@ -89,26 +101,39 @@ class SessionTable:
             self._forget(session_id, "closed", count=False)
             await self._close(entry)
 
-    async def _add(self, session: Session, flavour: str) -> str:
-        while len(self._live) >= self._max_sessions:
-            idle = next((item for item in self._live.items() if item[1].users == 0), None)
+    async def _add(self, session: Session, flavour: str, owner: str) -> str:
+        while not self._shares.fits(owner, 1):
+            idle = self._idle_of(self._shares.largest()) or self._idle_of(owner)
             if idle is None:
                 await session.close()
                 raise SandboxError(
-                    f"all {self._max_sessions} sessions are in use", kind="full", retryable=True
+                    f"all {self._shares.most(owner)} sessions are in use", kind="full", retryable=True
                 )
-            self._forget(idle[0], "evicted")
-            await self._close(idle[1])
+            entry = self._live[idle]
+            self._forget(idle, "evicted")
+            await self._close(entry)
         session_id = secrets.token_hex(16)
-        self._live[session_id] = _Entry(session, flavour, asyncio.get_running_loop().time())
+        self._live[session_id] = _Entry(session, flavour, owner, asyncio.get_running_loop().time())
+        self._shares.take(owner, 1)
         self._metrics.sessions_opened += 1
         return session_id
 
-    @asynccontextmanager
-    async def _using(self, session_id: str, deadline: float) -> AsyncIterator[_Entry]:
+    def _idle_of(self, owner: str) -> str | None:
+        """The least recently used that nobody uses now."""
+        idle = (name for name, entry in self._live.items() if entry.owner == owner and entry.users == 0)
+        return next(idle, None)
+
+    def _find(self, session_id: str, owner: str) -> _Entry:
         entry = self._live.get(session_id)
         if entry is None:
             raise self._loss(session_id)
+        if entry.owner != owner:
+            raise _gone("unknown")
+        return entry
+
+    @asynccontextmanager
+    async def _using(self, session_id: str, owner: str, deadline: float) -> AsyncIterator[_Entry]:
+        entry = self._find(session_id, owner)
         entry.users += 1
         try:
             try:
@@ -133,8 +158,10 @@ class SessionTable:
                 self._live.move_to_end(session_id)
 
     def _forget(self, session_id: str, reason: str, *, count: bool = True) -> None:
-        if self._live.pop(session_id, None) is None:
+        entry = self._live.pop(session_id, None)
+        if entry is None:
             return
+        self._shares.give(entry.owner, 1)
         self._lost[session_id] = reason
         if len(self._lost) > MAX_REMEMBERED:
             self._lost.popitem(last=False)
@@ -142,9 +169,12 @@ class SessionTable:
             self._metrics.sessions_lost[(reason,)] += 1
 
     def _loss(self, session_id: str) -> SessionLost:
-        reason = self._lost.get(session_id, "unknown")
-        return SessionLost(f"the session is gone: {reason}", reason=reason)
+        return _gone(self._lost.get(session_id, "unknown"))
 
     async def _close(self, entry: _Entry) -> None:
         with suppress(SandboxError):  # it is gone already, which is what is wanted
             await entry.session.close()
+
+
+def _gone(reason: str) -> SessionLost:
+    return SessionLost(f"the session is gone: {reason}", reason=reason)

@@ -12,30 +12,85 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_the_oldest_of_the_lane_with_least_under_way_is_next(steps: list[tuple[str, int]]) -> None:
+def test_it_is_the_turn_of_a_lane_with_least_under_way(steps: list[tuple[str, int]]) -> None:
     lanes: Lanes[tuple[int, int]] = Lanes()
-    waiting: list[tuple[int, int]] = []  # (lane, number), in the order in which they are due within a lane
+    waiting: list[list[int]] = [[], [], [], []]  # numbers, in the order in which they are due in their lane
     under_way = [0, 0, 0, 0]
     for number, (step, lane) in enumerate(steps):
         if step == "append":
             lanes.append(lane, (lane, number))
-            waiting.append((lane, number))
+            waiting[lane].append(number)
         elif step == "first":
             lanes.append_first(lane, (lane, number))
-            waiting.insert(0, (lane, number))
-        elif step == "pop" and waiting:
-            least = min(under_way[lane] for lane, _ in waiting)
-            expected = next(item for item in waiting if under_way[item[0]] == least)
-            assert lanes.pop() == expected
-            waiting.remove(expected)
-            under_way[expected[0]] += 1
+            waiting[lane].insert(0, number)
+        elif step == "pop" and any(waiting):
+            least = min(under_way[one] for one in range(4) if waiting[one])
+            assert lanes.next_has_nothing() is (least == 0)
+            chosen, popped = lanes.pop()
+            assert under_way[chosen] == least and waiting[chosen].pop(0) == popped
+            under_way[chosen] += 1
         elif step == "ended" and under_way[lane]:
             lanes.ended(lane)
             under_way[lane] -= 1
-        assert len(lanes) == len(waiting)
-    assert set(lanes.clear()) == set(waiting) and not lanes
+        assert len(lanes) == sum(map(len, waiting))
+    left = {(lane, number) for lane, numbers in enumerate(waiting) for number in numbers}
+    assert set(lanes.clear()) == left and not lanes
+
+
+def turns(lanes: Lanes[str], number: int, places: int) -> list[str]:
+    """Who is next, with so many places, where the first that began is the first to end."""
+    names = {"many": 1, "few": 2, "late": 3}
+    running: list[str] = []
+    order = []
+    for _ in range(number):
+        if len(running) == places:
+            lanes.ended(names[running.pop(0)])
+        running.append(lanes.pop())
+        order.append(running[-1])
+    return order
+
+
+def test_who_has_waited_long_does_not_come_first_again_and_again() -> None:
+    """With one place nobody has anything under way when it is free: the oldest was all that many had."""
+    lanes: Lanes[str] = Lanes()
+    for _ in range(60):
+        lanes.append(1, "many")
+    for _ in range(3):
+        lanes.append(2, "few")
+    assert turns(lanes, 6, places=1) == ["many", "few"] * 3
+
+
+def test_who_comes_late_has_no_turns_to_catch_up_with() -> None:
+    lanes: Lanes[str] = Lanes()
+    for _ in range(60):
+        lanes.append(1, "many")
+    turns(lanes, 20, places=21)
+    for _ in range(20):
+        lanes.ended(1)
+    for _ in range(10):
+        lanes.append(3, "late")
+    assert turns(lanes, 8, places=1).count("many") == 4
+
+
+@pytest.mark.parametrize("places", [1, 4, 8])
+def test_places_are_shared_by_weight(places: int) -> None:
+    lanes: Lanes[str] = Lanes()
+    for _ in range(200):
+        lanes.append(1, "many", weight=1)
+        lanes.append(2, "few", weight=3)
+    assert 65 <= turns(lanes, 90, places=places).count("few") <= 70
+
+
+def test_a_light_lane_with_nothing_under_way_is_not_passed_by() -> None:
+    lanes: Lanes[str] = Lanes()
+    for _ in range(20):
+        lanes.append(1, "many", weight=1000)
+    assert turns(lanes, 3, places=9) == ["many"] * 3
+    lanes.append(2, "few")
+    assert lanes.next_has_nothing() and lanes.pop() == "few"
 
 
 def test_an_empty_one_has_nothing() -> None:
     with pytest.raises(IndexError):
         Lanes[int]().pop()
+    assert not Lanes[int]().next_has_nothing()

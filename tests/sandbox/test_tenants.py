@@ -2,6 +2,8 @@
 
 import asyncio
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -149,3 +151,134 @@ async def test_idle_sessions_keep_no_more_than_half_of_the_scratch_room() -> Non
                 await pool.run("1")  # the supervisor looks every second
         assert (await pool.run("open('b', 'wb').write(b'x' * (4 << 20))")).status is Status.OK
         assert modest.lost is None
+
+
+async def test_a_program_that_fills_the_scratch_room_gives_way_and_others_write() -> None:
+    """Files that have lost their names fill it as well."""
+    hog = "\n".join(
+        [
+            "import os, time",
+            "kept = []",
+            "try:",
+            "    for n in range(60):",
+            "        kept.append(open(str(n), 'wb', buffering=0))",
+            "        UNLINK",
+            "        kept[-1].write(b'x' * (1 << 20))",
+            "except OSError: pass",
+            "time.sleep(60)",
+        ]
+    )
+    pool = SandboxPool(max_live=3)
+    pool._keeper.options = dataclasses.replace(pool._keeper.options, scratch_bytes=16 * MIB)
+    async with pool:
+        if not pool._facts["files"]:
+            needs.LANDLOCK.skip()
+        session = await pool.open_session(limits=Limits(wall_s=60))
+        await session.run("open('mine', 'w').write('x')")
+        unlinks = ["pass"] + ["os.unlink(str(n))"] * ("namespaces" in pool.isolation)
+        for unlink in unlinks:
+            request = ExecRequest(code=hog.replace("UNLINK", unlink), limits=Limits(wall_s=60))
+            with pytest.raises(SandboxError) as failure:
+                await pool.run(request)
+            assert (failure.value.kind, failure.value.retryable) == ("node_scratch", True)
+            assert (await pool.run("open('b', 'wb').write(b'x' * (4 << 20))")).status is Status.OK
+        filling = asyncio.create_task(session.run(hog.replace("UNLINK", "pass")))
+        with pytest.raises(SandboxError):
+            await filling
+        with pytest.raises(SessionLost) as loss:
+            await session.run("1")
+        assert loss.value.reason == "evicted"
+
+
+THREADS = """
+import threading
+threading.stack_size(1 << 16)
+ready = threading.Event()
+started = 0
+try:
+    for _ in range(400):
+        threading.Thread(target=ready.wait, daemon=True).start()
+        started += 1
+except RuntimeError: pass
+ready.set()
+print(started)
+"""
+
+
+@pytest.mark.parametrize("without", [(), ("uid",)])
+async def test_threads_are_counted_with_and_without_a_user_per_program(without: tuple[str, ...]) -> None:
+    async with SandboxPool(without=without) as pool:
+        found = await asyncio.gather(*(pool.run(THREADS) for _ in range(2)))
+        assert [40 <= int(result.stdout) <= 64 for result in found] == [True] * 2, found
+
+
+MANY_SESSIONS = """
+import asyncio
+from rocstar.sandbox.pool.pool import SandboxPool
+
+async def main():
+    async with SandboxPool(max_live=2) as pool:
+        for _ in range(60):
+            await pool.open_session()
+        result = await pool.run("print(1)")
+        print(result.stdout.strip(), pool.evictions, pool.sessions)
+
+asyncio.run(main())
+"""
+
+
+def test_sessions_beyond_the_descriptors_give_way_to_calls() -> None:
+    """Forty idle sessions of one client, and every call was refused for want of descriptors."""
+    command = ["sh", "-c", 'ulimit -n 256; exec "$@"', "sh", sys.executable, "-c", MANY_SESSIONS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    one, evictions, sessions = map(int, done.stdout.split())
+    assert one == 1 and evictions + sessions == 60 and 1 <= sessions <= 30
+
+
+async def test_a_session_of_who_has_few_is_not_taken_for_anothers() -> None:
+    async with SandboxPool(max_sessions=4) as pool:
+        mine = await pool.open_session(owner="few")
+        for _ in range(8):
+            await pool.open_session(owner="many")
+        assert mine.lost is None and pool.evictions == 5
+
+
+async def test_with_one_place_owners_take_turns() -> None:
+    """Who had waited longest came first again and again: with one place nobody has anything under way."""
+    done: list[str] = []
+
+    async def call(pool: SandboxPool, owner: str) -> None:
+        await pool.run(ExecRequest(code="import time; time.sleep(0.02)", owner=owner))
+        done.append(owner)
+
+    async with SandboxPool(max_live=1) as pool:
+        await asyncio.gather(*(call(pool, "many") for _ in range(20)), *(call(pool, "few") for _ in range(3)))
+    assert "few" not in done[-10:]
+
+
+async def test_owners_get_places_by_weight() -> None:
+    done: list[str] = []
+
+    async def call(pool: SandboxPool, owner: str) -> None:
+        await pool.run(ExecRequest(code="import time; time.sleep(0.02)", owner=owner))
+        done.append(owner)
+
+    async with SandboxPool(max_live=4, weights={"heavy": 3}) as pool:
+        calls = [call(pool, owner) for _ in range(40) for owner in ("heavy", "light")]
+        await asyncio.gather(*calls)
+    assert done[:36].count("heavy") >= 22
+
+
+async def test_what_nobody_reads_does_not_go_on_in_memory() -> None:
+    """All of a batch ran at once, and its results waited for whoever read them."""
+    async with SandboxPool(max_live=2) as pool:
+        batch = pool.run_batch([ExecRequest(code="print('x' * 1000)")] * 2000)
+        await anext(batch)
+        ahead = 2 * pool._calls.window + 16
+        before = pool._calls._next_id
+        for _ in range(20):
+            await pool.run("1")  # meanwhile
+        assert pool._calls._next_id - 20 - before <= ahead
+        assert pool.in_flight == 0 or pool._calls._next_id <= ahead + 22
+        await batch.aclose()

@@ -111,14 +111,14 @@ def test_a_request_that_is_too_long_in_bytes_is_refused() -> None:
         wire.encode_cell(1, 2, request.code, 1.0)
 
 
-RUN_HEAD = struct.Struct("=QQQQQQQBBQQII")
+RUN_HEAD = struct.Struct("=QQQQQQQBBQQIII")
 
 
 def test_a_program_is_encoded_field_by_field() -> None:
     limits = Limits(wall_s=1.5, cpu_s=2, memory_bytes=3 << 20, output_bytes=4, file_bytes=5, files=6)
     request = ExecRequest(code="é\ud800", stdin="in\ud800", limits=limits, seed=7)
-    payload = wire.encode_run(9, request, 1, 8)[5:]
-    assert RUN_HEAD.unpack_from(payload) == (9, 1_500_000, 2, 3 << 20, 4, 5, 6, 1, 1, 7, 8, 5, 3)
+    payload = wire.encode_run(9, request, 1, 8, 2)[5:]
+    assert RUN_HEAD.unpack_from(payload) == (9, 1_500_000, 2, 3 << 20, 4, 5, 6, 1, 1, 7, 8, 2, 5, 3)
     assert payload[RUN_HEAD.size :] == "é\ud800".encode("utf-8", "surrogatepass") + b"in?"
 
 
@@ -140,6 +140,7 @@ def test_what_the_supervisor_says_of_calls_and_sessions() -> None:
         "child_start",
         "full",
         "node_memory",
+        "node_scratch",
     }
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from rocstar.sandbox.service.app import Service, ServiceOptions
+from rocstar.sandbox.service.auth import Owner, Owners
 from rocstar.sandbox.service.rules import Rules
 
 FLAVOURS = ("stdlib", "numeric", "verifier", "cpp")
@@ -56,17 +58,21 @@ def make_rules(**fields: Any) -> Rules:
 @asynccontextmanager
 async def serving(sandbox: Any, **options: Any) -> AsyncIterator[Running]:
     options.setdefault("rules", make_rules())
+    if token := options.pop("token", None):
+        options["owners"] = Owners((Owner(name="", token=token),))
     service = Service(sandbox, ServiceOptions(**options))
     runner = web.AppRunner(service.app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        port = runner.addresses[0][1]
+        listening = socket.create_server(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+        assert runner.server is not None
+        service.door.open([listening], runner.server)
         limit = aiohttp.ClientTimeout(total=30)  # a test fails rather than hangs
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", timeout=limit) as http:
             yield Running(service, http, port)
     finally:
+        service.door.close()
         await runner.cleanup()
 
 

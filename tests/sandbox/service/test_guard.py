@@ -116,7 +116,7 @@ async def test_a_body_that_is_too_large_is_a_413(serve: Any, chunked: bool) -> N
 async def test_a_body_that_does_not_arrive_is_a_408(serve: Any) -> None:
     async with serve(FakeSandbox({}), body_timeout_s=0.05) as service:
         reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
-        writer.write(b"POST /v1/run HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        writer.write(b"POST /v1/run HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{")
         async with asyncio.timeout(10):
             assert b" 408 " in await reader.readline()
         writer.close()
@@ -137,7 +137,7 @@ async def test_bodies_that_are_not_complete_count_as_held(serve: Any) -> None:
         begun = []
         for _ in range(4):
             _, writer = await asyncio.open_connection("127.0.0.1", service.port)
-            writer.write(b"POST /v1/run HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+            writer.write(b"POST /v1/run HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
             writer.write(b"7d0\r\n" + b" " * 2000 + b"\r\n")
             begun.append(writer)
         async with asyncio.timeout(10):
@@ -238,7 +238,7 @@ async def test_a_client_that_goes_away_takes_its_calls_along(
     async with serve(hanging) as service:
         data = json.dumps(body).encode()
         _, writer = await asyncio.open_connection("127.0.0.1", service.port)
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
         writer.write(head.encode() + data)
         await hanging.until_running(number)
         assert service.service.metrics.in_flight == number
@@ -255,7 +255,9 @@ async def test_a_client_that_is_slow_to_read_a_stream_does_not_harm_others(serve
     async with serve(fake) as service:
         body = json.dumps({"requests": [{"code": "x"}] * 500, "stream": True}).encode()
         _, writer = await asyncio.open_connection("127.0.0.1", service.port, limit=1024)
-        writer.write(b"POST /v1/batch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        writer.write(
+            b"POST /v1/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
         await writer.drain()
         assert (await service.post("/v1/run", {"code": "x"}))[0] == 200
         assert len(fake.requests) < 500  # the stream waits for its reader

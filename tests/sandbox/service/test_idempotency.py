@@ -90,7 +90,7 @@ async def test_a_client_that_lost_its_connection_finds_its_execution_again(serve
         data = json.dumps({"code": "x"}).encode()
         _, writer = await asyncio.open_connection("127.0.0.1", service.port)
         writer.write(
-            b"POST /v1/run HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k1\r\nContent-Length: %d\r\n\r\n"
+            b"POST /v1/run HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k1\r\nContent-Length: %d\r\n\r\n"
             % len(data)
             + data
         )

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox.service.auth import is_own_page
+from rocstar.sandbox.service.auth import refuse_web_pages
+from rocstar.sandbox.service.errors import Refused
 from rocstar.sandbox.service.openapi import ROUTES
 from rocstar.sandbox.service.page import SCRIPT, curl, page
 from rocstar.sandbox.testing import FakeSandbox, ok
@@ -77,19 +78,30 @@ async def test_its_form_may_run_programs_and_another_page_may_not(serve: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("origin", "host", "own"),
+    ("headers", "host", "taken"),
     [
-        ("http://localhost:8088", "localhost:8088", True),
-        ("http://[::1]:8088", "[::1]:8088", True),
-        ("http://127.0.0.1:8088", "localhost:8088", False),
-        ("https://localhost:8088", "localhost:8088", False),
-        ("http://localhost.evil", "localhost.evil", False),
-        ("http://[::1", "[::1", False),
-        ("http://", "", False),
+        ({"Origin": "http://localhost:8088"}, "localhost:8088", True),
+        ({"Origin": "http://[::1]:8088"}, "[::1]:8088", True),
+        ({"Origin": "http://127.0.0.1:8088"}, "localhost:8088", False),
+        ({"Origin": "https://localhost:8088"}, "localhost:8088", False),
+        ({"Origin": "http://localhost.evil"}, "localhost.evil", False),
+        ({"Origin": "http://[::1"}, "[::1", False),
+        ({"Origin": "http://"}, "", False),
+        ({}, "127.0.0.1:8088", True),
+        ({}, "service.localhost", True),
+        ({}, "evil.example", False),
+        ({}, "localhost.evil.example:8088", False),
+        ({"Sec-Fetch-Site": "same-origin"}, "localhost:8088", True),
+        ({"Sec-Fetch-Site": "none"}, "localhost:8088", True),
+        ({"Sec-Fetch-Site": "cross-site"}, "localhost:8088", False),
+        ({"Sec-Fetch-Site": "same-site"}, "localhost:8088", False),
     ],
 )
-def test_whose_page_it_is(origin: str, host: str, own: bool) -> None:
-    assert is_own_page(origin, host) is own
+def test_whose_page_it_is(headers: dict[str, str], host: str, taken: bool) -> None:
+    if taken:
+        return refuse_web_pages(headers, host)
+    with pytest.raises(Refused):
+        refuse_web_pages(headers, host)
 
 
 def test_an_example_can_be_pasted() -> None:

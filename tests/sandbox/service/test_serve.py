@@ -50,7 +50,7 @@ async def exchange(port: int, path: str, body: Any = None, **headers: str) -> tu
     """One request on a connection of its own."""
     data = b"" if body is None else json.dumps(body).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", "Host: x", "Connection: close"]
+    head = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
     head += [f"Content-Length: {len(data)}", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
     writer.write("\r\n".join(head).encode() + data)
     async with asyncio.timeout(60):
@@ -73,7 +73,7 @@ async def until_in_flight(port: int, number: int) -> None:
     async with asyncio.timeout(20):
         while True:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             text = await reader.read()
             writer.close()
             if b"\nrocstar_sandbox_in_flight %.1f\n" % number in text:
@@ -133,14 +133,14 @@ async def test_the_token_is_needed_and_never_reaches_a_program(tmp_path: Path) -
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_loopback_goes_without_a_token(host: str) -> None:
-    auth.require_token_unless_loopback(host, None)
+    auth.require_token_unless_loopback(host, auth.Owners())
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.1", "fe80::1", "8.8.8.8"])
 def test_any_other_address_needs_one(host: str) -> None:
     with pytest.raises(ValueError, match="token is needed"):
-        auth.require_token_unless_loopback(host, None)
-    auth.require_token_unless_loopback(host, "0123456789abcdef")
+        auth.require_token_unless_loopback(host, auth.Owners())
+    auth.require_token_unless_loopback(host, auth.Owners((auth.Owner(name="", token="0123456789abcdef"),)))
 
 
 @pytest.mark.parametrize(

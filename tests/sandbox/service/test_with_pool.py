@@ -119,7 +119,9 @@ async def test_a_client_that_goes_away_frees_the_sandbox(service: Any, until: An
         {"requests": [{"code": "while True: pass", "limits": {"wall_s": 600.0, "cpu_s": 600}}] * 30}
     ).encode()
     _, writer = await asyncio.open_connection("127.0.0.1", service.port)
-    writer.write(b"POST /v1/batch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+    writer.write(
+        b"POST /v1/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data) + data
+    )
     await until(lambda: service.service.metrics.in_flight == 30)
     writer.close()
     await asyncio.wait_for(service.service.admission.drained(), 10)

@@ -1,0 +1,179 @@
+"""Whose a request is, and that no owner's requests become another's or take what is kept for it."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.sandbox.service.auth import RUN_HEADER, TOKEN_VARIABLE, Owner, Owners, read_owners
+from rocstar.sandbox.testing import FakeSandbox, ok
+from rocstar.sandbox.types import ExecRequest
+
+from .test_guard import Hanging
+
+ONE, TWO = "0123456789abcdef-one", "0123456789abcdef-two"
+OWNERS = Owners((Owner(name="one", token=ONE), Owner(name="two", token=TWO, weight=3)))
+
+
+def by(token: str, **more: str) -> dict[str, str]:
+    return {
+        "Authorization": f"Bearer {token}",
+        **{name.replace("_", "-"): text for name, text in more.items()},
+    }
+
+
+def written(path: Path, text: str) -> str:
+    file = path / "tokens"
+    file.write_text(text)
+    return str(file)
+
+
+def test_a_file_names_owners_their_tokens_and_weights(tmp_path: Path) -> None:
+    path = written(tmp_path, f"# who may call\none {ONE}\n\ntwo {TWO} 3  # twice\n")
+    assert read_owners(path, {}) == OWNERS
+    assert OWNERS.weights() == {"one": 1, "two": 3}
+
+
+def test_a_file_of_one_word_is_a_token(tmp_path: Path) -> None:
+    assert read_owners(written(tmp_path, f"{ONE}\n"), {}) == Owners((Owner(name="", token=ONE),))
+    environment = {TOKEN_VARIABLE: ONE}
+    assert read_owners(None, environment).known[0].token == ONE and not environment
+    assert not read_owners(None, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("short", "at least 16"),
+        (f"{ONE}\n{TWO}", "41 characters|at least 16"),
+        ("one short", "line 1 has 5 characters"),
+        (f"one {ONE}\none {TWO}", "name of 'one' twice"),
+        (f"one {ONE}\ntwo {ONE}", "token of 'two' twice"),
+        (f"one {ONE} 0", "weight '0'"),
+        (f"one {ONE} much", "weight 'much'"),
+        (f"one {ONE} 1 2", "has 4 words"),
+        (f"one {ONE}\n{TWO}", "line 2, has 1 words"),
+        ("", "at least 16"),
+    ],
+)
+def test_a_file_that_is_no_use_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_owners(written(tmp_path, text), {})
+
+
+POSTS: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/run", {"code": "x"}),
+    ("/v1/batch", {"requests": [{"code": "x"}]}),
+    ("/run", {"type": "python", "solution": "x"}),
+    ("/judge/long-batch", {"submissions": [{"type": "python", "solution": "x"}]}),
+    ("/run_code", {"code": "x", "language": "python"}),
+    ("/run_jupyter", {"cells": ["x"]}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), POSTS)
+async def test_every_call_is_its_tokens_owners(serve: Any, path: str, body: Any) -> None:
+    fake = FakeSandbox({}, otherwise=ok())
+    async with serve(fake, owners=OWNERS) as service:
+        for token in (ONE, TWO):
+            assert (await service.post(path, body, headers=by(token)))[0] == 200
+        assert (await service.post(path, body, headers=by(ONE + "x")))[0] == 401
+    assert [request.owner for request in fake.requests] == ["one", "two"]
+
+
+async def test_without_tokens_a_run_is_the_owner(serve: Any) -> None:
+    fake = FakeSandbox({}, otherwise=ok())
+    async with serve(fake) as service:
+        assert (await service.post("/v1/run", {"code": "x"}, headers={RUN_HEADER: "run-7"}))[0] == 200
+        assert (await service.post("/v1/run", {"code": "x"}))[0] == 200
+        status, answer = await service.post("/v1/run", {"code": "x"}, headers={RUN_HEADER: "a" * 65})
+        assert (status, answer["error"]["field"]) == (400, RUN_HEADER)
+    assert [request.owner for request in fake.requests] == ["run-7", ""]
+
+
+async def test_a_name_of_a_run_is_not_heard_where_tokens_tell(serve: Any) -> None:
+    fake = FakeSandbox({}, otherwise=ok())
+    async with serve(fake, owners=OWNERS) as service:
+        await service.post("/v1/run", {"code": "x"}, headers=by(ONE, Rocstar_Run="two"))
+    assert fake.requests[0].owner == "one"
+
+
+async def test_a_full_service_has_room_for_who_has_less_than_its_share(serve: Any) -> None:
+    hanging = Hanging()
+    async with serve(hanging, owners=OWNERS, max_calls=16) as service:
+        batch = {"requests": [{"code": "x"}] * 10}
+        flood = asyncio.create_task(service.post("/v1/batch", batch, headers=by(ONE)))
+        await hanging.until_running(10)
+        assert (await service.post("/v1/run", {"code": "x"}, headers=by(ONE)))[0] == 429
+        few = asyncio.create_task(
+            service.post("/v1/batch", {"requests": [{"code": "x"}] * 6}, headers=by(TWO))
+        )
+        await hanging.until_running(16)
+        for task in (flood, few):
+            task.cancel()
+        await hanging.until_running(0)
+
+
+async def test_bodies_of_one_owner_leave_room_for_anothers(serve: Any) -> None:
+    hanging = Hanging()
+    async with serve(hanging, owners=OWNERS, max_held_bytes=16_000) as service:
+        held = asyncio.create_task(service.post("/v1/run", {"code": "x" * 9000}, headers=by(ONE)))
+        await hanging.until_running(1)
+        assert (await service.post("/v1/run", {"code": "x" * 2000}, headers=by(ONE)))[0] == 429
+        other = asyncio.create_task(service.post("/v1/run", {"code": "x" * 5000}, headers=by(TWO)))
+        await hanging.until_running(2)
+        for task in (held, other):
+            task.cancel()
+        await hanging.until_running(0)
+
+
+async def test_a_key_is_its_owners(serve: Any) -> None:
+    """The second asker got the first one's session, and could read its variables."""
+    fake = FakeSandbox(lambda request: ok(request.owner))
+    async with serve(fake, owners=OWNERS) as service:
+        key = {"Idempotency_Key": "k1"}
+        opened = [await service.post("/v1/sessions", {}, headers=by(token, **key)) for token in (ONE, TWO)]
+        assert opened[0][1]["id"] != opened[1][1]["id"]
+        path = f"/v1/sessions/{opened[0][1]['id']}"
+        status, answer = await service.post(f"{path}/run", {"code": "x"}, headers=by(TWO))
+        assert (status, answer["error"]["reason"]) == (410, "unknown")
+        async with service.http.delete(path, headers=by(TWO)) as refused:
+            assert refused.status == 410
+        assert (await service.post(f"{path}/run", {"code": "x"}, headers=by(ONE)))[1]["stdout"] == "one"
+        for token in (ONE, TWO):
+            status, answer = await service.post(
+                "/v1/run", {"code": "x"}, headers=by(token, Idempotency_Key="k2")
+            )
+            assert answer["stdout"] == ("one" if token == ONE else "two")
+
+
+async def test_a_key_opens_another_session_once_the_first_is_gone(serve: Any) -> None:
+    fake = FakeSandbox({}, otherwise=ok())
+    async with serve(fake) as service:
+        key = {"Idempotency-Key": "k1"}
+        _, first = await service.post("/v1/sessions", {}, headers=key)
+        async with service.http.delete(f"/v1/sessions/{first['id']}"):
+            pass
+        status, second = await service.post("/v1/sessions", {}, headers=key)
+        assert status == 201 and second != first
+        assert (await service.post("/v1/sessions", {}, headers=key))[1] == second
+
+
+async def test_sessions_of_one_owner_do_not_take_anothers(serve: Any) -> None:
+    fake = FakeSandbox({}, otherwise=ok())
+    async with serve(fake, owners=OWNERS, max_sessions=8) as service:
+        _, mine = await service.post("/v1/sessions", {}, headers=by(TWO))
+        for _ in range(20):
+            assert (await service.post("/v1/sessions", {}, headers=by(ONE)))[0] == 201
+        path = f"/v1/sessions/{mine['id']}/run"
+        assert (await service.post(path, {"code": "x"}, headers=by(TWO)))[0] == 200
+        assert len(service.service.sessions) == 6  # two more are kept for the other
+
+
+async def test_a_session_opens_as_its_owners(serve: Any) -> None:
+    fake = FakeSandbox({}, otherwise=ok())
+    async with serve(fake, owners=OWNERS) as service:
+        _, opened = await service.post("/v1/sessions", {}, headers=by(TWO))
+        await service.post(f"/v1/sessions/{opened['id']}/run", {"code": "x"}, headers=by(TWO))
+    assert fake.requests == [ExecRequest(code="x", flavour="stdlib", owner="two")]

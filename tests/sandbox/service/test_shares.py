@@ -1,0 +1,42 @@
+"""What owners share: nobody takes what is kept for another."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocstar.sandbox.service.shares import Shares
+
+OWNERS = ("a", "b", "c")
+STEPS = st.lists(st.tuples(st.sampled_from(OWNERS), st.integers(-4, 30)), max_size=60)
+
+
+@given(STEPS, st.lists(st.integers(1, 9), min_size=3, max_size=3), st.integers(1, 120))
+def test_who_has_less_than_its_share_finds_the_rest_of_it(
+    steps: list[tuple[str, int]], weights: list[int], total: int
+) -> None:
+    shares = Shares(total, dict(zip(OWNERS, weights, strict=True)))
+    for owner, number in steps:
+        if number < 0:
+            shares.give(owner, min(-number, shares.of(owner)))
+        elif shares.fits(owner, number):
+            shares.take(owner, number)
+        assert shares.taken == sum(map(shares.of, OWNERS)) <= total
+        for name, weight in zip(OWNERS, weights, strict=True):
+            kept = total * weight // (2 * sum(weights))
+            assert shares.fits(name, max(0, kept - shares.of(name)))
+            assert not shares.fits(name, shares.most(name) - shares.of(name) + 1)
+
+
+def test_who_is_alone_has_all() -> None:
+    for weights in ({}, {"a": 3}):
+        shares = Shares(10, weights)
+        shares.take("a", 10)
+        assert not shares.fits("a", 1) and shares.most("a") == 10
+
+
+def test_the_largest_is_who_has_most_beyond_what_is_kept() -> None:
+    shares = Shares(100, {"heavy": 3, "light": 1})
+    shares.take("heavy", 40)
+    shares.take("light", 20)
+    assert shares.largest() == "light"
+    shares.give("light", 20)
+    assert shares.largest() == "heavy"

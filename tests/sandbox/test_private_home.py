@@ -1,0 +1,87 @@
+"""The layout of a quickstart: a virtual environment below a home that only its owner may enter."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import rocstar.sandbox
+from rocstar.sandbox.pool import process
+
+from .. import needs
+from .attacks.world_readable import find_python
+
+LOOK = """
+import json, os, sqlite3, tomllib
+def readable(path):
+    try: return bool(os.listdir(path))
+    except OSError: return False
+print(json.dumps({"uid": os.getuid(), "home": readable(%r), "secret": os.path.exists(%r)}))
+"""
+PROGRAM = """
+import asyncio, json, sys
+from rocstar.sandbox.pool.pool import SandboxPool
+
+async def main():
+    async with SandboxPool() as pool:
+        result = await pool.run(sys.argv[1])
+        print(json.dumps([result.isolation, result.stdout, result.stderr]))
+
+asyncio.run(main())
+"""
+
+
+def test_programs_have_users_of_their_own_below_a_private_home(tmp_path: Path) -> None:
+    base = find_python()
+    if os.geteuid() != 0 or base is None:
+        needs.ROOT.skip()
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "secret").write_text("x")
+    (home / "secret").chmod(0o644)
+    venv = home / "project" / ".venv"
+    subprocess.run([base, "-m", "venv", "--without-pip", venv], check=True)
+    packages = next((venv / "lib").glob("python3*")) / "site-packages"
+    (packages / "rocstar.pth").write_text(f"{home / 'project' / 'house'}\n")
+    house = home / "project" / "house" / "rocstar"
+    house.mkdir(parents=True)
+    subprocess.run(["cp", "-r", Path(rocstar.sandbox.__file__).parent, house / "sandbox"], check=True)
+    command = [venv / "bin" / "python", "-c", PROGRAM, LOOK % (str(home), str(home / "secret"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=home, check=False)
+    assert done.returncode == 0, done.stderr
+    isolation, stdout, stderr = json.loads(done.stdout)
+    if "namespaces" not in isolation:
+        needs.ROOT.skip()
+    assert "uid" in isolation.split("+") and not stderr
+    seen = json.loads(stdout)
+    assert seen["uid"] >= 100_000 and not seen["home"] and not seen["secret"]
+
+
+def test_the_topmost_folder_that_is_closed_is_the_private_one(tmp_path: Path) -> None:
+    for path in (tmp_path, *tmp_path.parents):
+        if not path.stat().st_mode & 0o001:
+            path.chmod(path.stat().st_mode | 0o001)
+    venv = tmp_path / "home" / "project" / "venv"
+    venv.mkdir(parents=True)
+    assert process.private_folders([str(venv)]) == []
+    venv.parent.chmod(0o700)
+    assert process.private_folders([str(venv), str(venv / "lib")]) == [str(venv.parent)]
+    (tmp_path / "home").chmod(0o710)
+    assert process.private_folders([str(venv)]) == [str(tmp_path / "home")]
+
+
+@pytest.mark.parametrize("hops", [0, 1, 2])
+def test_an_interpreter_is_kept_under_all_its_names(tmp_path: Path, hops: int) -> None:
+    name = tmp_path / "real" / "python"
+    name.parent.mkdir()
+    name.write_text("")
+    folders = [str(name.parent)]
+    for hop in range(hops):
+        link = tmp_path / f"link-{hop}" / "python"
+        link.parent.mkdir()
+        link.symlink_to(os.path.relpath(name, link.parent))
+        name = link
+        folders.append(str(link.parent))
+    assert set(folders) <= set(process.kept_paths(str(name)))
