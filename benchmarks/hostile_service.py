@@ -31,6 +31,8 @@ from sandbox_bench.report import bar, command, finish
 from sandbox_bench.rocstar_service import service
 from sandbox_bench.stats import latency_ms
 
+from rocstar.sandbox.pool.pool import default_memory_bytes
+
 HOSTILE_TOKEN, OTHER_TOKEN = "hostile-0123456789abcdef", "another-0123456789abcdef"
 PAUSE_S, HEALTH_S = 0.02, 0.02
 HEALTH_BAR_MS, SLOWER = 50.0, 5.0
@@ -262,7 +264,7 @@ async def run(options: argparse.Namespace) -> int:
             probe = asyncio.create_task(watch_health(server.port, health))
             beside = await print_ones(server.port, options.seconds)
             probe.cancel()
-            done, _ = await hostile.communicate()
+            done, _ = await hostile.communicate(b"")  # the end of its input is the end of it
             after = await print_ones(server.port, 3.0)
     p99, quiet_p99 = latency_ms(beside.seconds)["p99"], latency_ms(quiet.seconds)["p99"]
     result = {
@@ -290,7 +292,12 @@ def build_parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=30.0, help="of each of the two phases")
-    parser.add_argument("--memory-bytes", type=int, default=2 << 30, help="of all programs together")
+    parser.add_argument(
+        "--memory-bytes",
+        type=int,
+        default=default_memory_bytes(),
+        help="of all programs together (default: the service's own, %(default)s)",
+    )
     parser.add_argument("--serve-option", action="append", default=[], help="further option of `serve`")
     parser.add_argument("--hostile", type=int, metavar="PORT", help=argparse.SUPPRESS)
     default = Path(__file__).parent / "results" / "hostile_service.json"

@@ -159,6 +159,7 @@ class Service:
             sweeper.cancel()
         await asyncio.gather(*sweepers, return_exceptions=True)
         await self.keys.close()
+        self._incoming.close()
         await self.sessions.close_all()
 
     def num_workers(self) -> int:

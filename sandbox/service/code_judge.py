@@ -78,8 +78,9 @@ class CodeJudge:
 
     def _single(self, with_output: bool, wait_s: float) -> Any:
         async def handler(request: web.Request) -> web.Response:
-            submission = decode_submission(
-                await self._incoming.read(request), self._rules, self._limits, owner_of(request)
+            submission = await self._incoming.decoded(
+                await self._incoming.read(request),
+                lambda body: decode_submission(body, self._rules, self._limits, owner_of(request)),
             )
             outcome: Outcome | None = None
             if submission.request is not None:
@@ -94,7 +95,9 @@ class CodeJudge:
     def _batch(self, with_output: bool, wait_s: float) -> Any:
         async def handler(request: web.Request) -> web.Response:
             body = await self._incoming.read(request)
-            sub_id, submissions = decode_submissions(body, self._rules, self._limits, owner_of(request))
+            sub_id, submissions = await self._incoming.decoded(
+                body, lambda body: decode_submissions(body, self._rules, self._limits, owner_of(request))
+            )
             del body
             results: list[RunAnswer | JudgeAnswer | None] = [None] * len(submissions)
             indices = [i for i, submission in enumerate(submissions) if submission.request is not None]

@@ -1,8 +1,9 @@
 """The bodies of requests, read whole and bounded: each by itself, and all that are under way together."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -12,6 +13,12 @@ from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
 # Older aiohttp knows no such keys, newer warns of others.
 OWNER: Any = getattr(web, "RequestKey", lambda name, kind: name)("owner", str)
 """Whose a request is, under this key of it."""
+
+
+D = TypeVar("D")
+
+SMALL_BYTES = 1 << 16
+"""Up to this a body is decoded at once: it takes a millisecond."""
 
 
 def owner_of(request: web.Request) -> str:
@@ -41,6 +48,7 @@ class Incoming:
         self._max_bytes = max_bytes
         self._shares = Shares(max_held_bytes, weights)
         self._timeout_s = timeout_s
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="decode")
         self._sizes: dict[int, int] = {}  # by id(request), while it is handled
 
     @property
@@ -56,6 +64,16 @@ class Incoming:
             raise Refused(message, field="Content-Encoding", status=415, kind="encoded_body")
         self._check_held(request.content_length or 0, owner_of(request))
         return await self._whole(request)
+
+    async def decoded(self, body: bytes, decode: Callable[[bytes], D]) -> D:
+        """What `decode` makes of it, or raises. A large body is decoded beside the loop, for which everybody
+        waits; one after the other, so that many do not take all cores."""
+        if len(body) <= SMALL_BYTES:
+            return decode(body)
+        return await asyncio.get_running_loop().run_in_executor(self._beside, decode, body)
+
+    def close(self) -> None:
+        self._beside.shutdown(wait=False, cancel_futures=True)
 
     def release(self, request: web.Request) -> None:
         """The request is answered. Also for one whose body was not read."""

@@ -70,14 +70,18 @@ class Native:
         body = await self._incoming.read(request)
 
         async def work(_: Execution | None = None) -> HttpAnswer:
-            call = decode_run(body, self._rules, owner_of(request))
+            call = await self._incoming.decoded(
+                body, lambda body: decode_run(body, self._rules, owner_of(request))
+            )
             return await _answer(self._admission.run(call.request, call.deadline_s))
 
         return respond(await self._once(request, body, work))
 
     async def batch(self, request: web.Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
-        call = decode_batch(body, self._rules, owner_of(request))
+        call = await self._incoming.decoded(
+            body, lambda body: decode_batch(body, self._rules, owner_of(request))
+        )
         stream = call.stream or NDJSON in request.headers.get("Accept", "")
         key = request.headers.get("Idempotency-Key")
         fingerprint = b"" if key is None else _fingerprint(request.path, body, stream)
@@ -182,7 +186,7 @@ class Native:
         session_id, owner = request.match_info["id"], owner_of(request)
 
         async def work(_: Execution | None = None) -> HttpAnswer:
-            call = decode_cell(body, self._rules)
+            call = await self._incoming.decoded(body, lambda body: decode_cell(body, self._rules))
             deadline = self._admission.deadline(call.deadline_s)
             with self._admission.admitted(owner):
                 return await _answer(

@@ -89,7 +89,9 @@ class SandboxFusion:
         return web.Response(body=b'"pong"', content_type="application/json")
 
     async def run_code(self, request: web.Request) -> web.Response:
-        run = decode_run_code(await self._incoming.read(request), self._rules)
+        body = await self._incoming.read(request)
+        run = await self._incoming.decoded(body, lambda body: decode_run_code(body, self._rules))
+        del body
         supported = ("python", "cpp") if "cpp" in self._rules.flavours else ("python",)
         if run.language not in supported:
             message = f"the language {run.language!r} is not supported here, only {' and '.join(supported)}"
@@ -110,7 +112,9 @@ class SandboxFusion:
         )
 
     async def run_jupyter(self, request: web.Request) -> web.Response:
-        run, limits = decode_run_jupyter(await self._incoming.read(request), self._rules)
+        body = await self._incoming.read(request)
+        run, limits = await self._incoming.decoded(body, lambda body: decode_run_jupyter(body, self._rules))
+        del body
         try:
             with self._admission.admitted(owner_of(request)):
                 return _json(await self._notebook(run, limits, owner_of(request)))

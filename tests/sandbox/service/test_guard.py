@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import threading
 import zlib
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from rocstar.sandbox.service import native
 from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
@@ -156,6 +158,26 @@ async def test_a_body_of_millions_of_values_is_not_looked_through(serve: Any, pa
         assert status == 400 and "the body does not fit" in str(answer)
         status, answer = await service.post(path, data=body[:-2] + b",[]" * 3_400_000 + b"]}")
         assert status == 413 and "values" in str(answer)
+
+
+async def test_a_large_body_is_decoded_beside_the_loop(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixty thousand calls took a second, in which nobody had an answer."""
+    reading, read = threading.Event(), threading.Event()
+
+    def decode(body: bytes, *more: Any) -> Any:
+        reading.set()
+        assert read.wait(10)
+        return real(body, *more)
+
+    real = native.decode_batch
+    monkeypatch.setattr(native, "decode_batch", decode)
+    async with serve(FakeSandbox({}, otherwise=ok())) as service:
+        body = {"requests": [{"code": "x" * 1000}] * 100}
+        large = asyncio.create_task(service.post("/v1/batch", body))
+        assert await asyncio.to_thread(reading.wait, 10)
+        assert (await service.get("/healthz"))[0] == 200 and not large.done()
+        read.set()
+        assert (await large)[0] == 200
 
 
 async def test_more_program_text_than_fits_is_a_429(serve: Any) -> None:
