@@ -1,0 +1,80 @@
+"""How far a batch runs ahead of its reader, and who waits for the window."""
+
+import asyncio
+from typing import Any
+
+from rocstar.sandbox.pool import calls as module
+from rocstar.sandbox.pool.calls import Call, Calls
+from rocstar.sandbox.testing import ok
+from rocstar.sandbox.types import ExecRequest
+
+WINDOW = 4
+REQUESTS = [ExecRequest(code=str(number)) for number in range(500)]
+
+
+class Silent:
+    """Takes every frame."""
+
+    def ready(self) -> bool:
+        return True
+
+    def write(self, data: bytes) -> None:
+        pass
+
+
+def new_calls() -> Calls:
+    return Calls(Silent(), window=WINDOW, max_queued=1000, unclaimed=lambda outcome: None)
+
+
+def call_of(lane: int, weight: int = 1) -> Call:
+    return Call(lambda call_id: b"", 1.0, restartable=True, lane=lane, weight=weight)
+
+
+def answer_all(calls: Calls, stdout: str = "") -> int:
+    """Until the supervisor has nothing left. Returns how many it answered."""
+    answered = 0
+    while calls.sent:
+        calls.settle(next(iter(calls.sent)), ok(stdout))
+        answered += 1
+    return answered
+
+
+async def test_a_batch_runs_a_little_ahead_of_its_reader() -> None:
+    """All of it ran at once, and the results waited in memory."""
+    calls = new_calls()
+    batch = calls.perform_all(REQUESTS, lambda request: call_of(1), None)
+    first = asyncio.ensure_future(anext(batch))
+    await asyncio.sleep(0)
+    assert answer_all(calls) == 2 * WINDOW + 16
+    assert (await first)[0] == 0 and not calls.sent
+    second = asyncio.ensure_future(anext(batch))
+    await asyncio.sleep(0)
+    assert answer_all(calls) == 1 and (await second)[0] == 1
+    await batch.aclose()
+
+
+async def test_a_batch_starts_nothing_while_much_of_it_is_not_read(monkeypatch: Any) -> None:
+    monkeypatch.setattr(module, "MAX_UNREAD_BYTES", 1000)
+    calls = new_calls()
+    batch = calls.perform_all(REQUESTS, lambda request: call_of(1), None)
+    first = asyncio.ensure_future(anext(batch))
+    await asyncio.sleep(0)
+    ahead = answer_all(calls, "x" * 100)
+    await first
+    for _ in range(ahead - 11):
+        assert (await anext(batch))[1] and not calls.sent
+    reading = asyncio.ensure_future(anext(batch))
+    await asyncio.sleep(0)
+    assert answer_all(calls) > 1 and await reading
+    await batch.aclose()
+
+
+async def test_a_lane_with_nothing_under_way_does_not_wait_for_the_window() -> None:
+    calls = new_calls()
+    for _ in range(20):
+        await calls.submit(call_of(1))
+    assert len(calls.sent) == WINDOW
+    for _ in range(3):
+        await calls.submit(call_of(2))
+    assert [call.lane for call in calls.sent.values()] == [1] * WINDOW + [2]
+    calls.fail_all(module.late())
