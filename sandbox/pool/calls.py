@@ -176,8 +176,9 @@ class Calls:
     def _fits(self) -> bool:
         """One of a lane that has nothing with the supervisor does not wait behind the window: that is for
         those that have, and a call of theirs may take its time."""
-        spare = SPARE if self._waiting.next_has_nothing() else 0
-        return len(self.sent) < self.window + spare
+        if len(self.sent) < self.window:
+            return True
+        return len(self.sent) < self.window + SPARE and self._waiting.next_has_nothing()
 
     def settle(self, call_id: int, outcome: object) -> None:
         """The supervisor has answered."""

@@ -16,6 +16,9 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+MOST_STALE = 64
+"""Ranks that no longer hold, beyond four for each lane: a busy lane leaves one with each item."""
+
 
 @dataclass(slots=True)
 class _Lane(Generic[T]):
@@ -54,7 +57,7 @@ class Lanes(Generic[T]):
         found.waiting.append((self._arrivals, item))
         self._size += 1
         if len(found.waiting) == 1:
-            self._offer(lane)
+            self._offer(found, lane)
 
     def append_first(self, lane: int, item: T) -> None:
         """Before the others of its lane, and of lanes that are as good: it had its turn."""
@@ -63,7 +66,7 @@ class Lanes(Generic[T]):
         found.waiting.appendleft((self._before, item))
         found.due -= 1 / found.weight
         self._size += 1
-        self._offer(lane)
+        self._offer(found, lane)
 
     def pop(self) -> T:
         """It is under way until `ended`. Raises IndexError when nothing waits."""
@@ -75,7 +78,8 @@ class Lanes(Generic[T]):
         self._now = max(self._now, found.due)
         found.under_way += 1
         found.due += 1 / found.weight
-        self._offer(lane)
+        if found.waiting:
+            self._offer(found, lane)
         return item
 
     def next_has_nothing(self) -> bool:
@@ -87,9 +91,10 @@ class Lanes(Generic[T]):
         """One that was popped is over."""
         found = self._lanes[lane]
         found.under_way -= 1
-        if not found.under_way and not found.waiting:
+        if found.waiting:
+            self._offer(found, lane)
+        elif not found.under_way:
             del self._lanes[lane]
-        self._offer(lane)
 
     def clear(self) -> list[T]:
         """Empties it, and forgets what is under way. Returns what waited."""
@@ -103,10 +108,11 @@ class Lanes(Generic[T]):
             found = self._lanes[lane] = _Lane(1, self._now)
         return found
 
-    def _offer(self, lane: int) -> None:
-        found = self._lanes.get(lane)
-        if found is not None and found.waiting:
-            heapq.heappush(self._heap, (found.rank(), lane))
+    def _offer(self, found: _Lane[T], lane: int) -> None:
+        heapq.heappush(self._heap, (found.rank(), lane))
+        if len(self._heap) > 4 * len(self._lanes) + MOST_STALE:
+            self._heap = [(one.rank(), number) for number, one in self._lanes.items() if one.waiting]
+            heapq.heapify(self._heap)
 
     def _drop_stale(self) -> None:
         while self._heap:

@@ -90,6 +90,21 @@ def test_a_light_lane_with_nothing_under_way_is_not_passed_by() -> None:
     assert lanes.next_has_nothing() and lanes.pop() == "few"
 
 
+def test_a_lane_that_is_busy_for_ever_takes_no_more_room() -> None:
+    lanes: Lanes[str] = Lanes()
+    for _ in range(5):
+        lanes.append(1, "many")
+    running = 0
+    for _ in range(5000):
+        lanes.append(1, "many")
+        lanes.pop()
+        running += 1
+        if running > 3:
+            lanes.ended(1)
+            running -= 1
+    assert len(lanes._heap) < 100
+
+
 def test_an_empty_one_has_nothing() -> None:
     with pytest.raises(IndexError):
         Lanes[int]().pop()
