@@ -54,7 +54,9 @@ try:
     for n in range(64): open(str(n), "wb").write(b"x" * (4 << 20))
 except OSError: pass
 """
-SLEEP = "import time; time.sleep(1)"
+SLEEP = "import time; time.sleep(0.2)"
+"""Not longer, or an owner whose calls come one after the other would do little else than sleep."""
+
 LOUD = "print('x' * 100_000)"
 
 
@@ -154,7 +156,7 @@ async def again_and_again(port: int, done: Counter[str], name: str, path: str, b
         await asyncio.sleep(0.01)
 
 
-async def fill_scratch(port: int, done: Counter[str]) -> None:
+async def fill_scratch(port: int, done: Counter[str], filled: asyncio.Event) -> None:
     """Four sessions, each with all that it may write; opened again when they are lost."""
     line = Line(port, HOSTILE_TOKEN)
     names: list[str] = []
@@ -171,6 +173,7 @@ async def fill_scratch(port: int, done: Counter[str]) -> None:
                 done[f"fill {status}"] += 1
                 if status != 200:
                     names.remove(name)
+            filled.set()
         await asyncio.sleep(0.05)
 
 
@@ -223,15 +226,19 @@ async def be_hostile(port: int, memory_bytes: int) -> None:
     budget = {"code": SLEEP, "limits": {"memory_bytes": memory_bytes}}
     work = [
         *(again_and_again(port, done, "threads", "/v1/run", threads) for _ in range(4)),
-        *(again_and_again(port, done, "sleepers", "/v1/batch", sleepers) for _ in range(3)),
+        again_and_again(port, done, "sleepers", "/v1/batch", sleepers),
         *(again_and_again(port, done, "budget", "/v1/run", budget) for _ in range(2)),
         *(read_nothing(port, done) for _ in range(8)),
         *(half_a_request(port, done, "") for _ in range(300)),
         *(half_a_request(port, done, HOSTILE_TOKEN) for _ in range(50)),
-        fill_scratch(port, done),
         send_nonsense(port, done),
     ]
-    tasks = [asyncio.ensure_future(one) for one in work]
+    filled = asyncio.Event()  # first, for later they wait behind all else of this owner
+    tasks = [asyncio.ensure_future(fill_scratch(port, done, filled))]
+    await filled.wait()
+    tasks += [asyncio.ensure_future(one) for one in work]
+    await asyncio.sleep(1.0)
+    print("under way", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     for task in tasks:
         task.cancel()
@@ -260,7 +267,9 @@ async def run(options: argparse.Namespace) -> int:
             words.append(f"--memory-bytes={options.memory_bytes}")
             pipe = asyncio.subprocess.PIPE
             hostile = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe)
-            await asyncio.sleep(2.0)  # until it is under way
+            assert hostile.stdout is not None
+            async with asyncio.timeout(TIMEOUT_S):
+                await hostile.stdout.readline()  # it is under way
             probe = asyncio.create_task(watch_health(server.port, health))
             beside = await print_ones(server.port, options.seconds)
             probe.cancel()
