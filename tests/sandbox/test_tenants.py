@@ -2,6 +2,8 @@
 
 import asyncio
 import dataclasses
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -244,17 +246,25 @@ async def test_a_session_of_who_has_few_is_not_taken_for_anothers() -> None:
         assert mine.lost is None and pool.evictions == 5
 
 
-async def test_with_one_place_owners_take_turns() -> None:
-    """Who had waited longest came first again and again: with one place nobody has anything under way."""
+async def test_of_equals_who_had_the_places_for_a_shorter_time_is_next() -> None:
+    """With one place nobody has anything under way when it is free, and turns alone would give sleepers
+    nearly all of its time."""
     done: list[str] = []
 
     async def call(pool: SandboxPool, owner: str) -> None:
-        await pool.run(ExecRequest(code="import time; time.sleep(0.02)", owner=owner))
+        code = "import time; time.sleep(0.5)" if owner == "long" else "1"
+        await pool.run(ExecRequest(code=code, owner=owner))
         done.append(owner)
 
     async with SandboxPool(max_live=1) as pool:
-        await asyncio.gather(*(call(pool, "many") for _ in range(20)), *(call(pool, "few") for _ in range(3)))
-    assert "few" not in done[-10:]
+        pool._calls.window = 20
+        supervisor = pool.supervisor_pid
+        os.kill(supervisor, signal.SIGSTOP)  # so that all are there when the first is chosen
+        calls = [asyncio.create_task(call(pool, owner)) for _ in range(3) for owner in ("long", "short")]
+        await asyncio.sleep(0)
+        os.kill(supervisor, signal.SIGCONT)
+        await asyncio.gather(*calls)
+    assert done[:4].count("short") == 3
 
 
 async def test_owners_get_places_by_weight() -> None:
