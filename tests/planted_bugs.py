@@ -802,4 +802,10 @@ BUGS = [
         "False",
         "sandbox/test_lanes.py::test_a_lane_that_is_busy_for_ever_takes_no_more_room",
     ),
+    Bug(
+        "require_own_users",
+        '"uid" in isolation.split("+")',
+        "True",
+        "service/test_serve.py::test_root_does_not_serve_programs_as_root",
+    ),
 ]

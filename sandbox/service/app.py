@@ -42,6 +42,8 @@ MAX_REFUSAL_BYTES = 1 << 16
 
 READY_S = 10.0
 READY_KEPT_S = 1.0
+READINESS = " readiness"
+"""The owner of that program, under a name that no token can have: it waits for no owner's calls."""
 
 HANDLER_ARGUMENTS = {"handler_cancellation": True, "auto_decompress": False}
 """aiohttp inflates a body as it arrives, before anybody has counted it."""
@@ -230,7 +232,7 @@ class Service:
 
     async def _probe(self, deadline: float) -> str:
         """What keeps the sandbox from running a program; empty when nothing does."""
-        request = ExecRequest(code="print(1)", flavour=self.options.rules.choose(""))
+        request = ExecRequest(code="print(1)", flavour=self.options.rules.choose(""), owner=READINESS)
         try:
             result = await self._sandbox.run(request, deadline=deadline)
         except SandboxError as error:

@@ -155,7 +155,10 @@ async def test_idle_sessions_keep_no_more_than_half_of_the_scratch_room() -> Non
         assert modest.lost is None
 
 
-async def test_a_program_that_fills_the_scratch_room_gives_way_and_others_write() -> None:
+@pytest.mark.parametrize("without", [(), ("namespaces",)])
+async def test_a_program_that_fills_the_scratch_room_gives_way_and_others_write(
+    without: tuple[str, ...],
+) -> None:
     """Files that have lost their names fill it as well."""
     hog = "\n".join(
         [
@@ -170,7 +173,7 @@ async def test_a_program_that_fills_the_scratch_room_gives_way_and_others_write(
             "time.sleep(60)",
         ]
     )
-    pool = SandboxPool(max_live=3)
+    pool = SandboxPool(max_live=3, without=without)
     pool._keeper.options = dataclasses.replace(pool._keeper.options, scratch_bytes=16 * MIB)
     async with pool:
         if not pool._facts["files"]:

@@ -304,6 +304,8 @@ async def test_readiness_is_a_program_that_runs(serve: Any) -> None:
             found = await asyncio.gather(*(service.get("/readyz") for _ in range(5)))
         assert [entry[0] for entry in found] == [status] * 5
         assert len(fake.requests) == 1
+        asked = fake.requests[0]
+        assert (asked.code, asked.files, asked.owner) == ("print(1)", {}, " readiness")  # it writes nothing
 
 
 async def test_metrics_count_what_happened(serve: Any) -> None:

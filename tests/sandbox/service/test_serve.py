@@ -17,6 +17,7 @@ import pytest
 
 from rocstar.sandbox import cli
 from rocstar.sandbox.service import auth
+from rocstar.sandbox.service.serve import require_own_users
 
 COMMAND = [
     sys.executable,
@@ -218,6 +219,25 @@ async def test_the_access_log_is_a_line_per_request_without_the_token() -> None:
     process.send_signal(signal.SIGTERM)
     _, said = await asyncio.wait_for(process.communicate(), 60)
     assert b'"POST /v1/run HTTP/1.1" 200' in said and token.encode() not in said
+
+
+@pytest.mark.parametrize(
+    ("uid", "isolation", "allowed", "refused"),
+    [
+        (0, "nnp+landlock+seccomp", False, True),
+        (0, "nnp+landlock+seccomp", True, False),
+        (0, "nnp+landlock+seccomp+uid", False, False),
+        (1000, "nnp+landlock+seccomp", False, False),
+    ],
+)
+def test_root_does_not_serve_programs_as_root(
+    monkeypatch: pytest.MonkeyPatch, uid: int, isolation: str, allowed: bool, refused: bool
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    if not refused:
+        return require_own_users(isolation, allowed)
+    with pytest.raises(ValueError, match="no user of their own, though this is root"):
+        require_own_users(isolation, allowed)
 
 
 def test_help_imports_no_server() -> None:
