@@ -29,6 +29,24 @@ BUGS = [
         "test_estimators.py::test_a_tie_is_decided_by_lot_and_not_by_place",
     ),
     Bug(
+        "results._question",
+        "_withheld(row.answer) if is_hidden else row.answer",
+        "row.answer",
+        "test_hidden_sets.py::test_numbers_name_no_text_of_a_hidden_set",
+    ),
+    Bug(
+        "sample.end_steps",
+        "is_hidden(record)",
+        "False",
+        "test_hidden_sets.py::test_a_report_of_a_run_leaves_hidden_tasks_out",
+    ),
+    Bug(
+        "registry.load_set",
+        "{**task.meta, HIDDEN: True}",
+        "task.meta",
+        "test_hidden_sets.py::test_the_tasks_of_a_hidden_set_are_marked",
+    ),
+    Bug(
         "intervals.PRIOR",
         "0.7",
         "1e-9",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -12,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.record import read_records
+from rocstar.engine.record import is_hidden, read_records
+from rocstar.train.evaluation.benchmarks import gpqa
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record.manifest import read_manifest, recipe_hash
@@ -99,6 +101,7 @@ def test_a_folder_holds_attempts_numbers_and_what_they_are_of(workshop: Any, who
     )
     assert all(len(facts["model"][name]) == 64 for name in ("weights", "tokenizer", "template"))
     assert facts["data"]["heldout"]["num_tasks"] == 4 and len(facts["verifier"]["heldout"]) == 64
+    assert facts["judge"] == {}, "nobody but the code"
     assert facts["sandbox"]["layers"] and facts["settings"]["packages"]["torch"]
     # The conversations of the cold start ask the same questions; its stages leave them out.
     assert told["contamination"]["left_out_of_training"] and told["contamination"]["overlap"] == 4
@@ -186,6 +189,44 @@ def test_a_built_in_set_on_the_command_line(workshop: Any, model: str, tmp_path:
     command = ["eval", "coin.toml", "--model", model, "--set", "math500", "--path", str(path)]
     ended = workshop.main(*command)
     assert ended.returncode == 2 and "answers are not the published ones of math500" in ended.stderr
+
+
+def test_what_is_published_of_a_hidden_set_has_no_question(
+    workshop: Any, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempts have them, and are kept back; without them the rest still holds against its manifest."""
+    monkeypatch.setattr(gpqa, "GPQA_DIAMOND", dataclasses.replace(gpqa.GPQA_DIAMOND, num_questions=1))
+    path, out = tmp_path / "gpqa_diamond.csv", tmp_path / "out"
+    path.write_text(
+        "Question,Correct Answer,Incorrect Answer 1,Incorrect Answer 2,Incorrect Answer 3\n"
+        "Parsnip?,first swede,second swede,third swede,fourth swede\n"
+    )
+    command = [
+        "eval",
+        "coin.toml",
+        "--model",
+        model,
+        "--set=gpqa_diamond",
+        "--path",
+        str(path),
+        "--out",
+        str(out),
+    ]
+    ended = workshop.main(*command, "--eval.0.samples_per_task=2", "--eval.0.max_response_tokens=100")
+    assert ended.returncode == 0, ended.stderr
+    (record, _) = read_records(attempts := out / "attempts" / "gpqa_diamond.jsonl")
+    assert is_hidden(record) and "swede" in record["task"]["question"]
+    attempts.unlink()
+    files = [file for file in out.rglob("*") if file.is_file()]
+    assert len(files) == 5
+    for file in files:
+        assert "arsnip" not in file.read_text() and "swede" not in file.read_text(), file
+    assert (out / "attempts" / ".gitignore").read_text().splitlines()[-1] == "gpqa_diamond.jsonl*"
+    ended = workshop.main("eval", "--verify", str(out))
+    assert ended.returncode == 0, ended.stdout
+    assert "not checked: attempts/gpqa_diamond.jsonl: of a hidden set" in ended.stdout
+    ended = workshop.main("eval", "--rescore", str(out))
+    assert ended.returncode == 2 and "gpqa_diamond.jsonl" in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,8 @@ def _print_checked(found: CheckedSet, options: argparse.Namespace) -> int:
         None: "rows not known",
     }
     print(f"{found.name}: {known[found.is_known]} (digest {found.digest[:16]})")
-    print(f"  {found.golds - len(found.refused)} of {found.golds} golds found right")
+    golds = f"{found.golds - len(found.refused)} of {found.golds} golds found right"
+    print(f"  {golds if found.golds else 'no golds: its questions have no one answer'}")
     print(f"  {found.near_misses - len(found.accepted)} of {found.near_misses} near misses found wrong")
     for task in (*found.refused, *found.accepted):
         print(f"    misjudged: {task}")

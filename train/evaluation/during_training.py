@@ -15,6 +15,7 @@ from rocstar.train.evaluation.evaluate import Evaluation
 from rocstar.train.evaluation.evidence import (
     data_facts,
     file_digests,
+    judge_facts,
     sandbox_facts,
     settings_facts,
     template_digest,
@@ -84,6 +85,7 @@ async def _evaluate(
                 if config.label == chosen.name
             },
             "verifier": {chosen.name: verifier_digest(recipe, chosen) for chosen in sets},
+            "judge": judge_facts(sets),
             "settings": settings_facts(recipe, sets, step=run.step),
             "sandbox": await sandbox_facts(live.agent.tools),
         }

@@ -95,6 +95,12 @@ def verifier_digest(recipe: Recipe, chosen: EvaluationSet) -> str:
     return digest.hexdigest()
 
 
+def judge_facts(sets: Sequence[EvaluationSet]) -> dict[str, Any]:
+    """Who judges and in whose words, of the sets that a model judges."""
+    described = [(one.name, one.benchmark.describe) for one in sets if one.benchmark is not None]
+    return {name: dict(describe()) for name, describe in described if describe is not None}
+
+
 def _judge_files(recipe: Recipe, chosen: EvaluationSet) -> set[Path]:
     """The built-in judge is any file of its room; an own function is its file."""
     if chosen.benchmark is not None and chosen.benchmark.judge is not None:

@@ -28,6 +28,7 @@ from rocstar.train.evaluation.sets import EvaluationSet
 from rocstar.train.record.run_directory import replace_text
 
 ATTEMPTS, RESULTS = "attempts", "results.json"
+WITHHELD = "# Their licence asks that questions are not shown: keep these files to yourself.\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,14 @@ class Folder:
     def attempts(self, name: str) -> Path:
         """The records of a set."""
         return self.directory / ATTEMPTS / f"{name}.jsonl"
+
+    def withhold(self, name: str) -> None:
+        """Keep the records of a set that is not to be shown out of every git commit of this folder."""
+        path, line = self.directory / ATTEMPTS / ".gitignore", f"{name}.jsonl*\n"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        known = path.read_text(encoding="utf-8") if path.exists() else WITHHELD
+        if line not in known:
+            path.write_text(known + line, encoding="utf-8")
 
     def files(self, names: Sequence[str]) -> list[str]:
         """What a finished evaluation of these sets holds, by place in the folder."""

@@ -56,6 +56,8 @@ async def evaluate_sets(
         RecordError: attempts that are there are damaged.
     """
     for chosen in sets:
+        if chosen.is_hidden:
+            folder.withhold(chosen.name)
         file = AttemptsFile(folder.attempts(chosen.name), chosen.tasks, k=chosen.samples)
         road = Road(recipe=recipe, agent=agent_for(agent, chosen), nodes=nodes if chosen.is_plain else None)
         await _make(road, chosen, file, step, decode)

@@ -29,7 +29,7 @@ from rocstar.train.evaluation.attempts import verdict_fields
 from rocstar.train.evaluation.benchmarks.benchmark import Benchmark
 from rocstar.train.evaluation.benchmarks.registry import find, load_set
 from rocstar.train.evaluation.evaluate import Evaluation
-from rocstar.train.evaluation.evidence import file_digests, former_facts, verifier_digest
+from rocstar.train.evaluation.evidence import file_digests, former_facts, judge_facts, verifier_digest
 from rocstar.train.evaluation.folder import AsBefore, Folder, write_numbers
 from rocstar.train.evaluation.report.eval_report import write_eval_report
 from rocstar.train.evaluation.results import attempt_of
@@ -164,6 +164,8 @@ async def rescored_records(judge: Judge, path: Path) -> AsyncIterator[tuple[dict
 
 
 def _chunks(path: Path) -> Iterator[list[dict[str, Any]]]:
+    if not path.is_file():
+        raise ConfigError(f"{str(path)!r} does not exist; attempts that are not there cannot be judged again")
     records = read_records(path)
     try:
         while chunk := list(itertools.islice(records, CHUNK)):
@@ -185,6 +187,8 @@ async def rescore(stored: Stored, out: Path | None) -> Rescored:
                 if target is not None:
                     path = target.attempts(chosen.name)
                     path.parent.mkdir(parents=True, exist_ok=True)
+                    if chosen.is_hidden:
+                        target.withhold(chosen.name)
                     file = stack.enter_context(path.open("w", encoding="ascii"))
                 work = stack.enter_context(working(f"judging {chosen.name} again", unit="attempts"))
                 async for record, outcome in rescored_records(judge, stored.folder.attempts(chosen.name)):
@@ -221,7 +225,7 @@ async def rescore_into(stored: Stored, out: Path) -> Rescored:
     with recorded(out, stored.recipe, world_size=1) as entry:
         facts = former_facts(stored.folder.directory) or {}
         verifier = {chosen.name: verifier_digest(stored.recipe, chosen) for chosen in stored.sets}
-        entry["evaluation"] = facts | {"verifier": verifier}
+        entry["evaluation"] = facts | {"verifier": verifier, "judge": judge_facts(stored.sets)}
         entry["rescored_from"] = file_digests(stored.folder.directory, stored.folder.files(names))
         found = await rescore(stored, out)
         entry["files"] = file_digests(out, Folder(out).files(names))
@@ -260,30 +264,34 @@ async def check_set(name: str, path: str) -> CheckedSet:
     chosen = evaluation_sets(recipe, {name: loaded.tasks})[0]
     async with open_sandbox(recipe, flavours=[VERIFIER_FLAVOUR]) as sandbox:
         judge = _judge_of(recipe, chosen, sandbox)
-        refused = await _verdicts(judge, [(t, gold_text(loaded.benchmark, t)) for t in loaded.tasks])
+        right = [(t, text) for t in loaded.tasks if (text := gold_text(loaded.benchmark, t)) is not None]
+        refused = await _verdicts(judge, right)
         wrong = [(t, text) for t in loaded.tasks if (text := near_miss_text(loaded.benchmark, t)) is not None]
         accepted = await _verdicts(judge, wrong)
     return CheckedSet(
         name=name,
         digest=loaded.digest,
         is_known=loaded.is_known,
-        golds=len(loaded.tasks),
+        golds=len(right),
         refused=[task for task, is_right in refused if not is_right],
         near_misses=len(wrong),
         accepted=[task for task, is_right in accepted if is_right],
     )
 
 
-def gold_text(benchmark: Benchmark, task: Task) -> str | Sequence[str]:
-    """What a policy that knows the answer writes, in one turn or turn by turn."""
-    return benchmark.gold(task) if benchmark.gold else boxed(task.answer)
+def gold_text(benchmark: Benchmark, task: Task) -> str | Sequence[str] | None:
+    """What a policy that knows the answer writes, in one turn or turn by turn; None where there is no one
+    answer."""
+    if benchmark.gold:
+        return benchmark.gold(task)
+    return boxed(task.answer) if task.answer else None
 
 
-def near_miss_text(benchmark: Benchmark, task: Task) -> str | None:
+def near_miss_text(benchmark: Benchmark, task: Task) -> str | Sequence[str] | None:
     """What one writes that is wrong by a little; None for a set that says of none."""
     if benchmark.near_miss:
         return benchmark.near_miss(task)
-    return None if benchmark.gold else boxed(beside(task.answer))
+    return boxed(beside(task.answer)) if task.answer and not benchmark.gold else None
 
 
 def beside(answer: str) -> str:

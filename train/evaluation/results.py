@@ -8,6 +8,7 @@ rescores or verifies an evaluation computes what was computed first.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -161,7 +162,9 @@ def set_results(
         "pooled": _pooled(questions, chosen),
         "contamination": _clean(questions, contaminated, k=chosen.samples),
         "hidden": chosen.is_hidden,
-        "questions": {name: _question(question) for name, question in questions.items()},
+        "questions": {
+            name: _question(question, is_hidden=chosen.is_hidden) for name, question in questions.items()
+        },
     }
     return told
 
@@ -263,7 +266,7 @@ def _by(questions: Mapping[str, Question], key: Any) -> dict[str, float]:
     return {kind: fmean(values) for kind, values in sorted(kinds.items())}
 
 
-def _question(question: Question) -> dict[str, Any]:
+def _question(question: Question, *, is_hidden: bool) -> dict[str, Any]:
     rows = question.rows
     told: dict[str, Any] = {
         "source": question.source,
@@ -274,7 +277,7 @@ def _question(question: Question) -> dict[str, Any]:
         "calls": [row.calls for row in rows],
         "errors": [row.errors for row in rows],
         "truncated": [row.is_truncated for row in rows],
-        "answers": [row.answer for row in rows],
+        "answers": [_withheld(row.answer) if is_hidden else row.answer for row in rows],
         "failures": [row.failure for row in rows],
     }
     if question.category is not None:
@@ -282,6 +285,15 @@ def _question(question: Question) -> dict[str, Any]:
     if any(row.measures for row in rows):
         told["measures"] = [dict(sorted(row.measures.items())) for row in rows]
     return told
+
+
+def _withheld(answer: str | None) -> str | None:
+    """An answer to a question that is not to be shown: a letter as it is, a text, which may repeat the
+    question, as a digest. Equal answers stay equal.
+    """
+    if answer is None or len(answer) <= 1:
+        return answer
+    return f"sha256:{hashlib.sha256(answer.encode(errors='surrogatepass')).hexdigest()[:12]}"
 
 
 def _unextracted(scored: Sequence[AttemptRow], chosen: EvaluationSet) -> int:

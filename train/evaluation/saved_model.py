@@ -29,6 +29,7 @@ from rocstar.train.evaluation.evidence import (
     differences,
     file_digests,
     former_facts,
+    judge_facts,
     model_digests,
     model_folder,
     sandbox_facts,
@@ -157,7 +158,7 @@ def check_resumable(out: Path) -> None:
 def _discard_if_unused(out: Path) -> None:
     """Take back a folder without an attempt."""
     attempts = out / ATTEMPTS
-    if any(path.stat().st_size for path in attempts.glob("*")):
+    if any(path.stat().st_size for path in attempts.glob("*.jsonl*")):
         return
     shutil.rmtree(attempts, ignore_errors=True)
     discard_if_unused(out)
@@ -231,6 +232,7 @@ def identity(recipe: Recipe, sets: Sequence[EvaluationSet], template: str) -> di
         "model": model_digests(folder, template),
         "data": {chosen.name: data_facts(chosen, paths[chosen.name]) for chosen in sets},
         "verifier": {chosen.name: verifier_digest(recipe, chosen) for chosen in sets},
+        "judge": judge_facts(sets),
     }
 
 

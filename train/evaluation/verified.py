@@ -5,11 +5,13 @@
     records    ──judge────────────────────────────> the outcomes on record
     model, data, verifier, where they are here ───> the digests on record
 
-What is not on this machine any more is said to be not checked; it is no difference.
+What is not on this machine any more is said to be not checked; it is no difference. So are the attempts at a
+hidden set, which who publishes an evaluation keeps back.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +27,7 @@ from rocstar.train.evaluation.evidence import (
     model_folder,
     verifier_digest,
 )
-from rocstar.train.evaluation.folder import AsBefore, numbers
+from rocstar.train.evaluation.folder import RESULTS, AsBefore, numbers
 from rocstar.train.evaluation.rescore import Stored, rescore
 from rocstar.train.evaluation.results import results_text
 from rocstar.train.evaluation.sets import EvaluationSet, evaluation_sets
@@ -61,12 +63,13 @@ async def verify(directory: Path) -> Verification:
         found.differences.append("manifest.json: no start of it tells of an evaluation that came to its end")
         return found
     entry = starts[-1]
-    found.differences += _files(directory, entry["files"])
+    here = _with_attempts(stored, found)
+    found.differences += _files(directory, entry["files"], stored, here)
     if not found.differences:
-        found.differences += _numbers(stored)
+        found.differences += _numbers(here)
     facts: Mapping[str, Any] = entry.get("evaluation", {})
     _identity(stored, facts, found)
-    judged = await rescore(stored, None)
+    judged = await rescore(here, None)
     found.attempts = judged.attempts
     for name, changed in judged.changed.items():
         found.differences += [f"{name}, judged again: {line}" for line in changed[:MOST_SHOWN]]
@@ -75,7 +78,18 @@ async def verify(directory: Path) -> Verification:
     return found
 
 
-def _files(directory: Path, was: Mapping[str, str]) -> list[str]:
+def _with_attempts(stored: Stored, found: Verification) -> Stored:
+    """The evaluation without the hidden sets whose attempts were kept back when the folder was passed on."""
+    here = [one for one in stored.sets if not one.is_hidden or stored.folder.attempts(one.name).is_file()]
+    gone = [one.name for one in stored.sets if one not in here]
+    found.unchecked += [f"attempts/{name}.jsonl: of a hidden set, and not here" for name in gone]
+    return dataclasses.replace(stored, sets=here)
+
+
+def _files(directory: Path, written: Mapping[str, str], stored: Stored, here: Stored) -> list[str]:
+    gone = [one.name for one in stored.sets if one not in here.sets]
+    kept_back = set(stored.folder.files(gone)) - {RESULTS}
+    was = {name: digest for name, digest in written.items() if name not in kept_back}
     there = [name for name in was if (directory / name).is_file()]
     missing = [f"{name}: is missing" for name in was if name not in there]
     return missing + differences(was, file_digests(directory, there))
@@ -87,7 +101,8 @@ def _numbers(stored: Stored) -> list[str]:
         told, _ = numbers(stored.sets, stored.folder, AsBefore(sets=stored.results["sets"]))
     except (RecordError, TrainingStopped) as error:
         return [f"results.json: the records give none: {error}"]
-    text = results_text(told, seed=stored.results["seed"], step=stored.results["step"])
+    all_sets = {name: told.get(name, former) for name, former in stored.results["sets"].items()}
+    text = results_text(all_sets, seed=stored.results["seed"], step=stored.results["step"])
     if text == stored.folder.results.read_text(encoding="utf-8"):
         return []
     return [

@@ -29,7 +29,7 @@ from rocstar.train.evaluation.benchmarks.digest import answers_digest, tasks_dig
 from rocstar.train.evaluation.benchmarks.math_sets import after_marks, contest_integer, integer, math_set
 from rocstar.train.evaluation.benchmarks.registry import BENCHMARKS, find, load_set
 from rocstar.train.evaluation.contamination import Trained
-from rocstar.train.evaluation.rescore import Regrader, beside, boxed
+from rocstar.train.evaluation.rescore import Regrader, beside, boxed, gold_text, near_miss_text
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import SETS, EvalConfig
 from rocstar.train.tasks.rows import DATA_DIR_VARIABLE
@@ -158,6 +158,36 @@ def test_a_digest_is_of_what_is_asked_and_scored() -> None:
 )
 def test_a_near_miss_is_another_value(answer: str, wrong: str) -> None:
     assert beside(answer) == wrong
+
+
+ASKED = Task(
+    id="a",
+    source="s",
+    question="How many?",
+    answer="",
+    meta={"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}], "baseline": "Two."},
+)
+
+
+@pytest.mark.parametrize("name", ["ifeval", "arena_hard"])
+async def test_a_set_without_answers_has_no_gold_and_what_says_nothing_is_wrong(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROCSTAR_JUDGE_URL", "http://127.0.0.1:1/v1")
+    found = find(name)
+    assert gold_text(found, ASKED) is None and found.judge is not None
+    said_nothing = near_miss_text(found, ASKED)
+    assert isinstance(said_nothing, str)
+    turn = Turn(start=0, end=0, text=said_nothing, stopped=True)
+    outcome = await found.judge().score(Attempt(task=ASKED, turns=(turn,), is_truncated=False), deadline=None)
+    assert isinstance(outcome, Scored) and outcome.reward == 0 and not outcome.is_correct
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_set_has_a_near_miss(name: str) -> None:
+    """A mathematical one has a number beside the answer."""
+    found, task = find(name), dataclasses.replace(ASKED, answer="7")
+    assert found.near_miss is not None or near_miss_text(found, task) == boxed("8")
 
 
 class Noting:

@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from rocstar.engine.rollout.rollout import Judge
 from rocstar.engine.types import Attempt, Failed, Outcome, Scored, Task
@@ -21,7 +22,7 @@ from rocstar.train.evaluation.benchmarks.arena.endpoint import EndpointOptions, 
 from rocstar.train.evaluation.benchmarks.arena.games import arena_score, label_of, points_of
 from rocstar.train.evaluation.benchmarks.arena.prompts import OUR_PROMPT, JudgePrompt, read_prompt
 from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, Defaults, Published
-from rocstar.train.evaluation.benchmarks.spoken import spoken
+from rocstar.train.evaluation.benchmarks.spoken import nothing_said, spoken
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.rows import jsonl_rows
 
@@ -88,11 +89,12 @@ class ArenaJudge:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What a verdict depends on besides the answers, for the manifest. The key is not in it."""
+        """What a verdict depends on besides the answers, for the manifest; no key or password is in it."""
         options = self._endpoint.options
+        url = urlsplit(options.url)
         return {
             "judge": options.model,
-            "url": options.url,
+            "url": f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}",
             "temperature": options.temperature,
             "max_tokens": options.max_tokens,
             "prompt": self._prompt.origin,
@@ -164,6 +166,10 @@ def _judge() -> Judge:
     return judge_of(os.environ)
 
 
+def _description() -> Mapping[str, Any]:
+    return judge_of(os.environ).description
+
+
 ARENA_HARD = Benchmark(
     name=NAME,
     title="Arena-Hard v0.1",
@@ -179,6 +185,8 @@ ARENA_HARD = Benchmark(
     asking=Asking.chat,
     load=load,
     judge=_judge,
+    describe=_description,
+    near_miss=nothing_said,
     pooled=pooled,
     defaults=Defaults(samples=1, temperature=0.0),
 )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from rocstar.engine.rollout.rollout import Counterpart, Judge
 from rocstar.engine.types import Attempt, Scored, Task
@@ -77,11 +78,14 @@ class Benchmark:
     """tasks of a local copy, in the published order; ConfigError for a file of another form"""
     judge: Callable[[], Judge] | None = None
     """makes the judge; None = the recipe's own reward"""
+    describe: Callable[[], Mapping[str, Any]] | None = None
+    """what a verdict depends on besides code and answer, for the manifest: who judges, in whose words"""
     gold: Callable[[Task], str | Sequence[str]] | None = None
     """a policy text that has to be found right, or one for each of its turns; None = the task's answer in the
-    template's answer block"""
-    near_miss: Callable[[Task], str] | None = None
-    """a policy text that has to be found wrong; None = a number beside the answer, where `gold` is None"""
+    template's answer block, and nothing where the task has no answer"""
+    near_miss: Callable[[Task], str | Sequence[str]] | None = None
+    """a policy text that has to be found wrong, or one for each of its turns; None = a number beside the
+    answer"""
     counterpart: Callable[[], Counterpart] | None = None
     """makes who answers the policy in the place of its tools: a simulated user, simulated functions"""
     measures: Callable[[Attempt], Mapping[str, float]] = no_measures

@@ -119,6 +119,12 @@ class ChoiceJudge:
         return Scored(reward=float(letter == attempt.task.answer), method="letter")
 
 
+def near_miss(task: Task) -> str:
+    """The next letter, boxed."""
+    other = LETTERS[(LETTERS.index(task.answer) + 1) % len(LETTERS)]
+    return f"<answer>\\boxed{{{other}}}</answer>"
+
+
 GPQA_DIAMOND = Benchmark(
     name=NAME,
     title="GPQA-Diamond",
@@ -133,5 +139,6 @@ GPQA_DIAMOND = Benchmark(
     asking=Asking.agent,
     load=load,
     judge=ChoiceJudge,
+    near_miss=near_miss,
     hidden=True,
 )

@@ -5,12 +5,14 @@ name ──find──> Benchmark ──copy_of──> a local file ──load─
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rocstar.engine.record import HIDDEN
 from rocstar.engine.types import Task
 from rocstar.train.evaluation.benchmarks.benchmark import Benchmark
 from rocstar.train.evaluation.benchmarks.digest import tasks_digest
@@ -66,7 +68,7 @@ def find(name: str) -> Benchmark:
 
 
 def load_set(config: EvalConfig) -> LoadedSet:
-    """The tasks of a built-in set, from its local copy or from the hub.
+    """The tasks of a built-in set, from its local copy or from the hub; those of a hidden one are marked.
 
     Raises:
         ConfigError: no copy can be had, or it is not that set.
@@ -84,6 +86,8 @@ def load_set(config: EvalConfig) -> LoadedSet:
             f"set {config.set!r}: {str(path)!r} has {len(tasks)} questions, and the set has "
             f"{benchmark.num_questions}; give a whole copy (eval.limit = N asks the first N of it)"
         )
+    if benchmark.hidden:
+        tasks = [dataclasses.replace(task, meta={**task.meta, HIDDEN: True}) for task in tasks]
     return LoadedSet(benchmark=benchmark, path=path, tasks=tasks, digest=tasks_digest(tasks))
 
 

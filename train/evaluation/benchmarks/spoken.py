@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rocstar.engine.types import Task
+
 _OPEN, _CLOSE = "<think>", "</think>"
 
 
@@ -11,3 +13,8 @@ def spoken(text: str) -> str:
     if closed:
         return after.lstrip()
     return "" if text.lstrip().startswith(_OPEN) else text
+
+
+def nothing_said(task: Task) -> str:
+    """A thought and no word: it follows no instruction and wins no game."""
+    return f"{_OPEN}{task.question}{_CLOSE}"

@@ -19,6 +19,8 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
+from rocstar.engine.record import is_hidden
+
 Record = Mapping[str, Any]
 
 BUCKETS = ("kept correct", "dropped_positive", "kept wrong", "dropped_negative", "no_signal", "failed")
@@ -87,6 +89,8 @@ def end_steps(files: Sequence[Path], num: int, notes: Notes) -> tuple[Step, Step
     steps: dict[int, Step] = {}
     for k, file in enumerate(files):
         for line, record in _records(file, notes):
+            if is_hidden(record):
+                continue
             step = record.get("step", 0)
             steps.setdefault(step, {})
             for middle in steps.keys() - {min(steps), max(steps)}:

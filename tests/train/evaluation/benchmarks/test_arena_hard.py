@@ -18,7 +18,11 @@ from rocstar.engine.types import Failed, Scored, Task
 from rocstar.train.evaluation.benchmarks.arena.endpoint import EndpointOptions, JudgeEndpoint
 from rocstar.train.evaluation.benchmarks.arena.prompts import OUR_PROMPT, read_prompt
 from rocstar.train.evaluation.benchmarks.arena_hard import ArenaJudge, judge_of, load, pooled
+from rocstar.train.evaluation.evidence import differences, judge_facts
+from rocstar.train.evaluation.sets import evaluation_sets
+from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.eval_config import EvalConfig
 
 from .... import needs
 from .attempts import attempt_at
@@ -230,6 +234,26 @@ def test_without_an_endpoint_the_set_says_what_it_needs() -> None:
         judge_of({})
     options = judge_of({"ROCSTAR_JUDGE_URL": "https://j/v1", "ROCSTAR_JUDGE_MODEL": "m"}).description
     assert (options["judge"], options["prompt"]) == ("m", "rocstar")
+
+
+def test_the_manifest_names_the_judge_and_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of an address with a password in it, which the manifest does not have."""
+    monkeypatch.setenv("ROCSTAR_JUDGE_URL", f"https://me:{KEY}@j:8/v1?key={KEY}")
+    monkeypatch.setenv("ROCSTAR_JUDGE_MODEL", "m")
+    recipe = Recipe(eval=[EvalConfig(set="arena_hard"), EvalConfig(set="aime24")])
+    sets = evaluation_sets(recipe, {"arena_hard": [TASK], "aime24": []})
+    told = judge_facts(sets)
+    assert list(told) == ["arena_hard"]
+    assert told["arena_hard"] == {
+        "judge": "m",
+        "url": "https://j:8/v1",
+        "temperature": 0.0,
+        "max_tokens": 4096,
+        "prompt": "rocstar",
+        "prompt_digest": OUR_PROMPT.digest,
+    }
+    before = {"judge": told | {"arena_hard": told["arena_hard"] | {"judge": "another"}}}
+    assert differences(before, {"judge": told}) == ["judge.arena_hard.judge: was 'another', is 'm'"]
 
 
 def folder(tmp_path: Path, uids: list[str]) -> Path:

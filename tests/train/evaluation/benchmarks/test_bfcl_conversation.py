@@ -38,7 +38,7 @@ from rocstar.train.evaluation.benchmarks.bfcl.conversation import (
     messages_answered,
 )
 from rocstar.train.evaluation.benchmarks.bfcl.entries import load
-from rocstar.train.evaluation.benchmarks.bfcl.gold import gold, written
+from rocstar.train.evaluation.benchmarks.bfcl.gold import gold, near_miss, written
 from rocstar.train.evaluation.benchmarks.bfcl.judge import FunctionJudge, SimulatedUser, measures
 from rocstar.train.evaluation.benchmarks.bfcl.simulation import PROGRAM, Simulation
 
@@ -132,6 +132,16 @@ async def test_every_gold_is_right(tasks: dict[str, Task], simulation: Simulatio
         said = turns(*([texts] if isinstance(texts, str) else texts))
         why = await verdict(task, said, simulation)
         assert why in ("turns_match", "calls_match", "abstained", "called"), category
+
+
+async def test_every_near_miss_is_wrong(tasks: dict[str, Task], simulation: Simulation) -> None:
+    for category, task in tasks.items():
+        texts = near_miss(task)
+        said = turns(*([texts] if isinstance(texts, str) else texts))
+        why = await verdict(task, said, simulation)
+        assert why in ("nothing_called", "calls_differ") or category.endswith("relevance"), category
+        if category.endswith("relevance"):
+            assert why == ("called" if category.endswith("irrelevance") else "abstained"), category
 
 
 async def converse(task: Task, simulation: Simulation, *said: str | Call | Sequence[Call]) -> list[Any]:

@@ -17,6 +17,7 @@ from rocstar.train.evaluation.benchmarks.gpqa import (
     ChoiceJudge,
     chosen_letter,
     load,
+    near_miss,
     order_of,
 )
 from rocstar.train.recipe.errors import ConfigError
@@ -93,6 +94,7 @@ async def test_the_gold_is_right_and_every_other_letter_wrong(tasks: list[Task])
     for task in tasks:
         rewards = {letter: await score(task, boxed(letter)) for letter in LETTERS}
         assert rewards == {letter: float(letter == task.answer) for letter in LETTERS}
+        assert await score(task, near_miss(task)) == 0
         right = task.meta["options"][LETTERS.index(task.answer)]
         assert right == f"{task.id.removeprefix('gpqa_diamond-rec')} gigaparsnips"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, Defaults, Published
 from rocstar.train.evaluation.benchmarks.bfcl.entries import INSTALL, MAX_TURNS, SIZES, load
-from rocstar.train.evaluation.benchmarks.bfcl.gold import gold
+from rocstar.train.evaluation.benchmarks.bfcl.gold import gold, near_miss
 from rocstar.train.evaluation.benchmarks.bfcl.judge import FunctionJudge, SimulatedUser, measures
 from rocstar.train.evaluation.benchmarks.bfcl.score import overall
 
@@ -23,6 +23,7 @@ BFCL_V3 = Benchmark(
     load=load,
     judge=FunctionJudge,
     gold=gold,
+    near_miss=near_miss,
     measures=measures,
     overall=overall,
     counterpart=SimulatedUser,

@@ -1,6 +1,7 @@
 """What a policy writes that knows the due calls. Pure.
 
-Task.meta --gold--> one text, or one for each turn of a conversation        found right by the judge
+Task.meta --gold-------> one text, or one for each turn of a conversation   found right by the judge
+          --near_miss--> the same with one thing wrong                      found wrong
 """
 
 from __future__ import annotations
@@ -29,6 +30,26 @@ def gold(task: Task) -> str | Sequence[str]:
     if category.endswith("relevance"):
         return written([(task.meta["described"][0]["name"], {})])
     return written([due_call(one, task.meta) for one in task.meta["due"]])
+
+
+def near_miss(task: Task) -> str | Sequence[str]:
+    """The gold with one thing wrong: a call where none is due or none where one is, a parameter that there is
+    not, or in a conversation the last message without its calls.
+    """
+    category = task.meta["category"]
+    if is_multi_turn(category):
+        named = parameters_of(task.meta)
+        messages = [[read(text, named) for text in message] for message in task.meta["due"]]
+        last = max(place for place, calls in enumerate(messages) if calls)
+        messages[last] = []
+        return [text for calls in messages for text in [*(written([call]) for call in calls), NO_CALL]]
+    if category.endswith("irrelevance"):
+        return written([(task.meta["described"][0]["name"] if task.meta["described"] else "help", {})])
+    if category.endswith("relevance"):
+        return NO_CALL
+    name, arguments = due_call(task.meta["due"][-1], task.meta)
+    rest = [due_call(one, task.meta) for one in task.meta["due"][:-1]]
+    return written([*rest, (name, {**arguments, "no_such_parameter": 1})])
 
 
 def written(calls: Sequence[Call]) -> str:

@@ -22,7 +22,7 @@ from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, Def
 from rocstar.train.evaluation.benchmarks.ifeval.check import AT_LEAST, LESS_THAN
 from rocstar.train.evaluation.benchmarks.ifeval.languages import detectors
 from rocstar.train.evaluation.benchmarks.ifeval.verdicts import KINDS, followed, instructions_of
-from rocstar.train.evaluation.benchmarks.spoken import spoken
+from rocstar.train.evaluation.benchmarks.spoken import nothing_said, spoken
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.rows import rows_of
@@ -156,6 +156,7 @@ IFEVAL = Benchmark(
     asking=Asking.chat,
     load=load,
     judge=_judge,
+    near_miss=nothing_said,
     measures=measures,
     pooled=pooled,
     defaults=Defaults(samples=1, temperature=0.0),

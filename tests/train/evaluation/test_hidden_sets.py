@@ -1,0 +1,70 @@
+"""What may not be shown of a hidden set: marked in its records, and in no file that one would publish."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rocstar.engine.record import HIDDEN, is_hidden
+from rocstar.train.evaluation.benchmarks.registry import load_set
+from rocstar.train.evaluation.folder import Folder
+from rocstar.train.recipe.eval_config import EvalConfig
+from rocstar.train.record.report.sample import sample
+
+from .eval_folders import MadeSet, make_folder
+
+COLUMNS = ("Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
+
+
+def test_the_tasks_of_a_hidden_set_are_marked(tmp_path: Path) -> None:
+    path = tmp_path / "gpqa_diamond.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        writer.writerows(
+            [f"How heavy is parsnip {k}?", *(f"{k + j} g" for j in range(4))] for k in range(198)
+        )
+    tasks = load_set(EvalConfig(set="gpqa_diamond", path=str(path))).tasks
+    assert len(tasks) == 198 and all(task.meta[HIDDEN] is True for task in tasks)
+    assert all("options" in task.meta for task in tasks)
+
+
+def test_numbers_name_no_text_of_a_hidden_set(tmp_path: Path) -> None:
+    """A letter says nothing; what else was boxed may repeat an option, and is a digest."""
+    sets = [
+        MadeSet(name=name, num=12, k=4, hidden=name == "secret", text=" g", answered=lambda _, k: k < 2)
+        for name in ("secret", "own")
+    ]
+    folder = make_folder(tmp_path / "both", *sets)
+    told = json.loads((folder / "results.json").read_text())["sets"]
+    boxed = {
+        name: {a for question in told[name]["questions"].values() for a in question["answers"] if a}
+        for name in told
+    }
+    assert all(answer.startswith("sha256:") for answer in boxed["secret"])
+    assert "23 g" in boxed["own"] and len(boxed["secret"]) == len(boxed["own"])
+    assert told["secret"]["failed_left_out"]["maj_at"], "equal answers vote alike"
+
+
+def test_who_commits_the_folder_keeps_the_attempts_back(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    for name in ("gpqa_diamond", "other", "gpqa_diamond"):
+        folder.withhold(name)
+    lines = (tmp_path / "attempts" / ".gitignore").read_text().splitlines()
+    assert lines[0].startswith("#") and lines[1:] == ["gpqa_diamond.jsonl*", "other.jsonl*"]
+
+
+def test_a_report_of_a_run_leaves_hidden_tasks_out(
+    tmp_path: Path, record: Callable[..., dict[str, Any]]
+) -> None:
+    lines = [record(1, k) for k in range(4)]
+    for line in lines[::2]:
+        line["task"]["meta"] = {HIDDEN: True}
+    (tmp_path / "trajectories").mkdir()
+    path = tmp_path / "trajectories" / "step_1.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shown, _ = sample(tmp_path)
+    assert sorted(one["sibling"] for one in shown) == [1, 3] and not any(map(is_hidden, shown))
