@@ -17,7 +17,8 @@ is drawn as the histogram of these numbers over its questions, which is the same
   distribution.
 - size: share of comparisons of two models of the same mean with p < 0.05. Their difficulties for a question
   differ by a standard deviation of 1 logit. power: the same with 8 points between them; also at the told
-  detectable difference.
+  detectable difference. most_powerful: the power of the best test of that size that treats A and B alike and
+  knows both laws, of equals and of models 8 points apart (Neyman and Pearson's): no test can have more.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ def simulated(evaluations: int, comparisons: int, seed: int) -> dict[str, Any]:
         "lowest": min(cell["coverage"] for cell in asked),
         "highest": max(cell["coverage"] for cell in asked),
         "lowest_corner": min(cell["coverage"] for cell in cells if cell["mean"] == CORNER),
+        "highest_corner": max(cell["coverage"] for cell in cells if cell["mean"] == CORNER),
         "lowest_wilson_t": min(cell["wilson_t"] for cell in asked),
         "lowest_student": min(cell["student"] for cell in asked),
         "outside": [
@@ -221,7 +223,37 @@ def comparison(n: int, k: int, mean: float, comparisons: int, rng: np.random.Gen
         "power": round(rejected(apart), 4),
         "detectable": round(detectable, 4),
         "power_at_detectable": rejected(moved) if moved is not None else None,
+        "most_powerful": most_powerful(n, k, mean, 20 * comparisons, rng),
     }
+
+
+def most_powerful(n: int, k: int, mean: float, comparisons: int, rng: np.random.Generator) -> float:
+    """Power at a size of 5% of the test by the ratio of likelihoods, either way round, to that of equals.
+
+    Equals have the mean in between: a test that keeps its size for all equals keeps it for these.
+    """
+    apart, equal = pair_law(k, mean, mean + GAIN), pair_law(k, mean + GAIN / 2, mean + GAIN / 2)
+    ratios = [np.log(one / equal).ravel() for one in (apart, apart.T)]
+
+    def told(law: Floats) -> Floats:
+        counts = rng.multinomial(n, law.ravel(), size=comparisons)
+        return np.asarray(np.logaddexp(*(counts @ ratio for ratio in ratios)))
+
+    return round(float((told(apart) > np.quantile(told(equal), 0.95)).mean()), 4)
+
+
+@cache
+def pair_law(k: int, mean_a: float, mean_b: float) -> Floats:
+    """Chances of the numbers of correct attempts of two models at a question."""
+    own = APART / np.sqrt(2)
+    shared, noise = (stats.norm.ppf((np.arange(m) + 0.5) / m) for m in (1001, 101))
+    laws = []
+    for mean in (mean_a, mean_b):
+        shift = special.logit(chances_of(mean, float(np.hypot(SPREAD, own)))[POINTS // 2])
+        chances = special.expit(shift + SPREAD * shared[:, None] + own * noise)
+        laws.append([stats.binom.pmf(correct, k, chances).mean(1) for correct in range(k + 1)])
+    law = np.asarray(laws[0]) @ np.asarray(laws[1]).T
+    return np.asarray(law / law.sum())
 
 
 def rejected(steps: NDArray[np.int64]) -> float:

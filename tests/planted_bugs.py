@@ -59,6 +59,18 @@ BUGS = [
         "test_intervals.py::test_attempts_at_a_question_are_alike",
     ),
     Bug(
+        "highest_lower_limit",
+        "max(0.5, float(low_J.max()))",
+        "float(low_J.max())",
+        "test_intervals.py::test_an_edge_is_of_the_best_evaluation_there_can_be",
+    ),
+    Bug(
+        "share_interval",
+        "np.maximum(upper_E, edge)",
+        "upper_E",
+        "test_intervals.py::test_a_limit_that_nothing_can_pass_spends_the_whole_error_on_its_side",
+    ),
+    Bug(
         "intervals.ALIKE_EVIDENCE",
         "0.25",
         "1e-9",

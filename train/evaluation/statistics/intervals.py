@@ -19,12 +19,18 @@ by benchmarks/eval_statistics.py:
   small.
 
 Where all is right or all is wrong r is 1: the interval of n questions with one attempt each, never empty.
+
+A score so high that no evaluation of this size, not even one in which all is right, has a lower limit above
+it (`highest_lower_limit`) can be missed from one side only. There the upper limit spends all 5% on that side;
+likewise the lower limit near 0. With one attempt each it is then the exact one of a share (Clopper and
+Pearson 1934), for whole numbers leave no room; the more attempts, the nearer it is to the prior a.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -39,6 +45,7 @@ PRIOR: Final = 0.7
 ALIKE_EVIDENCE: Final = 0.25
 ENOUGH_QUESTIONS: Final = 60
 LEVEL: Final = 0.95
+TINY: Final = 1e-12
 
 
 def interval_of_means(
@@ -64,12 +71,48 @@ def share_interval(
     """Lower and upper limits of E evaluations from mean and variance (divisor n) of their question means."""
     if num_questions == 1:
         return np.zeros_like(mean_E), np.ones_like(mean_E)
-    tail = special.ndtr(special.stdtrit(num_questions - 1, (1 - level) / 2))
+    two_sided, one_sided = _tail(num_questions, (1 - level) / 2), _tail(num_questions, 1 - level)
     size_E = effective_size(mean_E, variance_E, num_questions, num_attempts)
-    right_E, wrong_E = size_E * mean_E + PRIOR, size_E * (1 - mean_E) + PRIOR
-    low_E = np.where(mean_E <= 0, 0.0, special.betaincinv(right_E, wrong_E, tail))
-    high_E = np.where(mean_E >= 1, 1.0, 1 - special.betaincinv(wrong_E, right_E, tail))
+    low_E, high_E = _limits(mean_E, size_E, two_sided, PRIOR, PRIOR)
+    single = min(1.0, num_questions / num_attempts)
+    lower_E, upper_E = _limits(mean_E, size_E, one_sided, PRIOR * (1 - single), PRIOR + (1 - PRIOR) * single)
+    edge = highest_lower_limit(num_questions, num_attempts, level)
+    low_E = np.maximum(low_E, np.minimum(lower_E, 1 - edge))
+    high_E = np.minimum(high_E, np.maximum(upper_E, edge))
     return np.minimum(low_E, mean_E), np.maximum(high_E, mean_E)
+
+
+def _tail(num_questions: int, tail: float) -> float:
+    """What the t distribution has beyond the normal quantile of `tail`."""
+    return float(special.ndtr(special.stdtrit(num_questions - 1, tail)))
+
+
+def _limits(
+    mean_E: Floats, size_E: Floats, tail: float, with_it: float, against: float
+) -> tuple[Floats, Floats]:
+    """Quantiles of a share. `with_it` is added to the outcomes on whose side the limit lies, `against` to the
+    others."""
+    right_E, wrong_E = size_E * mean_E, size_E * (1 - mean_E)
+    low_E = special.betaincinv(np.maximum(right_E + with_it, TINY), wrong_E + against, tail)
+    high_E = 1 - special.betaincinv(np.maximum(wrong_E + with_it, TINY), right_E + against, tail)
+    return np.where(mean_E <= 0, 0.0, low_E), np.where(mean_E >= 1, 1.0, high_E)
+
+
+@lru_cache(maxsize=256)
+def highest_lower_limit(num_questions: int, num_attempts: float, level: float = LEVEL) -> float:
+    """The highest lower limit that an evaluation can have, but at least 1/2; 1 where that is not known.
+
+    It is that of one in which all is right, or nearly all: with several attempts, some questions with one
+    wrong attempt each tell more than none, for then attempts are seen not to be alike.
+    """
+    if not math.isfinite(num_attempts):
+        return 1.0
+    attempts = max(1.0, num_attempts / num_questions)
+    share_J = np.arange(num_questions + 1) / num_questions
+    mean_J, variance_J = 1 - share_J / attempts, share_J * (1 - share_J) / attempts**2
+    size_J = effective_size(mean_J, variance_J, num_questions, num_attempts)
+    low_J, _ = _limits(mean_J, size_J, _tail(num_questions, (1 - level) / 2), PRIOR, PRIOR)
+    return max(0.5, float(low_J.max()))
 
 
 def effective_size(mean_E: Floats, variance_E: Floats, num_questions: int, num_attempts: float) -> Floats:

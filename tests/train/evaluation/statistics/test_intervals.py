@@ -1,5 +1,6 @@
 """The interval holds its score, is never empty, and counts questions, not attempts."""
 
+import math
 from statistics import fmean
 
 import numpy as np
@@ -8,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from rocstar.train.evaluation.statistics.intervals import effective_size, interval_of_means, share_interval
+from rocstar.train.evaluation.statistics.intervals import (
+    effective_size,
+    highest_lower_limit,
+    interval_of_means,
+    share_interval,
+)
 
 MEANS = st.lists(st.integers(0, 16).map(lambda c: c / 16), min_size=1, max_size=40)
 
@@ -29,6 +35,27 @@ def test_all_right_and_all_wrong_leave_room(n: int) -> None:
     assert high == 1.0 and low < 1 - 2 / (n + 5)
     mirrored = interval_of_means([0.0] * n, num_attempts=16 * n)
     assert mirrored == pytest.approx((0.0, 1 - low), abs=1e-12)
+
+
+def test_a_limit_that_nothing_can_pass_spends_the_whole_error_on_its_side() -> None:
+    """0.9 at 30 x 4: scores above the edge can only be missed from below, at 5%; the others at 2.5%."""
+    means, edge = [1.0] * 24 + [0.5] * 6, highest_lower_limit(30, 120)
+    low, high = interval_of_means(means, num_attempts=120)
+    size = float(effective_size(np.array(0.9), np.var(means), 30, 120))
+    tail, one = (stats.norm.cdf(stats.t.ppf(p, 29)) for p in (0.025, 0.05))
+    with_it, against = 0.7 * 3 / 4, 0.7 + 0.3 / 4
+    assert high == pytest.approx(stats.beta.ppf(1 - one, 0.9 * size + against, 0.1 * size + with_it))
+    assert high < stats.beta.ppf(1 - tail, 0.9 * size + 0.7, 0.1 * size + 0.7) - 0.005 and high > edge
+    assert low == pytest.approx(stats.beta.ppf(tail, 0.9 * size + 0.7, 0.1 * size + 0.7))
+    mirrored = interval_of_means([1 - mean for mean in means], num_attempts=120)
+    assert mirrored == pytest.approx((1 - high, 1 - low))
+    assert highest_lower_limit(30, 30) == interval_of_means([1.0] * 30, num_attempts=30)[0]
+
+
+def test_an_edge_is_of_the_best_evaluation_there_can_be() -> None:
+    """With several attempts that is not the one in which all is right; unknown numbers have no edge."""
+    assert highest_lower_limit(30, 480) > interval_of_means([1.0] * 30, num_attempts=480)[0] + 0.05
+    assert highest_lower_limit(2, 2) == 0.5 and highest_lower_limit(30, math.inf) == 1.0
 
 
 def test_one_question_tells_nothing_and_none_is_an_error() -> None:
