@@ -1,8 +1,8 @@
 """The parts of a decoder layer around its matrix products, with gradients written by hand.
 
 Autograd would keep, read and write one tensor per operation; what lies between two matrix products is a few
-passes over memory here. Plain torch, any device, float32 and float64: half precision has its own rules for
-what is rounded when, and those are the model's.
+passes over memory here. Plain torch, any device. In half precision what is rounded when is the model's own
+rule: the values are its values, bit for bit.
 
 Legend: T tokens, H heads, D size of what is normalised or rotated, C input and F output features.
 """
@@ -18,14 +18,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-def is_wide(x: Tensor) -> bool:
-    """Whether these functions are meant for tensors of this type."""
-    return x.dtype in (torch.float32, torch.float64)
-
-
 def rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x²) + eps) * weight over the last axis. Source: arXiv 1910.07467."""
-    out: Tensor = _RmsNorm.apply(x, weight_D, eps)  # type: ignore[no-untyped-call]
+    """x / sqrt(mean(x²) + eps) * weight over the last axis. Source: arXiv 1910.07467.
+
+    Half precision is normalised in float32, rounded, and only then multiplied by the weight. What backward
+    keeps is the input in its own type.
+    """
+    norm: Any = _HalfRmsNorm if x.dtype in (torch.bfloat16, torch.float16) else _RmsNorm
+    out: Tensor = norm.apply(x, weight_D, eps)
     return out
 
 
@@ -81,6 +81,33 @@ class _RmsNorm(torch.autograd.Function):
         mean = (gy_ND @ weight_D[:, None]).view(scale.shape).div_(-size)
         dx = y.mul_(mean).addcmul_(grad, weight_D).mul_(scale)
         return dx, gy_ND.sum(0), None
+
+
+class _HalfRmsNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+        ctx.save_for_backward(x, weight_D)
+        ctx.eps = eps
+        wide, scale = _widened(x, eps)
+        return weight_D * wide.mul_(scale).to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight_D = ctx.saved_tensors
+        y, scale = _widened(x, ctx.eps)
+        y.mul_(scale)
+        gy = grad * y
+        dweight_D = gy.view(-1, x.shape[-1]).sum(0).to(weight_D.dtype)
+        mean = gy.mul_(weight_D).mean(-1, keepdim=True)
+        dx = y.mul_(mean).neg_().addcmul_(grad.float(), weight_D.float()).mul_(scale)
+        return dx.to(x.dtype), dweight_D, None
+
+
+def _widened(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The rows in float32, and what each of them is multiplied by."""
+    wide = x.float()
+    return wide, wide.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
 
 
 class _Rotate(torch.autograd.Function):

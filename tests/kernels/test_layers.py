@@ -1,11 +1,13 @@
 """Every hand-written gradient is the one that autograd finds, and every value the plain formula's."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from rocstar.kernels import layers
 
@@ -15,6 +17,14 @@ torch.set_num_threads(1)
 def leaves(*shapes: Sequence[int], dtype: torch.dtype = torch.float64) -> list[Tensor]:
     generator = torch.Generator().manual_seed(len(shapes))
     return [torch.randn(*s, generator=generator, dtype=dtype).requires_grad_() for s in shapes]
+
+
+@contextlib.contextmanager
+def saved_tensors() -> Iterator[list[Tensor]]:
+    """What autograd keeps meanwhile."""
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        yield kept
 
 
 def tables(num: int, size: int) -> tuple[Tensor, Tensor]:
@@ -84,6 +94,34 @@ def test_inputs_and_saved_tensors_are_not_changed(name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, inputs, strict=True))
 
 
-def test_only_wide_types_are_meant() -> None:
-    assert [layers.is_wide(torch.zeros(1, dtype=t)) for t in (torch.float32, torch.float64)] == [True, True]
-    assert not layers.is_wide(torch.zeros(1, dtype=torch.bfloat16))
+def half_norm() -> tuple[Tensor, Tensor, LlamaRMSNorm]:
+    """Rows in bfloat16, a gradient for their norms, and the model's own norm."""
+    generator = torch.Generator().manual_seed(4)
+    x, grad = (torch.randn(9, 3, 48, generator=generator).mul_(3).bfloat16() for _ in range(2))
+    norm = LlamaRMSNorm(48, eps=1e-6).bfloat16()
+    with torch.no_grad():
+        norm.weight.normal_(1.0, 0.2, generator=generator)
+    return x.requires_grad_(), grad, norm
+
+
+def test_a_norm_in_half_precision_has_the_bits_of_the_models_own() -> None:
+    x, _, norm = half_norm()
+    assert torch.equal(layers.rms_norm(x, norm.weight, 1e-6), norm(x))
+
+
+def test_a_norm_in_half_precision_has_gradients_no_further_off_than_autograds() -> None:
+    x, grad, norm = half_norm()
+    exact = [t.detach().double().requires_grad_() for t in (x, norm.weight)]
+    truth = torch.autograd.grad(plain_norm(*exact), exact, grad.double())
+    found = torch.autograd.grad(layers.rms_norm(x, norm.weight, 1e-6), (x, norm.weight), grad)
+    theirs = torch.autograd.grad(norm(x), (x, norm.weight), grad)
+    for mine, other, right in zip(found, theirs, truth, strict=True):
+        assert mine.dtype == torch.bfloat16
+        assert (mine - right).norm() <= 1.001 * (other - right).norm()
+
+
+def test_a_norm_in_half_precision_keeps_its_input_alone() -> None:
+    x, _, norm = half_norm()
+    with saved_tensors() as kept:
+        layers.rms_norm(x, norm.weight, 1e-6)
+    assert {t.data_ptr() for t in kept} == {x.data_ptr(), norm.weight.data_ptr()}

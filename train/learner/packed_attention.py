@@ -27,6 +27,8 @@ Ints = npt.NDArray[np.int64]
 PADDING = 1 << 14
 """Scores of padding, per head, that cost about as much as one more call does."""
 PADDED_SHARE = 0.1
+MAX_MASK = 1 << 18
+"""Entries of a mask of one sequence at most, where it could do without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class _Part:
     rows: Ints
     positions: Ints
     path: Ints
+    wanted: Ints | None = None
+    """Which of the rows are answered; None = all. The others are repetitions that fill a plain call."""
 
     @property
     def is_plain(self) -> bool:
@@ -45,6 +49,10 @@ class _Part:
     @property
     def num_scores(self) -> int:
         return len(self.rows) * len(self.path)
+
+    @property
+    def answered(self) -> Ints:
+        return self.rows if self.wanted is None else self.rows[self.wanted]
 
 
 class PackedAttention:
@@ -102,13 +110,22 @@ def _parts(lengths_S: Sequence[int], shared_S: Sequence[int]) -> list[_Part]:
 
 
 def _only(parts: Sequence[_Part], kept_R: Ints) -> list[_Part]:
-    """The same sequences asking for kept tokens alone, which are numbered by their place in `kept_R`."""
+    """The same sequences asking for kept tokens alone, which are numbered by their place in `kept_R`.
+
+    A long one asks for all of its tokens where it can: causal attention needs no mask, and does half of the
+    work. In the place of a token that is not kept the kept one before it asks once more.
+    """
     some = []
     for part in parts:
         first, end = np.searchsorted(kept_R, [part.rows[0], part.rows[-1] + 1])
-        if first < end:
-            skip = part.positions[0] - part.rows[0]
-            some.append(_Part(np.arange(first, end), kept_R[first:end] + skip, part.path))
+        if first == end:
+            continue
+        kept = kept_R[first:end] - part.rows[0]
+        if part.is_plain and len(kept) * len(part.path) > MAX_MASK:
+            before = np.searchsorted(kept, part.positions, side="right") - 1
+            some.append(_Part(first + np.maximum(before, 0), part.positions, part.path, kept))
+        else:
+            some.append(_Part(np.arange(first, end), part.positions[kept], part.path))
     return some
 
 
@@ -135,7 +152,7 @@ class _Calls:
     def __init__(self, parts: Sequence[_Part], device: torch.device) -> None:
         buckets = _buckets(parts)
         self._calls = [_Call(bucket, device) for bucket in buckets]
-        order = np.concatenate([part.rows for bucket in buckets for part in bucket])
+        order = np.concatenate([part.answered for bucket in buckets for part in bucket])
         self._restore = torch.from_numpy(np.argsort(order)).to(device)
 
     def __call__(self, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
@@ -155,7 +172,12 @@ class _Call:
             for table, values in ((rows, part.rows), (positions, part.positions), (keys, part.path)):
                 table[k, : len(values)] = values
                 table[k, len(values) :] = values[-1]
-        real = np.concatenate([k * num_queries + np.arange(len(p.rows)) for k, p in enumerate(parts)])
+        real = np.concatenate(
+            [
+                k * num_queries + (np.arange(len(p.rows)) if p.wanted is None else p.wanted)
+                for k, p in enumerate(parts)
+            ]
+        )
         self._rows_SQ, self._keys_SL = torch.from_numpy(rows).to(device), torch.from_numpy(keys).to(device)
         self._real = torch.from_numpy(real).to(device)
         self._positions_SQ1 = None if parts[0].is_plain else torch.from_numpy(positions)[..., None].to(device)
@@ -176,7 +198,7 @@ class _Call:
             for x, index in ((q_THD, self._rows_SQ), (k_TKD, self._keys_SL), (v_TKD, self._keys_SL))
         )
         mask = self._mask(q.dtype)
-        if mask is not None and q.is_cuda:  # its kernels take a mask or grouped heads, not both
+        if _needs_all_heads(q, mask):
             k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
         if short_attention.is_faster(q, k):
             out = short_attention.attend(q, k, v, mask, scale)
@@ -185,3 +207,12 @@ class _Call:
                 q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
             )
         return out.transpose(1, 2).flatten(0, 1)[self._real]
+
+
+def _needs_all_heads(q: Tensor, mask: Tensor | None) -> bool:
+    """Whether keys and values must be repeated for every query head.
+
+    On a GPU only the flash kernel takes grouped heads, and it takes half precision without a mask alone; what
+    is left for others is the plain formula, which keeps every probability.
+    """
+    return q.is_cuda and (mask is not None or q.dtype not in (torch.bfloat16, torch.float16))

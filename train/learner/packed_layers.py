@@ -112,10 +112,7 @@ def _mlp(layer: Any, hidden_TC: Tensor) -> Tensor:
 
 
 def _normalise(norm: Any, x: Tensor) -> Tensor:
-    if layers.is_wide(x):
-        return layers.rms_norm(x, norm.weight, norm.variance_epsilon)
-    out: Tensor = norm(x)
-    return out
+    return layers.rms_norm(x, norm.weight, norm.variance_epsilon)
 
 
 def _project(x: Tensor, *linears: Any) -> tuple[Tensor, ...]:

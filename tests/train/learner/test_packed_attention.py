@@ -1,12 +1,14 @@
 """Packed attention is attention within each sequence, whatever beginnings they share, gradients included."""
 
 import math
+from unittest import mock
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rocstar.train.learner import packed_attention
 from rocstar.train.learner.packed_attention import PackedAttention
@@ -78,6 +80,49 @@ def test_a_token_sees_itself_and_what_lies_before_it_on_its_path(
     ((expected * weight).sum() + (expected[kept] * weight[kept]).sum()).backward()
     for one, other in zip(mine, plain, strict=True):
         torch.testing.assert_close(one.grad, other.grad)
+
+
+@settings(max_examples=10, deadline=None)
+@given(kept=st.sets(st.integers(0, 45), min_size=1))
+def test_long_sequences_are_asked_for_the_kept_tokens_without_a_mask(kept: set[int]) -> None:
+    """Where a mask would be large; a sequence that shares needs one anyway."""
+    lengths_S, shared_S, chosen = [20, 9, 17], [0, 5, 0], sorted(kept)
+    mine, plain = leaves(46, 3), leaves(46, 3)
+    with mock.patch.object(packed_attention, "MAX_MASK", 0):
+        attention = PackedAttention(lengths_S, CPU, shared_S=shared_S, kept_R=torch.tensor(chosen))
+    q, k, v = mine
+    some = attention.attend_kept(q[:, chosen], k, v, 0.3)
+    assert attention._kept is not None
+    masks = [call._mask_S1QL for call in attention._kept._calls]
+    shares = any(20 <= token < 29 for token in chosen)
+    assert sum(mask is not None for mask in masks) == shares
+    expected = by_definition(*plain, paths_of(lengths_S, shared_S))[chosen]
+    torch.testing.assert_close(some, expected)
+    weight = torch.randn(some.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    (some * weight).sum().backward()
+    (expected * weight).sum().backward()
+    for one, other in zip(mine, plain, strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "has_mask", "repeated"),
+    [
+        (torch.float32, False, True),
+        (torch.float32, True, True),
+        (torch.bfloat16, True, True),
+        (torch.bfloat16, False, False),
+    ],
+)
+def test_on_a_gpu_grouped_heads_are_for_the_flash_kernel(
+    dtype: torch.dtype, has_mask: bool, repeated: bool
+) -> None:
+    """All else with grouped heads would be the plain formula, which keeps every probability."""
+    with FakeTensorMode():
+        q = torch.empty(2, 4, 7, 8, dtype=dtype, device="cuda")
+    mask = torch.zeros(2, 1, 7, 7) if has_mask else None
+    assert packed_attention._needs_all_heads(q, mask) is repeated
+    assert not packed_attention._needs_all_heads(torch.zeros(2, 4, 7, 8, dtype=dtype), mask)
 
 
 @pytest.mark.parametrize(
