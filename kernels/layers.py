@@ -24,8 +24,21 @@ def rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     Half precision is normalised in float32, rounded, and only then multiplied by the weight. What backward
     keeps is the input in its own type.
     """
-    norm: Any = _HalfRmsNorm if x.dtype in (torch.bfloat16, torch.float16) else _RmsNorm
-    out: Tensor = norm.apply(x, weight_D, eps)
+    out: Tensor = _RmsNorm.apply(x, weight_D, eps)  # type: ignore[no-untyped-call]
+    return out
+
+
+def norm_linears(
+    x_TC: Tensor,
+    norm_C: Tensor,
+    eps: float,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor | None] | None = None,
+) -> tuple[Tensor, ...]:
+    """`linears` of `rms_norm(x, norm, eps)`, which is made again in backward."""
+    none = [None] * len(weights)
+    given = (*weights, *(biases or none))
+    out: tuple[Tensor, ...] = _NormLinears.apply(x_TC, norm_C, eps, len(weights), *given)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -56,52 +69,59 @@ def add_linear(residual_TF: Tensor, x_TC: Tensor, weight_FC: Tensor) -> Tensor:
     return out
 
 
-def gated_silu(gate: Tensor, up: Tensor) -> Tensor:
-    """silu(gate) * up. Source: SwiGLU, arXiv 2002.05202."""
-    out: Tensor = _GatedSilu.apply(gate, up)  # type: ignore[no-untyped-call]
+def add_gated(residual_TC: Tensor, gate_TF: Tensor, up_TF: Tensor, weight_CF: Tensor) -> Tensor:
+    """residual + (silu(gate) * up) @ weight.T; the product is made again in backward, which needs silu(gate)
+    anyway. Source: SwiGLU, arXiv 2002.05202."""
+    out: Tensor = _AddGated.apply(residual_TC, gate_TF, up_TF, weight_CF)  # type: ignore[no-untyped-call]
     return out
 
 
 class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-        scale = torch.linalg.vecdot(x, x).div_(x.shape[-1]).add_(eps).rsqrt_().unsqueeze(-1)
-        ctx.save_for_backward(x, weight_D, scale)
-        out: Tensor = (x * scale).mul_(weight_D)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight_D, scale = ctx.saved_tensors
-        size = x.shape[-1]
-        y = x * scale  # the output before the weight
-        gy_ND = (grad * y).view(-1, size)
-        # mean(grad * weight * y) of each row, as a matrix product: faster than a dot product per row.
-        mean = (gy_ND @ weight_D[:, None]).view(scale.shape).div_(-size)
-        dx = y.mul_(mean).addcmul_(grad, weight_D).mul_(scale)
-        return dx, gy_ND.sum(0), None
-
-
-class _HalfRmsNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
         ctx.save_for_backward(x, weight_D)
         ctx.eps = eps
-        wide, scale = _widened(x, eps)
-        return weight_D * wide.mul_(scale).to(x.dtype)
+        return _normed(x, weight_D, eps)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight_D = ctx.saved_tensors
-        y, scale = _widened(x, ctx.eps)
+        return *_norm_gradients(*ctx.saved_tensors, ctx.eps, grad), None
+
+
+def _normed(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    if _is_half(x):
+        wide, scale = _widened(x, eps)
+        return weight_D * wide.mul_(scale).to(x.dtype)
+    return (x * _scale(x, eps)).mul_(weight_D)
+
+
+def _norm_gradients(x: Tensor, weight_D: Tensor, eps: float, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Of x and of the weight."""
+    size = x.shape[-1]
+    if _is_half(x):
+        y, scale = _widened(x, eps)
         y.mul_(scale)
         gy = grad * y
-        dweight_D = gy.view(-1, x.shape[-1]).sum(0).to(weight_D.dtype)
+        dweight_D = gy.view(-1, size).sum(0).to(weight_D.dtype)
         mean = gy.mul_(weight_D).mean(-1, keepdim=True)
         dx = y.mul_(mean).neg_().addcmul_(grad.float(), weight_D.float()).mul_(scale)
-        return dx.to(x.dtype), dweight_D, None
+        return dx.to(x.dtype), dweight_D
+    scale = _scale(x, eps)
+    y = x * scale  # the output before the weight
+    gy_ND = (grad * y).view(-1, size)
+    # mean(grad * weight * y) of each row, as a matrix product: faster than a dot product per row.
+    mean = (gy_ND @ weight_D[:, None]).view(scale.shape).div_(-size)
+    return y.mul_(mean).addcmul_(grad, weight_D).mul_(scale), gy_ND.sum(0)
+
+
+def _is_half(x: Tensor) -> bool:
+    return x.dtype in (torch.bfloat16, torch.float16)
+
+
+def _scale(x: Tensor, eps: float) -> Tensor:
+    """What each row is multiplied by."""
+    return torch.linalg.vecdot(x, x).div_(x.shape[-1]).add_(eps).rsqrt_().unsqueeze(-1)
 
 
 def _widened(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -137,21 +157,55 @@ class _Linears(torch.autograd.Function):
         weights, biases = weights_and_biases[:count], weights_and_biases[count:]
         ctx.save_for_backward(x_TC, *weights)
         ctx.has_bias = [bias is not None for bias in biases]
-        return tuple(
-            F.linear(x_TC, weight, bias)  # type: ignore[arg-type]
-            for weight, bias in zip(weights, biases, strict=True)
-        )
+        return _products(x_TC, weights, biases)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x_TC, *weights = ctx.saved_tensors
-        dx_TC = grads[0] @ weights[0]
-        for grad, weight in zip(grads[1:], weights[1:], strict=True):
-            dx_TC.addmm_(grad, weight)
-        dweights = [grad.T @ x_TC for grad in grads]
-        dbiases = [grad.sum(0) if has else None for grad, has in zip(grads, ctx.has_bias, strict=True)]
-        return dx_TC, None, *dweights, *dbiases
+        return _product_gradient(grads, weights), None, *_weight_gradients(grads, x_TC, ctx.has_bias)
+
+
+class _NormLinears(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x_TC: Tensor, norm_C: Tensor, eps: float, count: int, *weights_and_biases: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        weights, biases = weights_and_biases[:count], weights_and_biases[count:]
+        ctx.save_for_backward(x_TC, norm_C, *weights)
+        ctx.eps, ctx.has_bias = eps, [bias is not None for bias in biases]
+        return _products(_normed(x_TC, norm_C, eps), weights, biases)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x_TC, norm_C, *weights = ctx.saved_tensors
+        others = _weight_gradients(grads, _normed(x_TC, norm_C, ctx.eps), ctx.has_bias)
+        dx_TC, dnorm_C = _norm_gradients(x_TC, norm_C, ctx.eps, _product_gradient(grads, weights))
+        return dx_TC, dnorm_C, None, None, *others
+
+
+def _products(
+    x_TC: Tensor, weights: Sequence[Tensor | None], biases: Sequence[Tensor | None]
+) -> tuple[Tensor, ...]:
+    return tuple(
+        F.linear(x_TC, weight, bias)  # type: ignore[arg-type]
+        for weight, bias in zip(weights, biases, strict=True)
+    )
+
+
+def _product_gradient(grads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """Of what was multiplied, summed over the weights as it is made."""
+    dx_TC = grads[0] @ weights[0]
+    for grad, weight in zip(grads[1:], weights[1:], strict=True):
+        dx_TC.addmm_(grad, weight)
+    return dx_TC
+
+
+def _weight_gradients(grads: Sequence[Tensor], x_TC: Tensor, has_bias: Sequence[bool]) -> list[Tensor | None]:
+    """Of all weights, then of all biases."""
+    dbiases = [grad.sum(0) if has else None for grad, has in zip(grads, has_bias, strict=True)]
+    return [*(grad.T @ x_TC for grad in grads), *dbiases]
 
 
 class _AddLinear(torch.autograd.Function):
@@ -167,14 +221,17 @@ class _AddLinear(torch.autograd.Function):
         return grad_TF, grad_TF @ weight_FC, grad_TF.T @ x_TC
 
 
-class _GatedSilu(torch.autograd.Function):
+class _AddGated(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
-        ctx.save_for_backward(gate, up)
-        return F.silu(gate).mul_(up)
+    def forward(ctx: Any, residual_TC: Tensor, gate_TF: Tensor, up_TF: Tensor, weight_CF: Tensor) -> Tensor:
+        ctx.save_for_backward(gate_TF, up_TF, weight_CF)
+        return torch.addmm(residual_TC, F.silu(gate_TF).mul_(up_TF), weight_CF.T)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        gate, up = ctx.saved_tensors
-        return torch.ops.aten.silu_backward(grad * up, gate), F.silu(gate).mul_(grad)
+    def backward(ctx: Any, grad_TC: Tensor) -> tuple[Tensor, ...]:
+        gate, up, weight_CF = ctx.saved_tensors
+        grad = grad_TC @ weight_CF
+        silu = F.silu(gate)
+        dgate, dup = torch.ops.aten.silu_backward(grad * up, gate), grad.mul_(silu)
+        return grad_TC, dgate, dup, grad_TC.T @ silu.mul_(up)

@@ -62,8 +62,17 @@ CASES: dict[str, tuple[Function, Function, list[tuple[int, ...]]]] = {
         lambda x, a, b, c: (x @ a.T, x @ b.T + c),
         [(7, 4), (3, 4), (5, 4), (5,)],
     ),
+    "linears of a norm": (
+        lambda x, n, a, b: layers.norm_linears(x, n, 1e-6, [a, b]),
+        lambda x, n, a, b: (plain_norm(x, n) @ a.T, plain_norm(x, n) @ b.T),
+        [(7, 4), (4,), (3, 4), (5, 4)],
+    ),
     "added": (layers.add_linear, lambda r, x, w: r + x @ w.T, [(7, 3), (7, 4), (3, 4)]),
-    "gated": (layers.gated_silu, lambda g, u: F.silu(g) * u, [(7, 3), (7, 3)]),
+    "gated": (
+        layers.add_gated,
+        lambda r, g, u, w: r + (F.silu(g) * u) @ w.T,
+        [(7, 4), (7, 3), (7, 3), (4, 3)],
+    ),
 }
 
 

@@ -85,11 +85,11 @@ def _attention(
 ) -> Tensor:
     """The first half of the layer: hidden_TC, or hidden_RC of the kept tokens."""
     own = layer.self_attn
-    normed_TC = _normalise(layer.input_layernorm, hidden_TC)
     if kept_R is None:
-        q, k, v = _project(normed_TC, own.q_proj, own.k_proj, own.v_proj)
+        q, k, v = _norm_project(layer.input_layernorm, hidden_TC, own.q_proj, own.k_proj, own.v_proj)
         q_cos, q_sin = cos_TD, sin_TD
     else:
+        normed_TC = _normalise(layer.input_layernorm, hidden_TC)
         k, v = _project(normed_TC, own.k_proj, own.v_proj)
         (q,) = _project(normed_TC[kept_R], own.q_proj)
         q_cos, q_sin, hidden_TC = cos_TD[kept_R], sin_TD[kept_R], hidden_TC[kept_R]
@@ -107,8 +107,8 @@ def _attention(
 
 def _mlp(layer: Any, hidden_TC: Tensor) -> Tensor:
     mlp = layer.mlp
-    gate, up = _project(_normalise(layer.post_attention_layernorm, hidden_TC), mlp.gate_proj, mlp.up_proj)
-    return _add_linear(hidden_TC, layers.gated_silu(gate, up), mlp.down_proj)
+    gate, up = _norm_project(layer.post_attention_layernorm, hidden_TC, mlp.gate_proj, mlp.up_proj)
+    return _with_bias(layers.add_gated(hidden_TC, gate, up, mlp.down_proj.weight), mlp.down_proj)
 
 
 def _normalise(norm: Any, x: Tensor) -> Tensor:
@@ -119,6 +119,14 @@ def _project(x: Tensor, *linears: Any) -> tuple[Tensor, ...]:
     return layers.linears(x, [linear.weight for linear in linears], [linear.bias for linear in linears])
 
 
+def _norm_project(norm: Any, x: Tensor, *linears: Any) -> tuple[Tensor, ...]:
+    weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
+    return layers.norm_linears(x, norm.weight, norm.variance_epsilon, weights, biases)
+
+
 def _add_linear(residual: Tensor, x: Tensor, linear: Any) -> Tensor:
-    out = layers.add_linear(residual, x, linear.weight)
+    return _with_bias(layers.add_linear(residual, x, linear.weight), linear)
+
+
+def _with_bias(out: Tensor, linear: Any) -> Tensor:
     return out if linear.bias is None else out + linear.bias
