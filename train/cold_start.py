@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rocstar.engine.chat.boundaries import render
@@ -15,13 +17,16 @@ from rocstar.engine.tools.results import result_text
 from rocstar.engine.types import Task
 from rocstar.sandbox.types import Limits, Sandbox
 from rocstar.train.learner.bad_batch import stops_run
+from rocstar.train.learner.checkpoint import load_progress, source_kind
+from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.scratch import build_model, digit_token_mask, train_tokenizer
-from rocstar.train.learner.sft import cold_start, read_conversations, tokenise
+from rocstar.train.learner.sft import Conversation, cold_start, read_conversations, tokenise
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.recipe.errors import TrainingStopped
+from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.record.callbacks import Listeners
 from rocstar.train.record.metrics import MetricsWriter
+from rocstar.train.record.run_directory import cold_start_of
 from rocstar.train.tasks.chat_format import scratch_template
 from rocstar.train.tasks.data import overlap, without_overlap
 from rocstar.train.tasks.demonstrations import make_demonstrations
@@ -79,14 +84,33 @@ async def run_cold_start(
     tokenizer: PreTrainedTokenizerBase,
     listeners: Listeners,
     metrics: MetricsWriter,
+    saved: Path | None = None,
 ) -> None:
-    """Learn the conversations; about fifty rows of metrics tell how it went."""
+    """Learn the conversations; about fifty rows of metrics tell how it went.
+
+    `saved` is a checkpoint from inside of it, whose weights the team has. ConfigError: it learned others.
+    """
     sft = recipe.sft
     with working(f"cold start: tokens of {len(rows):,} conversations"):
         conversations, skipped = tokenise(rows, chat, max_tokens=sft.max_tokens)
     if skipped:
         listeners.note(f"cold start: {skipped} of {len(rows)} conversations skipped (too long or empty)")
-    total = sft.steps
+    total, run_dir = sft.steps, metrics.path.parent
+    digest = digest_of(conversations)
+    done = _steps_done(saved, digest) if saved else 0
+    team.writer.use_tokenizer(tokenizer)
+
+    async def save(step: int) -> None:
+        progress = {
+            "step": 0,  # of the stages
+            "sft_step": step,
+            "conversations": digest,
+            "source": source_kind(live=True),
+            "metrics_bytes": metrics.num_bytes,
+        }
+        await team.save(
+            Order(run_dir=cold_start_of(run_dir), step=step, progress=progress, keep_last=1, keep_every=0)
+        )
 
     def on_step(step: int, loss: float, grad_norm: float) -> None:
         work.done = step
@@ -98,7 +122,7 @@ async def run_cold_start(
     is_digit_V = digit_token_mask(cast("PreTrainedTokenizerFast", tokenizer))
     try:
         with (
-            stops_run(metrics.path.parent, "cold_start"),
+            stops_run(run_dir, "cold_start"),
             working("cold start", unit="updates", total=total) as work,
         ):
             await cold_start(
@@ -109,7 +133,32 @@ async def run_cold_start(
                 tokens_per_microbatch=recipe.rl.tokens_per_microbatch,
                 seed=recipe.run.seed,
                 on_step=on_step,
+                done=done,
+                saved=saved,
+                save=save,
+                save_every=recipe.checkpoint.sft_every,
             )
+            await team.finish_saving()
     except TrainingStopped:
         await team.stop()
         raise
+
+
+def digest_of(conversations: Sequence[Conversation]) -> str:
+    """What says whether two cold starts learn the same, in the same order."""
+    digest = hashlib.sha256()
+    for one in conversations:
+        digest.update(np.asarray([len(one.ids), *one.ids], np.int64).tobytes())
+        digest.update(np.asarray(one.mask, np.int8).tobytes())
+    return digest.hexdigest()
+
+
+def _steps_done(saved: Path, digest: str) -> int:
+    progress = load_progress(saved)
+    if progress["conversations"] != digest:
+        raise ConfigError(
+            f"{str(saved)!r} was learning other conversations than sft.data gives now; give it those, or "
+            f"remove {str(saved.parents[1])!r} to begin the cold start again"
+        )
+    done: int = progress["sft_step"]
+    return done

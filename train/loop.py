@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,7 +37,7 @@ from rocstar.train.learner.update_metrics import update_metrics
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.stage_config import StageConfig
-from rocstar.train.record.run_directory import records_file
+from rocstar.train.record.run_directory import cold_start_of, records_file
 from rocstar.train.run import Run
 from rocstar.train.tasks.verify import num_answers
 
@@ -142,7 +143,8 @@ async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[s
     with run.budget.phase("publish"):
         async with waiting(f"step {step}", "the engine to take new weights", kind="publish", deadline=None):
             await run.publisher.publish(run.publisher.version + 1)
-    return {"optim/lr": lr, **update_metrics(stats)}
+    freed = run.team.freed.metrics() if run.team.freed else {}
+    return {"optim/lr": lr, **update_metrics(stats), **freed}
 
 
 def pack_updates(
@@ -256,3 +258,4 @@ def tell_saved(run: Run) -> None:
     if run.saving is not None and (run.saving.directory / checkpoint.COMPLETE).exists():
         run.listeners.checkpoint(run.saving.step, run.saving.directory)
         run.saving = None
+        shutil.rmtree(cold_start_of(run.directory), ignore_errors=True)

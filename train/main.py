@@ -40,6 +40,7 @@ from rocstar.train.groups.source import OpenSource, Source
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.host_memory import keep_freed_memory
+from rocstar.train.learner.load_parts import load_learner
 from rocstar.train.learner.model_io import has_safetensors, load_model, load_tokenizer
 from rocstar.train.learner.team import LearnerTeam, World, is_apart, local_device, shard
 from rocstar.train.loop import run_stages, tell_saved
@@ -56,7 +57,7 @@ from rocstar.train.record.listening import listening
 from rocstar.train.record.manifest import recorded
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.report.report import write_report
-from rocstar.train.record.run_directory import METRICS, REPORT, claim, discard_if_unused
+from rocstar.train.record.run_directory import METRICS, REPORT, claim, cold_start_of, discard_if_unused
 from rocstar.train.record.stall import guarded, stall_s
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.run import Live, Run
@@ -168,14 +169,16 @@ def _led(
         with claim(run_dir, resume=resume):
             try:
                 saved = checkpoint.latest(run_dir) if resume else None
+                cold = checkpoint.latest(cold_start_of(run_dir)) if resume and saved is None else None
                 if saved is not None:
                     check_same_kind(checkpoint.load_progress(saved), live=rollouts is None)
                 with ConsoleLog(run_dir) as log:
-                    if told_changes := take_recipe(recipe, run_dir, saved):
+                    if told_changes := take_recipe(recipe, run_dir, saved or cold):
                         log.write(told_changes)
                         print(told_changes, file=sys.stderr)
                     with recorded(run_dir, recipe, world_size=world.size):
-                        yield _run(recipe, run_dir, world, supply, tell, saved, log, callbacks, resume=resume)
+                        began = saved, cold
+                        yield _run(recipe, run_dir, world, supply, tell, began, log, callbacks, resume=resume)
                     with StatusLine(log=log), working("writing the report"):
                         write_report(run_dir)
             finally:
@@ -191,14 +194,14 @@ async def _run(
     world: World,
     supply: Tasks | Records,
     tell: Callable[[Start], None],
-    saved: Path | None,
+    began: tuple[Path | None, Path | None],
     log: ConsoleLog,
     callbacks: Sequence[Callback],
     *,
     resume: bool,
 ) -> None:
-    stages = recipe.stages
-    keep_bytes = bytes_to_keep(run_dir, saved) if resume else None
+    stages, (saved, cold) = recipe.stages, began
+    keep_bytes = bytes_to_keep(run_dir, saved or cold) if resume else None
     step = checkpoint.load_progress(saved)["step"] if saved else 0
     with (
         ThreadPoolExecutor(1, thread_name_prefix="device") as thread,
@@ -206,9 +209,9 @@ async def _run(
         Console(sum(s.steps for s in stages), [s.name for s in stages], log=log) as console,
         listening(recipe, run_dir, console, callbacks, step=step) as listeners,
     ):
-        if saved is not None:
-            listeners.note(f"resuming from {saved}")
-        builder = _Builder(recipe, run_dir, world, thread, metrics, listeners, tell, saved)
+        if saved or cold:
+            listeners.note(f"resuming from {saved or cold}")
+        builder = _Builder(recipe, run_dir, world, thread, metrics, listeners, tell, saved, cold)
         settle_garbage()
         patience_s = stall_s(recipe.engine.trajectory_timeout_s)
         async with guarded(run_dir, stall_s=patience_s, note=listeners.note, board=console.waits):
@@ -216,6 +219,14 @@ async def _run(
                 await builder.recorded(supply)
             else:
                 await builder.live(supply)
+
+
+Made = Callable[[], PreTrainedModel]
+"""The model: made already, or loaded now."""
+
+
+def _the_same(model: PreTrainedModel) -> PreTrainedModel:
+    return model
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +243,8 @@ class _Builder:
     """Tells the other ranks where the model is."""
     saved: Path | None
     """The checkpoint to go on from."""
+    cold: Path | None
+    """The same inside the cold start; None where `saved` is not."""
 
     # ---- a run that rolls out ----
 
@@ -239,20 +252,23 @@ class _Builder:
         """Cold start, evaluation, every stage, evaluation."""
         recipe, saved, token = self.recipe, self.saved, new_token(self.recipe, self.world)
         async with open_sandbox(recipe) as sandbox:
-            model, tokenizer = await self._first_model(tasks, sandbox)
+            made, tokenizer = await self._first_model(tasks, sandbox)
             chat = chat_format(recipe, tokenizer)
-            learned = model
             if is_apart(self.world, recipe.model):
-                start = str(saved) if saved else self._hand_over(model, tokenizer)
+                begun = saved or (self.cold if recipe.model.path != "scratch" else None)
+                start = str(begun) if begun else self._hand_over(made, tokenizer)
                 learned = self._load_sharded(start, token)
             else:
-                shard(model, self.world, recipe.model)
-            team = LearnerTeam(learned, self.world, self.thread)
+                learned = made()
+                made = partial(_the_same, learned)
+                tokens = recipe.rl.tokens_per_microbatch
+                shard(learned, self.world, recipe.model, tokens_per_microbatch=tokens)
+            team = LearnerTeam(learned, self.world, self.thread, recipe.model)
             tunes = saved is None and recipe.model.path != "scratch" and recipe.sft.steps > 0
             if tunes:
                 await self._tune(team, tasks, sandbox, chat, tokenizer)
             learning = Learning(
-                origin=self._origin(model, tokenizer, is_tuned=tunes),
+                origin=self._origin(made, tokenizer, is_tuned=tunes),
                 team=team,
                 thread=self.thread,
                 run_dir=self.run_dir,
@@ -293,15 +309,13 @@ class _Builder:
 
                 await self._finish(run, tokenizer, tasks.stages, source)
 
-    def _origin(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, is_tuned: bool
-    ) -> InitialPolicy:
+    def _origin(self, made: Made, tokenizer: PreTrainedTokenizerBase, *, is_tuned: bool) -> InitialPolicy:
         """What the engine begins with."""
         path = self.recipe.model.path
         stays = self.saved is None and not is_tuned and has_safetensors(path)
         version = checkpoint.load_progress(self.saved)["version"] if self.saved else int(is_tuned)
         return InitialPolicy(
-            model=model,
+            made=made,
             tokenizer=tokenizer,
             folder=Path(path).absolute() if stays else None,
             saved=self.saved,
@@ -318,27 +332,30 @@ class _Builder:
     ) -> None:
         """The cold start of a model that was given."""
         rows = await self._conversations(tasks, sandbox)
-        await run_cold_start(team, self.recipe, chat, rows, tokenizer, self.listeners, self.metrics)
+        await run_cold_start(
+            team, self.recipe, chat, rows, tokenizer, self.listeners, self.metrics, self.cold
+        )
 
-    async def _first_model(
-        self, tasks: Tasks, sandbox: Sandbox
-    ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        """A loaded model, or one from nothing after its cold start, with the run's threads set."""
+    async def _first_model(self, tasks: Tasks, sandbox: Sandbox) -> tuple[Made, PreTrainedTokenizerBase]:
+        """A model to load, or one from nothing after its cold start, with the run's threads set."""
         recipe, world = self.recipe, self.world
         try:
             if self.saved is not None or recipe.model.path != "scratch":
-                path = str(self.saved or recipe.model.path)
-                tokenizer = load_tokenizer(path)
-                return load_model(path, recipe.model.dtype), tokenizer
+                path = str(self.saved or self.cold or recipe.model.path)
+                return partial(load_model, path, recipe.model.dtype), load_tokenizer(path)
             self._set_threads(world.threads(recipe.run.threads, alone=True))
             rows = await self._conversations(tasks, sandbox)
-            model, tokenizer = build_from_nothing(recipe, rows)
+            if self.cold is not None:
+                model, tokenizer = load_model(str(self.cold), "float32"), load_tokenizer(str(self.cold))
+            else:
+                model, tokenizer = build_from_nothing(recipe, rows)
             alone = World(rank=0, size=1)
-            shard(model, alone, ModelConfig())  # it learns in float32, whatever comes later
+            # It learns in float32, whatever comes later.
+            shard(model, alone, ModelConfig(), tokens_per_microbatch=recipe.rl.tokens_per_microbatch)
             team = LearnerTeam(model, alone, self.thread)
             chat = chat_format(recipe, tokenizer)
-            await run_cold_start(team, recipe, chat, rows, tokenizer, self.listeners, self.metrics)
-            return model, tokenizer
+            await run_cold_start(team, recipe, chat, rows, tokenizer, self.listeners, self.metrics, self.cold)
+            return partial(_the_same, model), tokenizer
         finally:
             self._set_threads(world.threads(recipe.run.threads))
 
@@ -350,11 +367,11 @@ class _Builder:
         known = [*tasks.all_heldout, *(task for stage in tasks.stages for task in stage)]
         return await conversations_for(self.recipe, tasks.demonstrations, known, sandbox, self.listeners)
 
-    def _hand_over(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+    def _hand_over(self, made: Made, tokenizer: PreTrainedTokenizerBase) -> str:
         """Where the other ranks find rank 0's model: a directory, or the name it was loaded from."""
         if self.recipe.model.path != "scratch":
             return self.recipe.model.path
-        directory = self.run_dir / "cold_start"
+        directory, model = self.run_dir / "cold_start", made()
         checkpoint.save_model(directory, model, checkpoint.full_weights(model), tokenizer)
         return str(directory)
 
@@ -366,7 +383,7 @@ class _Builder:
         self._set_threads(self.world.threads(self.recipe.run.threads))
         tokenizer = load_tokenizer(path)
         chat = chat_format(self.recipe, tokenizer)
-        team = LearnerTeam(self._load_sharded(path), self.world, self.thread)
+        team = LearnerTeam(self._load_sharded(path), self.world, self.thread, self.recipe.model)
         self.listeners.note(f"learning from {records}: nothing is rolled out or evaluated")
         run = self._assemble(team, VersionCounter(), chat, None)
         no_tasks: list[list[Task]] = [[] for _ in self.recipe.stages]
@@ -378,9 +395,7 @@ class _Builder:
         """This rank's part of the model at `path`, which the other ranks load too."""
         if self.world.size > 1:
             self.tell(Start(path=path, token=token))
-        model = load_model(path, "float32")
-        shard(model, self.world, self.recipe.model)
-        return model
+        return load_learner(path, self.world, self.recipe)
 
     def _assemble(self, team: LearnerTeam, publisher: Publisher, chat: ChatFormat, live: Live | None) -> Run:
         return Run(

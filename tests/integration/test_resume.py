@@ -15,6 +15,7 @@ import pytest
 
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import load_recipe
+from rocstar.train.record.run_directory import cold_start_of
 
 from ..warm_python import warm
 
@@ -189,6 +190,21 @@ def test_ctrl_c_in_the_cold_start_has_nothing_to_resume(workshop: Any) -> None:
     assert code == 130 and "Traceback" not in messages and directory.exists()
     assert "before the first checkpoint: nothing can be resumed; this begins again" in last
     assert last.endswith("--sft.steps=600 --resume")
+
+
+def test_ctrl_c_in_the_cold_start_goes_on_from_its_checkpoint(workshop: Any, read_rows: Rows) -> None:
+    directory = workshop.directory / "stopped_in_sft"
+    options = ["--sft.steps=600", "--checkpoint.sft_every=50"]
+    command = ["train", "coin.toml", "--output-dir", str(directory), *options]
+    code, messages = interrupted(workshop, *command, at="sft 60/600")
+    saved = checkpoint.latest(cold_start_of(directory))
+    assert code == 130 and saved is not None
+    assert f"the checkpoint {saved} is whole, go on with --resume" in messages.splitlines()[-1]
+    before = read_rows(directory, "sft")
+    code, messages = interrupted(workshop, *command, "--resume", at="resuming from")
+    assert code == 130 and f"resuming from {saved}" in messages
+    kept = [row["step"] for row in before if row["step"] <= checkpoint.step_of(saved)]
+    assert [row["step"] for row in read_rows(directory, "sft")][: len(kept)] == kept
 
 
 def test_ctrl_c_before_anything_was_done_removes_the_directory(workshop: Any) -> None:

@@ -152,6 +152,7 @@ def test_servers_make_room_for_the_learner_and_a_run_goes_on(
     assert folders.count("start") == 2, "a checkpoint may be deleted; its link stays"
     assert folders[-1] == f"v{rows[-1]['policy/version']:.0f}"
     assert total(rows, "replicas_lost") == 0, "a stop on purpose is no loss"
+    assert all(row["memory/freed_gradients"] > 0 for row in rows if "loss/policy" in row)
 
 
 def test_several_embedded_engines_are_one_fleet(run: Any, read_rows: Rows) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
@@ -30,11 +31,22 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, se
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.conversion_mapping import get_model_conversion_mapping
 
+from rocstar.train.learner.gather import gathered, planned
 from rocstar.train.learner.learner import Learner
+from rocstar.train.learner.weight_file import SINGLE, files_of, write_index
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.run_directory import COMPLETE as COMPLETE
 from rocstar.train.record.run_directory import complete_checkpoints, step_of
+
+ONE_FILE = 1 << 50
+"""Bytes of a file of weights at most: it is not parted further."""
+
+
+OTHER = "other-"
+"""Begins the names of other ranks' files until rank 0 has written: `save_pretrained` removes what looks like
+a model's file of before."""
 
 
 class CheckpointError(ConfigError):
@@ -51,12 +63,20 @@ def latest(run_dir: Path, *, before: int | None = None) -> Path | None:
     return found[-1] if found else None
 
 
-def full_weights(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
-    """Every parameter unsharded; a collective under FSDP. A tied parameter appears once."""
+def full_weights(
+    model: PreTrainedModel, dtype: torch.dtype | None = None, *, keeps: bool = True
+) -> list[tuple[str, Tensor]]:
+    """Every parameter unsharded, in `dtype` or its own; a collective under FSDP. A tied one appears once.
+
+    Parts are rounded before they travel. Without `keeps` this rank only gives its parts, and gets no list.
+    """
     weights = []
     for name, parameter in model.named_parameters():
-        full = getattr(parameter, "full_tensor", None)
-        weights.append((name, (full() if full else parameter).detach()))
+        weight = parameter.detach()
+        any_weight: Any = weight if dtype is None else weight.to(dtype)
+        whole = any_weight.full_tensor() if hasattr(any_weight, "full_tensor") else any_weight
+        if keeps:
+            weights.append((name, whole))
     return weights
 
 
@@ -67,7 +87,9 @@ class Snapshot:
     shell: PreTrainedModel
     """The model's class and configuration; its weights are not these."""
     weights: list[tuple[str, Tensor]]
-    """Unsharded, on rank 0 only."""
+    """Unsharded: those that this rank writes."""
+    files: dict[str, str]
+    """Of every weight, the file it is in."""
     optimizer: dict[str, Any] | None
     """This rank's shards; None before the first step, for torch would step once to make a state."""
     schedule: list[dict[str, Any]]
@@ -78,21 +100,29 @@ class Snapshot:
 def snapshot(
     learner: Learner, progress: dict[str, Any], tokenizer_files: Mapping[str, bytes], *, rank: int = 0
 ) -> Snapshot:
-    """Copy what a checkpoint holds; a collective under FSDP, one parameter at a time."""
-    weights = []
-    for name, parameter in learner.model.named_parameters():
-        full = getattr(parameter, "full_tensor", None)
-        weight = (full() if full else parameter).detach()
-        if rank == 0:
-            weights.append((name, weight.to("cpu", copy=True)))
+    """Copy what a checkpoint holds; a collective under FSDP, one parameter at a time.
+
+    A large model is parted over as many files and ranks as gather.py says: none has all of it in memory.
+    """
+    ranks = learner.world_size if _has_plain_names(learner.model) else 1
+    plan = planned(learner.model, ranks)
+    weights = [(name, weight.to("cpu", copy=True)) for name, weight in gathered(plan, rank)]
     return Snapshot(
         shell=_shell(learner.model),
         weights=weights,
+        files=files_of(plan),
         optimizer=_optimizer_copy(learner),
         schedule=learner.optimizers.schedule_state(),
         progress=progress,
         tokenizer_files=tokenizer_files,
     )
+
+
+def _has_plain_names(model: PreTrainedModel) -> bool:
+    """Whether `save_pretrained` writes every parameter under its own name and as it is."""
+    any_model: Any = model  # transformers has no types for it
+    found = getattr(any_model, "_weight_conversions", None)
+    return not (get_model_conversion_mapping(any_model, add_legacy=False) if found is None else found)
 
 
 def _shell(model: PreTrainedModel) -> PreTrainedModel:
@@ -134,6 +164,7 @@ def write(directory: Path, snap: Snapshot, *, rank: int = 0, group: Any = None) 
             (partial / "state").mkdir(parents=True)
         if group is not None:
             dist.barrier(group=group)
+            _save_others_weights(partial, snap, rank, group)
         _save_optimizer(partial / "state" / "optimizer", snap, group)
         if rank == 0:  # all ranks have written: the save of the optimizer ends with all of them
             _save_rest(partial, snap)
@@ -150,8 +181,38 @@ def write(directory: Path, snap: Snapshot, *, rank: int = 0, group: Any = None) 
         raise
 
 
+def _save_others_weights(partial: Path, snap: Snapshot, rank: int, group: Any) -> None:
+    """What ranks other than 0 write. CheckpointError on every rank if one could not."""
+    problem = None
+    if rank and snap.weights:
+        tensors = {name: weight.contiguous() for name, weight in snap.weights}
+        try:
+            name = OTHER + snap.files[snap.weights[0][0]]
+            save_file(tensors, partial / name, metadata={"format": "pt"})
+        except (OSError, SafetensorError) as error:
+            problem = f"rank {rank}: {error}"
+    problems: list[str | None] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(problems, problem, group=group)
+    if told := "; ".join(problem for problem in problems if problem):
+        raise CheckpointError(f"a part of the weights could not be written to {str(partial)!r}: {told}")
+
+
+def _save_own_weights(partial: Path, snap: Snapshot) -> None:
+    """What rank 0 writes, and where the rest is."""
+    snap.shell.save_pretrained(
+        partial, state_dict={name: w.contiguous() for name, w in snap.weights}, max_shard_size=ONE_FILE
+    )
+    own = snap.files[snap.weights[0][0]]
+    if own != SINGLE:
+        for path in partial.glob(OTHER + "*"):
+            path.rename(partial / path.name.removeprefix(OTHER))
+        (partial / SINGLE).rename(partial / own)
+        num_bytes = sum(p.numel() * p.element_size() for p in snap.shell.parameters())
+        write_index(partial, snap.files, num_bytes)
+
+
 def _save_rest(partial: Path, snap: Snapshot) -> None:
-    snap.shell.save_pretrained(partial, state_dict={name: w.contiguous() for name, w in snap.weights})
+    _save_own_weights(partial, snap)
     for name, content in snap.tokenizer_files.items():
         (partial / name).parent.mkdir(parents=True, exist_ok=True)
         (partial / name).write_bytes(content)
@@ -205,6 +266,12 @@ def save_model(
     """A Hugging Face directory that anybody can load."""
     _shell(model).save_pretrained(directory, state_dict={name: w.contiguous() for name, w in weights})
     tokenizer.save_pretrained(directory)
+
+
+def save_shell(directory: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """All of a Hugging Face directory but the weights."""
+    save_model(directory, model, [], tokenizer)
+    (directory / SINGLE).unlink(missing_ok=True)
 
 
 def tokenizer_files(tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:

@@ -32,6 +32,7 @@ from rocstar.kernels.row_loss import RowLoss
 from rocstar.train.algorithm.loss import CLIP_HIGH, CLIP_LOW, clip, imitation_loss, policy_loss
 from rocstar.train.algorithm.off_policy import Corrected, Correction, Gate, correct, measure, token_factors
 from rocstar.train.learner.batch import CHECKED, MicroBatch, last_token
+from rocstar.train.learner.freed import Freed, give_back
 from rocstar.train.learner.loss_stats import LossStats, worst_tokens
 from rocstar.train.learner.optim import Optimizers, OptimSpec, build
 from rocstar.train.learner.policy_model import Head, PolicyModel
@@ -108,12 +109,18 @@ class Learner:
         """Entered for each batch, in the learner's thread: who works beside it may take less meanwhile."""
         self.gone_through = (0, 0)
         """Microbatches done and in all of the batch that is learned now. Any thread may look."""
+        self.offloads_moments = False
+        """`give_back` moves the optimizer's moments to CPU memory."""
         self._optimizers: Optimizers | None = None
         self._grad_clip = math.inf
 
     def use(self, spec: OptimSpec) -> None:
         """Fresh optimizer state for what follows (the cold start, a stage)."""
         self._optimizers, self._grad_clip = build(self.model, spec), spec.grad_clip
+
+    def give_back(self) -> Freed:
+        """Free what is not needed until the next update."""
+        return give_back(self._optimizers, self.device, moments=self.offloads_moments)
 
     @property
     def optimizers(self) -> Optimizers:

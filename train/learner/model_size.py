@@ -10,6 +10,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rocstar.kernels.linear_loss import CHUNK_ROWS_CPU, CHUNK_ROWS_GPU
+from rocstar.train.learner.activations import kept_bytes
 from rocstar.train.learner.balance import Cost
 from rocstar.train.learner.model_io import DTYPES
 from rocstar.train.learner.scratch import build_model
@@ -32,6 +33,10 @@ class ModelSize:
     """Keys and values of all layers."""
     dtype_bytes: int
     """Bytes of a number in forward and backward."""
+    kept_per_token: int
+    """Bytes of activations that all layers keep of a token."""
+    kept_inputs_per_token: int
+    """The same where layers keep their input alone and are run again, one by one."""
 
     @property
     def root_parameters(self) -> int:
@@ -100,6 +105,8 @@ def _size(model: Any, config: ModelConfig) -> ModelSize:
         vocabulary=of.vocab_size,
         kv_values_per_token=2 * len(layers) * of.num_key_value_heads * head_dim,
         dtype_bytes=DTYPES[config.dtype].itemsize,
+        kept_per_token=kept_bytes(of, DTYPES[config.dtype].itemsize, 1, inputs_alone=False),
+        kept_inputs_per_token=kept_bytes(of, DTYPES[config.dtype].itemsize, 1, inputs_alone=True),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 
 BETAS = (0.9, 0.95)
@@ -19,6 +20,7 @@ class Optimizers:
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer], schedule: Callable[[int], float]) -> None:
         self.optimizers = list(optimizers)
         self._schedulers = [LambdaLR(optimizer, schedule) for optimizer in self.optimizers]
+        self._moments_are_away = False
 
     @property
     def lr(self) -> float:
@@ -29,7 +31,25 @@ class Optimizers:
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
 
+    def parameters(self) -> list[Tensor]:
+        return [p for o in self.optimizers for group in o.param_groups for p in group["params"]]
+
+    def send_moments(self, device: torch.device | None = None) -> int:
+        """Move what the optimizers remember of each parameter to `device`, or back to where that is. Returns
+        how many bytes moved."""
+        moved, self._moments_are_away = 0, device is not None
+        for optimizer in self.optimizers:
+            for parameter, state in optimizer.state.items():
+                for name, value in state.items():
+                    if isinstance(value, Tensor) and value.ndim:  # AdamW counts its steps where it likes
+                        sent = sent_to(value, device or local_part(parameter).device)
+                        moved += bytes_here(value) if sent is not value else 0
+                        state[name] = sent
+        return moved
+
     def step(self) -> None:
+        if self._moments_are_away:
+            self.send_moments()
         for optimizer in self.optimizers:
             optimizer.step()
         for scheduler in self._schedulers:
@@ -48,6 +68,36 @@ class Optimizers:
             ]
             for group, lr in zip(scheduler.optimizer.param_groups, scheduler._last_lr, strict=True):
                 group["lr"] = lr
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """What this rank has of a tensor that may be parted."""
+    any_tensor: Any = tensor
+    part: Tensor = any_tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return part
+
+
+def bytes_here(tensor: Tensor) -> int:
+    """The bytes that this rank has of a tensor."""
+    part = local_part(tensor)
+    return part.numel() * part.element_size()
+
+
+def sent_to(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on another device, parted as before; itself where it is there already."""
+    part = local_part(tensor)
+    if part.device == device:
+        return tensor
+    if not isinstance(tensor, DTensor):
+        return part.to(device)
+    return DTensor.from_local(
+        part.to(device),
+        tensor.device_mesh,
+        tensor.placements,
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ model must copy numbers exactly; without it copying is learnt last). Both means 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,8 +117,16 @@ async def cold_start(
     tokens_per_microbatch: int,
     seed: int,
     on_step: Callable[[int, float, float], None],
+    done: int = 0,
+    saved: Path | None = None,
+    save: Callable[[int], Awaitable[None]] | None = None,
+    save_every: int = 0,
 ) -> None:
-    """Train for `config.steps` optimizer steps; `on_step(step, mean_loss, grad_norm)` after each."""
+    """Train for `config.steps` optimizer steps; `on_step(step, mean_loss, grad_norm)` after each.
+
+    `done` of them were made when the checkpoint `saved` was written, from which the weights are. `save(step)`
+    comes after every `save_every` steps but the last.
+    """
     await team.use(
         OptimSpec(
             kind=config.optimizer,
@@ -130,12 +138,16 @@ async def cold_start(
             decay_fraction=config.decay_fraction,
         )
     )
+    if saved is not None:
+        await team.load_optimizer(saved)
     rng = random.Random(f"sft|{seed}")
     plan = batches(conversations, batch_size=config.batch_size, steps=config.steps, rng=rng)
-    for step, batch in enumerate(plan, 1):
+    for step, batch in enumerate(plan[done:], done + 1):
         rows = examples(batch, digit_ids, config.digit_weight)
         micros = pack(
             rows, tokens_per_microbatch=tokens_per_microbatch, ranks=team.world.size, cost=team.row_cost
         )
         stats = await team.imitation_step(micros)
         on_step(step, stats.loss / stats.tokens, stats.grad_norms[-1])
+        if save is not None and save_every and step % save_every == 0 and step < config.steps:
+            await save(step)

@@ -25,10 +25,12 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rocstar.train.learner import checkpoint
+from rocstar.train.learner import activations, checkpoint
 from rocstar.train.learner.balance import Cost
 from rocstar.train.learner.batch import MicroBatch, share_out
 from rocstar.train.learner.checkpoint_writer import CheckpointWriter, Order
+from rocstar.train.learner.freed import Freed
+from rocstar.train.learner.gather import planned
 from rocstar.train.learner.leader import BEAT_S, SILENT_S, Leader
 from rocstar.train.learner.learner import BadMicroBatch, Learner, LossSettings, NonFiniteGradientError
 from rocstar.train.learner.loss_stats import LossStats
@@ -36,6 +38,7 @@ from rocstar.train.learner.model_io import DTYPES
 from rocstar.train.learner.model_size import row_cost
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.policy_model import check_head, checkpoint_activations
+from rocstar.train.learner.weight_file import write_owned
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.model_config import ModelConfig
 
@@ -204,29 +207,40 @@ def is_apart(world: World, config: ModelConfig) -> bool:
     return world.size > 1 or config.dtype != "float32"
 
 
-def shard(model: PreTrainedModel, world: World, config: ModelConfig) -> None:
+def shard(
+    model: PreTrainedModel, world: World, config: ModelConfig, *, tokens_per_microbatch: int = 0
+) -> None:
     """Make a float32 model one rank's part of the learner, on its device. ConfigError: see `check_head`.
 
-    FSDP2 over all ranks where `is_apart`: each decoder layer is a unit, the embedding and the head are the
-    root's. With dtype bfloat16 forward and backward run in it, on a copy that FSDP makes of the float32
-    weights unit by unit; gradients are summed over ranks, and weights and moments kept, in float32. One
-    process alone does the same over a world of one, so that there is one kind of mixed precision.
+    FSDP2 over the ranks of `mesh.py` where `is_apart`: each decoder layer is a unit, the embedding and the
+    head are the root's. With dtype bfloat16 forward and backward run in it, on a copy that FSDP makes of the
+    float32 weights unit by unit; gradients are summed over ranks, and weights and moments kept, in float32.
+    One process alone does the same over a world of one, so that there is one kind of mixed precision.
+
+    Parameters on the meta device stay there, parted, until somebody fills them (load_parts.py).
+
+    Args:
+        model: changed in place.
+        world: the ranks that learn.
+        config: of the recipe.
+        tokens_per_microbatch: as many are learned at a time; "auto" activation checkpointing asks for it.
     """
     check_head(model)
     any_model: Any = model  # transformers has no types for what follows
     layers = any_model.get_decoder().layers
-    if config.activation_checkpointing:
+    if runs_layers_again(model, world, config, tokens_per_microbatch):
         checkpoint_activations(model)
     if not is_apart(world, config):
         any_model.to(local_device())
         return
 
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    from rocstar.train.learner.mesh import make_mesh, mesh_shape
 
     if not dist.is_initialized():
         dist.init_process_group(_backend(), store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    mesh = init_device_mesh(local_device().type, (world.size,))
+    mesh = make_mesh(local_device().type, mesh_shape(config.sharding, world.size, world.local_size))
     # The inputs of a forward are ids, and hidden states of the right type already.
     precision = MixedPrecisionPolicy(
         param_dtype=DTYPES[config.dtype], reduce_dtype=torch.float32, cast_forward_inputs=False
@@ -236,15 +250,35 @@ def shard(model: PreTrainedModel, world: World, config: ModelConfig) -> None:
     fully_shard(model, mesh=mesh, mp_policy=precision)
 
 
+def runs_layers_again(model: PreTrainedModel, world: World, config: ModelConfig, tokens: int) -> bool:
+    """What model.activation_checkpointing means for this model on this device."""
+    numbers = sum(parameter.numel() for parameter in model.parameters())
+    holders = world.local_size if config.sharding == "node" else world.size
+    kept = activations.kept_bytes(
+        model.config.get_text_config(), DTYPES[config.dtype].itemsize, tokens, inputs_alone=False
+    )
+    needed = 16 * numbers / holders + kept
+    device = activations.device_bytes(local_device(), world.local_size)
+    return activations.keep_inputs_alone(config.activation_checkpointing, needed, device)
+
+
 class LearnerTeam:
     """The learner on every rank, driven by rank 0.
 
     Invariant: every rank runs the same verbs in the same order with the same number of microbatches.
     """
 
-    def __init__(self, model: PreTrainedModel, world: World, thread: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        world: World,
+        thread: ThreadPoolExecutor,
+        config: ModelConfig | None = None,
+    ) -> None:
+        """`config`: of the recipe, where the team's weights are served."""
         self.world, self._thread = world, thread
         self.learner = Learner(model, world_size=world.size)
+        self.learner.offloads_moments = config is not None and config.offload_moments
         group = dist.new_group(backend="gloo") if world.size > 1 else None
         self.writer = CheckpointWriter(rank=world.rank, group=group)
         self.serve: Serve | None = None
@@ -254,11 +288,17 @@ class LearnerTeam:
         self.keeps_weights = False
         """Whether another node's first rank keeps what `full_weights` gathered until `take_weights`."""
         self._kept: list[tuple[str, Tensor]] | None = None
+        self.served_dtype = None if config is None else DTYPES[config.dtype]
+        """The type in which `full_weights` gathers; None = the learner's own."""
+        self.freed: Freed | None = None
+        """What this rank gave back last."""
         self._verbs: dict[str, Callable[..., Any]] = {
             "use": lambda *given: self.learner.use(*given),
             "policy_step": lambda *given: self._reduce(self.learner.policy_step, *given),
             "imitation_step": lambda *given: self._reduce(self.learner.imitation_step, *given),
             "full_weights": self._full_weights,
+            "write_weights": self._write_weights,
+            "give_back": self._give_back,
             "order": self._order,
             "greedy": lambda *given: self.learner.greedy(*given),
             "save": self._save,
@@ -301,6 +341,24 @@ class LearnerTeam:
         payloads = [(version,)] * self.world.size
         weights: list[tuple[str, Tensor]] = await self._everywhere("full_weights", payloads)
         return weights
+
+    async def write_weights(self, folder: Path, dtype: torch.dtype) -> None:
+        """See `write_weights_here`."""
+        await self._in_thread(self.write_weights_here, folder, dtype)
+
+    def write_weights_here(self, folder: Path, dtype: torch.dtype) -> None:
+        """Write the weights in `dtype` as safetensors into `folder`, which all ranks see; each rank some of
+        them, tensor by tensor. Called in the learner's thread. OSError: one could not."""
+        payload = (str(folder), dtype)
+        self._run("write_weights", self._scatter("write_weights", [payload] * self.world.size))
+
+    async def give_back(self) -> None:
+        """Free what the learner holds between updates, on every rank; `freed` tells what that was here."""
+        await self._in_thread(self.give_back_here)
+
+    def give_back_here(self) -> None:
+        """The same, already in the learner's thread."""
+        self._run("give_back", self._scatter("give_back", [()] * self.world.size))
 
     async def order(self, order: Any) -> list[RankReply]:
         """Have the first rank of every other node do what `order` says, all at once; their replies by rank.
@@ -393,8 +451,23 @@ class LearnerTeam:
     def _save(self, order: Order) -> None:
         self.writer.begin(order, self.learner)
 
+    def _give_back(self) -> None:
+        self.freed = self.learner.give_back()
+
+    def _write_weights(self, folder: str, dtype: torch.dtype) -> None:
+        rank, size = self.world.rank, self.world.size
+        problem = write_owned(Path(folder), planned(self.learner.model, size, dtype), rank)
+        if size == 1:
+            if problem:
+                raise problem
+            return
+        problems = self.world.gather(str(problem) if problem else None)
+        if told := "; ".join(f"rank {k}: {text}" for k, text in enumerate(problems) if text):
+            raise OSError(told)
+
     def _full_weights(self, version: int | None) -> list[tuple[str, Tensor]]:
-        weights = checkpoint.full_weights(self.learner.model)
+        serves = self.world.rank == 0 or self.serve is not None or self.keeps_weights
+        weights = checkpoint.full_weights(self.learner.model, self.served_dtype, keeps=serves)
         if self.world.has_nodes and version is not None:
             problem = self.serve(version, weights) if self.serve else None
             problems: list[str | None] = [None] * self.world.size

@@ -74,13 +74,15 @@ def _stages(recipe: Recipe) -> list[str]:
 def _learner(recipe: Recipe, size: ModelSize, machines: Machines) -> list[str]:
     """What every rank holds, activations aside."""
     ranks, dtype, params = machines.ranks, size.dtype_bytes, size.parameters
+    if recipe.model.sharding == "node":
+        ranks = machines.ranks_per_node
     lines = [
-        f"memory per rank, {ranks} of them, by arithmetic ({params:,} parameters):",
+        f"memory per rank, {machines.ranks} of them, by arithmetic ({params:,} parameters):",
         row("weights", 4 * params / ranks, "float32" + (f", a {ranks}th of them" if ranks > 1 else "")),
         row("gradients", 4 * params / ranks, "float32"),
         row("optimizer", 8 * params / ranks, "two moments of AdamW"),
     ]
-    if ranks > 1 or dtype < 4:
+    if machines.ranks > 1 or dtype < 4:
         whole = size.root_parameters + size.layer_parameters
         text = f"embedding, head and one layer whole, with gradients, {recipe.model.dtype}"
         lines.append(row("gathered", 2 * dtype * whole, text))
@@ -90,14 +92,13 @@ def _learner(recipe: Recipe, size: ModelSize, machines: Machines) -> list[str]:
     )
     lines.append(row("logits", min(rows) * size.vocabulary * dtype, text))
     lines.append(row("head", 4 * size.vocabulary * size.hidden, "its gradient, added up in float32"))
-    tokens = recipe.rl.tokens_per_microbatch
-    if recipe.model.activation_checkpointing:
-        kept = size.layers * size.hidden * dtype * tokens
-        lines.append(row("activations", kept, f"the inputs of {size.layers} layers; one layer's on top"))
-    else:
-        lines.append(
-            f"  activations of {tokens:,} tokens come on top (model.activation_checkpointing = false)"
-        )
+    tokens, choice = recipe.rl.tokens_per_microbatch, recipe.model.activation_checkpointing
+    again = f"where layers keep their input alone and are run again, of {tokens:,} tokens"
+    if choice != "on":
+        lines.append(row("activations", tokens * size.kept_per_token, f"of {tokens:,} tokens"))
+    if choice != "off":
+        text = again + (" ('auto': where the rest does not fit)" if choice == "auto" else "")
+        lines.append(row("kept inputs", tokens * size.kept_inputs_per_token, text))
     return lines
 
 

@@ -63,6 +63,8 @@ FREE: Final[Mapping[str, str]] = {
     "run.trackers": "watches",
     "run.callbacks.*": "listens",
     "model.activation_checkpointing": "buys memory with time",
+    "model.sharding": "is where weights lie, not what they are",
+    "model.offload_moments": "is where they lie while nobody learns",
     "tool.sandbox": "is where programs run",
     "tool.wall_s": "is the machine's: a slower one must give more",
     "tool.memory_mb": "is the machine's",

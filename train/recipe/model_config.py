@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from rocstar.train.recipe.section import Expert, Section, Unit
 
@@ -42,7 +42,23 @@ class ModelConfig(Section):
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="of forward and backward; the learner's weights and moments are float32"
     )
-    activation_checkpointing: Expert[bool] = Field(
-        False, description="compute a layer's activations again in backward instead of keeping them"
+    activation_checkpointing: Expert[Literal["auto", "on", "off"]] = Field(
+        "auto",
+        description="compute a layer's activations again in backward instead of keeping them; 'auto' = where "
+        "those of rl.tokens_per_microbatch would not fit",
+    )
+    sharding: Expert[Literal["all", "node"]] = Field(
+        "all",
+        description="ranks over which the learner's weights and moments are split: all, or those of a node, "
+        "with a copy on every node",
+    )
+    offload_moments: Expert[bool] = Field(
+        False, description="keep the optimizer's moments in CPU memory while servers take the learner's place"
     )
     scratch: ScratchConfig = Field(ScratchConfig(), description="architecture for path = 'scratch'")
+
+    @field_validator("activation_checkpointing", mode="before")
+    @classmethod
+    def _read_yes_or_no(cls, value: Any) -> Any:
+        """True and false, as recipes said it before there was 'auto'."""
+        return {True: "on", False: "off"}[value] if isinstance(value, bool) else value

@@ -51,6 +51,9 @@ class CheckpointConfig(Section):
     every: Steps = Field(
         0, ge=0, description="RL steps from one checkpoint to the next; 0 = only at the end of a stage"
     )
+    sft_every: Expert[Steps] = Field(
+        500, ge=0, description="updates of the cold start from one checkpoint to the next; 0 = none in it"
+    )
     keep_last: Expert[Annotated[int, Unit("checkpoints")]] = Field(
         2, ge=1, description="the newest so many stay"
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rocstar.sandbox.console import is_unread
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors, TrainingStopped
-from rocstar.train.record.run_directory import complete_checkpoints
+from rocstar.train.record.run_directory import cold_start_of, complete_checkpoints
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FIXES = {
@@ -93,7 +93,7 @@ def run_interrupted(directory: Path, arguments: Sequence[str], *, resumes: bool)
     """What Ctrl-C left of a run, and the command that goes on with it. One rank speaks for all."""
     if os.environ.get("RANK", "0") != "0":
         return ""
-    saved = complete_checkpoints(directory)
+    saved = complete_checkpoints(directory) or complete_checkpoints(cold_start_of(directory))
     again = _command([*(a for a in arguments if a != "--resume"), "--resume"])
     if not directory.exists():
         return f"interrupted before anything was learned: nothing can be resumed, and {directory} was removed"

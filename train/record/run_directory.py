@@ -34,6 +34,12 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     replace_text(path, json.dumps(content, indent=1) + "\n")
 
 
+def cold_start_of(directory: Path) -> Path:
+    """Where a run's checkpoints from inside the cold start lie, as those of a run do; gone with the first of
+    its own."""
+    return directory / "sft"
+
+
 def complete_checkpoints(directory: Path) -> list[Path]:
     """All complete checkpoints of a run by step."""
     named = [p for p in (directory / "checkpoints").glob("step_*") if re.fullmatch(r"step_[0-9]+", p.name)]

@@ -46,8 +46,8 @@ BACKENDS: Mapping[str, str] = {
 class InitialPolicy:
     """The policy at the beginning of a run, or where it goes on."""
 
-    model: PreTrainedModel
-    """The model as it was loaded or made; under FSDP a copy beside the learner's."""
+    made: Callable[[], PreTrainedModel]
+    """Gives `model`. What is on the disk is loaded then: an engine that asks for no model holds no copy."""
     tokenizer: PreTrainedTokenizerBase
     folder: Path | None
     """Where the same weights lie as a Hugging Face folder that stays while the run lasts; None = nowhere."""
@@ -55,6 +55,11 @@ class InitialPolicy:
     """The checkpoint to go on from, which may be deleted later."""
     version: int
     """The version of its weights."""
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model as it was loaded or made; under FSDP a copy beside the learner's. Ask once."""
+        return self.made()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,8 +38,8 @@ from rocstar.engine.nodes.service import NodeService, serving
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.leader import LeaderLost
-from rocstar.train.learner.model_io import load_model
-from rocstar.train.learner.team import LearnerTeam, World, shard
+from rocstar.train.learner.load_parts import load_learner
+from rocstar.train.learner.team import LearnerTeam, World
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.serving.backend import backend_of
@@ -104,10 +104,9 @@ def follow(recipe: Recipe, world: World) -> None:
     start: Start | None = world.broadcast(None)
     if start is None:  # rank 0 could not begin; its message says why
         return
-    model = load_model(start.path, "float32")
-    shard(model, world, recipe.model)
+    model = load_learner(start.path, world, recipe)
     with ThreadPoolExecutor(1) as thread:
-        team = LearnerTeam(model, world, thread)
+        team = LearnerTeam(model, world, thread, recipe.model)
         if start.token is not None and world.local_rank == 0:
             _lead(recipe, world, team, start, start.token)
             return

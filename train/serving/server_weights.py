@@ -2,7 +2,7 @@
 
     learner ─┬─ split:   WeightFolders or broadcast ─> running servers
              └─ restart: servers stop ─> the learner works ─> WeightFolders ─> servers start from it
-    rank 0's thread: disk       write vN ─> order ServeVersion(vN)
+    rank 0's thread: disk       write vN, with all ranks ─> give memory back ─> order ServeVersion(vN)
                      broadcast  order ServeVersion ─> write vN ─> order FilesWritten(vN)
 
 Who waits: `publish` for every server that is up, of every node, to serve the version, or to be found unable
@@ -164,7 +164,6 @@ class ServerPublisher:
         """TrainingStopped if on some node no server takes it, or comes back to take it."""
         if self._written is not None:
             await asyncio.wrap_future(self._written)  # raises what made it fail
-        weights = await self.team.full_weights() or checkpoint.full_weights(self.team.learner.model)
         order = ServeVersion(
             version=version,
             folder=self.weight_folders.folder(version),
@@ -172,16 +171,17 @@ class ServerPublisher:
             reference=await self._reference(),
         )
         if order.is_live:
+            weights = await self.team.full_weights() or checkpoint.full_weights(self.team.learner.model)
             # In this order: other nodes have the weights in memory already, and need not wait for the disk.
             told = self.thread.submit(self._tell, order)
             self._written = self.thread.submit(self._write_and_tell, version, weights)
         else:
-            self._written = self.thread.submit(self.weight_folders.write, version, weights)
+            weights = None
+            self._written = self.thread.submit(self._write_and_make_room, version)
             told = self.thread.submit(self._tell_when_written, order, self._written)
             await asyncio.wrap_future(self._written)
         kept = Promised(order.folder, self._written)
-        live = weights if order.is_live else None
-        await _all(self.home.serve(version, kept, live, order.reference), _told(told))
+        await _all(self.home.serve(version, kept, weights, order.reference), _told(told))
 
     async def _reference(self) -> Continuation | None:
         """What the learner says now, if some server's checksums cannot be foretold."""
@@ -195,6 +195,12 @@ class ServerPublisher:
             await _told(self.thread.submit(self._tell, order))
 
     # ---- in the learner's thread ----
+
+    def _write_and_make_room(self, version: int) -> Path:
+        path = self.weight_folders.fill(version, self.team.write_weights_here)
+        if self.home.recipe.engine.placement == "restart":
+            self.team.give_back_here()  # the servers that start next count what is free
+        return path
 
     def _tell(self, order: Any) -> None:
         if self.has_others:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from rocstar.engine.inference.base import RolloutEngine
 from rocstar.engine.inference.sglang.server import Launcher, ServerProcess
@@ -77,7 +76,7 @@ class SGLang(EngineBackend):
             "",
             f"engine: {engine.num_replicas} SGLang servers on each node behind a {engine.policy} "
             f"scheduler of its own, weights by {engine.publish}, placement {engine.placement}",
-            *_gpu_lines(recipe, gpus, size, ranks),
+            *_gpu_lines(recipe, gpus, size, ranks_per_node if recipe.model.sharding == "node" else ranks),
         ]
         given = recipe.model.path != "scratch" and not recipe.sft.steps
         folder = Path(recipe.model.path if given else f"runs/{recipe.run.name}/weights/start")
@@ -105,9 +104,12 @@ class SGLang(EngineBackend):
         """Servers on all nodes start at the same time, from the same files, as the origin's version."""
         origin, team = learning.origin, learning.team
         root, logs = learning.run_dir / "weights", learning.run_dir / "logs"
-        folder = origin.folder or await _start_folder(root / "start", origin, team)
+        dtype = DTYPES[recipe.model.dtype]
+        folder = origin.folder or await _start_folder(root / "start", origin, team, dtype)
+        if recipe.engine.placement == "restart":
+            await team.give_back()
         version, canary = origin.version, make_canary(recipe, origin.tokenizer)
-        weight_folders = WeightFolders(root, folder, DTYPES[recipe.model.dtype])
+        weight_folders = WeightFolders(root, folder, dtype)
         async with (
             _others(team, OpenServers(folder=folder, logs=logs, version=version)) as starting,
             open_servers(
@@ -167,16 +169,15 @@ async def _others(team: LearnerTeam, order: OpenNode) -> AsyncIterator[asyncio.T
         await asyncio.gather(starting, return_exceptions=True)
 
 
-async def _start_folder(folder: Path, origin: InitialPolicy, team: LearnerTeam) -> Path:
+async def _start_folder(folder: Path, origin: InitialPolicy, team: LearnerTeam, dtype: torch.dtype) -> Path:
     """A folder of this run's own with the learner's present weights."""
     if origin.saved is not None:
         _link_all(origin.saved, folder)
         return folder
-    weights: list[tuple[str, Tensor]] | None = await team.full_weights()
-    model = team.learner.model
     _emptied(folder)
     with working("writing the weights that servers start from"):
-        checkpoint.save_model(folder, model, weights or checkpoint.full_weights(model), origin.tokenizer)
+        checkpoint.save_shell(folder, team.learner.model, origin.tokenizer)
+        await team.write_weights(folder, dtype)
     return folder
 
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-FILE = "model.safetensors"
+from rocstar.train.learner.weight_file import SINGLE
+
 KEPT = 2
+Save = Callable[[Path, torch.dtype], None]
+"""Writes weights in a type into a folder."""
 
 
 class WeightFolders:
@@ -39,11 +42,19 @@ class WeightFolders:
 
     def write(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> Path:
         """The folder of `version`. OSError where there is no room."""
+
+        def save(folder: Path, dtype: torch.dtype) -> None:
+            tensors = {name: tensor.detach().to(dtype).cpu().contiguous() for name, tensor in weights}
+            save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
+
+        return self.fill(version, save)
+
+    def fill(self, version: int, save: Save) -> Path:
+        """The folder of `version`, whose weights `save` writes. OSError where there is no room."""
         partial = self.folder(version).with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
         copy_beside(self._start, partial)
-        tensors = {name: tensor.detach().to(self._dtype).cpu().contiguous() for name, tensor in weights}
-        save_file(tensors, partial / FILE, metadata={"format": "pt"})
+        save(partial, self._dtype)
         partial.rename(self.folder(version))
         for old in self._folders()[:-KEPT]:
             shutil.rmtree(old)

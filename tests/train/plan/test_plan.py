@@ -57,6 +57,17 @@ def test_one_process_holds_everything_and_four_a_quarter_each() -> None:
     assert one["logits"] == pytest.approx(256 * 1000 * 4 / 1e6, abs=0.01)
 
 
+def test_copies_on_every_node_are_parted_over_its_ranks_alone() -> None:
+    machines = Machines(nodes=2, ranks_per_node=4)
+    all_, node = (
+        megabytes(describe(recipe_of(ModelConfig(scratch=SCRATCH, sharding=sharding)), "r.toml", machines))
+        for sharding in ("all", "node")
+    )
+    for name in ("weights", "gradients", "optimizer"):
+        assert node[name] == pytest.approx(2 * all_[name], abs=0.02)
+    assert node["gathered"] == all_["gathered"] and node["activations"] == all_["activations"] > 0
+
+
 def test_a_configuration_is_enough(tmp_path: Path) -> None:
     """No weights are read: the numbers of a model of 14.8 billion parameters come in no time."""
     config = {

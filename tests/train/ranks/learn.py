@@ -16,17 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 
 from rocstar.train.algorithm.off_policy import Correction, Gate
-from rocstar.train.learner import checkpoint
+from rocstar.train.learner import checkpoint, gather
 from rocstar.train.learner.batch import MicroBatch, pack
+from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.example import Example
 from rocstar.train.learner.learner import LossSettings, NonFiniteGradientError
 from rocstar.train.learner.loss_stats import LossStats
-from rocstar.train.learner.optim import OptimSpec
+from rocstar.train.learner.optim import OptimSpec, bytes_here
 from rocstar.train.learner.team import LearnerTeam, World, shard
 from rocstar.train.recipe.model_config import ModelConfig
 
@@ -63,13 +65,15 @@ class Case:
     config: ModelConfig = ModelConfig()  # noqa: RUF009
     correction: Correction = Correction.token
     sizes: tuple[int, ...] = SIZES
+    nodes: int = 1
 
 
 CASES = {
     "qwen3 tied": Case("qwen3", tied=True),
-    "llama": Case("llama", tied=False, correction=Correction.icepop),
+    "llama": Case("llama", tied=False, correction=Correction.icepop, sizes=(1, 2)),
     "llama tied": Case("llama", tied=True, correction=Correction.sequence, sizes=(1, 2)),
-    "checkpointing": Case("qwen3", tied=True, config=ModelConfig(activation_checkpointing=True), sizes=(2,)),
+    "checkpointing": Case("qwen3", tied=True, config=ModelConfig(activation_checkpointing="on"), sizes=(2,)),
+    "over nodes": Case("qwen3", tied=True, config=ModelConfig(sharding="node"), sizes=(4,), nodes=2),
     "bfloat16": Case("qwen3", tied=True, config=ModelConfig(dtype="bfloat16"), sizes=(1, 2)),
 }
 
@@ -110,7 +114,7 @@ def updates(batch: int) -> list[list[MicroBatch]]:
     return [pack(rows[:7], tokens_per_microbatch=24), pack(rows[7:], tokens_per_microbatch=24)]
 
 
-async def lead(team: LearnerTeam, settings: LossSettings) -> dict[str, Any]:
+async def lead(team: LearnerTeam, settings: LossSettings, kept: Path) -> dict[str, Any]:
     spec = OptimSpec(kind="adamw", lr=1e-3, weight_decay=0.1, grad_clip=1.0, warmup_steps=2)
     await team.use(spec)
     found: list[LossStats] = [await team.imitation_step(updates(9)[0])]
@@ -125,6 +129,15 @@ async def lead(team: LearnerTeam, settings: LossSettings) -> dict[str, Any]:
         "weights": {name: w.detach().clone() for name, w in weights},
         "dtypes": {str(p.dtype) for p in team.learner.model.parameters()},
     }
+    await team.write_weights(kept, torch.bfloat16)
+    result["published"] = result["saved"] = files(kept)
+    if team.world.size in (1, 4):
+        await team.save(Order(run_dir=kept, step=3, progress={}, keep_last=1, keep_every=0))
+        await team.finish_saving()
+        result["saved"] = files(kept / "checkpoints" / "step_3")
+    before = {name: p.grad.clone() for name, p in team.learner.model.named_parameters() if p.grad is not None}
+    await team.give_back()
+    result["freed"], result["gradients"] = team.freed, sum(bytes_here(grad) for grad in before.values())
     result["spoiled"] = [await stopped(team, settings, bad) for bad in spoiled(team.world.size)]
     after = await team.full_weights(2) or checkpoint.full_weights(team.learner.model)
     result["weights_after"] = {name: w.detach().clone() for name, w in after}
@@ -133,6 +146,11 @@ async def lead(team: LearnerTeam, settings: LossSettings) -> dict[str, Any]:
     result["stopped"] = await stopped(team, settings, updates(0))
     await team.stop()
     return result
+
+
+def files(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
+    """The weights of each file."""
+    return {path.name: load_file(path) for path in sorted(folder.glob("*.safetensors"))}
 
 
 def spoiled(size: int) -> list[list[list[MicroBatch]]]:
@@ -174,6 +192,7 @@ def learn(rank: int, size: int, out: Path) -> None:
         if size not in case.sizes:
             continue
         model = build(case)
+        world = dataclasses.replace(world, local_size=size // case.nodes)
         shard(model, world, case.config)
         with ThreadPoolExecutor(1) as thread:
             team = LearnerTeam(model, world, thread)
@@ -181,7 +200,9 @@ def learn(rank: int, size: int, out: Path) -> None:
                 team.follow()
                 continue
             settings = dataclasses.replace(SETTINGS, correction=case.correction)
-            torch.save(asyncio.run(lead(team, settings)), out / f"{name} {size}.pt")
+            kept = out / "kept" / f"{name} {size}"
+            kept.mkdir(parents=True)
+            torch.save(asyncio.run(lead(team, settings, kept)), out / f"{name} {size}.pt")
     world.leave()
 
 
@@ -218,5 +239,6 @@ def fork(size: int, out: Path) -> None:
 
 
 if __name__ == "__main__":
+    gather.FILE_BYTES = 16_000  # the models here are of some 40,000 bytes
     for number in SIZES:
         fork(number, Path(sys.argv[1]))

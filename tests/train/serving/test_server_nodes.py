@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from rocstar.train.learner.team import OrderError, RankReply
 from rocstar.train.recipe.config import Recipe
@@ -69,6 +70,12 @@ class Team:
 
     def take_weights(self) -> list[tuple[str, torch.Tensor]]:
         return [("a", torch.full((2,), 3.0))]
+
+    def write_weights_here(self, folder: Path, dtype: torch.dtype) -> None:
+        save_file({"a": torch.full((2,), 3.0, dtype=dtype)}, folder / "model.safetensors")
+
+    def give_back_here(self) -> None:
+        self.order_here("give back")
 
     def order_here(self, order: Any) -> list[RankReply]:
         self.told.append((order, (self._files / "v7" / "model.safetensors").exists()))
@@ -135,7 +142,7 @@ async def test_no_room_on_the_disk_is_told_to_who_waits_for_the_files(
     def full(version: int, weights: Any) -> Path:
         raise OSError("no space left")
 
-    publisher.weight_folders.write = full  # type: ignore[method-assign]
+    publisher.weight_folders.write = publisher.weight_folders.fill = full  # type: ignore[method-assign]
     if publish == "disk":
         with pytest.raises(OSError, match="no space left"):
             await publisher.publish(7)
@@ -145,6 +152,22 @@ async def test_no_room_on_the_disk_is_told_to_who_waits_for_the_files(
         with pytest.raises(OSError, match="no space left"):
             await publisher.publish(8)
         assert [order for order, _ in team.told][1:] == [FilesWritten(version=7, problem="no space left")]
+
+
+async def test_a_learner_in_the_servers_place_gives_memory_back_before_any_of_them_starts(
+    tmp_path: Path, thread: ThreadPoolExecutor
+) -> None:
+    publisher, team = publisher_of(tmp_path, thread, placement="restart")
+    served: list[tuple[Any, bool]] = []
+    cast(Any, publisher.home.servers.fleet).resume = lambda version, source: _noted(served, team.told)
+    await publisher.publish(7)
+    order = ServeVersion(version=7, folder=tmp_path / "weights" / "v7", is_live=False, reference=None)
+    assert team.told == [("give back", True), (order, True)]
+    assert served[0] == ("give back", True), "at home too"
+
+
+async def _noted(served: list[Any], told: list[Any]) -> None:
+    served += told
 
 
 async def test_servers_make_room_on_every_node(tmp_path: Path, thread: ThreadPoolExecutor) -> None:
@@ -188,8 +211,6 @@ async def test_files_that_are_promised_are_looked_into_when_they_are_there(tmp_p
     looking = asyncio.create_task(asyncio.to_thread(fleet.kept.shapes))
     await asyncio.wait([looking], timeout=0.05)
     assert not looking.done()
-    from safetensors.torch import save_file
-
     save_file({"a": torch.zeros(2)}, tmp_path / "model.safetensors")
     await node.do(FilesWritten(version=5))
     assert await looking == {"a": (2,)}

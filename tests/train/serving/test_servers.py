@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.progress.progress import ProgressBoard
@@ -90,8 +91,8 @@ async def test_who_watches_sees_how_many_servers_are_up() -> None:
 class Team:
     """A learner of one weight."""
 
-    async def full_weights(self) -> list[tuple[str, torch.Tensor]]:
-        return [("a", torch.full((2,), 3.0))]
+    def write_weights_here(self, folder: Path, dtype: torch.dtype) -> None:
+        save_file({"a": torch.full((2,), 3.0, dtype=dtype)}, folder / "model.safetensors")
 
 
 class LostFleet:

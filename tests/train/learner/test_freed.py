@@ -1,0 +1,86 @@
+"""What a learner gives back is gone, is counted, and is not missed."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from rocstar.train.learner import optim
+from rocstar.train.learner.batch import MicroBatch, pack
+from rocstar.train.learner.example import Example
+from rocstar.train.learner.freed import Freed
+from rocstar.train.learner.learner import Learner
+from rocstar.train.learner.optim import OptimSpec
+from rocstar.train.learner.scratch import build_model
+from rocstar.train.recipe.model_config import ScratchConfig
+from rocstar.train.record.metrics import check_names
+
+torch.set_num_threads(1)
+
+SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
+SPECS = {
+    kind: OptimSpec(kind=kind, lr=1e-2, weight_decay=0.1, grad_clip=1.0, warmup_steps=2)  # type: ignore[arg-type]
+    for kind in ("adamw", "muon")
+}
+
+
+def made(kind: str, steps: int) -> Learner:
+    learner = Learner(build_model(SCRATCH, 60, seed=3))
+    learner.use(SPECS[kind])
+    for _ in range(steps):
+        learner.imitation_step(micros())
+    return learner
+
+
+def micros() -> list[MicroBatch]:
+    example = Example(
+        ids=[3, 9, 4, 7, 7, 1],
+        mask=[0, 0, 1, 1, 0, 1],
+        weights=[0.0, 0.0, 0.3, 0.3, 0.0, 0.3],
+        rollout_logprobs=[None] * 6,
+        advantage=1.0,
+    )
+    return pack([example], tokens_per_microbatch=64)
+
+
+def test_gradients_are_dropped_and_counted() -> None:
+    learner = made("adamw", 1)
+    weights = 4 * sum(p.numel() for p in learner.model.parameters())
+    freed = learner.give_back()
+    assert freed == Freed(gradients=weights, moments=0, held=0)
+    assert all(p.grad is None for p in learner.model.parameters())
+    assert learner.give_back().gradients == 0, "once"
+    check_names(freed.metrics())
+
+
+def test_a_learner_that_was_given_no_optimizer_has_nothing() -> None:
+    assert Learner(build_model(SCRATCH, 60, seed=3)).give_back() == Freed(gradients=0, moments=0, held=0)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_moments_leave_and_come_back_for_the_next_update(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU has no other device: what `sent_to` is asked is looked at, and its copies go on learning."""
+    learner, other = made(kind, 2), made(kind, 2)
+    asked: list[tuple[int, torch.device]] = []
+
+    def sent_to(tensor: Tensor, device: torch.device) -> Tensor:
+        asked.append((tensor.numel(), device))
+        return tensor.clone()
+
+    monkeypatch.setattr(optim, "sent_to", sent_to)
+    learner.offloads_moments = True
+    freed = learner.give_back()
+    moments = sum(numbers for numbers, _ in asked)
+    assert freed.moments == 4 * moments > 0
+    asked.clear()
+    learner.imitation_step(micros())
+    assert sum(numbers for numbers, _ in asked) == moments, "before the update, all of them come back"
+    monkeypatch.undo()
+    other.imitation_step(micros())
+    for one, two in zip(learner.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_a_tensor_goes_only_where_it_is_not() -> None:
+    here = torch.zeros(3)
+    assert optim.sent_to(here, torch.device("cpu")) is here
+    assert optim.sent_to(here, torch.device("meta")).is_meta

@@ -1,0 +1,58 @@
+"""What a forward keeps for its backward, by arithmetic, and when layers keep their input alone.
+
+Legend: C hidden size, H query heads, K key-value heads, D head size, F width inside the MLP.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+FULL_SHARE = 0.8
+"""The share of a device that weights, moments and activations may take together before layers keep less."""
+
+
+def layer_bytes(config: Any, dtype_bytes: int) -> int:
+    """Bytes per token that one layer of a Llama-like model keeps (packed_layers.py)."""
+    heads: int = config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    query, key = heads * size, (getattr(config, "num_key_value_heads", None) or heads) * size
+    values: int = 2 * config.hidden_size  # the input of both norms
+    values += 3 * query + 2 * key  # attention: queries, keys, values, and its output in both orders
+    if getattr(config, "model_type", "").startswith("qwen3"):
+        values += query + key  # the input of the norms of heads
+    values += 2 * getattr(config, "intermediate_size", 4 * config.hidden_size)  # gate and up
+    return dtype_bytes * values
+
+
+def kept_bytes(config: Any, dtype_bytes: int, tokens: int, *, inputs_alone: bool) -> int:
+    """Bytes that the forward of a microbatch keeps in all layers; `inputs_alone`: at the worst moment of the
+    backward, when one layer is whole again."""
+    whole, layers, hidden = (
+        layer_bytes(config, dtype_bytes),
+        int(config.num_hidden_layers),
+        config.hidden_size,
+    )
+    if inputs_alone:
+        return tokens * (layers * dtype_bytes * int(hidden) + whole)
+    return tokens * layers * whole
+
+
+def keep_inputs_alone(choice: str, needed_bytes: float, device_bytes: float) -> bool:
+    """Whether layers are to be run again in backward.
+
+    Args:
+        choice: model.activation_checkpointing; with "auto" it is done where all would not fit.
+        needed_bytes: what the learner holds if it is not done.
+        device_bytes: what its device has.
+    """
+    return choice == "on" or (choice == "auto" and needed_bytes > FULL_SHARE * device_bytes)
+
+
+def device_bytes(device: torch.device, local_ranks: int) -> int:
+    """Memory of a rank: its GPU's, or its share of the machine's."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // local_ranks

@@ -1,0 +1,46 @@
+"""What a learner gives back of its device's memory before somebody else takes the place."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+
+import torch
+
+from rocstar.train.learner.optim import Optimizers, bytes_here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freed:
+    """Bytes of one rank."""
+
+    gradients: int
+    moments: int
+    """Of the optimizer, now in CPU memory."""
+    held: int
+    """What the device's allocator still holds for this process; 0 on a CPU, where none can be asked."""
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "memory/freed_gradients": float(self.gradients),
+            "memory/freed_moments": float(self.moments),
+            "memory/held": float(self.held),
+        }
+
+
+def give_back(optimizers: Optimizers | None, device: torch.device, *, moments: bool) -> Freed:
+    """Drop the gradients, move the moments to CPU memory where asked, and empty the allocator's cache.
+
+    Nothing that an update needs is lost: the next one makes its gradients anew and fetches the moments.
+    """
+    found = moved = held = 0
+    if optimizers is not None:
+        found = sum(bytes_here(p.grad) for p in optimizers.parameters() if p.grad is not None)
+        optimizers.zero_grad()
+        if moments:
+            moved = optimizers.send_moments(torch.device("cpu"))
+    if device.type == "cuda":
+        gc.collect()  # a cycle may hold what a traceback or a hook has seen
+        torch.cuda.empty_cache()
+        held = torch.cuda.memory_reserved(device)
+    return Freed(gradients=found, moments=moved, held=held)

@@ -1,0 +1,92 @@
+"""Weights from all ranks to the one that wants them, one tensor at a time.
+
+    every rank, in the same order of parameters: its part, rounded first ──> the owner: the whole tensor
+
+Who waits: the owner for the parts of its mesh's row, the others for nothing but that theirs are taken. Where
+weights are copied over nodes (mesh.py) an owner asks its own node alone, so nodes go on independently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+FILE_BYTES = 1 << 30
+"""Weights for which one more rank writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A parameter, and the rank that will have all of it."""
+
+    name: str
+    owner: int
+    parameter: Tensor
+    dtype: torch.dtype
+    """Of the whole tensor."""
+
+
+def owners(sizes: Sequence[int], ranks: int) -> list[int]:
+    """The owner of each tensor of so many bytes: as many ranks, spread out, as there are FILE_BYTES in all.
+
+    Invariant: what one owns are neighbours, of about as many bytes as any other's.
+    """
+    total = sum(sizes)
+    files = max(1, min(ranks, -(-total // FILE_BYTES)))
+    found, before = [], 0
+    for size in sizes:
+        file = min(files - 1, (2 * before + size) * files // max(1, 2 * total))
+        found.append(file * ranks // files)
+        before += size
+    return found
+
+
+def planned(model: nn.Module, ranks: int, dtype: torch.dtype | None = None) -> list[Planned]:
+    """Every parameter and who will own it, in `dtype` or its own type; a tied one appears once."""
+    parameters = list(model.named_parameters())
+    if not any(hasattr(parameter, "full_tensor") for _, parameter in parameters):
+        ranks = 1
+    types = [dtype or parameter.dtype for _, parameter in parameters]
+    sizes = [p.numel() * of.itemsize for (_, p), of in zip(parameters, types, strict=True)]
+    found = zip(parameters, types, owners(sizes, ranks), strict=True)
+    return [Planned(name, owner, parameter.detach(), of) for (name, parameter), of, owner in found]
+
+
+def gathered(plan: Sequence[Planned], rank: int) -> Iterator[tuple[str, Tensor]]:
+    """What this rank owns, one tensor after the other. A collective: every rank must come to the end."""
+    for one in plan:
+        whole = whole_on(one.parameter, one.owner, rank, one.dtype)
+        if whole is not None:
+            yield one.name, whole
+
+
+def whole_on(parameter: Tensor, owner: int, rank: int, dtype: torch.dtype) -> Tensor | None:
+    """The tensor, rounded to `dtype` before it travels; None where this rank is not its owner."""
+    any_parameter: Any = parameter
+    if not hasattr(parameter, "full_tensor"):
+        return parameter.to(dtype) if rank == owner else None
+    mesh = any_parameter.device_mesh
+    group = mesh.get_group(mesh.ndim - 1)
+    among = dist.get_process_group_ranks(group)
+    local: Tensor = any_parameter.to_local().to(dtype)
+    if len(among) == 1:
+        return local if rank == owner else None
+    if owner not in among:
+        return None
+    each = -(-parameter.shape[0] // len(among))  # FSDP parts the first dimension as torch.chunk does
+    part = local.new_zeros(each, *parameter.shape[1:])
+    part[: len(local)] = local
+    if rank != owner:
+        dist.gather(part.view(torch.uint8), dst=owner, group=group)
+        return None
+    whole: Tensor = part.new_empty(each * len(among), *parameter.shape[1:])
+    # As bytes: not every backend knows every type.
+    dist.gather(
+        part.view(torch.uint8), list(whole.view(torch.uint8).chunk(len(among))), dst=owner, group=group
+    )
+    return whole[: parameter.shape[0]]
