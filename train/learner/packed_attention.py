@@ -112,8 +112,8 @@ def _parts(lengths_S: Sequence[int], shared_S: Sequence[int]) -> list[_Part]:
 def _only(parts: Sequence[_Part], kept_R: Ints) -> list[_Part]:
     """The same sequences asking for kept tokens alone, which are numbered by their place in `kept_R`.
 
-    A long one asks for all of its tokens where it can: causal attention needs no mask, and does half of the
-    work. In the place of a token that is not kept the kept one before it asks once more.
+    A long one asks for all of its tokens where it can: causal attention needs no mask. In the place of a
+    token that is not kept the kept one before it asks once more.
     """
     some = []
     for part in parts:
