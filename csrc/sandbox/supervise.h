@@ -67,6 +67,7 @@ struct SupervisorOptions {
   uint64_t lease_us = 0;         // an idle session's life
   HomeOptions home;
   std::shared_ptr<Cgroup> cgroup;         // around everything, where there is one
+  std::shared_ptr<UniqueFd> users;        // while it is open no other pool of this machine has these slots' users
   uint64_t compile_wall_us = 20'000'000;  // of the C++ flavour
   std::string hello_json;                 // sent to the pool once every zygote is ready
 };

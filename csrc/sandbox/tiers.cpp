@@ -4,8 +4,12 @@
 #include <grp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
 
 #include "landlock.h"
 #include "namespaces.h"
@@ -15,6 +19,8 @@
 
 namespace rocstar {
 namespace {
+
+constexpr uint32_t kMostPools = 256, kUsersOfPool = 1 << 14;
 
 // A user namespace may have no such uid, and a container may lack the capability: only trying tells.
 bool can_become(uint32_t uid) {
@@ -26,6 +32,25 @@ bool can_become(uint32_t uid) {
   int status = 1;
   if (waitpid(pid, &status, 0) != pid) fail("waitpid");
   return status == 0;
+}
+
+// The kernel counts processes, pending signals and locked memory by user: pools with the same users would take them
+// from each other. A name in the abstract namespace is one's own while its socket is open, and free again afterwards.
+std::shared_ptr<UniqueFd> claim_users(uint32_t& first_uid) {
+  for (uint32_t pool = 0; pool < kMostPools; ++pool) {
+    sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+    const std::string name = "rocstar.users." + std::to_string(pool);
+    name.copy(address.sun_path + 1, sizeof address.sun_path - 1);
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+    auto claim = std::make_shared<UniqueFd>(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!*claim) fail("socket");
+    if (bind(claim->get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) {
+      first_uid += pool * kUsersOfPool;
+      return claim;
+    }
+    if (errno != EADDRINUSE) fail("bind");
+  }
+  return nullptr;  // as many pools as nobody has: the first one's users are shared
 }
 
 // Where Python lies may be closed to all but its owner, or a part of it: again only trying tells.
@@ -89,6 +114,7 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   const auto wanted = [&options](const char* layer) { return !options.without.contains(layer); };
   const bool seccomp = wanted("seccomp") && seccomp_available();
   const bool landlock = wanted("landlock") && landlock_abi() > 0;
+  if (wanted("uid") && geteuid() == 0) supervisor.users = claim_users(supervisor.home.first_uid);
   const bool may_uid = wanted("uid") && can_become(supervisor.home.first_uid);
   const bool notify = seccomp && wanted("notify") && notify_available();
   const bool scratch = landlock && notify && wanted("scratch") && !options.scratch_parent.empty();

@@ -241,6 +241,17 @@ def test_sessions_beyond_the_descriptors_give_way_to_calls() -> None:
     assert one == 1 and evictions + sessions == 60 and 1 <= sessions <= 30
 
 
+async def test_two_pools_of_a_machine_have_no_user_in_common() -> None:
+    """The kernel counts a user's processes: 64 threads in one pool would leave the other's program none."""
+    ask = ExecRequest(code="import os, time; time.sleep(0.2); print(os.getuid())")
+    async with SandboxPool(max_live=4) as one, SandboxPool(max_live=4) as other:
+        if "uid" not in one.isolation:
+            needs.ROOT.skip()
+        told = await asyncio.gather(*(pool.run(ask) for pool in (one, other) for _ in range(4)))
+        users = [int(result.stdout) for result in told]
+        assert not set(users[:4]) & set(users[4:])
+
+
 async def test_a_session_of_who_has_few_is_not_taken_for_anothers() -> None:
     async with SandboxPool(max_sessions=4) as pool:
         mine = await pool.open_session(owner="few")
