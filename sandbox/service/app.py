@@ -138,6 +138,7 @@ class Service:
             rules,
             self._incoming,
             max_held_chars=options.max_held_bytes,
+            weights=options.owners.weights(),
             write_timeout_s=options.idle_timeout_s,
         )
         judge = CodeJudge(

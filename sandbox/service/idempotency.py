@@ -10,7 +10,7 @@ ours) are not kept. All of it lives in memory: a restarted service knows no keys
 """
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -75,7 +75,7 @@ Work = Callable[[Execution], Awaitable[HttpAnswer]]
 
 class IdempotencyStore:
     """Invariant: a key has at most one execution under way; at most `max_keys` answers of together at most
-    `max_bytes` are kept."""
+    `max_bytes` are kept; beyond that the owner with most of them loses its oldest."""
 
     def __init__(
         self,
@@ -92,6 +92,7 @@ class IdempotencyStore:
         self._running: dict[str, Execution] = {}
         self._ended: OrderedDict[str, Execution] = OrderedDict()
         self._ended_bytes = 0
+        self._of: Counter[str] = Counter()  # what each owner has of them, by `_weight_of`
         self._running_bytes = 0
         self.hits = 0
 
@@ -148,8 +149,7 @@ class IdempotencyStore:
         self._expire()
         execution = self._running.get(key) or self._ended.get(key)
         if execution is not None and key in self._ended and not _stands(execution):
-            del self._ended[key]
-            self._ended_bytes -= execution.size_bytes
+            self._forget(key)
             execution = None
         if execution is not None and execution.fingerprint != fingerprint:
             shown = key.rpartition(OWNER_END)[2][:60]
@@ -184,21 +184,31 @@ class IdempotencyStore:
         execution.size_bytes += len(task.result().body)
         self._ended[key] = execution
         self._ended_bytes += execution.size_bytes
+        self._of[_owner_of(key)] += _weight_of(execution)
         self._expire()
 
     def _count(self, size_bytes: int) -> None:
         self._running_bytes += size_bytes
 
     def _expire(self) -> None:
-        """Forgets what is too old, then the oldest while there is too much."""
+        """Forgets what is too old, then the oldest of who has most while there is too much."""
         oldest_s = asyncio.get_running_loop().time() - self._ttl_s
         while self._ended:
             key, execution = next(iter(self._ended.items()))
-            too_much = len(self._ended) > self._max_keys or self._ended_bytes > self._max_bytes
-            if execution.ended_s > oldest_s and not too_much:
-                return
-            del self._ended[key]
-            self._ended_bytes -= execution.size_bytes
+            if execution.ended_s > oldest_s:
+                break
+            self._forget(key)
+        while len(self._ended) > self._max_keys or self._ended_bytes > self._max_bytes:
+            most = max(self._of, key=self._of.__getitem__)
+            self._forget(next(key for key in self._ended if _owner_of(key) == most))
+
+    def _forget(self, key: str) -> None:
+        execution = self._ended.pop(key)
+        self._ended_bytes -= execution.size_bytes
+        owner = _owner_of(key)
+        self._of[owner] -= _weight_of(execution)
+        if not self._of[owner]:
+            del self._of[owner]
 
     async def close(self) -> None:
         """Ends what still runs."""
@@ -206,6 +216,15 @@ class IdempotencyStore:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _owner_of(key: str) -> str:
+    return key.rpartition(OWNER_END)[0]
+
+
+def _weight_of(execution: Execution) -> int:
+    """Of what is kept: its bytes, and those of keeping it."""
+    return execution.size_bytes + 1024
 
 
 def _stands(execution: Execution) -> bool:

@@ -6,7 +6,7 @@ An outcome is an `ExecResult` as JSON, or `{"error": {"kind", "message", "retrya
 import asyncio
 import dataclasses
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -27,6 +27,7 @@ from rocstar.sandbox.service.idempotency import Execution, HttpAnswer, Idempoten
 from rocstar.sandbox.service.incoming import Incoming, owner_of
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.sessions import SessionTable
+from rocstar.sandbox.service.shares import Shares
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
 SHORT_CHARS = 4096
@@ -45,11 +46,11 @@ class Native:
         incoming: Incoming,
         *,
         max_held_chars: int,
+        weights: Mapping[str, int],
         write_timeout_s: float,
     ) -> None:
         self._write_timeout_s = write_timeout_s
-        self._max_held_chars = max_held_chars
-        self._held_chars = 0
+        self._held = Shares(max_held_chars, weights)  # output that waits for its batch, in characters
         self._admission = admission
         self._sessions = sessions
         self._keys = keys
@@ -89,17 +90,17 @@ class Native:
         if key is None:
             if stream:
                 return await self._stream(request, call)
-            return respond(await self._whole(call))
+            return respond(await self._whole(call, owner_of(request)))
         key = key_of(owner_of(request), key)
         if stream:
             return await self._stream_by_key(request, call, key, fingerprint)
 
         async def work(_: Execution) -> HttpAnswer:
-            return await self._whole(call)
+            return await self._whole(call, owner_of(request))
 
         return respond(await self._keys.once(key, fingerprint, work))
 
-    async def _whole(self, call: BatchCall) -> HttpAnswer:
+    async def _whole(self, call: BatchCall, owner: str) -> HttpAnswer:
         outcomes: list[Any] = [
             {"error": item.to_json()} if isinstance(item, Refused) else None for item in call.requests
         ]
@@ -109,17 +110,17 @@ class Native:
             if sent:
                 async for position, outcome in self._admission.run_batch(sent, call.deadline_s):
                     if isinstance(outcome, ExecResult):
-                        if self._held_chars > self._max_held_chars:
+                        if not self._held.fits(owner, 0):
                             outcome = shortened(outcome)
                         size = len(outcome.stdout) + len(outcome.stderr)
                         held += size
-                        self._held_chars += size
+                        self._held.take(owner, size)
                     outcomes[indices[position]] = (
                         outcome if isinstance(outcome, ExecResult) else failure(outcome)
                     )
             return HttpAnswer(status=200, body=to_json(Outcomes(outcomes)))
         finally:
-            self._held_chars -= held
+            self._held.give(owner, held)
 
     async def _stream(self, request: web.Request, call: BatchCall) -> web.StreamResponse:
         sent, _ = _runnable(call)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.service.errors import Refused
-from rocstar.sandbox.service.idempotency import Execution, HttpAnswer, IdempotencyStore
+from rocstar.sandbox.service.idempotency import Execution, HttpAnswer, IdempotencyStore, key_of
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
@@ -188,6 +188,15 @@ async def test_kept_answers_are_bounded_in_number_and_bytes() -> None:
     assert len(store) == 2
     await store.once("9", b"f", answer)
     assert store.hits == 1
+
+
+async def test_many_keys_of_one_owner_take_none_of_anothers() -> None:
+    store = IdempotencyStore(max_keys=5)
+    await store.once(key_of("few", "mine"), b"f", answer)
+    for number in range(50):
+        await store.once(key_of("many", str(number)), b"f", answer)
+    await store.once(key_of("few", "mine"), b"f", answer)
+    assert len(store) == 5 and store.hits == 1
 
 
 async def test_kept_answers_are_forgotten_after_their_time() -> None:

@@ -177,3 +177,27 @@ async def test_a_session_opens_as_its_owners(serve: Any) -> None:
         _, opened = await service.post("/v1/sessions", {}, headers=by(TWO))
         await service.post(f"/v1/sessions/{opened['id']}/run", {"code": "x"}, headers=by(TWO))
     assert fake.requests == [ExecRequest(code="x", flavour="stdlib", owner="two")]
+
+
+async def test_output_of_one_owner_shortens_none_of_anothers(serve: Any) -> None:
+    """What waits for its batch is bounded, and beyond that cut: another's output must not do that to mine."""
+    gate = asyncio.Event()
+
+    class Loud(FakeSandbox):
+        async def run_batch(self, requests: Any, *, deadline: float | None = None) -> Any:
+            for index, request in enumerate(requests):
+                yield index, ok("x" * 50_000)
+                if request.owner == "one" and index == 5:
+                    await gate.wait()
+
+    async with serve(Loud({}), owners=OWNERS, max_held_bytes=200_000) as service:
+        many = {"requests": [{"code": "x"}] * 7}
+        loud = asyncio.create_task(service.post("/v1/batch", many, headers=by(ONE)))
+        async with asyncio.timeout(10):
+            while service.service.metrics.results["stdlib", "ok"] < 6:
+                await service.get("/healthz")
+        _, answer = await service.post("/v1/batch", {"requests": [{"code": "x"}]}, headers=by(TWO))
+        assert [result["stdout_truncated"] for result in answer["results"]] == [False]
+        gate.set()
+        _, answer = await loud
+        assert [result["stdout_truncated"] for result in answer["results"]] == [False] * 3 + [True] * 4
