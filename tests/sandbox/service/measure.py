@@ -8,6 +8,7 @@ import http.client
 import json
 import multiprocessing
 import re
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
@@ -58,7 +59,8 @@ async def serve() -> None:
     service = Service(Immediate({}), ServiceOptions(rules=Rules(flavours=tuple(FLAVOURS))))
     runner = web.AppRunner(service.app, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", PORT).start()
+    assert runner.server is not None
+    service.door.open([socket.create_server(("127.0.0.1", PORT))], runner.server)
     await asyncio.Event().wait()
 
 
