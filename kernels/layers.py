@@ -86,7 +86,8 @@ class _RmsNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return *_norm_gradients(*ctx.saved_tensors, ctx.eps, grad), None
+        x, weight_D = ctx.saved_tensors
+        return *_norm_gradients(x, weight_D, ctx.eps, grad), None
 
 
 def _normed(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
@@ -121,7 +122,8 @@ def _is_half(x: Tensor) -> bool:
 
 def _scale(x: Tensor, eps: float) -> Tensor:
     """What each row is multiplied by."""
-    return torch.linalg.vecdot(x, x).div_(x.shape[-1]).add_(eps).rsqrt_().unsqueeze(-1)
+    squares: Tensor = torch.linalg.vecdot(x, x)
+    return squares.div_(x.shape[-1]).add_(eps).rsqrt_().unsqueeze(-1)
 
 
 def _widened(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:

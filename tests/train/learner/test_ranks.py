@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from ...warm_python import warm
 
@@ -77,6 +78,14 @@ def test_published_and_saved_weights_are_the_learners_and_no_rank_writes_all(
             assert sum(map(len, files.values())) == len(found)
             for key, weight in found.items():
                 assert torch.equal(weight, result["weights"][key].to(dtype)), (name, size, key)
+
+
+def test_a_checkpoint_of_several_files_is_for_transformers_too(learned: dict[tuple[str, int], Any]) -> None:
+    result = learned["over nodes", 4]
+    assert len(result["saved"]) > 1
+    loaded = AutoModelForCausalLM.from_pretrained(result["folder"], dtype=torch.float32)
+    for name, parameter in loaded.named_parameters():
+        assert torch.equal(parameter, result["weights"][name]), name
 
 
 def test_what_is_given_back_is_counted(learned: dict[tuple[str, int], Any]) -> None:

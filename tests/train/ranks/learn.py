@@ -135,6 +135,7 @@ async def lead(team: LearnerTeam, settings: LossSettings, kept: Path) -> dict[st
         await team.save(Order(run_dir=kept, step=3, progress={}, keep_last=1, keep_every=0))
         await team.finish_saving()
         result["saved"] = files(kept / "checkpoints" / "step_3")
+        result["folder"] = str(kept / "checkpoints" / "step_3")
     before = {name: p.grad.clone() for name, p in team.learner.model.named_parameters() if p.grad is not None}
     await team.give_back()
     result["freed"], result["gradients"] = team.freed, sum(bytes_here(grad) for grad in before.values())
