@@ -26,9 +26,6 @@ from rocstar.engine.types import (
 )
 
 VERSION = 1
-HIDDEN = "hidden"
-"""The key of a task's `meta` for one whose licence asks that nobody is shown it. What shows or exports
-records leaves these out, as attempts repeat what they were asked, unless it was told to reveal them."""
 
 
 class RecordError(Exception):
@@ -99,11 +96,6 @@ def _task(task: Task) -> dict[str, Any]:
         return told | {"meta": to_plain(dict(task.meta))} if task.meta else told
     except TypeError:
         return told
-
-
-def is_hidden(record: Mapping[str, Any]) -> bool:
-    """Whether a record is of a task that nobody is to be shown."""
-    return bool(((record.get("task") or {}).get("meta") or {}).get(HIDDEN))
 
 
 def encode_turn(turn: Turn) -> dict[str, Any]:

@@ -34,6 +34,11 @@ TRUNCATED = frozenset({FinishReason.max_tokens, FinishReason.max_turns, FinishRe
 """A trajectory that ended for one of these did not finish its answer: scored 0, kept in its group."""
 
 
+HIDDEN = "hidden"
+"""The key of a task's `meta` for one whose licence asks that nobody is shown it. What shows or exports
+records leaves these out, as attempts repeat what they were asked, unless it was told to reveal them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """One dataset row: a question, its ground truth, where it came from.

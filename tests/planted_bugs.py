@@ -35,9 +35,9 @@ BUGS = [
         "test_hidden_sets.py::test_numbers_name_no_text_of_a_hidden_set",
     ),
     Bug(
-        "sample.end_steps",
-        "is_hidden(record)",
-        "False",
+        "sample.sample",
+        "not is_hidden(record)",
+        "record",
         "test_hidden_sets.py::test_a_report_of_a_run_leaves_hidden_tasks_out",
     ),
     Bug(

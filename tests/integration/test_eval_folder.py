@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.record import is_hidden, read_records
+from rocstar.engine.record import read_records
 from rocstar.train.evaluation.benchmarks import gpqa
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import load_recipe
@@ -215,7 +215,7 @@ def test_what_is_published_of_a_hidden_set_has_no_question(
     ended = workshop.main(*command, "--eval.0.samples_per_task=2", "--eval.0.max_response_tokens=100")
     assert ended.returncode == 0, ended.stderr
     (record, _) = read_records(attempts := out / "attempts" / "gpqa_diamond.jsonl")
-    assert is_hidden(record) and "swede" in record["task"]["question"]
+    assert record["task"]["meta"]["hidden"] is True and "swede" in record["task"]["question"]
     attempts.unlink()
     files = [file for file in out.rglob("*") if file.is_file()]
     assert len(files) == 5

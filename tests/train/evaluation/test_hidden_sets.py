@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.record import HIDDEN, is_hidden
+from rocstar.engine.types import HIDDEN
 from rocstar.train.evaluation.benchmarks.registry import load_set
 from rocstar.train.evaluation.folder import Folder
 from rocstar.train.recipe.eval_config import EvalConfig
-from rocstar.train.record.report.sample import sample
+from rocstar.train.record.report.sample import is_hidden, sample
 
 from .eval_folders import MadeSet, make_folder
 

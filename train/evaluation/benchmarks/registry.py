@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rocstar.engine.record import HIDDEN
-from rocstar.engine.types import Task
+from rocstar.engine.types import HIDDEN, Task
 from rocstar.train.evaluation.benchmarks.benchmark import Benchmark
 from rocstar.train.evaluation.benchmarks.digest import tasks_digest
 from rocstar.train.recipe.errors import ConfigError

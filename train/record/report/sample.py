@@ -19,7 +19,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.record import is_hidden
+from rocstar.engine.types import HIDDEN
 
 Record = Mapping[str, Any]
 
@@ -64,7 +64,7 @@ class Notes:
 def sample(run_dir: Path, num: int = 10) -> tuple[list[Record], list[str]]:
     """About half of `num` trajectories from the first recorded step and half from the last, of all kinds.
 
-    Also returns sentences about what was not read.
+    Also returns sentences about what was not read. Records of hidden tasks are left out.
     """
     notes = Notes()
     files = sorted((run_dir / "trajectories").glob("*.jsonl*"), key=_natural)
@@ -76,7 +76,7 @@ def sample(run_dir: Path, num: int = 10) -> tuple[list[Record], list[str]]:
     late = choose(last, num - len(early))
     if len(early) + len(late) < num:
         early = choose(first, num - len(late))
-    return _read(ends, [*early, *late]), notes.all()
+    return [record for record in _read(ends, [*early, *late]) if not is_hidden(record)], notes.all()
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -89,8 +89,6 @@ def end_steps(files: Sequence[Path], num: int, notes: Notes) -> tuple[Step, Step
     steps: dict[int, Step] = {}
     for k, file in enumerate(files):
         for line, record in _records(file, notes):
-            if is_hidden(record):
-                continue
             step = record.get("step", 0)
             steps.setdefault(step, {})
             for middle in steps.keys() - {min(steps), max(steps)}:
@@ -207,3 +205,8 @@ def is_correct(record: Record) -> bool:
 def calls_of(record: Record) -> list[Mapping[str, Any]]:
     """The tool calls of all turns."""
     return [call for turn in record.get("turns") or [] for call in turn.get("calls") or []]
+
+
+def is_hidden(record: Record) -> bool:
+    """Whether a record is of a task that nobody is to be shown (`engine.types.HIDDEN`)."""
+    return bool(((record.get("task") or {}).get("meta") or {}).get(HIDDEN))
