@@ -61,7 +61,7 @@ def place(workshop: Any, finished: Path) -> Iterator[Any]:
     rows = "".join(json.dumps(row) + "\n" for row in TOSSES)
     (workshop.directory / "math500.jsonl").write_text(rows)
     yield workshop
-    for name in ("runs", "evaluated", "evaluated_math", "judged_again"):
+    for name in ("runs/mine", "evaluated", "evaluated_math", "judged_again"):
         shutil.rmtree(workshop.directory / name, ignore_errors=True)
     for name in ("quickstart", "math500.jsonl"):
         (workshop.directory / name).unlink()
