@@ -44,7 +44,7 @@ class KernelUnavailableError(RuntimeError):
 
 
 def ops_for(device: torch.device, backend: Backend | str = Backend.auto) -> ModuleType:
-    """The module whose `row_loss_` works on `device`: `triton_ops` or `torch_ops`.
+    """The module whose `row_loss_` works on `device`: `triton_registered` or `torch_ops`.
 
     Raises:
         KernelUnavailableError: `backend` is triton and it cannot run there.
@@ -55,9 +55,9 @@ def ops_for(device: torch.device, backend: Backend | str = Backend.auto) -> Modu
         return torch_ops
     reason = _why_not_triton(device)
     if reason is None:
-        from rocstar.kernels import triton_ops
+        from rocstar.kernels import triton_registered
 
-        return triton_ops
+        return triton_registered
     if backend == Backend.triton:
         raise KernelUnavailableError(
             f"backend=triton cannot run on {device}: {reason}; use backend=auto or backend=torch"

@@ -19,13 +19,15 @@ those of the row: M = max_c x_c, z_c = (x_c - M) / T, S = Σ_c e^z_c, W = Σ_c z
 
 from __future__ import annotations
 
-import torch
+import functools
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from rocstar.kernels import two_passes
 from rocstar.kernels.configs import LaunchConfig, arch_of, launch_config
-from rocstar.kernels.row_loss import LossOf, RowLoss, loss_and_slope
+from rocstar.kernels.row_loss import LossOf, RowLoss
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 
@@ -129,6 +131,45 @@ def grad_kernel(
 # ---- launching; the function of torch_ops ----
 
 
+def launch_row_stats(
+    logits_NV: Tensor,
+    ids_N: Tensor,
+    logprobs_N: Tensor,
+    entropy_N: Tensor,
+    max_N: Tensor,
+    log_sum_N: Tensor,
+    inv_t: float,
+    *,
+    config: LaunchConfig | None = None,
+) -> None:
+    """One program per row; all others are contiguous, one number per row."""
+    num_rows, vocabulary = logits_NV.shape
+    config = config or launch_config(arch_of(logits_NV.device), vocabulary)
+    row_stats_kernel[(num_rows,)](
+        logits_NV, ids_N, logprobs_N, entropy_N, max_N, log_sum_N, logits_NV.stride(0), vocabulary, inv_t,
+        BLOCK=config.block, num_warps=config.num_warps,
+    )  # fmt: skip
+
+
+def launch_dlogits_(
+    logits_NV: Tensor,
+    ids_N: Tensor,
+    max_N: Tensor,
+    log_sum_N: Tensor,
+    slope_N: Tensor,
+    inv_t: float,
+    *,
+    config: LaunchConfig | None = None,
+) -> None:
+    """The same; logits become their gradient."""
+    num_rows, vocabulary = logits_NV.shape
+    config = config or launch_config(arch_of(logits_NV.device), vocabulary)
+    grad_kernel[(num_rows,)](
+        logits_NV, ids_N, max_N, log_sum_N, slope_N, logits_NV.stride(0), vocabulary, inv_t,
+        BLOCK=config.block, num_warps=config.num_warps,
+    )  # fmt: skip
+
+
 def row_loss_(
     logits_NV: Tensor,
     ids_N: Tensor,
@@ -140,26 +181,13 @@ def row_loss_(
     config: LaunchConfig | None = None,
 ) -> RowLoss:
     """See `torch_ops.row_loss_`. Accumulates in float32 whatever the logits are."""
-    num_rows, vocabulary = logits_NV.shape
-    if logits_NV.stride(1) != 1:
-        raise ValueError(f"the columns of a row must be adjacent, got strides {logits_NV.stride()}")
-    found = RowLoss.empty(num_rows, like=logits_NV)
-    if not num_rows:
-        return found
-    config = config or launch_config(arch_of(logits_NV.device), vocabulary)
-    sizes = (logits_NV.stride(0), vocabulary, 1.0 / temperature)
-    ids_N = ids_N.contiguous()
-    max_N, log_sum_N = torch.empty_like(found.loss_N), torch.empty_like(found.loss_N)
-    row_stats_kernel[(num_rows,)](
-        logits_NV, ids_N, found.logprobs_N, found.entropy_N, max_N, log_sum_N, *sizes,
-        BLOCK=config.block, num_warps=config.num_warps,
-    )  # fmt: skip
-    named = slice(first_row, first_row + num_rows)
-    loss_N, slope_N = loss_and_slope(loss_of, found.logprobs_N, named, grad=grad)
-    found.loss_N.copy_(loss_N)
-    if grad:
-        grad_kernel[(num_rows,)](
-            logits_NV, ids_N, max_N, log_sum_N, slope_N.contiguous(), *sizes,
-            BLOCK=config.block, num_warps=config.num_warps,
-        )  # fmt: skip
-    return found
+    return two_passes.row_loss_(
+        logits_NV,
+        ids_N,
+        loss_of,
+        temperature=temperature,
+        grad=grad,
+        first_row=first_row,
+        row_stats=functools.partial(launch_row_stats, config=config),
+        dlogits_=functools.partial(launch_dlogits_, config=config),
+    )

@@ -224,6 +224,8 @@ def _add_dry_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help=text)
     text = "of --dry-run: nodes and ranks on each, 8x8 for example; default: this process, or torchrun's"
     parser.add_argument("--world", metavar="NODESxRANKS", help=text)
+    text = "of --dry-run: rehearse the learner on GPUs of M GiB that are not there; refuse what does not fit"
+    parser.add_argument("--gpu-memory-gb", type=_memory, metavar="M", help=text)
     parser.add_argument("--json", action="store_true", help="of --dry-run: print one JSON object")
 
 
@@ -275,6 +277,13 @@ def _add_rollout(verbs: Any) -> None:
     text = "check model, data and engine and --out; load nothing large"
     parser.add_argument("--dry-run", action="store_true", help=text)
     parser.set_defaults(verb=_rollout)
+
+
+def _memory(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < (memory := float(text)) < 1e6:
+            return memory
+    raise argparse.ArgumentTypeError(f"{text!r} is not the memory of a GPU in GiB, 80 or 192 for example")
 
 
 def _count(text: str) -> int:
@@ -351,7 +360,10 @@ def _train(options: argparse.Namespace, rest: list[str]) -> int:
             rollouts=options.from_rollouts,
             as_json=options.json,
             built_in=load_tasks_of,
+            learner=_rehearsal(options),
         )
+    if options.gpu_memory_gb is not None:
+        raise ConfigError("--gpu-memory-gb is of a rehearsal; it needs --dry-run")
     if options.json:
         raise ConfigError("--json is of --dry-run; a run writes metrics.jsonl")
     if options.world:
@@ -363,6 +375,22 @@ def _train(options: argparse.Namespace, rest: list[str]) -> int:
     if os.environ.get("RANK", "0") == "0":
         print(f"report: {directory / 'report.html'}")
     return 0
+
+
+def _rehearsal(options: argparse.Namespace) -> Any:
+    """What rehearses the learner for GPUs of the given memory; None where none is given."""
+    if options.gpu_memory_gb is None:
+        return None
+
+    def learner(recipe: Recipe, machines: Any) -> Any:
+        from rocstar.engine.progress.progress import working
+        from rocstar.engine.progress.status import StatusLine
+        from rocstar.train.rehearsal.rehearse import rehearse_recipe
+
+        with StatusLine(), working("rehearsing the learner"):
+            return rehearse_recipe(recipe, machines, options.gpu_memory_gb)
+
+    return learner
 
 
 def _directory(options: argparse.Namespace, recipe: Recipe) -> Path:

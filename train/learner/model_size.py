@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from rocstar.kernels.linear_loss import CHUNK_ROWS_CPU, CHUNK_ROWS_GPU
 from rocstar.train.learner.activations import kept_bytes
 from rocstar.train.learner.balance import Cost
+from rocstar.train.learner.known_models import known_config
 from rocstar.train.learner.model_io import DTYPES
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.recipe.model_config import ModelConfig
@@ -82,7 +83,7 @@ def measure(config: ModelConfig) -> ModelSize | str:
         return _size(build_model(config.scratch, config.scratch.vocab_size, seed=0), config)
     build: Any = AutoModelForCausalLM  # transformers has no types for it
     try:
-        found = AutoConfig.from_pretrained(config.path, local_files_only=True)
+        found = known_config(config.path) or AutoConfig.from_pretrained(config.path, local_files_only=True)
         with torch.device("meta"):
             model = build.from_config(found)
     except (OSError, ValueError):

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Protocol
 
 from rocstar.train.groups.from_rollouts import Records
 from rocstar.train.learner.model_io import model_on_disk
@@ -16,6 +17,21 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.sft_config import SftConfig
 from rocstar.train.recipe.toml import to_toml
+
+
+class Rehearsed(Protocol):
+    """What a rehearsal of the learner found (train/rehearsal)."""
+
+    @property
+    def problems(self) -> list[str]: ...
+
+    def lines(self) -> list[str]: ...
+
+    def as_json(self) -> dict[str, Any]: ...
+
+
+Rehearse = Callable[[Recipe, Machines], Rehearsed]
+HOW_TO_REHEARSE = "to rehearse the learner's memory on a GPU of M GiB:  --dry-run --gpu-memory-gb M"
 
 
 def dry_run_of_training(
@@ -28,11 +44,12 @@ def dry_run_of_training(
     rollouts: Path | None = None,
     as_json: bool = False,
     built_in: LoadSet,
+    learner: Rehearse | None = None,
 ) -> int:
     """Print recipe, plan and what cannot be seen from here. ConfigError for all that is missing.
 
     `world`: NODESxRANKS of other machines; None = this one, or torchrun's. As JSON, what is missing is in the
-    object, and the exit code, 0 or 2, is returned.
+    object, and the exit code, 0 or 2, is returned. `learner` rehearses it, and may refuse.
     """
     machines = Machines.parse(world)
     elsewhere = world is not None
@@ -45,16 +62,23 @@ def dry_run_of_training(
         examine_directory(recipe, run_dir, found, resume=resume, elsewhere=elsewhere)
         found.of(lambda: Records.open(rollouts, recipe, run_dir))
     plan = found.of(lambda: describe(recipe, name, machines)) or ""
+    rehearsed = found.of(lambda: learner(recipe, machines)) if learner else None
+    if rehearsed is not None:
+        found.problems += rehearsed.problems
     if as_json:
         lines = [line.removeprefix("#").removeprefix(" ") for line in plan.splitlines()]
-        more = {
+        more: dict[str, Any] = {
             "world": dataclasses.asdict(machines),
             "recipe": recipe.model_dump(mode="json"),
             "plan": lines,
         }
+        if learner is not None:
+            more |= rehearsed.as_json() if rehearsed else {"peak_gib": None, "fits": False}
         return _as_json(found, **more)
     print(to_toml(recipe))
     print(plan)
+    for line in rehearsed.lines() if rehearsed else ([] if learner else [HOW_TO_REHEARSE]):
+        print(f"# {line}")
     return _as_text(found)
 
 

@@ -141,16 +141,19 @@ async def _engine_thread(
         yield own
 
 
+def engine_of(recipe: Recipe, model: PreTrainedModel, thread: ThreadPoolExecutor) -> EmbeddedEngine:
+    """One engine, not yet entered, that decodes with `model` itself."""
+    config = recipe.engine
+    return EmbeddedEngine(model, max_running=config.max_running, thread=thread, lockstep=config.deterministic)
+
+
 @contextlib.asynccontextmanager
 async def open_engines(
     recipe: Recipe, model: PreTrainedModel, thread: ThreadPoolExecutor
 ) -> AsyncIterator[tuple[EmbeddedEngine | Fleet, list[EmbeddedEngine]]]:
     """Engines that decode with `model` itself, in turns in `thread`. One alone costs nothing more."""
     config = recipe.engine
-    engines = [
-        EmbeddedEngine(model, max_running=config.max_running, thread=thread, lockstep=config.deterministic)
-        for _ in range(config.num_replicas)
-    ]
+    engines = [engine_of(recipe, model, thread) for _ in range(config.num_replicas)]
     async with contextlib.AsyncExitStack() as stack:
         for engine in engines:
             await stack.enter_async_context(engine)

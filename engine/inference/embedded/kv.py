@@ -118,13 +118,16 @@ class SlotKv:
         last_N = torch.tensor(positions_N, dtype=torch.int64)
         parts = [last_N, *(torch.arange(e.start, e.end) for e in extras)]
         positions_T = torch.cat(parts).to(self._device) if extras else last_N.to(self._device)
-        return positions_T, _Plan(self, positions_T, len(positions_N), extras)
+        return positions_T, _Plan(self, positions_T, positions_N, extras)
 
 
 class _Plan:
     """Attention over the slots for one forward; masks are made once and used by every layer."""
 
-    def __init__(self, kv: SlotKv, positions_T: Tensor, num_rows: int, extras: Sequence[Extra]) -> None:
+    def __init__(
+        self, kv: SlotKv, positions_T: Tensor, rows_N: Sequence[int], extras: Sequence[Extra]
+    ) -> None:
+        num_rows = len(rows_N)
         self._kv, self._num_rows, self._extras = kv, num_rows, _PaddedExtras.in_buckets(extras, kv)
         self._positions_N, self._positions_X = positions_T[:num_rows], positions_T[num_rows:]
         device = positions_T.device
@@ -133,7 +136,7 @@ class _Plan:
             self._slots_X = torch.cat(slots).to(device)
         if num_rows and not kv.is_native:
             self._slots_N = torch.arange(num_rows, device=device)
-            self._context = int(self._positions_N.max()) + 1
+            self._context = max(rows_N) + 1
             column = torch.arange(self._context, device=device)
             self._mask_N = _additive(column <= self._positions_N[:, None], kv._k.dtype)
 
@@ -214,17 +217,19 @@ class _PaddedExtras:
     def __init__(
         self, extras: Sequence[Extra], offsets: Sequence[int], device: torch.device, dtype: torch.dtype
     ) -> None:
-        lengths = torch.tensor([e.end - e.start for e in extras], device=device)
-        starts = torch.tensor([e.start for e in extras], device=device)
-        column = torch.arange(int(lengths.max()), device=device)
+        # Places are known on the host: a GPU asked for those that are real would be waited for.
+        lengths = torch.tensor([e.end - e.start for e in extras])
+        starts = torch.tensor([e.start for e in extras])
+        column = torch.arange(int(lengths.max()))
         self._slots = torch.tensor([e.slot for e in extras], device=device)
         self._context = max(e.end for e in extras)
         # A padded place repeats its row's last token.
         place = torch.minimum(column, lengths[:, None] - 1)
-        self._gather = torch.tensor(offsets, device=device)[:, None] + place
-        self._real = (column < lengths[:, None]).flatten().nonzero()[:, 0]
-        self.tokens = self._gather.flatten()[self._real]
-        position = starts[:, None] + place
+        gather = torch.tensor(offsets)[:, None] + place
+        real = (column < lengths[:, None]).flatten().nonzero()[:, 0]
+        self._gather, self._real = gather.to(device), real.to(device)
+        self.tokens = gather.flatten()[real].to(device)
+        position = (starts[:, None] + place).to(device)
         self._mask = _additive(torch.arange(self._context, device=device) <= position[:, :, None], dtype)
 
     def attend(self, q_XHD: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from rocstar.kernels import triton_ops
+from rocstar.kernels import triton_ops, triton_registered
 from rocstar.kernels.configs import LaunchConfig
 from rocstar.kernels.linear_loss import linear_loss, ops_for
 from rocstar.kernels.row_loss import RowLoss
@@ -35,7 +35,7 @@ def with_block(module: Any, block: int) -> Any:
 
 
 def test_this_is_the_interpreter() -> None:
-    assert triton_ops.INTERPRETED and ops_for(torch.device("cpu"), "triton") is triton_ops
+    assert triton_ops.INTERPRETED and ops_for(torch.device("cpu"), "triton") is triton_registered
 
 
 @pytest.mark.parametrize("index", range(len(GRID)))

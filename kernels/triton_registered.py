@@ -1,0 +1,82 @@
+"""The Triton kernels as operators of torch, so that a step can be rehearsed where there is no GPU.
+
+`triton_ops` launches; here each launch is an operator of the library `rocstar` with an implementation for
+fake tensors, which only says what comes out. Importing this imports no triton.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.library import custom_op
+
+from rocstar.kernels import two_passes
+from rocstar.kernels.row_loss import LossOf, RowLoss
+
+
+@custom_op("rocstar::row_stats", mutates_args=("logprobs_N", "entropy_N", "max_N", "log_sum_N"))
+def row_stats(
+    logits_NV: Tensor,
+    ids_N: Tensor,
+    logprobs_N: Tensor,
+    entropy_N: Tensor,
+    max_N: Tensor,
+    log_sum_N: Tensor,
+    inv_t: float,
+) -> None:
+    """See `two_passes.RowStats`."""
+    from rocstar.kernels import triton_ops
+
+    triton_ops.launch_row_stats(logits_NV, ids_N, logprobs_N, entropy_N, max_N, log_sum_N, inv_t)
+
+
+@custom_op("rocstar::dlogits_", mutates_args=("logits_NV",))
+def dlogits_(
+    logits_NV: Tensor, ids_N: Tensor, max_N: Tensor, log_sum_N: Tensor, slope_N: Tensor, inv_t: float
+) -> None:
+    """See `two_passes.Dlogits`."""
+    from rocstar.kernels import triton_ops
+
+    triton_ops.launch_dlogits_(logits_NV, ids_N, max_N, log_sum_N, slope_N, inv_t)
+
+
+@row_stats.register_fake
+def _fill_nothing(logits_NV: Tensor, *rows: Tensor | float) -> None:
+    _check_place(logits_NV, *rows)
+
+
+@dlogits_.register_fake
+def _change_nothing(logits_NV: Tensor, *rows: Tensor | float) -> None:
+    _check_place(logits_NV, *rows)
+
+
+def _check_place(logits_NV: Tensor, *rows: Tensor | float) -> None:
+    """A kernel reads and writes on the device of the logits, one number per row."""
+    for row in rows:
+        if isinstance(row, Tensor) and row.device != logits_NV.device:
+            raise RuntimeError(
+                f"expected all tensors on the same device, {logits_NV.device}, and found one on {row.device}"
+            )
+        if isinstance(row, Tensor) and row.shape != logits_NV.shape[:1]:
+            raise RuntimeError(f"need one number per row, {len(logits_NV)}, got {tuple(row.shape)}")
+
+
+def row_loss_(
+    logits_NV: Tensor,
+    ids_N: Tensor,
+    loss_of: LossOf,
+    *,
+    temperature: float,
+    grad: bool,
+    first_row: int = 0,
+) -> RowLoss:
+    """See `torch_ops.row_loss_`."""
+    return two_passes.row_loss_(
+        logits_NV,
+        ids_N,
+        loss_of,
+        temperature=temperature,
+        grad=grad,
+        first_row=first_row,
+        row_stats=row_stats,
+        dlogits_=dlogits_,
+    )

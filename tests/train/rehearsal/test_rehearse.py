@@ -1,0 +1,135 @@
+"""A rehearsal finds what would fail on a GPU, and what would not fit on one, without one."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rocstar.train.cli import main
+from rocstar.train.learner.learner import LossSettings
+from rocstar.train.learner.scratch import build_model
+from rocstar.train.plan.plan import Machines
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.load import parse_recipe
+from rocstar.train.rehearsal.categories import GIB, Category
+from rocstar.train.rehearsal.rehearse import ACTS, rehearse_recipe
+from rocstar.train.rehearsal.report import Rehearsal
+from rocstar.train.rehearsal.verdict import OVERHEAD_GIB
+
+RECIPE = """
+[run]
+name = "small"
+[model]
+dtype = "bfloat16"
+scratch = {vocab_size=1000, hidden_size=64, num_layers=2, num_heads=4, num_kv_heads=2, intermediate_size=128}
+[sft]
+steps = 1
+optimizer = "adamw"
+data = "demonstrations"
+batch_size = 4
+max_tokens = 100
+[sft.demonstration_tasks]
+source = "reasoning_gym"
+families = {gcd = {}}
+size = 4
+[rl]
+tasks_per_step = 4
+rollouts_per_task = 8
+group_size = 4
+tokens_per_microbatch = 512
+[[stages]]
+steps = 1
+max_response_tokens = 200
+max_turns = 4
+[stages.data]
+source = "reasoning_gym"
+families = {gcd = {}}
+size = 4
+"""
+
+
+def small(**fields: Any) -> Recipe:
+    """The recipe with fields of [model] and [rl] changed: `model_dtype="float32"`."""
+    values = tomllib.loads(RECIPE)
+    for name, value in fields.items():
+        section, _, field = name.partition("_")
+        values[section][field] = value
+    return parse_recipe(values, where="test")
+
+
+def rehearse(recipe: Recipe, *acts: str, ranks: int = 4, memory_gib: float = 80.0) -> Rehearsal:
+    return rehearse_recipe(recipe, Machines(ranks_per_node=ranks), memory_gib, acts=acts or ACTS)
+
+
+def held(found: Rehearsal, act: str = "rl") -> Mapping[Category, int]:
+    return next(peak for peak in found.peaks if peak.act == act).by_category
+
+
+@pytest.fixture(scope="module")
+def four_ranks() -> Rehearsal:
+    return rehearse(small())
+
+
+def test_all_acts_are_played_and_nothing_is_refused(four_ranks: Rehearsal) -> None:
+    assert [peak.act for peak in four_ranks.peaks] == ["sft", "rl", "publish", "checkpoint"]
+    assert not four_ranks.problems and four_ranks.verdict is not None and four_ranks.verdict.fits
+
+
+def test_a_rank_holds_its_share_of_the_state(four_ranks: Rehearsal) -> None:
+    """Within the allocator's blocks: norms have 64 numbers."""
+    params = sum(p.numel() for p in build_model(small().model.scratch, 1000, seed=0).parameters())
+    assert held(four_ranks)[Category.parameters] == pytest.approx(params, rel=0.1)
+    assert held(four_ranks)[Category.moments] == pytest.approx(2 * params, rel=0.1)
+    assert held(four_ranks, "publish")[Category.gathers] == pytest.approx(4 * params, rel=0.1)
+
+
+def test_logits_of_the_head_are_those_of_a_gpu_s_chunk(four_ranks: Rehearsal) -> None:
+    """4096 rows at a time, not the 256 of a CPU: all of this microbatch's."""
+    tokens = four_ranks.packing["rl"].heaviest
+    assert tokens > 300 and held(four_ranks)[Category.head] > 0.7 * 2 * 1000 * tokens
+
+
+def test_places_that_wait_for_the_gpu_are_named(four_ranks: Rehearsal) -> None:
+    assert any(place.startswith("train/learner/learner.py:") for place in four_ranks.reads)
+
+
+def test_a_tensor_of_the_cpu_in_the_loss_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_the_cpu(self: LossSettings, start_C: Tensor, rollout_C: Tensor) -> Tensor:
+        return torch.ones(len(start_C))
+
+    monkeypatch.setattr(LossSettings, "token_factors", on_the_cpu)
+    found = rehearse(small(), "rl")
+    assert found.verdict is None and not found.as_json()["fits"]
+    assert "train/algorithm/loss.py" in found.problems[0] and "two devices" in found.problems[0]
+
+
+def test_kept_activations_and_large_microbatches_are_refused_with_the_field() -> None:
+    kept = rehearse(small(rl_tokens_per_microbatch=4096, model_dtype="float32"), "rl", ranks=1)
+    most = sum(held(kept).values())
+    assert not held(kept).get(Category.gathers), "one process in float32 has no FSDP"
+    fields = {"rl_tokens_per_microbatch": 4096, "model_activation_checkpointing": True}
+    again = rehearse(small(**fields), "rl", ranks=1, memory_gib=OVERHEAD_GIB + 0.4 * most / GIB)
+    assert again.verdict is not None and not again.verdict.fits
+    assert held(again)[Category.activations] < 0.6 * held(kept)[Category.activations]
+    assert "set rl.tokens_per_microbatch = " in again.problems[0]
+
+
+def test_the_command_prints_one_object_and_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(RECIPE)
+    arguments = ["train", str(path), "--sft.steps=0", "--world", "1x4", "--gpu-memory-gb", "2.007"]
+    assert main([*arguments, "--dry-run", "--json"]) == 2
+    refused = json.loads(capsys.readouterr().out)
+    assert refused["fits"] is False and 0 < refused["peak_gib"] < 1 and refused["plan"]
+    assert "set model.activation_checkpointing = true" in refused["problems"][-1]
+    assert main(arguments) == 2
+    assert "--dry-run" in capsys.readouterr().err

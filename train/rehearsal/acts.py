@@ -1,0 +1,96 @@
+"""The acts of a rehearsal: the real learner on a GPU that is not there, and what it held in each.
+
+    moments ─> sft step ─> [moments] ─> rl step ─> publish ─> checkpoint
+
+An act begins with what the one before leaves: weights and moments are there when a step begins, as in every
+step of a run but the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from transformers import PreTrainedModel
+
+from rocstar.train.learner import checkpoint
+from rocstar.train.learner.batch import MicroBatch, empty_microbatch
+from rocstar.train.learner.learner import Learner
+from rocstar.train.learner.optim import OptimSpec
+from rocstar.train.learner.team import World, shard
+from rocstar.train.loop import loss_settings, stage_optimizer
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.rehearsal.cast import give_memory
+from rocstar.train.rehearsal.categories import Category, Peak
+from rocstar.train.rehearsal.fake_gpu import FakeGpu
+from rocstar.train.rehearsal.scopes import book_gradients, book_moments
+
+
+@dataclass(slots=True, kw_only=True)
+class Acts:
+    """What was held, act by act, in bytes; and where the host waits for the GPU to tell a value."""
+
+    gpu: list[Peak] = field(default_factory=list)
+    host: list[Peak] = field(default_factory=list)
+    reads: dict[str, int] = field(default_factory=dict)
+    state: int = 0
+    """What the learner holds between steps: weights and moments."""
+
+
+class Rehearsed:
+    """The learner on stage. Made inside `fake_gpu` and `scopes`."""
+
+    def __init__(self, gpu: FakeGpu, recipe: Recipe, model: PreTrainedModel, world: World) -> None:
+        self._gpu, self._recipe = gpu, recipe
+        with gpu.ledger.scope(Category.parameters):
+            give_memory(model, gpu.weights)
+            shard(model, world, recipe.model)
+        self.learner = Learner(model, world_size=world.size)
+        book_gradients(model, gpu.ledger)
+
+    def sft(self, micros: Sequence[MicroBatch]) -> None:
+        """One step of the cold start."""
+        sft = self._recipe.sft
+        self._use(OptimSpec(kind=sft.optimizer, lr=sft.lr, weight_decay=0.0, grad_clip=1.0, warmup_steps=0))
+        with self._gpu.ledger.act("sft"), self._gpu.host.act("sft"):
+            self.learner.imitation_step(micros)
+
+    def rl(self, updates: Sequence[Sequence[MicroBatch]]) -> None:
+        """One step of a stage."""
+        self._use(stage_optimizer(self._recipe))
+        with self._gpu.ledger.act("rl"), self._gpu.host.act("rl"):
+            self.learner.policy_step(updates, loss_settings(self._recipe))
+
+    def publish(self) -> None:
+        """The weights for the servers, whole, as rank 0 holds them until they are written."""
+        with self._gpu.ledger.act("publish"), self._gpu.host.act("publish"):
+            with self._gpu.ledger.scope(Category.gathers):
+                weights = checkpoint.full_weights(self.learner.model)
+            del weights
+
+    def save(self) -> None:
+        """The copy of a checkpoint that the host writes."""
+        with self._gpu.ledger.act("checkpoint"), self._gpu.host.act("checkpoint"):
+            with self._gpu.ledger.scope(Category.gathers):
+                checkpoint.snapshot(self.learner, {}, {}, rank=0)
+
+    def over(self) -> Acts:
+        """Everything that was seen."""
+        ledger = self._gpu.ledger
+        return Acts(
+            gpu=ledger.peaks,
+            host=self._gpu.host.peaks,
+            reads=dict(self._gpu.reads.most_common()),
+            state=ledger.held(Category.parameters) + ledger.held(Category.moments),
+        )
+
+    def _use(self, spec: OptimSpec) -> None:
+        """A fresh optimizer with its moments, which the first step of a run makes."""
+        self.learner.use(spec)
+        with self._gpu.ledger.act("moments"), self._gpu.host.act("moments"):
+            with self._gpu.ledger.scope(Category.moments):
+                self.learner.imitation_step([empty_microbatch()])
+            book_moments(self.learner, self._gpu.ledger)
+        self.learner.optimizers.zero_grad()
+        for ledger in (self._gpu.ledger, self._gpu.host):
+            ledger.peaks.pop()

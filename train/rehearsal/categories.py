@@ -1,0 +1,44 @@
+"""What GPU memory is held for, and the most that was held. Pure, stdlib only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+GIB = 1 << 30
+
+
+class Category(StrEnum):
+    """What a piece of memory is held for."""
+
+    parameters = "parameters"  # this rank's part, float32
+    gradients = "gradients"  # this rank's part, summed over ranks
+    moments = "moments"  # of the optimizer
+    activations = "activations"  # what the forward makes, kept for backward or not
+    gathers = "gathers"  # whole weights of an FSDP unit, and what its collectives need
+    head = "head"  # logits of a chunk, and the gradients that the loss makes
+    temporary = "temporary"  # of backward and of the optimizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The most that was held at one time during an act, and for what. Bytes."""
+
+    act: str
+    by_category: Mapping[Category, int]
+    held_after: int = 0
+    """What is still held when the act is over."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_category.values())
+
+    def gib(self) -> dict[str, float]:
+        """GiB by category, those that hold something."""
+        return {str(c): round(n / GIB, 3) for c, n in self.by_category.items() if n}
+
+
+def highest(peaks: list[Peak]) -> Peak:
+    """The act that needs most; ValueError for none."""
+    return max(peaks, key=lambda peak: peak.total)

@@ -1,0 +1,255 @@
+"""A GPU that is not there: tensors on `cuda:0` without memory, of one rank among many without the others.
+
+    FakeGpu (a dispatch mode) ─┬─ an op with a tensor of the GPU   shapes alone, by torch's fake tensors
+                               ├─ an op of the host alone          done in earnest: packing, statistics
+                               ├─ GPU -> host, a few numbers       zeros, and the place is remembered
+                               └─ two devices in one op            MisplacedTensorError
+
+torch for CPUs has no cuda: its autograd, written in C++, asks a tensor for its device and finds no driver for
+the answer. It is told `meta` here, which needs none; Python is told `cuda:0`. FSDP2 gets streams that do
+nothing, and `torch.testing`'s fake process group, whose collectives return at once with nothing done.
+
+Nothing here is thread-safe: it changes names of torch while it lasts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.distributed import device_mesh
+from torch.distributed.fsdp._fully_shard import (
+    _fsdp_collectives,
+    _fsdp_init,
+    _fsdp_param_group,
+    _fsdp_state,
+)
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from rocstar.kernels import linear_loss
+from rocstar.train.learner import team
+from rocstar.train.rehearsal.gpu_attention import attention_of, scratch_bytes
+from rocstar.train.rehearsal.ledger import Ledger
+
+GPU = torch.device("cuda", 0)
+HOST = torch.device("cpu")
+READ_BYTES = 16 << 20
+"""A larger copy to the host is weights on their way to a file; nobody looks at their values."""
+_HOME = str(Path(__file__).resolve().parents[2])
+_PLAIN = (Tensor, FakeTensor, torch.nn.Parameter)
+_aten: Any = torch.ops.aten
+
+
+class MisplacedTensorError(Exception):
+    """An op got tensors of two devices, or a value that only the GPU has; names the line of rocstar."""
+
+
+class _NoDriver(FakeTensorMode):
+    """Fake tensors whose device C++ takes for `meta`, also in what torch decomposes by itself."""
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.prim.device.default:
+            return torch.device("meta")
+        return super().dispatch(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+
+
+class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The dispatch mode. `ledger` counts the GPU's memory, `host` what is made for files on the host.
+
+    With the CPU as `device` the learner learns there: `ledger` counts what the host makes in earnest too,
+    and nothing tells apart what lies where.
+    """
+
+    def __init__(self, device: torch.device = GPU) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device = device
+        self.shapes = _NoDriver(allow_non_fake_inputs=True)
+        self.ledger, self.host = Ledger(), Ledger()
+        self.reads: Counter[str] = Counter()
+        """Places that wait for the GPU to read a value, and how often."""
+        self.num_ops = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing compiles here, and its wrapper costs as much as an op
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default:  # asked by C++ alone
+            return torch.device("meta")
+        if any(kind not in _PLAIN for kind in types):
+            return NotImplemented  # DTensor: comes again with the tensor of this rank
+        self.num_ops += 1
+        made_for = kwargs.get("device")
+        is_ours = made_for is not None and made_for.type in ("meta", "cuda")
+        if is_ours:
+            kwargs = {**kwargs, "device": self.device}
+        fakes = [x for x in tree_leaves((args, kwargs)) if isinstance(x, FakeTensor)]
+        if not fakes and not is_ours:
+            with unset_fake_temporarily():
+                return self._count(func(*args, **kwargs))
+        if fakes and func in _READS:
+            return self._read(func, fakes[0])
+        if fakes and made_for is not None and func is _aten._to_copy.default:
+            fake, dtype = fakes[0], kwargs.get("dtype") or fakes[0].dtype
+            if made_for == HOST and fake.device == self.device and fake.nbytes <= READ_BYTES:
+                return self._to_host(fake, dtype)
+            if kwargs["device"] == fake.device and dtype == fake.dtype:
+                return _aten.alias.default(fake)  # C++ could not know that it is there already
+        try:
+            self.ledger.brief(scratch_bytes(func, args))
+            return self._count(func(*args, **kwargs))
+        except RuntimeError as error:
+            raise _explained(error, func) from error
+
+    def weights(self, like: Tensor) -> Tensor:
+        """A tensor of that shape which nobody has booked yet: what a model is before it is sharded."""
+        with _disable_current_modes():
+            shape = torch.empty(like.shape, dtype=like.dtype, device="meta")
+        return FakeTensor(self.shapes, shape, self.device)
+
+    def _count(self, made: Any) -> Any:
+        """Book what came out of an op."""
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, FakeTensor):
+                (self.ledger if tensor.device == self.device else self.host).made(tensor)
+            elif isinstance(tensor, Tensor) and self.device == HOST:
+                self.ledger.made(tensor)
+        return made
+
+    def _read(self, func: Any, tensor: FakeTensor) -> Any:
+        """One number of the GPU: plausible, for there is none."""
+        if tensor.device == self.device:
+            self.reads[_place()] += 1
+        if func is not _aten._local_scalar_dense.default or tensor.dtype == torch.bool:
+            return True
+        return 1.0 if tensor.dtype.is_floating_point else 1
+
+    def _to_host(self, tensor: FakeTensor, dtype: torch.dtype) -> Tensor:
+        """What the host goes on to calculate with: as many numbers, all zero."""
+        self.reads[_place()] += 1
+        with unset_fake_temporarily():
+            return torch.zeros(tensor.shape, dtype=dtype)
+
+
+_READS = (_aten._local_scalar_dense.default, _aten.equal.default, _aten.allclose.default)
+
+
+def _explained(error: RuntimeError, func: Any) -> Exception:
+    """The error of torch's fake tensors as one of ours, where it is about where values are."""
+    kind = type(error).__name__
+    if kind == "FakeTensorDeviceMismatchError" or "on the same device" in str(error):
+        return MisplacedTensorError(f"{_place()}: {func} got tensors of two devices ({error})")
+    if kind in ("DynamicOutputShapeException", "DataDependentOutputException"):
+        return MisplacedTensorError(f"{_place()}: the result of {func} depends on values of the GPU")
+    return error
+
+
+def _place() -> str:
+    """The innermost line of rocstar that is not of this room, as `train/learner/learner.py:301`."""
+    frame: FrameType | None = sys._getframe(1)
+    here = str(Path(__file__).resolve().parent)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(_HOME) and not name.startswith(here) and ".venv" not in name[len(_HOME) :]:
+            return f"{name[len(_HOME) + 1 :]}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "torch"
+
+
+class _NoStreams:
+    """The module that FSDP asks for streams and events of a device: those of the CPU, which do nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.cpu, name)
+
+    def current_device(self) -> int:
+        return 0
+
+    def device_count(self) -> int:
+        return 1
+
+    def is_initialized(self) -> bool:
+        return True
+
+
+@contextlib.contextmanager
+def fake_gpu(ranks: int, device: torch.device = GPU) -> Iterator[FakeGpu]:
+    """Inside, rank 0 of `ranks` has a GPU that is not there, and no other rank is waited for.
+
+    `device`: the CPU, to hold a rehearsal against what a CPU held.
+
+    Raises:
+        RuntimeError: this process has a process group of its own.
+    """
+    if dist.is_initialized():
+        raise RuntimeError("a rehearsal needs a process without a process group")
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    gpu = FakeGpu(device)
+    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    try:
+        with contextlib.ExitStack() as stack:
+            for patch in _patches(gpu):
+                stack.enter_context(patch)
+            stack.enter_context(gpu.shapes)
+            stack.enter_context(gpu)
+            yield gpu
+    finally:
+        linear_loss._has_wide_addmm.cache_clear()
+        dist.destroy_process_group()
+
+
+def _patches(gpu: FakeGpu) -> Iterator[Any]:
+    def handle(_: str = "") -> Any:
+        return _NoStreams()
+
+    for module in (_fsdp_collectives, _fsdp_init, _fsdp_param_group, _fsdp_state, device_mesh):
+        yield mock.patch.object(module, "_get_device_handle", handle)
+    yield _property(FakeTensor, "is_cuda", lambda tensor: tensor.fake_device.type == "cuda")
+    yield _property(DTensor, "is_cuda", lambda tensor: tensor._local_tensor.is_cuda)
+    yield _property(DTensor, "device", lambda tensor: tensor._local_tensor.device)
+    plain = functional.scaled_dot_product_attention
+    yield mock.patch.object(functional, "scaled_dot_product_attention", attention_of(plain))
+    yield mock.patch.object(team, "local_device", return_value=gpu.device)
+    if gpu.device == GPU:
+        yield mock.patch.object(linear_loss, "_why_not_triton", return_value=None)
+    resize = torch.UntypedStorage.resize_
+
+    @functools.wraps(resize)
+    def resized(storage: torch.UntypedStorage, size: int) -> Any:
+        result = resize(storage, size)
+        gpu.ledger.resized(storage, size)
+        return result
+
+    yield mock.patch.object(torch.UntypedStorage, "resize_", resized)
+
+
+@contextlib.contextmanager
+def _property(owner: type, name: str, get: Callable[[Any], Any]) -> Iterator[None]:
+    """A property of a class for a while; the class need not have it."""
+    before = owner.__dict__.get(name)
+    setattr(owner, name, property(get))
+    try:
+        yield
+    finally:
+        if before is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)

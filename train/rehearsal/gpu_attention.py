@@ -1,0 +1,70 @@
+"""Which kernel torch's attention takes on a GPU, for tensors of a GPU that is not there.
+
+    half precision, no mask            flash: keeps its output and a number per query
+    a mask, or float32; no grouped heads   memory-efficient: the same
+    grouped heads besides              the plain products: keeps scores of all pairs
+
+torch chooses in C++ and by the driver, which is not there; left to itself it would take the plain products
+for everything. Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+HALF = (torch.bfloat16, torch.float16)
+FLASH_HEAD = 256
+"""The largest head of the flash kernel."""
+_aten: Any = torch.ops.aten
+
+
+def kernel_of(q: Tensor, k: Tensor, mask: Tensor | None) -> str:
+    """`flash`, `efficient` or `math` for queries and keys_SHLD."""
+    is_grouped = q.shape[-3] != k.shape[-3]
+    if mask is None and q.dtype in HALF and q.shape[-1] <= FLASH_HEAD:
+        return "flash"
+    return "math" if is_grouped else "efficient"
+
+
+def attention_of(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """What takes the place of `scaled_dot_product_attention`; `plain` is that function itself."""
+
+    def attend(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        kernel = kernel_of(q, k, attn_mask)
+        if not q.is_cuda or kernel == "math":
+            return plain(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        if kernel == "flash":
+            flash = _aten._scaled_dot_product_flash_attention
+            out: Tensor = flash(q, k, v, dropout_p, is_causal, False, scale=scale)[0]
+            return out
+        if attn_mask is not None:
+            attn_mask = attn_mask.expand(*q.shape[:-1], k.shape[-2])
+        keeps = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+        efficient = _aten._scaled_dot_product_efficient_attention
+        out = efficient(q, k, v, attn_mask, keeps, dropout_p, is_causal, scale=scale)[0]
+        return out
+
+    return attend
+
+
+def scratch_bytes(func: Any, args: tuple[Any, ...]) -> int:
+    """What the backward of the flash kernel takes inside: float32 gradients of the queries, and those of keys
+    and values for every query head where heads are grouped. 0 for any other op."""
+    if func is not _aten._scaled_dot_product_flash_attention_backward.default:
+        return 0
+    _, q, k = args[:3]
+    grouped = 2 * k.element_size() * k.numel() // k.shape[1] * q.shape[1] if k.shape[1] != q.shape[1] else 0
+    return int(4 * q.numel() + grouped)

@@ -1,0 +1,124 @@
+"""Bytes that live on one device, by what they are for: a storage counts from its making to its end.
+
+    op makes a tensor ─> its storage is booked under the category of the innermost scope
+    FSDP empties a storage (resize to 0) or refills it ─> the booking follows
+    the storage dies ─> the booking ends
+
+Invariant: the sum over categories is what a caching allocator that never splits would call allocated, in
+blocks of BLOCK bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rocstar.train.rehearsal.categories import Category, Peak
+
+BLOCK = 512
+"""Bytes by which the allocator of CUDA and ROCm rounds up."""
+
+
+@dataclass(slots=True, eq=False)
+class _Booking:
+    """One storage. `watch` keeps the weak reference alive, whose callback ends the booking."""
+
+    num_bytes: int
+    category: Category
+    watch: Any = None
+
+
+class Ledger:
+    """What is held now, and the most that was held since `act` began."""
+
+    def __init__(self) -> None:
+        self._held = dict.fromkeys(Category, 0)
+        self._total = 0
+        self._bookings: dict[int, _Booking] = {}
+        self._scopes = [Category.temporary]
+        self._act = ""
+        self._most = 0
+        self._at_most = dict(self._held)
+        self.peaks: list[Peak] = []
+
+    # ---- what is asked ----
+
+    @property
+    def total(self) -> int:
+        return self._total
+
+    def held(self, category: Category) -> int:
+        return self._held[category]
+
+    @contextlib.contextmanager
+    def act(self, name: str) -> Iterator[None]:
+        """A part of the rehearsal with a peak of its own, which `peaks` has when it ends."""
+        self._act, self._most, self._at_most = name, self._total, dict(self._held)
+        yield
+        self.peaks.append(Peak(act=name, by_category=dict(self._at_most), held_after=self._total))
+
+    @contextlib.contextmanager
+    def scope(self, category: Category) -> Iterator[None]:
+        """What is made inside is of that category, unless a scope further inside says otherwise."""
+        self._scopes.append(category)
+        try:
+            yield
+        finally:
+            self._scopes.pop()
+
+    # ---- what happens to storages ----
+
+    def made(self, tensor: Tensor) -> None:
+        """A tensor came out of an op: book its storage if it is a new one."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._bookings:
+            return
+        booking = _Booking(0, self._scopes[-1])
+        booking.watch = weakref.ref(storage, lambda _: self._end(key))
+        self._bookings[key] = booking
+        self._set(booking, storage.nbytes())
+
+    def resized(self, storage: torch.UntypedStorage, num_bytes: int) -> None:
+        """A storage has another size now. A refilled one is of the scope that refills it."""
+        booking = self._bookings.get(storage._cdata)
+        if booking is None:
+            return
+        if not booking.num_bytes:
+            booking.category = self._scopes[-1]
+        self._set(booking, num_bytes)
+
+    def brief(self, num_bytes: int) -> None:
+        """So much was taken and given back within one op."""
+        if num_bytes and self._total + num_bytes > self._most:
+            self._most = self._total + num_bytes
+            self._at_most = {**self._held, Category.temporary: self._held[Category.temporary] + num_bytes}
+
+    def file(self, tensors: Iterable[Tensor], category: Category) -> None:
+        """Move what the tensors hold into another category."""
+        for tensor in tensors:
+            booking = self._bookings.get(tensor.untyped_storage()._cdata)
+            if booking is not None and booking.category is not category:
+                self._held[booking.category] -= booking.num_bytes
+                self._held[category] += booking.num_bytes
+                booking.category = category
+
+    def _end(self, key: int) -> None:
+        booking = self._bookings.pop(key, None)
+        if booking is not None:
+            self._set(booking, 0)
+
+    def _set(self, booking: _Booking, num_bytes: int) -> None:
+        rounded = -(-num_bytes // BLOCK) * BLOCK
+        change = rounded - booking.num_bytes
+        booking.num_bytes = rounded
+        self._held[booking.category] += change
+        self._total += change
+        if self._total > self._most:
+            self._most, self._at_most = self._total, dict(self._held)

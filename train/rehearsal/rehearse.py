@@ -1,0 +1,205 @@
+"""A recipe's learner, rehearsed: `rocstar train RECIPE --dry-run --gpu-memory-gb M`.
+
+recipe ─> rows of its lengths ─> real packing ─┐
+configuration ─> model without weights ─> real FSDP2 learner on a GPU that is not there ─> acts ─> Rehearsal
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from rocstar.train.learner.balance import Cost
+from rocstar.train.learner.model_io import DTYPES
+from rocstar.train.learner.model_size import ModelSize, measure, row_cost
+from rocstar.train.learner.team import World
+from rocstar.train.plan.plan import Machines
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.rehearsal.acts import Acts, Rehearsed
+from rocstar.train.rehearsal.cast import model_without_weights
+from rocstar.train.rehearsal.categories import GIB, highest
+from rocstar.train.rehearsal.decode import decode
+from rocstar.train.rehearsal.fake_gpu import MisplacedTensorError, fake_gpu
+from rocstar.train.rehearsal.hardware import HARDWARE, Hardware
+from rocstar.train.rehearsal.report import Packing, Rehearsal
+from rocstar.train.rehearsal.rows import Batch, Row, batch_of, examples, rl_rows, sft_rows
+from rocstar.train.rehearsal.scopes import scopes
+from rocstar.train.rehearsal.server_room import ServerRoom, server_room
+from rocstar.train.rehearsal.timeline import Timeline, cost_model, generate_s, timeline
+from rocstar.train.rehearsal.transfers import Transfers, transfers
+from rocstar.train.rehearsal.verdict import Settings, judge
+
+ACTS = ("sft", "rl", "publish", "checkpoint", "decode")
+TOOL_S = 0.3
+"""What a call takes in the timeline: the report's mean."""
+
+
+def rehearse_recipe(
+    recipe: Recipe,
+    machines: Machines,
+    memory_gib: float,
+    *,
+    acts: Collection[str] = ACTS,
+    hardware: Hardware = HARDWARE,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Rehearsal:
+    """Rehearse one SFT and one RL step, a publish and a checkpoint as rank 0 of `machines`.
+
+    `acts`: only these, a part of ACTS.
+
+    Raises:
+        ConfigError: the model's configuration is not known here, or the recipe learns nothing.
+    """
+    began = clock()
+    model, size = model_without_weights(recipe.model), measure(recipe.model)
+    if isinstance(size, str):
+        raise ConfigError(f"nothing can be rehearsed: {size}")
+    cost = row_cost(model)
+    rows, batches = _batches(recipe, machines.ranks, cost, model.config.vocab_size)
+    packing = {name: _packing(batch) for name, batch in batches.items()}
+    try:
+        played, misplaced = _play(recipe, machines.ranks, model, batches, acts)
+    except MisplacedTensorError as error:
+        return Rehearsal(packing=packing, misplaced=[str(error)], hardware=hardware, seconds=clock() - began)
+    moved = transfers(size, recipe.engine, machines, hardware)
+    room = _room(recipe, size, rows, played, memory_gib)
+    return Rehearsal(
+        verdict=judge(highest(played.gpu), memory_gib, _settings(recipe, machines, batches)),
+        peaks=played.gpu,
+        host_gib=max(peak.total for peak in played.host) / GIB,
+        packing=packing,
+        reads=played.reads,
+        room=room,
+        moved=moved,
+        timeline=_timeline(recipe, machines, size, cost, batches, room, moved, hardware),
+        hardware=hardware,
+        misplaced=misplaced,
+        seconds=clock() - began,
+    )
+
+
+def _batches(recipe: Recipe, ranks: int, cost: Cost, vocabulary: int) -> tuple[list[Row], dict[str, Batch]]:
+    """The step of each part of the recipe that learns, and the rows of the RL step."""
+    batches: dict[str, Batch] = {}
+    rows: list[Row] = []
+    room = recipe.rl.tokens_per_microbatch
+    if recipe.sft.steps:
+        made = examples(sft_rows(recipe), vocabulary=vocabulary, share_prompts=False)
+        batches["sft"] = batch_of(made, room=room, ranks=ranks, cost=cost, updates=1, seed=recipe.run.seed)
+    if recipe.stages:
+        rows = rl_rows(recipe, siblings=recipe.rl.group_size, limit=_limit(recipe))
+        made = examples(rows, vocabulary=vocabulary, share_prompts=True)
+        updates = recipe.rl.num_updates_per_batch
+        batches["rl"] = batch_of(
+            made, room=room, ranks=ranks, cost=cost, updates=updates, seed=recipe.run.seed
+        )
+    if not batches:
+        raise ConfigError(
+            "the recipe has neither SFT steps nor [[stages]]: nothing learns, and nothing is rehearsed"
+        )
+    return rows, batches
+
+
+def _limit(recipe: Recipe) -> int:
+    """Of the stage with the longest responses."""
+    return max(stage.max_response_tokens for stage in recipe.stages)
+
+
+def _play(
+    recipe: Recipe, ranks: int, model: PreTrainedModel, batches: dict[str, Batch], acts: Collection[str]
+) -> tuple[Acts, list[str]]:
+    """All acts, and what would fail on a device besides the learner."""
+    misplaced: list[str] = []
+    any_decoder: Any = model_without_weights(recipe.model)  # transformers has no types for it
+    decoder = any_decoder.to(DTYPES[recipe.model.dtype])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+        with fake_gpu(ranks) as gpu, scopes(gpu.ledger):
+            played = Rehearsed(gpu, recipe, model, World(rank=0, size=ranks))
+            if "sft" in batches and "sft" in acts:
+                played.sft(batches["sft"].updates[0])
+            if "rl" in batches and "rl" in acts:
+                played.rl(batches["rl"].updates)
+            if "publish" in acts:
+                played.publish()
+            if "checkpoint" in acts:
+                played.save()
+            seen = played.over()
+            if recipe.engine.kind == "embedded" and "decode" in acts:
+                try:
+                    decode(gpu, recipe, decoder)
+                except MisplacedTensorError as error:
+                    misplaced.append(str(error))
+    return seen, misplaced
+
+
+def _packing(batch: Batch) -> Packing:
+    return Packing(
+        rows=batch.rows,
+        tokens=batch.tokens,
+        longest=batch.longest,
+        heaviest=len(batch.heaviest.ids_I),
+        rounds=batch.rounds,
+        efficiency=round(batch.efficiency, 4),
+    )
+
+
+def _settings(recipe: Recipe, machines: Machines, batches: dict[str, Batch]) -> Settings:
+    return Settings(
+        tokens_per_microbatch=recipe.rl.tokens_per_microbatch,
+        rehearsed_tokens=max(len(batch.heaviest.ids_I) for batch in batches.values()),
+        checkpointing=recipe.model.activation_checkpointing,
+        dtype=recipe.model.dtype,
+        ranks=machines.ranks,
+    )
+
+
+def _room(
+    recipe: Recipe, size: ModelSize, rows: Sequence[Row], acts: Acts, memory_gib: float
+) -> ServerRoom | None:
+    if not rows:
+        return None
+    tokens = [row.tokens for row in rows]
+    return server_room(
+        recipe,
+        size,
+        memory_gib=memory_gib,
+        state=acts.state,
+        mean_tokens=sum(tokens) / len(tokens),
+        longest=max(tokens),
+    )
+
+
+def _timeline(
+    recipe: Recipe,
+    machines: Machines,
+    size: ModelSize,
+    cost: Cost,
+    batches: dict[str, Batch],
+    room: ServerRoom | None,
+    moved: Transfers,
+    hardware: Hardware,
+) -> Timeline | None:
+    if "rl" not in batches:
+        return None
+    rl, generate = recipe.rl, None
+    if room is not None and room.kv_tokens:
+        model = cost_model(size, cost.per_pair, hardware, room.gpus)
+        replicas = recipe.engine.num_replicas * machines.nodes
+        rolled = rl_rows(recipe, siblings=rl.rollouts_per_task, limit=_limit(recipe))
+        generate = generate_s(rolled, model, kv_tokens=room.kv_tokens, replicas=replicas, tool_s=TOOL_S)
+    return timeline(
+        batches["rl"],
+        moved,
+        generate=generate,
+        ranks=machines.ranks,
+        updates=rl.num_updates_per_batch,
+        checkpointing=recipe.model.activation_checkpointing,
+        every=recipe.checkpoint.every,
+        hardware=hardware,
+    )

@@ -1,0 +1,155 @@
+"""What a rehearsal found, as lines of a plan and as JSON. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from rocstar.train.learner.model_size import gigabytes
+from rocstar.train.rehearsal.categories import GIB, Peak, highest
+from rocstar.train.rehearsal.hardware import Hardware
+from rocstar.train.rehearsal.server_room import ServerRoom
+from rocstar.train.rehearsal.timeline import Timeline
+from rocstar.train.rehearsal.transfers import Transfers
+from rocstar.train.rehearsal.verdict import OVERHEAD_GIB, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """The step that was packed."""
+
+    rows: int
+    tokens: int
+    longest: int
+    heaviest: int
+    """Input tokens of the heaviest microbatch."""
+    rounds: int
+    """Microbatches of each rank."""
+    efficiency: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """What was found. Without `verdict` the learner did not come to the end of its acts: see `problems`."""
+
+    verdict: Verdict | None = None
+    peaks: list[Peak] = field(default_factory=list)
+    host_gib: float = 0.0
+    """The most that rank 0 holds on the host for files."""
+    packing: dict[str, Packing] = field(default_factory=dict)
+    reads: dict[str, int] = field(default_factory=dict)
+    """Lines that wait for the GPU to tell a value, with how often they did."""
+    room: ServerRoom | None = None
+    moved: Transfers | None = None
+    timeline: Timeline | None = None
+    hardware: Hardware | None = None
+    misplaced: list[str] = field(default_factory=list)
+    """What would go wrong on a device."""
+    seconds: float = 0.0
+
+    @property
+    def problems(self) -> list[str]:
+        """What refuses the plan."""
+        found = [f"on a GPU this would fail: {one}" for one in self.misplaced]
+        if self.verdict is not None and not self.verdict.fits:
+            v = self.verdict
+            found.append(
+                f"the learner needs {v.peak_gib:.1f} GiB and {OVERHEAD_GIB:.0f} besides its tensors, "
+                f"the GPU has {v.memory_gib:g}; {v.fix}"
+            )
+        if self.room is not None and self.room.kv <= 0:
+            found.append(
+                f"a server has no room for KV beside weights of {self.room.weights / GIB:.1f} GiB on each "
+                "GPU; give it more GPUs (engine.replicas), or raise engine.args.mem-fraction-static"
+            )
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """`peak_gib` and `fits` first: null and false where nothing came out."""
+        verdict = self.verdict
+        return {
+            "peak_gib": verdict.peak_gib if verdict else None,
+            "fits": verdict is not None and not self.problems,
+            "rehearsal": {
+                "verdict": _plain(verdict),
+                "acts": {peak.act: _act(peak) for peak in self.peaks},
+                "host_gib": self.host_gib,
+                "packing": {name: _plain(one) for name, one in self.packing.items()},
+                "reads": self.reads,
+                "server": _plain(self.room),
+                "transfers": _plain(self.moved),
+                "timeline": _plain(self.timeline),
+                "hardware": _plain(self.hardware),
+                "misplaced": self.misplaced,
+                "seconds": round(self.seconds, 1),
+            },
+        }
+
+    def lines(self) -> list[str]:
+        """The same for a person."""
+        if self.verdict is None:
+            return ["rehearsal: it did not come to its end"]
+        v = self.verdict
+        word = f"fits, {v.spare:.0%} to spare" if v.fits else "does NOT fit"
+        lines = [
+            f"rehearsed on a GPU of {v.memory_gib:g} GiB that is not there, in {self.seconds:.0f} s: {word}",
+            f"  highest peak {v.peak_gib:.1f} GiB, in {highest(self.peaks).act}; {OVERHEAD_GIB:.0f} GiB more "
+            "are taken for the driver and the collectives",
+        ]
+        for peak in self.peaks:
+            parts = ", ".join(f"{name} {gib:.1f}" for name, gib in peak.gib().items() if gib >= 0.05)
+            lines.append(f"  {peak.act:<11}{peak.total / GIB:>7.1f} GiB: {parts or 'next to nothing'}")
+        lines += [_packing_line(name, one) for name, one in self.packing.items()]
+        lines += [*_room_lines(self.room), *_moved_lines(self.moved), *_time_lines(self.timeline)]
+        if self.host_gib >= 0.05:
+            lines.append(f"  rank 0's host holds {self.host_gib:.1f} GiB for files")
+        return lines
+
+
+def _act(peak: Peak) -> dict[str, Any]:
+    return {"peak_gib": round(peak.total / GIB, 3), "by_category": peak.gib()}
+
+
+def _packing_line(name: str, one: Packing) -> str:
+    return (
+        f"  {name} step: {one.rows:,} rows, {one.tokens:,} tokens, {one.rounds} microbatches a rank; the "
+        f"heaviest has {one.heaviest:,} tokens, the longest row {one.longest:,}; efficiency "
+        f"{one.efficiency:.2f}"
+    )
+
+
+def _room_lines(room: ServerRoom | None) -> list[str]:
+    if room is None:
+        return []
+    learner = room.held_by_learner / GIB
+    beside = f", {learner:.1f} of the learner's state beside it" if learner else ""
+    return [
+        f"  a server of {room.gpus} GPUs: {room.kv / GIB:.1f} GiB of KV on each{beside} = "
+        f"{room.kv_tokens:,} tokens: {room.mean} trajectories of the mean "
+        f"length, {room.longest} of the longest"
+    ]
+
+
+def _moved_lines(moved: Transfers | None) -> list[str]:
+    if moved is None:
+        return []
+    return [
+        f"  publish: {gigabytes(moved.publish_bytes)} to a server, {moved.publish_s:.0f} s; checkpoint: "
+        f"{gigabytes(moved.checkpoint_bytes)}, {moved.checkpoint_s:.0f} s, and "
+        f"{moved.checkpoint_write_s:.0f} s beside the next steps"
+    ]
+
+
+def _time_lines(t: Timeline | None) -> list[str]:
+    if t is None:
+        return []
+    generate = "not known" if t.generate_s is None else f"at least {t.generate_s:.0f} s"
+    return [
+        f"  a step: generate {generate}, learn {t.learn_s:.0f} s, publish {t.publish_s:.0f} s, checkpoint "
+        f"{t.checkpoint_s:.1f} s; at stated bandwidths (docs/guide/rehearse.md)"
+    ]
+
+
+def _plain(value: Any) -> Any:
+    return None if value is None else dataclasses.asdict(value)

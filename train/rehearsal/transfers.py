@@ -1,0 +1,56 @@
+"""Bytes of a publish and of a checkpoint, and how long they take at stated bandwidths. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rocstar.train.learner.checkpoint import checkpoint_bytes
+from rocstar.train.learner.model_size import ModelSize
+from rocstar.train.plan.plan import Machines
+from rocstar.train.recipe.engine_config import EngineConfig
+from rocstar.train.rehearsal.hardware import Hardware
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfers:
+    """Bytes of one publish to one server, and of one checkpoint; seconds of each part."""
+
+    publish_bytes: int
+    checkpoint_bytes: int
+    gather_s: float
+    """All ranks' parts to one whole copy."""
+    publish_s: float
+    """Until every server has the weights, the gathering included."""
+    checkpoint_s: float
+    """While the learner waits: the copy to the host."""
+    checkpoint_write_s: float
+    """In the background."""
+
+
+def transfers(size: ModelSize, engine: EngineConfig, machines: Machines, hardware: Hardware) -> Transfers:
+    """What moves when weights are published and saved, for `engine.publish` and `engine.placement`."""
+    whole = 4 * size.parameters
+    served = size.dtype_bytes * size.parameters
+    gather_s = (
+        0.0
+        if machines.ranks == 1
+        else whole / (hardware.gpu_links if machines.nodes == 1 else hardware.node_network)
+    )
+    servers = engine.num_replicas * machines.nodes
+    if engine.kind == "embedded":
+        delivered_s = served / hardware.weights_read
+    elif engine.publish == "broadcast":
+        delivered_s = served / hardware.node_network
+    else:
+        delivered_s = served / hardware.disk_write + servers * served / hardware.disk_read
+    if engine.kind != "embedded" and engine.placement == "restart":
+        delivered_s += hardware.server_start_s
+    saved = checkpoint_bytes(size.parameters)
+    return Transfers(
+        publish_bytes=served,
+        checkpoint_bytes=saved,
+        gather_s=gather_s,
+        publish_s=gather_s + delivered_s,
+        checkpoint_s=gather_s + (whole + 2 * whole / machines.ranks) / hardware.host_copy,
+        checkpoint_write_s=max(whole / hardware.disk_write, 2 * whole / machines.ranks / hardware.disk_write),
+    )

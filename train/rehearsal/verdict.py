@@ -1,0 +1,79 @@
+"""Whether the learner fits a GPU, and which field of the recipe to change where it does not. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rocstar.train.rehearsal.categories import GIB, Category, Peak
+
+OVERHEAD_GIB = 2.0
+"""What a GPU holds besides tensors: the driver's context, kernels, buffers of the collectives. Assumed."""
+SPARE = 0.05
+"""Of what is left for activations when a smaller microbatch is advised."""
+STEP = 256
+"""Tokens to whose multiple a microbatch is advised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The fields of the recipe that decide memory."""
+
+    tokens_per_microbatch: int
+    rehearsed_tokens: int
+    """Input tokens of the heaviest microbatch: more than the budget where a row alone is longer."""
+    checkpointing: bool
+    dtype: str
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """`spare`: the share of the GPU's memory that stays free; below 0 it does not fit."""
+
+    peak_gib: float
+    memory_gib: float
+    fits: bool
+    spare: float
+    fix: str = ""
+    """The field to change and to what; empty where it fits."""
+
+
+def judge(peak: Peak, memory_gib: float, settings: Settings) -> Verdict:
+    """Hold the highest peak against a GPU of `memory_gib`."""
+    peak_gib = peak.total / GIB
+    spare = 1 - (peak_gib + OVERHEAD_GIB) / memory_gib
+    fits = spare >= 0
+    fix = "" if fits else _fix(peak, memory_gib, settings)
+    return Verdict(
+        peak_gib=round(peak_gib, 3), memory_gib=memory_gib, fits=fits, spare=round(spare, 4), fix=fix
+    )
+
+
+def _fix(peak: Peak, memory_gib: float, settings: Settings) -> str:
+    """The change that helps most, by what the memory is for."""
+    held = peak.by_category
+    activations = held.get(Category.activations, 0)
+    of_tokens = activations + held.get(Category.temporary, 0)
+    rest = peak.total - of_tokens
+    room = (memory_gib - OVERHEAD_GIB) * GIB - rest
+    if peak.act not in ("sft", "rl"):
+        return f"the {peak.act} needs it: take GPUs with more memory"
+    if room > 0 and not settings.checkpointing:
+        return (
+            f"set model.activation_checkpointing = true: {activations / GIB:.1f} GiB are activations, which "
+            "are then computed again instead of kept"
+        )
+    now, rehearsed = settings.tokens_per_microbatch, settings.rehearsed_tokens
+    tokens = int((1 - SPARE) * rehearsed * room / of_tokens) // STEP * STEP if of_tokens else 0
+    if tokens > 0:
+        return (
+            f"set rl.tokens_per_microbatch = {min(tokens, now - 1)} or less (it is {now}), with no row "
+            f"longer than that: {of_tokens / GIB:.1f} GiB grow with the {rehearsed} tokens of the heaviest "
+            "microbatch"
+        )
+    if settings.dtype == "float32":
+        return 'set model.dtype = "bfloat16": forward and backward then take half'
+    return (
+        f"take more GPUs: {rest / GIB:.1f} GiB do not depend on the batch on each of {settings.ranks}; "
+        "--world tries others"
+    )
