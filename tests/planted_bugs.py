@@ -909,6 +909,22 @@ BUGS = [
         '"uid" in isolation.split("+")',
         "True",
         "service/test_serve.py::test_root_does_not_serve_programs_as_root",
+        "MemoryLedger.resized",
+        "self._set(booking, num_bytes)",
+        "self._set(booking, booking.num_bytes)",
+        "rehearsal/test_ledger.py::test_a_storage_that_is_emptied_and_refilled_is_of_who_refills_it",
+    ),
+    Bug(
+        "verdict.judge",
+        "peak_gib + OVERHEAD_GIB",
+        "peak_gib",
+        "test_verdict.py::test_the_driver_s_memory_counts",
+    ),
+    Bug(
+        "verdict._fix",
+        "not settings.checkpointing",
+        "settings.checkpointing",
+        "test_verdict.py::test_activations_are_first_checkpointed_then_cut",
     ),
     Bug(
         "IdempotencyStore._expire",

@@ -19,7 +19,7 @@ from rocstar.train.recipe.sft_config import SftConfig
 from rocstar.train.recipe.toml import to_toml
 
 
-class Rehearsed(Protocol):
+class RehearsalReport(Protocol):
     """What a rehearsal of the learner found (train/rehearsal)."""
 
     @property
@@ -30,7 +30,7 @@ class Rehearsed(Protocol):
     def as_json(self) -> dict[str, Any]: ...
 
 
-Rehearse = Callable[[Recipe, Machines], Rehearsed]
+Rehearse = Callable[[Recipe, Machines], RehearsalReport]
 HOW_TO_REHEARSE = "to rehearse the learner's memory on a GPU of M GiB:  --dry-run --gpu-memory-gb M"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -21,7 +22,7 @@ from rocstar.train.learner.team import World, shard
 from rocstar.train.loop import loss_settings, stage_optimizer
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.rehearsal.cast import give_memory
-from rocstar.train.rehearsal.categories import Category, Peak
+from rocstar.train.rehearsal.categories import Category, MemoryPeak
 from rocstar.train.rehearsal.fake_gpu import FakeGpu
 from rocstar.train.rehearsal.scopes import book_gradients, book_moments
 
@@ -30,21 +31,24 @@ from rocstar.train.rehearsal.scopes import book_gradients, book_moments
 class Acts:
     """What was held, act by act, in bytes; and where the host waits for the GPU to tell a value."""
 
-    gpu: list[Peak] = field(default_factory=list)
-    host: list[Peak] = field(default_factory=list)
+    gpu: list[MemoryPeak] = field(default_factory=list)
+    host: list[MemoryPeak] = field(default_factory=list)
     reads: dict[str, int] = field(default_factory=dict)
     state: int = 0
     """What the learner holds between steps: weights and moments."""
 
 
-class Rehearsed:
+class LearnerOnStage:
     """The learner on stage. Made inside `fake_gpu` and `scopes`."""
 
     def __init__(self, gpu: FakeGpu, recipe: Recipe, model: PreTrainedModel, world: World) -> None:
         self._gpu, self._recipe = gpu, recipe
         with gpu.ledger.scope(Category.parameters):
             give_memory(model, gpu.weights)
+            any_model: Any = model
+            any_model.to = lambda *_, **__: model  # it lies there already, and torch cannot swap fake tensors
             shard(model, world, recipe.model)
+            del any_model.to
         self.learner = Learner(model, world_size=world.size)
         book_gradients(model, gpu.ledger)
 

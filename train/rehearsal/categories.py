@@ -22,7 +22,7 @@ class Category(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
+class MemoryPeak:
     """The most that was held at one time during an act, and for what. Bytes."""
 
     act: str
@@ -39,6 +39,6 @@ class Peak:
         return {str(c): round(n / GIB, 3) for c, n in self.by_category.items() if n}
 
 
-def highest(peaks: list[Peak]) -> Peak:
+def highest(peaks: list[MemoryPeak]) -> MemoryPeak:
     """The act that needs most; ValueError for none."""
     return max(peaks, key=lambda peak: peak.total)

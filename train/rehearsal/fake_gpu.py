@@ -42,8 +42,9 @@ from torch.utils._pytree import tree_leaves
 
 from rocstar.kernels import linear_loss
 from rocstar.train.learner import team
+from rocstar.train.rehearsal.categories import Category
 from rocstar.train.rehearsal.gpu_attention import attention_of, scratch_bytes
-from rocstar.train.rehearsal.ledger import Ledger
+from rocstar.train.rehearsal.ledger import MemoryLedger
 
 GPU = torch.device("cuda", 0)
 HOST = torch.device("cpu")
@@ -78,7 +79,7 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.device = device
         self.shapes = _NoDriver(allow_non_fake_inputs=True)
-        self.ledger, self.host = Ledger(), Ledger()
+        self.ledger, self.host = MemoryLedger(), MemoryLedger()
         self.reads: Counter[str] = Counter()
         """Places that wait for the GPU to read a value, and how often."""
         self.num_ops = 0
@@ -97,13 +98,16 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return NotImplemented  # DTensor: comes again with the tensor of this rank
         self.num_ops += 1
         made_for = kwargs.get("device")
-        is_ours = made_for is not None and made_for.type in ("meta", "cuda")
+        is_ours = made_for is not None and (made_for.type in ("meta", "cuda") or self._is_fsdp(made_for))
         if is_ours:
             kwargs = {**kwargs, "device": self.device}
         fakes = [x for x in tree_leaves((args, kwargs)) if isinstance(x, FakeTensor)]
         if not fakes and not is_ours:
             with unset_fake_temporarily():
-                return self._count(func(*args, **kwargs))
+                made = func(*args, **kwargs)
+                if func in _EMPTY and made.dtype.is_floating_point:
+                    made.zero_()  # what a fake tensor is to be written into stays as it is, and may be read
+                return self._count(made)
         if fakes and func in _READS:
             return self._read(func, fakes[0])
         if fakes and made_for is not None and func is _aten._to_copy.default:
@@ -117,6 +121,10 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._count(func(*args, **kwargs))
         except RuntimeError as error:
             raise _explained(error, func) from error
+
+    def _is_fsdp(self, device: torch.device) -> bool:
+        """Where the CPU learns, what FSDP asks it for is the learner's, and not the host's own."""
+        return device == self.device and self.ledger.category is Category.gathers
 
     def weights(self, like: Tensor) -> Tensor:
         """A tensor of that shape which nobody has booked yet: what a model is before it is sharded."""
@@ -148,6 +156,7 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return torch.zeros(tensor.shape, dtype=dtype)
 
 
+_EMPTY = (_aten.empty.memory_format, _aten.empty_strided.default, _aten.new_empty.default)
 _READS = (_aten._local_scalar_dense.default, _aten.equal.default, _aten.allclose.default)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 HALF = (torch.bfloat16, torch.float16)
 FLASH_HEAD = 256
@@ -44,11 +45,15 @@ def attention_of(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
         enable_gqa: bool = False,
     ) -> Tensor:
         kernel = kernel_of(q, k, attn_mask)
+        if isinstance(q, FakeTensor) and not q.is_cuda:
+            of_cpu = _aten._scaled_dot_product_flash_attention_for_cpu
+            out: Tensor = of_cpu(q, k, v, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
+            return out
         if not q.is_cuda or kernel == "math":
             return plain(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         if kernel == "flash":
             flash = _aten._scaled_dot_product_flash_attention
-            out: Tensor = flash(q, k, v, dropout_p, is_causal, False, scale=scale)[0]
+            out = flash(q, k, v, dropout_p, is_causal, False, scale=scale)[0]
             return out
         if attn_mask is not None:
             attn_mask = attn_mask.expand(*q.shape[:-1], k.shape[-2])

@@ -19,14 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rocstar.train.rehearsal.categories import Category, Peak
+from rocstar.train.rehearsal.categories import Category, MemoryPeak
 
 BLOCK = 512
 """Bytes by which the allocator of CUDA and ROCm rounds up."""
 
 
 @dataclass(slots=True, eq=False)
-class _Booking:
+class _StorageBooking:
     """One storage. `watch` keeps the weak reference alive, whose callback ends the booking."""
 
     num_bytes: int
@@ -34,24 +34,29 @@ class _Booking:
     watch: Any = None
 
 
-class Ledger:
+class MemoryLedger:
     """What is held now, and the most that was held since `act` began."""
 
     def __init__(self) -> None:
         self._held = dict.fromkeys(Category, 0)
         self._total = 0
-        self._bookings: dict[int, _Booking] = {}
+        self._bookings: dict[int, _StorageBooking] = {}
         self._scopes = [Category.temporary]
         self._act = ""
         self._most = 0
         self._at_most = dict(self._held)
-        self.peaks: list[Peak] = []
+        self.peaks: list[MemoryPeak] = []
 
     # ---- what is asked ----
 
     @property
     def total(self) -> int:
         return self._total
+
+    @property
+    def category(self) -> Category:
+        """Of what is made now."""
+        return self._scopes[-1]
 
     def held(self, category: Category) -> int:
         return self._held[category]
@@ -61,7 +66,7 @@ class Ledger:
         """A part of the rehearsal with a peak of its own, which `peaks` has when it ends."""
         self._act, self._most, self._at_most = name, self._total, dict(self._held)
         yield
-        self.peaks.append(Peak(act=name, by_category=dict(self._at_most), held_after=self._total))
+        self.peaks.append(MemoryPeak(act=name, by_category=dict(self._at_most), held_after=self._total))
 
     @contextlib.contextmanager
     def scope(self, category: Category) -> Iterator[None]:
@@ -80,7 +85,7 @@ class Ledger:
         key = storage._cdata
         if key in self._bookings:
             return
-        booking = _Booking(0, self._scopes[-1])
+        booking = _StorageBooking(0, self._scopes[-1])
         booking.watch = weakref.ref(storage, lambda _: self._end(key))
         self._bookings[key] = booking
         self._set(booking, storage.nbytes())
@@ -114,7 +119,7 @@ class Ledger:
         if booking is not None:
             self._set(booking, 0)
 
-    def _set(self, booking: _Booking, num_bytes: int) -> None:
+    def _set(self, booking: _StorageBooking, num_bytes: int) -> None:
         rounded = -(-num_bytes // BLOCK) * BLOCK
         change = rounded - booking.num_bytes
         booking.num_bytes = rounded

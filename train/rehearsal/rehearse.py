@@ -20,19 +20,19 @@ from rocstar.train.learner.team import World
 from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.rehearsal.acts import Acts, Rehearsed
+from rocstar.train.rehearsal.acts import Acts, LearnerOnStage
 from rocstar.train.rehearsal.cast import model_without_weights
 from rocstar.train.rehearsal.categories import GIB, highest
 from rocstar.train.rehearsal.decode import decode
 from rocstar.train.rehearsal.fake_gpu import MisplacedTensorError, fake_gpu
 from rocstar.train.rehearsal.hardware import HARDWARE, Hardware
 from rocstar.train.rehearsal.report import Packing, Rehearsal
-from rocstar.train.rehearsal.rows import Batch, Row, batch_of, examples, rl_rows, sft_rows
+from rocstar.train.rehearsal.rows import PackedStep, RowLengths, batch_of, examples, rl_rows, sft_rows
 from rocstar.train.rehearsal.scopes import scopes
 from rocstar.train.rehearsal.server_room import ServerRoom, server_room
 from rocstar.train.rehearsal.timeline import Timeline, cost_model, generate_s, timeline
 from rocstar.train.rehearsal.transfers import Transfers, transfers
-from rocstar.train.rehearsal.verdict import Settings, judge
+from rocstar.train.rehearsal.verdict import MemorySettings, judge
 
 ACTS = ("sft", "rl", "publish", "checkpoint", "decode")
 TOOL_S = 0.3
@@ -60,7 +60,7 @@ def rehearse_recipe(
     if isinstance(size, str):
         raise ConfigError(f"nothing can be rehearsed: {size}")
     cost = row_cost(model)
-    rows, batches = _batches(recipe, machines.ranks, cost, model.config.vocab_size)
+    rows, batches = batches_of(recipe, machines.ranks, cost, model.config.vocab_size)
     packing = {name: _packing(batch) for name, batch in batches.items()}
     try:
         played, misplaced = _play(recipe, machines.ranks, model, batches, acts)
@@ -83,10 +83,12 @@ def rehearse_recipe(
     )
 
 
-def _batches(recipe: Recipe, ranks: int, cost: Cost, vocabulary: int) -> tuple[list[Row], dict[str, Batch]]:
+def batches_of(
+    recipe: Recipe, ranks: int, cost: Cost, vocabulary: int
+) -> tuple[list[RowLengths], dict[str, PackedStep]]:
     """The step of each part of the recipe that learns, and the rows of the RL step."""
-    batches: dict[str, Batch] = {}
-    rows: list[Row] = []
+    batches: dict[str, PackedStep] = {}
+    rows: list[RowLengths] = []
     room = recipe.rl.tokens_per_microbatch
     if recipe.sft.steps:
         made = examples(sft_rows(recipe), vocabulary=vocabulary, share_prompts=False)
@@ -111,7 +113,7 @@ def _limit(recipe: Recipe) -> int:
 
 
 def _play(
-    recipe: Recipe, ranks: int, model: PreTrainedModel, batches: dict[str, Batch], acts: Collection[str]
+    recipe: Recipe, ranks: int, model: PreTrainedModel, batches: dict[str, PackedStep], acts: Collection[str]
 ) -> tuple[Acts, list[str]]:
     """All acts, and what would fail on a device besides the learner."""
     misplaced: list[str] = []
@@ -120,7 +122,7 @@ def _play(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         with fake_gpu(ranks) as gpu, scopes(gpu.ledger):
-            played = Rehearsed(gpu, recipe, model, World(rank=0, size=ranks))
+            played = LearnerOnStage(gpu, recipe, model, World(rank=0, size=ranks))
             if "sft" in batches and "sft" in acts:
                 played.sft(batches["sft"].updates[0])
             if "rl" in batches and "rl" in acts:
@@ -138,7 +140,7 @@ def _play(
     return seen, misplaced
 
 
-def _packing(batch: Batch) -> Packing:
+def _packing(batch: PackedStep) -> Packing:
     return Packing(
         rows=batch.rows,
         tokens=batch.tokens,
@@ -149,8 +151,8 @@ def _packing(batch: Batch) -> Packing:
     )
 
 
-def _settings(recipe: Recipe, machines: Machines, batches: dict[str, Batch]) -> Settings:
-    return Settings(
+def _settings(recipe: Recipe, machines: Machines, batches: dict[str, PackedStep]) -> MemorySettings:
+    return MemorySettings(
         tokens_per_microbatch=recipe.rl.tokens_per_microbatch,
         rehearsed_tokens=max(len(batch.heaviest.ids_I) for batch in batches.values()),
         checkpointing=recipe.model.activation_checkpointing,
@@ -160,7 +162,7 @@ def _settings(recipe: Recipe, machines: Machines, batches: dict[str, Batch]) -> 
 
 
 def _room(
-    recipe: Recipe, size: ModelSize, rows: Sequence[Row], acts: Acts, memory_gib: float
+    recipe: Recipe, size: ModelSize, rows: Sequence[RowLengths], acts: Acts, memory_gib: float
 ) -> ServerRoom | None:
     if not rows:
         return None
@@ -180,7 +182,7 @@ def _timeline(
     machines: Machines,
     size: ModelSize,
     cost: Cost,
-    batches: dict[str, Batch],
+    batches: dict[str, PackedStep],
     room: ServerRoom | None,
     moved: Transfers,
     hardware: Hardware,

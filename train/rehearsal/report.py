@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rocstar.train.learner.model_size import gigabytes
-from rocstar.train.rehearsal.categories import GIB, Peak, highest
+from rocstar.train.rehearsal.categories import GIB, MemoryPeak, highest
 from rocstar.train.rehearsal.hardware import Hardware
 from rocstar.train.rehearsal.server_room import ServerRoom
 from rocstar.train.rehearsal.timeline import Timeline
 from rocstar.train.rehearsal.transfers import Transfers
-from rocstar.train.rehearsal.verdict import OVERHEAD_GIB, Verdict
+from rocstar.train.rehearsal.verdict import OVERHEAD_GIB, MemoryVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +33,8 @@ class Packing:
 class Rehearsal:
     """What was found. Without `verdict` the learner did not come to the end of its acts: see `problems`."""
 
-    verdict: Verdict | None = None
-    peaks: list[Peak] = field(default_factory=list)
+    verdict: MemoryVerdict | None = None
+    peaks: list[MemoryPeak] = field(default_factory=list)
     host_gib: float = 0.0
     """The most that rank 0 holds on the host for files."""
     packing: dict[str, Packing] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Rehearsal:
         return lines
 
 
-def _act(peak: Peak) -> dict[str, Any]:
+def _act(peak: MemoryPeak) -> dict[str, Any]:
     return {"peak_gib": round(peak.total / GIB, 3), "by_category": peak.gib()}
 
 

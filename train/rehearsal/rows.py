@@ -26,7 +26,7 @@ PROMPT_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class RowLengths:
     """Lengths of one trajectory: its task's prompt, then what policy and tools wrote by turns."""
 
     task: int
@@ -40,7 +40,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class PackedStep:
     """One step's microbatches, of which one rank rehearses a few."""
 
     updates: list[list[MicroBatch]]
@@ -62,32 +62,34 @@ class Batch:
         return self.updates[0][0]
 
 
-def rl_rows(recipe: Recipe, *, siblings: int, limit: int, seed: int = 0) -> list[Row]:
+def rl_rows(recipe: Recipe, *, siblings: int, limit: int, seed: int = 0) -> list[RowLengths]:
     """The trajectories of one step, so many of each task."""
     return _rows(
         generate(LENGTHS, tasks=recipe.rl.tasks_per_step, siblings=siblings, seed=seed).trajectories, limit
     )
 
 
-def sft_rows(recipe: Recipe, *, seed: int = 0) -> list[Row]:
+def sft_rows(recipe: Recipe, *, seed: int = 0) -> list[RowLengths]:
     """The conversations of one batch: no two of one prompt, none beyond sft.max_tokens."""
     works = generate(LENGTHS, tasks=recipe.sft.batch_size, siblings=1, seed=seed).trajectories
     rows = _rows(works, recipe.sft.max_tokens - 1)
     return [_cut(row, recipe.sft.max_tokens) for row in rows]
 
 
-def _rows(works: Sequence[TrajectoryWork], limit: int) -> list[Row]:
+def _rows(works: Sequence[TrajectoryWork], limit: int) -> list[RowLengths]:
     scale = limit / SHAPES[LENGTHS].limit_tokens
     tasks: dict[str, int] = {}
     rows = []
     for work in works:
         prompt = max(2, min(work.prompt_tokens, int(PROMPT_SHARE * limit)))
         turns = [(max(1, int(t.new_tokens * scale)), int(t.tool_tokens * scale)) for t in work.turns]
-        rows.append(Row(task=tasks.setdefault(work.group, len(tasks)), prompt=prompt, turns=tuple(turns)))
+        rows.append(
+            RowLengths(task=tasks.setdefault(work.group, len(tasks)), prompt=prompt, turns=tuple(turns))
+        )
     return rows
 
 
-def _cut(row: Row, limit: int) -> Row:
+def _cut(row: RowLengths, limit: int) -> RowLengths:
     """The row without what lies beyond `limit`; its last turn is the policy's."""
     room, turns = limit - row.prompt, []
     for new, answer in row.turns:
@@ -95,10 +97,10 @@ def _cut(row: Row, limit: int) -> Row:
             break
         turns.append((min(new, room), max(0, min(answer, room - new - 1))))
         room -= sum(turns[-1])
-    return Row(task=row.task, prompt=row.prompt, turns=tuple(turns))
+    return RowLengths(task=row.task, prompt=row.prompt, turns=tuple(turns))
 
 
-def examples(rows: Sequence[Row], *, vocabulary: int, share_prompts: bool) -> list[Example]:
+def examples(rows: Sequence[RowLengths], *, vocabulary: int, share_prompts: bool) -> list[Example]:
     """Rows of random ids; siblings have their prompt in common. Columns are views where they can be."""
     rng = np.random.default_rng(0)
     longest = max(row.tokens for row in rows)
@@ -122,14 +124,16 @@ def examples(rows: Sequence[Row], *, vocabulary: int, share_prompts: bool) -> li
     return made
 
 
-def batch_of(rows: Sequence[Example], *, room: int, ranks: int, cost: Cost, updates: int, seed: int) -> Batch:
+def batch_of(
+    rows: Sequence[Example], *, room: int, ranks: int, cost: Cost, updates: int, seed: int
+) -> PackedStep:
     """The step of these rows. Of each update's microbatches the heaviest one comes first, whoever has it."""
     parts = split_updates(len(rows), updates, random.Random(seed))
     packed = [
         pack([rows[k] for k in part], tokens_per_microbatch=room, ranks=ranks, cost=cost) for part in parts
     ]
     costs = [[_cost(micro, cost) for micro in micros] for micros in packed]
-    return Batch(
+    return PackedStep(
         updates=[_heaviest_first(micros, ranks) for micros in packed],
         rounds=sum(-(-len(micros) // ranks) for micros in packed),
         rows=len(rows),

@@ -22,13 +22,13 @@ from rocstar.train.learner import learner as learner_module
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.rehearsal.categories import Category
-from rocstar.train.rehearsal.ledger import Ledger
+from rocstar.train.rehearsal.ledger import MemoryLedger
 
 Wrapper = Callable[..., Any]
 
 
 @contextmanager
-def scopes(ledger: Ledger) -> Iterator[None]:
+def scopes(ledger: MemoryLedger) -> Iterator[None]:
     """Inside, the ledger knows what the learner's memory is for."""
 
     def within(category: Category, function: Wrapper) -> Wrapper:
@@ -86,7 +86,7 @@ def local(tensor: Tensor) -> Tensor:
     return part
 
 
-def book_gradients(model: nn.Module, ledger: Ledger) -> None:
+def book_gradients(model: nn.Module, ledger: MemoryLedger) -> None:
     """Without FSDP autograd hands every parameter its gradient: book it when it does."""
     for parameter in model.parameters():
         if not hasattr(parameter, "_local_tensor"):
@@ -96,7 +96,7 @@ def book_gradients(model: nn.Module, ledger: Ledger) -> None:
             )
 
 
-def book_moments(learner: Learner, ledger: Ledger) -> None:
+def book_moments(learner: Learner, ledger: MemoryLedger) -> None:
     """What the optimizers keep between steps."""
     for optimizer in learner.optimizers.optimizers:
         for state in optimizer.state.values():

@@ -14,7 +14,7 @@ from rocstar.engine.sim.cost import Cluster, CostModel, ReplicaModel
 from rocstar.engine.sim.work import TrajectoryWork, TurnWork, Workload
 from rocstar.train.learner.model_size import ModelSize
 from rocstar.train.rehearsal.hardware import Hardware
-from rocstar.train.rehearsal.rows import Batch, Row
+from rocstar.train.rehearsal.rows import PackedStep, RowLengths
 from rocstar.train.rehearsal.transfers import Transfers
 
 BACKWARD = 2.0
@@ -51,7 +51,7 @@ def cost_model(size: ModelSize, attention_flops_per_pair: float, hardware: Hardw
 
 
 def generate_s(
-    rows: Sequence[Row], cost: CostModel, *, kv_tokens: int, replicas: int, tool_s: float
+    rows: Sequence[RowLengths], cost: CostModel, *, kv_tokens: int, replicas: int, tool_s: float
 ) -> float:
     """The least time of a step's rollouts on so many replicas; `tool_s` is what a call takes."""
     works = [
@@ -73,7 +73,7 @@ def generate_s(
 
 
 def timeline(
-    batch: Batch,
+    batch: PackedStep,
     moved: Transfers,
     *,
     generate: float | None,

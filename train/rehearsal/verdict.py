@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rocstar.train.rehearsal.categories import GIB, Category, Peak
+from rocstar.train.rehearsal.categories import GIB, Category, MemoryPeak
 
 OVERHEAD_GIB = 2.0
 """What a GPU holds besides tensors: the driver's context, kernels, buffers of the collectives. Assumed."""
@@ -15,7 +15,7 @@ STEP = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class MemorySettings:
     """The fields of the recipe that decide memory."""
 
     tokens_per_microbatch: int
@@ -27,7 +27,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class MemoryVerdict:
     """`spare`: the share of the GPU's memory that stays free; below 0 it does not fit."""
 
     peak_gib: float
@@ -38,18 +38,18 @@ class Verdict:
     """The field to change and to what; empty where it fits."""
 
 
-def judge(peak: Peak, memory_gib: float, settings: Settings) -> Verdict:
+def judge(peak: MemoryPeak, memory_gib: float, settings: MemorySettings) -> MemoryVerdict:
     """Hold the highest peak against a GPU of `memory_gib`."""
     peak_gib = peak.total / GIB
     spare = 1 - (peak_gib + OVERHEAD_GIB) / memory_gib
     fits = spare >= 0
     fix = "" if fits else _fix(peak, memory_gib, settings)
-    return Verdict(
+    return MemoryVerdict(
         peak_gib=round(peak_gib, 3), memory_gib=memory_gib, fits=fits, spare=round(spare, 4), fix=fix
     )
 
 
-def _fix(peak: Peak, memory_gib: float, settings: Settings) -> str:
+def _fix(peak: MemoryPeak, memory_gib: float, settings: MemorySettings) -> str:
     """The change that helps most, by what the memory is for."""
     held = peak.by_category
     activations = held.get(Category.activations, 0)

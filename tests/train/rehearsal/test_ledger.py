@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from rocstar.train.rehearsal.categories import Category
-from rocstar.train.rehearsal.ledger import BLOCK, Ledger
+from rocstar.train.rehearsal.ledger import BLOCK, MemoryLedger
 
 BLOCKS = 4 * BLOCK // 4
 """Float32 numbers that fill four blocks."""
 
 
 def test_what_dies_is_no_longer_held_and_the_peak_stays() -> None:
-    ledger = Ledger()
+    ledger = MemoryLedger()
     with ledger.act("act"):
         a = torch.empty(BLOCKS)
         ledger.made(a)
@@ -29,7 +29,7 @@ def test_what_dies_is_no_longer_held_and_the_peak_stays() -> None:
 
 
 def test_a_storage_that_is_emptied_and_refilled_is_of_who_refills_it() -> None:
-    ledger, x = Ledger(), torch.empty(BLOCKS)
+    ledger, x = MemoryLedger(), torch.empty(BLOCKS)
     with ledger.scope(Category.parameters):
         ledger.made(x)
     ledger.resized(x.untyped_storage(), 0)
@@ -40,7 +40,7 @@ def test_a_storage_that_is_emptied_and_refilled_is_of_who_refills_it() -> None:
 
 
 def test_an_act_begins_with_what_is_held() -> None:
-    ledger, x = Ledger(), torch.empty(BLOCKS)
+    ledger, x = MemoryLedger(), torch.empty(BLOCKS)
     ledger.made(x)
     with ledger.act("next"):
         pass

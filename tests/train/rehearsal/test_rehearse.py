@@ -126,7 +126,7 @@ def test_the_command_prints_one_object_and_refuses(
 ) -> None:
     path = tmp_path / "small.toml"
     path.write_text(RECIPE)
-    arguments = ["train", str(path), "--sft.steps=0", "--world", "1x4", "--gpu-memory-gb", "2.007"]
+    arguments = ["train", str(path), "--sft.steps=0", "--world", "1x4", "--gpu-memory-gb", "2.003"]
     assert main([*arguments, "--dry-run", "--json"]) == 2
     refused = json.loads(capsys.readouterr().out)
     assert refused["fits"] is False and 0 < refused["peak_gib"] < 1 and refused["plan"]

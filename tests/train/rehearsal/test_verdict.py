@@ -6,18 +6,18 @@ import dataclasses
 
 import pytest
 
-from rocstar.train.rehearsal.categories import GIB, Category, Peak
-from rocstar.train.rehearsal.verdict import OVERHEAD_GIB, Settings, judge
+from rocstar.train.rehearsal.categories import GIB, Category, MemoryPeak
+from rocstar.train.rehearsal.verdict import OVERHEAD_GIB, MemorySettings, judge
 
-SETTINGS = Settings(
+SETTINGS = MemorySettings(
     tokens_per_microbatch=20480, rehearsed_tokens=20480, checkpointing=False, dtype="bfloat16", ranks=64
 )
 CHECKPOINTED = dataclasses.replace(SETTINGS, checkpointing=True)
 
 
-def peak(*, activations: float, parameters: float = 10.0, act: str = "rl") -> Peak:
+def peak(*, activations: float, parameters: float = 10.0, act: str = "rl") -> MemoryPeak:
     held = {Category.activations: int(activations * GIB), Category.parameters: int(parameters * GIB)}
-    return Peak(act=act, by_category=held)
+    return MemoryPeak(act=act, by_category=held)
 
 
 def test_the_driver_s_memory_counts() -> None:

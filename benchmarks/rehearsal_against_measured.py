@@ -1,0 +1,157 @@
+"""A rehearsal on fake tensors against the same learner on real ones: bytes at the peak of each act.
+
+    python benchmarks/rehearsal_against_measured.py --out benchmarks/results/rehearsal_against_measured.json
+
+Small models on a CPU: SFT and RL step of the recipe's packing, with and without activation checkpointing, in
+float32 (one process, no FSDP) and in bfloat16 (FSDP2 over a world of one). Measured is what a dispatch mode
+counts of real storages from their making to their end; what an op takes and gives back inside is in neither.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from sandbox_bench.report import bar, finish
+
+from rocstar.train.learner.model_size import row_cost
+from rocstar.train.learner.scratch import build_model
+from rocstar.train.learner.team import World
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.load import parse_recipe
+from rocstar.train.rehearsal.acts import LearnerOnStage
+from rocstar.train.rehearsal.cast import model_without_weights
+from rocstar.train.rehearsal.fake_gpu import HOST, fake_gpu
+from rocstar.train.rehearsal.ledger import MemoryLedger
+from rocstar.train.rehearsal.rehearse import batches_of
+from rocstar.train.rehearsal.scopes import scopes
+
+ALONE = World(rank=0, size=1)
+SIZES: dict[str, dict[str, int]] = {
+    "wide": {"vocab_size": 2000, "hidden_size": 128, "num_layers": 4, "num_heads": 8, "num_kv_heads": 4},
+    "deep": {"vocab_size": 900, "hidden_size": 96, "num_layers": 8, "num_heads": 6, "num_kv_heads": 3},
+}
+
+
+class RealCpu(TorchDispatchMode):
+    """Counts real tensors as they are made; stands where a rehearsal has its `FakeGpu`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger, self.host = MemoryLedger(), MemoryLedger()
+        self.reads: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if DTensor in types:
+            return NotImplemented
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, Tensor) and not isinstance(tensor, FakeTensor):
+                self.ledger.made(tensor)
+        return made
+
+    def weights(self, like: Tensor) -> Tensor:
+        """The model's own numbers, for the loss must be one."""
+        return like.detach().clone()
+
+
+@contextlib.contextmanager
+def real_cpu() -> Iterator[RealCpu]:
+    """Inside, what the learner makes is counted, and what FSDP empties and refills."""
+    counter, resize = RealCpu(), torch.UntypedStorage.resize_
+
+    def resized(storage: torch.UntypedStorage, size: int) -> Any:
+        result = resize(storage, size)
+        counter.ledger.resized(storage, size)
+        return result
+
+    torch.UntypedStorage.resize_ = resized  # type: ignore[method-assign]
+    try:
+        with counter:
+            yield counter
+    finally:
+        torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def recipe_of(size: str, *, dtype: str, checkpointing: bool, tokens: int) -> Recipe:
+    """A recipe of SFT and RL on a model of that size."""
+    tasks = {"source": "reasoning_gym", "families": {"gcd": {}}, "size": 8}
+    return parse_recipe(
+        {
+            "model": {"scratch": SIZES[size], "dtype": dtype, "activation_checkpointing": checkpointing},
+            "sft": {"steps": 1, "optimizer": "adamw", "batch_size": 16, "max_tokens": 300}
+            | {"demonstration_tasks": tasks},
+            "rl": {"tasks_per_step": 4, "rollouts_per_task": 8, "group_size": 8}
+            | {"tokens_per_microbatch": tokens},
+            "stages": [{"steps": 1, "max_response_tokens": 400, "max_turns": 4, "data": tasks}],
+        },
+        where="benchmark",
+    )
+
+
+def peaks(open_stage: Callable[[], AbstractContextManager[Any]], recipe: Recipe) -> dict[str, int]:
+    """Bytes at the peak of an SFT and of an RL step, on real tensors or on fake ones."""
+    scratch = recipe.model.scratch
+    is_real = open_stage is real_cpu
+    model: Any = (
+        build_model(scratch, scratch.vocab_size, seed=0) if is_real else model_without_weights(recipe.model)
+    )
+    _, batches = batches_of(recipe, 1, row_cost(model), model.config.vocab_size)
+    with open_stage() as stage, scopes(stage.ledger):
+        rehearsed = LearnerOnStage(stage, recipe, model, ALONE)
+        rehearsed.sft(batches["sft"].updates[0])
+        rehearsed.rl(batches["rl"].updates)
+        return {peak.act: peak.total for peak in rehearsed.over().gpu}
+
+
+def compare(recipe: Recipe) -> dict[str, dict[str, float]]:
+    """Bytes of each act: rehearsed, measured, and their ratio."""
+    rehearsed = peaks(lambda: fake_gpu(1, HOST), recipe)
+    measured = peaks(real_cpu, recipe)
+    return {
+        act: {"rehearsed": rehearsed[act], "measured": n, "ratio": round(rehearsed[act] / n, 4)}
+        for act, n in measured.items()
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    rows = []
+    for size, dtype, checkpointing, tokens in itertools.product(
+        SIZES, ("float32", "bfloat16"), (False, True), (512, 2048)
+    ):
+        recipe = recipe_of(size, dtype=dtype, checkpointing=checkpointing, tokens=tokens)
+        for act, found in compare(recipe).items():
+            of = {"model": size, "dtype": dtype, "checkpointing": checkpointing, "tokens": tokens, "act": act}
+            rows.append(of | found)
+            print(rows[-1], flush=True)
+    worst = max(abs(row["ratio"] - 1) for row in rows)
+    bars = [bar("rehearsed over measured, largest distance from 1", worst, 0.1, at_most=True)]
+    return finish("rehearsal_against_measured", {"rows": rows, "worst": round(worst, 4)}, bars, options.out)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
