@@ -36,6 +36,8 @@ class Acts:
     reads: dict[str, int] = field(default_factory=dict)
     state: int = 0
     """What the learner holds between steps: weights and moments."""
+    runs_again: bool = False
+    """Whether layers keep their input alone and are run again in backward."""
 
 
 class LearnerOnStage:
@@ -86,6 +88,7 @@ class LearnerOnStage:
             host=self._gpu.host.peaks,
             reads=dict(self._gpu.reads.most_common()),
             state=ledger.held(Category.parameters) + ledger.held(Category.moments),
+            runs_again=any(getattr(m, "gradient_checkpointing", False) for m in self.learner.model.modules()),
         )
 
     def _use(self, spec: OptimSpec) -> None:

@@ -63,20 +63,22 @@ def rehearse_recipe(
     rows, batches = batches_of(recipe, machines.ranks, cost, model.config.vocab_size)
     packing = {name: _packing(batch) for name, batch in batches.items()}
     try:
-        played, misplaced = _play(recipe, machines.ranks, model, batches, acts)
+        played, misplaced = _play(recipe, machines, model, batches, acts)
     except MisplacedTensorError as error:
         return Rehearsal(packing=packing, misplaced=[str(error)], hardware=hardware, seconds=clock() - began)
     moved = transfers(size, recipe.engine, machines, hardware)
     room = _room(recipe, size, rows, played, memory_gib)
     return Rehearsal(
-        verdict=judge(highest(played.gpu), memory_gib, _settings(recipe, machines, batches)),
+        verdict=judge(
+            highest(played.gpu), memory_gib, _settings(recipe, machines, batches, played.runs_again)
+        ),
         peaks=played.gpu,
         host_gib=max(peak.total for peak in played.host) / GIB,
         packing=packing,
         reads=played.reads,
         room=room,
         moved=moved,
-        timeline=_timeline(recipe, machines, size, cost, batches, room, moved, hardware),
+        timeline=_timeline(recipe, machines, size, cost, batches, room, played.runs_again, moved, hardware),
         hardware=hardware,
         misplaced=misplaced,
         seconds=clock() - began,
@@ -113,7 +115,11 @@ def _limit(recipe: Recipe) -> int:
 
 
 def _play(
-    recipe: Recipe, ranks: int, model: PreTrainedModel, batches: dict[str, PackedStep], acts: Collection[str]
+    recipe: Recipe,
+    machines: Machines,
+    model: PreTrainedModel,
+    batches: dict[str, PackedStep],
+    acts: Collection[str],
 ) -> tuple[Acts, list[str]]:
     """All acts, and what would fail on a device besides the learner."""
     misplaced: list[str] = []
@@ -121,8 +127,9 @@ def _play(
     decoder = any_decoder.to(DTYPES[recipe.model.dtype])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
-        with fake_gpu(ranks) as gpu, scopes(gpu.ledger):
-            played = LearnerOnStage(gpu, recipe, model, World(rank=0, size=ranks))
+        with fake_gpu(machines.ranks) as gpu, scopes(gpu.ledger):
+            world = World(rank=0, size=machines.ranks, local_size=machines.ranks_per_node)
+            played = LearnerOnStage(gpu, recipe, model, world)
             if "sft" in batches and "sft" in acts:
                 played.sft(batches["sft"].updates[0])
             if "rl" in batches and "rl" in acts:
@@ -151,11 +158,13 @@ def _packing(batch: PackedStep) -> Packing:
     )
 
 
-def _settings(recipe: Recipe, machines: Machines, batches: dict[str, PackedStep]) -> MemorySettings:
+def _settings(
+    recipe: Recipe, machines: Machines, batches: dict[str, PackedStep], runs_again: bool
+) -> MemorySettings:
     return MemorySettings(
         tokens_per_microbatch=recipe.rl.tokens_per_microbatch,
         rehearsed_tokens=max(len(batch.heaviest.ids_I) for batch in batches.values()),
-        checkpointing=recipe.model.activation_checkpointing,
+        checkpointing=runs_again,
         dtype=recipe.model.dtype,
         ranks=machines.ranks,
     )
@@ -184,6 +193,7 @@ def _timeline(
     cost: Cost,
     batches: dict[str, PackedStep],
     room: ServerRoom | None,
+    runs_again: bool,
     moved: Transfers,
     hardware: Hardware,
 ) -> Timeline | None:
@@ -201,7 +211,7 @@ def _timeline(
         generate=generate,
         ranks=machines.ranks,
         updates=rl.num_updates_per_batch,
-        checkpointing=recipe.model.activation_checkpointing,
+        checkpointing=runs_again,
         every=recipe.checkpoint.every,
         hardware=hardware,
     )
