@@ -46,6 +46,7 @@ from rocstar.train.rehearsal.scopes import scopes
 ALONE = World(rank=0, size=1)
 SIZES: dict[str, dict[str, int]] = {
     "wide": {"vocab_size": 2000, "hidden_size": 128, "num_layers": 4, "num_heads": 8, "num_kv_heads": 4},
+    "small": {"vocab_size": 500, "hidden_size": 64, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2},
     "deep": {"vocab_size": 900, "hidden_size": 96, "num_layers": 8, "num_heads": 6, "num_kv_heads": 3},
 }
 
@@ -141,7 +142,7 @@ def main() -> int:
     options = parser.parse_args()
     rows = []
     for size, dtype, checkpointing, tokens in itertools.product(
-        SIZES, ("float32", "bfloat16"), (False, True), (512, 2048)
+        ("wide", "deep"), ("float32", "bfloat16"), (False, True), (512, 2048)
     ):
         recipe = recipe_of(size, dtype=dtype, checkpointing=checkpointing, tokens=tokens)
         for act, found in compare(recipe).items():
