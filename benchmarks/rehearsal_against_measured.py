@@ -142,7 +142,7 @@ def main() -> int:
     options = parser.parse_args()
     rows = []
     for size, dtype, checkpointing, tokens in itertools.product(
-        ("wide", "deep"), ("float32", "bfloat16"), (False, True), (512, 2048)
+        ("wide", "deep"), ("float32", "bfloat16"), (False, True), (1024,)
     ):
         recipe = recipe_of(size, dtype=dtype, checkpointing=checkpointing, tokens=tokens)
         for act, found in compare(recipe).items():
