@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.batch import MicroBatch, empty_microbatch
 from rocstar.train.learner.learner import Learner
+from rocstar.train.learner.model_io import DTYPES
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.team import World, shard
 from rocstar.train.loop import loss_settings, stage_optimizer
@@ -49,7 +50,7 @@ class LearnerOnStage:
             give_memory(model, gpu.weights)
             any_model: Any = model
             any_model.to = lambda *_, **__: model  # it lies there already, and torch cannot swap fake tensors
-            shard(model, world, recipe.model)
+            shard(model, world, recipe.model, tokens_per_microbatch=recipe.rl.tokens_per_microbatch)
             del any_model.to
         self.learner = Learner(model, world_size=world.size)
         book_gradients(model, gpu.ledger)
@@ -71,7 +72,8 @@ class LearnerOnStage:
         """The weights for the servers, whole, as rank 0 holds them until they are written."""
         with self._gpu.ledger.act("publish"), self._gpu.host.act("publish"):
             with self._gpu.ledger.scope(Category.gathers):
-                weights = checkpoint.full_weights(self.learner.model)
+                dtype = DTYPES[self._recipe.model.dtype]
+                weights = checkpoint.full_weights(self.learner.model, dtype)
             del weights
 
     def save(self) -> None:

@@ -41,7 +41,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from rocstar.kernels import linear_loss
-from rocstar.train.learner import team
+from rocstar.train.learner import activations, team
 from rocstar.train.rehearsal.categories import Category
 from rocstar.train.rehearsal.gpu_attention import attention_of, scratch_bytes
 from rocstar.train.rehearsal.ledger import MemoryLedger
@@ -199,7 +199,7 @@ class _NoStreams:
 
 
 @contextlib.contextmanager
-def fake_gpu(ranks: int, device: torch.device = GPU) -> Iterator[FakeGpu]:
+def fake_gpu(ranks: int, device: torch.device = GPU, *, memory_bytes: int = 80 << 30) -> Iterator[FakeGpu]:
     """Inside, rank 0 of `ranks` has a GPU that is not there, and no other rank is waited for.
 
     `device`: the CPU, to hold a rehearsal against what a CPU held.
@@ -215,7 +215,7 @@ def fake_gpu(ranks: int, device: torch.device = GPU) -> Iterator[FakeGpu]:
     dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     try:
         with contextlib.ExitStack() as stack:
-            for patch in _patches(gpu):
+            for patch in _patches(gpu, memory_bytes):
                 stack.enter_context(patch)
             stack.enter_context(gpu.shapes)
             stack.enter_context(gpu)
@@ -225,7 +225,7 @@ def fake_gpu(ranks: int, device: torch.device = GPU) -> Iterator[FakeGpu]:
         dist.destroy_process_group()
 
 
-def _patches(gpu: FakeGpu) -> Iterator[Any]:
+def _patches(gpu: FakeGpu, memory_bytes: int) -> Iterator[Any]:
     def handle(_: str = "") -> Any:
         return _NoStreams()
 
@@ -236,6 +236,7 @@ def _patches(gpu: FakeGpu) -> Iterator[Any]:
     yield _property(DTensor, "device", lambda tensor: tensor._local_tensor.device)
     plain = functional.scaled_dot_product_attention
     yield mock.patch.object(functional, "scaled_dot_product_attention", attention_of(plain))
+    yield mock.patch.object(activations, "device_bytes", return_value=memory_bytes)
     yield mock.patch.object(team, "local_device", return_value=gpu.device)
     if gpu.device == GPU:
         yield mock.patch.object(linear_loss, "_why_not_triton", return_value=None)

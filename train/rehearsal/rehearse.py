@@ -63,7 +63,7 @@ def rehearse_recipe(
     rows, batches = batches_of(recipe, machines.ranks, cost, model.config.vocab_size)
     packing = {name: _packing(batch) for name, batch in batches.items()}
     try:
-        played, misplaced = _play(recipe, machines, model, batches, acts)
+        played, misplaced = _play(recipe, machines, model, batches, acts, memory_gib)
     except MisplacedTensorError as error:
         return Rehearsal(packing=packing, misplaced=[str(error)], hardware=hardware, seconds=clock() - began)
     moved = transfers(size, recipe.engine, machines, hardware)
@@ -120,6 +120,7 @@ def _play(
     model: PreTrainedModel,
     batches: dict[str, PackedStep],
     acts: Collection[str],
+    memory_gib: float,
 ) -> tuple[Acts, list[str]]:
     """All acts, and what would fail on a device besides the learner."""
     misplaced: list[str] = []
@@ -127,7 +128,7 @@ def _play(
     decoder = any_decoder.to(DTYPES[recipe.model.dtype])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
-        with fake_gpu(machines.ranks) as gpu, scopes(gpu.ledger):
+        with fake_gpu(machines.ranks, memory_bytes=int(memory_gib * GIB)) as gpu, scopes(gpu.ledger):
             world = World(rank=0, size=machines.ranks, local_size=machines.ranks_per_node)
             played = LearnerOnStage(gpu, recipe, model, world)
             if "sft" in batches and "sft" in acts:
