@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rocstar.kernels.linear_loss import linear_loss
 from rocstar.train.cli import main
 from rocstar.train.learner.learner import LossSettings
 from rocstar.train.learner.scratch import build_model
@@ -19,6 +20,7 @@ from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.rehearsal.categories import GIB, Category
+from rocstar.train.rehearsal.fake_gpu import GPU, fake_gpu
 from rocstar.train.rehearsal.rehearse import ACTS, rehearse_recipe
 from rocstar.train.rehearsal.report import Rehearsal
 from rocstar.train.rehearsal.verdict import OVERHEAD_GIB
@@ -87,13 +89,16 @@ def test_a_rank_holds_its_share_of_the_state(four_ranks: Rehearsal) -> None:
     params = sum(p.numel() for p in build_model(small().model.scratch, 1000, seed=0).parameters())
     assert held(four_ranks)[Category.parameters] == pytest.approx(params, rel=0.1)
     assert held(four_ranks)[Category.moments] == pytest.approx(2 * params, rel=0.1)
-    assert held(four_ranks, "publish")[Category.gathers] == pytest.approx(4 * params, rel=0.1)
+    assert 2 * params < held(four_ranks, "publish")[Category.gathers] < 3 * params, "bfloat16, whole"
 
 
-def test_logits_of_the_head_are_those_of_a_gpu_s_chunk(four_ranks: Rehearsal) -> None:
-    """4096 rows at a time, not the 256 of a CPU: all of this microbatch's."""
-    tokens = four_ranks.packing["rl"].heaviest
-    assert tokens > 300 and held(four_ranks)[Category.head] > 0.7 * 2 * 1000 * tokens
+def test_logits_of_the_head_are_those_of_a_gpu_s_chunk() -> None:
+    """4096 rows at a time, not the 256 of a CPU."""
+    with fake_gpu(1) as gpu, gpu.ledger.act("head"):
+        hidden = torch.empty(600, 64, device=GPU, requires_grad=True)
+        weight, ids = torch.empty(1000, 64, device=GPU), torch.zeros(600, dtype=torch.long).to(GPU)
+        linear_loss(hidden, weight, ids, lambda logprobs, _: -logprobs)
+    assert gpu.ledger.peaks[0].total > 4 * 600 * 1000
 
 
 def test_places_that_wait_for_the_gpu_are_named(four_ranks: Rehearsal) -> None:
@@ -126,7 +131,7 @@ def test_the_command_prints_one_object_and_refuses(
 ) -> None:
     path = tmp_path / "small.toml"
     path.write_text(RECIPE)
-    arguments = ["train", str(path), "--sft.steps=0", "--world", "1x4", "--gpu-memory-gb", "2.003"]
+    arguments = ["train", str(path), "--sft.steps=0", "--world", "1x4", "--gpu-memory-gb", "2.0022"]
     assert main([*arguments, "--dry-run", "--json"]) == 2
     refused = json.loads(capsys.readouterr().out)
     assert refused["fits"] is False and 0 < refused["peak_gib"] < 1 and refused["plan"]
