@@ -36,6 +36,7 @@ from trl_bench.rows import Batch
 
 from rocstar.sandbox.bench import table
 from rocstar.train.recipe.load import load_recipe
+from rocstar.train.record.run_directory import records_file
 
 LR = 1e-5
 BAR = 1.8
@@ -95,7 +96,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
         name = f"{config.model_type} {num_parameters(config) / 1e6:.1f}M"
         equal = rows.equal(config.vocab_size, groups=groups, siblings=siblings)
         apart = rows.equal(config.vocab_size, groups=groups, siblings=siblings, shared_prompts=False)
-        real = rows.recorded(run / "trajectories" / "step_000001.jsonl")
+        real = rows.recorded(records_file(run, 1))
         for batch in (equal, apart, real):
             found.append(
                 Case(

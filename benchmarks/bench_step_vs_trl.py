@@ -35,13 +35,14 @@ from sandbox_bench.report import ROOT, bar, finish
 from sandbox_bench.rocstar_service import service
 from trl_bench.children import HERE, Child, num_threads
 
-from rocstar.engine.record import from_record, read_records
+from rocstar.engine.record.reading import from_record, read_records
 from rocstar.engine.types import Task, Trajectory
 from rocstar.sandbox.bench import table
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.plan.preflight import chat_format, load_all_tasks
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import load_recipe
+from rocstar.train.record.run_directory import records_file
 from rocstar.train.tasks.data import TaskCursor
 
 BAR, TOKENS_AGREE = 3.0, 0.05
@@ -97,7 +98,7 @@ def our_steps(
         raise RuntimeError(f"rocstar train ended with {ended.returncode}:\n{ended.stderr[-4000:]}")
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     steps = [row for row in rows if row.get("phase") == "rl"][options.warm : -1]
-    return [our_step(row, folder / "trajectories" / f"step_{row['step']:06d}.jsonl") for row in steps]
+    return [our_step(row, records_file(folder, row["step"])) for row in steps]
 
 
 def our_step(row: dict[str, Any], records: Path) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
 
+from rocstar.engine.record.reading import read_records, record_files
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -71,10 +73,9 @@ def rise(directory: Path, draws: int = 4000) -> dict:
 def error_calls(directory: Path) -> list[tuple[float, float]]:
     """Per step: erroneous calls and calls in correct trajectories, from the trajectory records."""
     out = []
-    for path in sorted((directory / "trajectories").glob("step_*.jsonl")):
+    for path in record_files(directory / "trajectories").values():
         errors = calls = 0
-        for line in path.open():
-            record = json.loads(line)
+        for record in read_records(path):
             if record["outcome"].get("reward") == 1.0:
                 answered = [c for t in record["turns"] for c in t["calls"] if c["status"] != "not_executed"]
                 calls += len(answered)

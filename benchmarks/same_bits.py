@@ -24,6 +24,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from hogs import cores, taken
 from sandbox_bench.report import ROOT, bar, finish
 
+from rocstar.engine.record.reading import export_lines
+
 MINIATURE = (
     "--sft.steps=200",
     "--sft.num_demonstrations=2000",
@@ -48,8 +50,10 @@ def contents(directory: Path) -> dict[str, Any]:
         found[f"weights of {file.parent.name}"] = hashlib.sha256(file.read_bytes()).hexdigest()
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     found["metrics"] = [{k: v for k, v in row.items() if not k.startswith("time")} for row in rows]
-    for file in sorted(directory.glob("trajectories/*.jsonl")):
-        found[f"records {file.name}"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    # Frames lie in the order in which groups ended, which is timing: compared is what they say.
+    with tempfile.TemporaryDirectory() as lines:
+        for file in export_lines(directory / "trajectories", Path(lines)):
+            found[f"records {file.name}"] = hashlib.sha256(file.read_bytes()).hexdigest()
     for file in sorted(
         [*directory.glob("evaluations/*/results.json"), *directory.glob("evaluations/*/attempts/*")]
     ):

@@ -170,7 +170,7 @@ def train_group_by_group(arguments: list[str]) -> int:
 
 def compare(directory: Path, expected: Path, steps: int) -> dict:
     """Every trajectory of two runs."""
-    from rocstar.engine.record import read_records
+    from rocstar.engine.record.reading import read_records
     from rocstar.train.record.run_directory import records_file
 
     largest = [0.0] * steps

@@ -1,15 +1,22 @@
 """The nouns of the engine. Token ids are the only truth; text is a view of them.
 
-Shapes: a trajectory's `ids` and `logprobs` have one entry per token, prompt first.
+Shapes: a trajectory's columns `ids` and `logprobs` have one entry per token, prompt first.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.int32]
+LogProbs = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 
 
 class Origin(StrEnum):
@@ -195,23 +202,74 @@ class TrajectoryKey:
         return f"s{self.step}/{self.task_id}/{self.sibling}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def id_column(values: Sequence[int] | Ids) -> Ids:
+    """Token ids as a column that nobody changes. ValueError for what is no id."""
+    column = np.asarray(values)
+    if len(column) and (column.dtype.kind not in "iu" or column.min() < 0 or column.max() >= 1 << 31):
+        raise ValueError("a token id is not a whole number of 31 bits")
+    ids: Ids = _frozen(column.astype(np.int32, copy=False))
+    return ids
+
+
+def logprob_column(values: Sequence[float | None] | LogProbs) -> LogProbs:
+    """Log-probs as a column that nobody changes: NaN for None; float32 where that keeps every bit."""
+    if isinstance(values, np.ndarray) and values.dtype == np.float32:
+        given: LogProbs = _frozen(values)
+        return given
+    column = np.asarray(values, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        singles = column.astype(np.float32)
+    kept: LogProbs = _frozen(singles if np.array_equal(column, singles, equal_nan=True) else column)
+    return kept
+
+
+def _frozen(column: npt.NDArray[Any]) -> Any:
+    if column.flags.writeable:
+        column = column.view()
+        column.flags.writeable = False
+    return column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trajectory:
     """All turns of one attempt at a task.
 
-    Invariants: segments tile [0, len(ids)) in order, the first is the prompt; logprobs[i] is None
+    Columns may be given as any sequence, a log-prob that is not there as None; they become read-only arrays.
+
+    Invariants: segments tile [0, len(ids)) in order, the first is the prompt; logprobs[i] is NaN
     unless token i was written by the policy; every policy token lies in exactly one version span.
     """
 
     key: TrajectoryKey
     task: Task
-    ids: tuple[int, ...]
-    logprobs: tuple[float | None, ...]
+    ids: Any
+    """`Ids`."""
+    logprobs: Any
+    """`LogProbs`."""
     segments: tuple[Segment, ...]
     version_spans: tuple[VersionSpan, ...]
     turns: tuple[Turn, ...]
     finish_reason: FinishReason
     outcome: Outcome
+
+    def __post_init__(self) -> None:
+        """Take columns from sequences. ValueError for what is no token id."""
+        object.__setattr__(self, "ids", id_column(self.ids))
+        object.__setattr__(self, "logprobs", logprob_column(self.logprobs))
+
+    def __eq__(self, other: object) -> bool:
+        """Equal in every field; a log-prob that is not there equals one that is not there."""
+        if not isinstance(other, Trajectory):
+            return NotImplemented
+        plain = (f.name for f in fields(self) if f.name not in ("ids", "logprobs"))
+        return (
+            all(getattr(self, name) == getattr(other, name) for name in plain)
+            and np.array_equal(self.ids, other.ids)
+            and np.array_equal(self.logprobs, other.logprobs, equal_nan=True)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.key)
 
     @property
     def is_truncated(self) -> bool:
@@ -233,12 +291,12 @@ class Trajectory:
     def results(self) -> tuple[ToolResult, ...]:
         return tuple(result for turn in self.turns for result in turn.results)
 
-    def loss_mask(self) -> list[int]:
-        """1 on tokens the policy wrote, 0 on prompt and tool output; one entry per token."""
-        mask = [0] * len(self.ids)
+    def loss_mask(self) -> Mask:
+        """True on tokens the policy wrote, False on prompt and tool output; one entry per token."""
+        mask = np.zeros(len(self.ids), bool)
         for segment in self.segments:
             if segment.origin is Origin.policy:
-                mask[segment.start : segment.end] = [1] * (segment.end - segment.start)
+                mask[segment.start : segment.end] = True
         return mask
 
 

@@ -17,6 +17,72 @@ class Bug(NamedTuple):
 
 BUGS = [
     Bug(
+        "RunningClock.time",
+        "self._time.beat(self._loop.time(), self._beat_s)",
+        "self._time.beat(self._loop.time(), 1e9)",
+        "test_running_time.py::test_a_scheduler_did_not_stand_still_because_we_did",
+    ),
+    Bug(
+        "RunningLimit._beaten",
+        "is_late and not is_last",
+        "False",
+        "test_running_time.py::test_healthy_servers_outlive_a_loop_that_was_blocked_for_longer_than_their_deadline",
+    ),
+    Bug(
+        "logprob_column",
+        "np.array_equal(column, singles, equal_nan=True)",
+        "len(column) == len(singles)",
+        "record/test_columns.py::test_every_bit_of_a_logprob_is_kept_in_as_few_bytes_as_that_takes",
+    ),
+    Bug(
+        "columns._parts",
+        "zlib.crc32(body) != HEAD.unpack_from(frame)[2]",
+        "False",
+        "record/test_columns.py::test_what_is_not_whole_is_no_frame",
+    ),
+    Bug(
+        "_begin_of_frames",
+        'found == {"v": VERSION, **about}',
+        "found",
+        "test_step_file.py::test_what_another_recipe_wrote_is_begun_anew",
+    ),
+    Bug(
+        "_whole_frames",
+        "at + size > end",
+        "at >= end",
+        "test_step_file.py::test_a_torn_end_costs_what_was_being_written_and_no_more",
+    ),
+    Bug(
+        "Journal._look",
+        "any(broken)",
+        "all(broken)",
+        "test_journal.py::test_a_failure_that_the_end_may_have_caused_is_tried_again",
+    ),
+    Bug(
+        "Journal._prune",
+        "min(step - self._keep_steps, saved)",
+        "step - self._keep_steps",
+        "test_journal.py::test_old_records_go_and_those_that_a_resume_needs_stay",
+    ),
+    Bug(
+        "LiveGroups._wave",
+        "len(groups) < len(tickets)",
+        "not groups",
+        "test_source.py::test_what_shares_a_forward_is_taken_from_a_journal_together_or_not_at_all",
+    ),
+    Bug(
+        "Journaled.may_take",
+        "newest(groups) <= self.engine.version",
+        "newest(groups) >= 0",
+        "test_source.py::test_a_group_of_weights_to_come_is_rolled_out_again",
+    ),
+    Bug(
+        "AheadGroups._learned",
+        "self._tickets.take_out(keys)",
+        "keys",
+        "test_ahead.py::test_a_killed_process_costs_no_group_that_had_ended",
+    ),
+    Bug(
         "estimators.pass_at_k",
         "1 - comb(n - correct, k) / comb(n, k)",
         "1 - ((n - correct) / n) ** k",
@@ -215,7 +281,7 @@ BUGS = [
         "train/test_batch.py",
     ),
     Bug(
-        "to_record",
+        "record_of",
         "p if p == p else None",
         "p",
         "engine/test_record.py::test_what_has_no_logprob_says_so",
@@ -240,7 +306,7 @@ BUGS = [
     ),
     Bug(
         "policy_examples",
-        "policy_mask(trajectory)",
+        "trajectory.loss_mask()",
         "np.arange(len(trajectory.ids)) > 0",
         "train/test_batch.py",
     ),

@@ -27,7 +27,7 @@ FIELDS = "fields are set with --section.field=value or --section.field value, sw
 WITH_RECIPE = ("train", "sft", "eval", "rollout")
 EXTRAS = {
     **dict.fromkeys((*WITH_RECIPE, "replay", "compare", "grade"), "train"),
-    "sim": "sim",
+    **dict.fromkeys(("sim", "report", "records"), "sim"),
     "import-gguf": "gguf",
 }
 """The extra of each verb that needs one. `sandbox` needs only what rocstar itself brings, and so do help,
@@ -130,6 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("--step", type=_step, required=True, help="the RL step, from 1")
     replay.add_argument("--json", action="store_true", help="print one JSON object")
     replay.set_defaults(verb=_replay)
+    _add_records(verbs)
     _add_grade(verbs)
     _add_recipe(verbs)
     elsewhere = {
@@ -181,6 +182,39 @@ def _grade(options: argparse.Namespace, rest: list[str]) -> int:
     from rocstar.train.serving.grade import grade
 
     return grade(options.rows, mode=options.mode)
+
+
+def _add_records(verbs: Any) -> None:
+    parser = _verb(verbs, "records", "write the trajectory records of a run as JSON Lines, a file per step")
+    parser.add_argument("run", type=Path, help="run directory, or folder of records")
+    parser.add_argument("--out", required=True, type=Path, help="a folder that is new or empty")
+    text = "only this step; may be repeated"
+    parser.add_argument("--step", dest="steps", type=_step, action="append", metavar="N", help=text)
+    parser.set_defaults(verb=_records)
+
+
+def _records(options: argparse.Namespace, rest: list[str]) -> int:
+    from rocstar.engine.record.files import record_files
+    from rocstar.engine.record.reading import RecordError, export_lines
+    from rocstar.train.record.run_directory import TRAJECTORIES
+    from rocstar.train.record.targets import make_folder
+
+    if rest:
+        raise ConfigError(f"option {rest[0]!r} is not known; `rocstar records RUN --out FOLDER` takes --step")
+    inner = options.run / TRAJECTORIES
+    folder = inner if inner.is_dir() else options.run
+    there = record_files(folder)
+    if missing := [step for step in options.steps or [] if step not in there]:
+        raise ConfigError(f"{str(options.run)!r} has no records of step {missing[0]}; it has {list(there)}")
+    if not there:
+        raise ConfigError(f"{str(options.run)!r} has no records of a finished step; give a run directory")
+    make_folder(options.out)
+    try:
+        for path in export_lines(folder, options.out, steps=options.steps):
+            print(path)
+    except RecordError as error:
+        raise ConfigError(str(error)) from None
+    return 0
 
 
 def _add_recipe(verbs: Any) -> None:

@@ -9,6 +9,7 @@ weights serve every later token.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import shutil
@@ -16,14 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rocstar.engine.progress.progress import working
-from rocstar.engine.record import to_record, write_records
-from rocstar.engine.types import Task, policy_text
+from rocstar.engine.types import Task
 from rocstar.engine.waits import waiting
 from rocstar.train.algorithm.off_policy import Correction, Gate
 from rocstar.train.evaluation.during_training import filter_by_difficulty, run_evaluation
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
-from rocstar.train.groups.source import OpenSource, Source
+from rocstar.train.groups.source import Batch, OpenSource, Source
 from rocstar.train.learner import checkpoint, gate
 from rocstar.train.learner.bad_batch import stops_run
 from rocstar.train.learner.balance import Cost
@@ -37,9 +37,8 @@ from rocstar.train.learner.update_metrics import update_metrics
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.stage_config import StageConfig
-from rocstar.train.record.run_directory import cold_start_of, records_file
+from rocstar.train.record.run_directory import cold_start_of
 from rocstar.train.run import Run
-from rocstar.train.tasks.verify import num_answers
 
 
 async def run_stages(
@@ -92,7 +91,7 @@ async def run_stage(run: Run, stage: StageConfig, source: Source, *, first_step:
         run.team.check_saved()
         tell_saved(run)
         metrics = await train_step(run, stage, source)
-        run.log(metrics | run.budget.finish(), stage=stage.name, phase="rl")
+        run.log(metrics | run.budget.finish() | run.lag.take(), stage=stage.name, phase="rl")
         if run.step < end and any(s.every and run.step % s.every == 0 for s in run.recipe.eval):
             await run_evaluation(run, between=True)
         # Last, so that a checkpoint has the rows of all that came before it; its time is the next step's.
@@ -108,17 +107,12 @@ async def run_stage(run: Run, stage: StageConfig, source: Source, *, first_step:
 
 async def train_step(run: Run, stage: StageConfig, source: Source) -> dict[str, float]:
     """One batch of groups in, the next policy version out. Returns the step's metrics but its times."""
-    recipe, rl, step = run.recipe, run.recipe.rl, run.step + 1
+    recipe, step = run.recipe, run.step + 1
     batch = await source.take(step)
-    selection = select(batch.groups, rl, seed=recipe.run.seed, step=step)
-    metrics = rollout_metrics(selection) | batch.metrics
-    if batch.staleness is not None:
-        metrics["policy/staleness_max"] = float(batch.staleness)
-    updates = pack_updates(selection, recipe, step=step, ranks=run.team.world.size, cost=run.team.row_cost)
-    if selection.kept:
-        metrics["batch/over_budget"] = float(over_budget(selection, rl.tokens_per_microbatch))
-        wanted = min(rl.num_updates_per_batch, len(selection.kept))
-        metrics["batch/empty_updates"] = float(wanted - len(updates))
+    # Seconds of a large step, in which the loop has tools, nodes and servers to answer.
+    selection, metrics, updates = await asyncio.to_thread(
+        prepare, batch, recipe, step=step, ranks=run.team.world.size, cost=run.team.row_cost
+    )
     if updates:
         async with contextlib.AsyncExitStack() as stack:
             with run.budget.phase("publish"):
@@ -127,7 +121,8 @@ async def train_step(run: Run, stage: StageConfig, source: Source) -> dict[str, 
     metrics |= run.live.measure() if run.live else {}
     metrics["policy/version"] = float(run.publisher.version)
     run.step = step
-    record_step(run, stage, selection)
+    await run.journal.seal(step, selection.verdicts, stage=stage.name)
+    run.listeners.groups(step, selection.verdicts)
     return metrics
 
 
@@ -145,6 +140,23 @@ async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[s
             await run.publisher.publish(run.publisher.version + 1)
     freed = run.team.freed.metrics() if run.team.freed else {}
     return {"optim/lr": lr, **update_metrics(stats), **freed}
+
+
+def prepare(
+    batch: Batch, recipe: Recipe, *, step: int, ranks: int = 1, cost: Cost = TOKENS
+) -> tuple[Selection, dict[str, float], list[list[MicroBatch]]]:
+    """What of a batch is learned, its metrics, and its microbatches. Any thread: it waits for nobody."""
+    rl = recipe.rl
+    selection = select(batch.groups, rl, seed=recipe.run.seed, step=step)
+    metrics = rollout_metrics(selection) | batch.metrics
+    if batch.staleness is not None:
+        metrics["policy/staleness_max"] = float(batch.staleness)
+    updates = pack_updates(selection, recipe, step=step, ranks=ranks, cost=cost)
+    if selection.kept:
+        metrics["batch/over_budget"] = float(over_budget(selection, rl.tokens_per_microbatch))
+        wanted = min(rl.num_updates_per_batch, len(selection.kept))
+        metrics["batch/empty_updates"] = float(wanted - len(updates))
+    return selection, metrics, updates
 
 
 def pack_updates(
@@ -202,18 +214,6 @@ def note_gate(run: Run, step: int, stats: LossStats) -> None:
         run.listeners.note(gate.message(step, stats, bounds, path))
 
 
-def record_step(run: Run, stage: StageConfig, selection: Selection) -> None:
-    """Write every trajectory of the step, kept or not."""
-    records = (
-        to_record(
-            t, verdict, stage=stage.name, num_answers=num_answers(policy_text(t.turns)), decode=run.decode
-        )
-        for t, verdict in selection.verdicts
-    )
-    write_records(records_file(run.directory, run.step), records)
-    run.listeners.groups(run.step, selection.verdicts)
-
-
 def stage_optimizer(recipe: Recipe) -> OptimSpec:
     """AdamW at a constant rate after the warm-up, which is counted in rollout steps."""
     rl = recipe.rl
@@ -227,7 +227,8 @@ def stage_optimizer(recipe: Recipe) -> OptimSpec:
 
 
 async def save(run: Run, stage: StageConfig | None, source: Source | None, *, first_step: int) -> None:
-    """Begin to write checkpoint step_N; the next steps go on meanwhile."""
+    """Begin to write checkpoint step_N, whose records are whole; the next steps go on meanwhile."""
+    await run.journal.settled()
     progress = {
         "step": run.step,
         "version": run.publisher.version,

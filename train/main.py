@@ -35,6 +35,7 @@ from rocstar.sandbox.types import Sandbox
 from rocstar.train.cold_start import build_from_nothing, conversations_for, run_cold_start
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.groups.from_rollouts import Records, VersionCounter, recorded_source
+from rocstar.train.groups.journal import Journal, origin_of
 from rocstar.train.groups.live_source import live_source
 from rocstar.train.groups.source import OpenSource, Source
 from rocstar.train.learner import checkpoint
@@ -54,6 +55,7 @@ from rocstar.train.record.callbacks import Callback, Listeners
 from rocstar.train.record.console import Console
 from rocstar.train.record.console_log import ConsoleLog
 from rocstar.train.record.listening import listening
+from rocstar.train.record.loop_lag import LoopLag
 from rocstar.train.record.manifest import recorded
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.report.report import write_report
@@ -208,10 +210,11 @@ async def _run(
         MetricsWriter(run_dir / METRICS, keep_bytes=keep_bytes) as metrics,
         Console(sum(s.steps for s in stages), [s.name for s in stages], log=log) as console,
         listening(recipe, run_dir, console, callbacks, step=step) as listeners,
+        LoopLag() as lag,
     ):
         if saved or cold:
             listeners.note(f"resuming from {saved or cold}")
-        builder = _Builder(recipe, run_dir, world, thread, metrics, listeners, tell, saved, cold)
+        builder = _Builder(recipe, run_dir, world, thread, metrics, listeners, lag, tell, saved, cold)
         settle_garbage()
         patience_s = stall_s(recipe.engine.trajectory_timeout_s)
         async with guarded(run_dir, stall_s=patience_s, note=listeners.note, board=console.waits):
@@ -239,6 +242,7 @@ class _Builder:
     thread: ThreadPoolExecutor
     metrics: MetricsWriter
     listeners: Listeners
+    lag: LoopLag
     tell: Callable[[Start], None]
     """Tells the other ranks where the model is."""
     saved: Path | None
@@ -305,6 +309,7 @@ class _Builder:
                         next_step=run.step + 1,
                         budget=run.budget,
                         nodes=nodes,
+                        journal=run.journal,
                     )
 
                 await self._finish(run, tokenizer, tasks.stages, source)
@@ -406,8 +411,16 @@ class _Builder:
             team=team,
             decode=chat.decode,
             metrics=self.metrics,
+            journal=Journal(
+                self.run_dir,
+                origin_of(self.recipe),
+                decode=chat.decode,
+                goes_on=self.saved is not None,
+                keep_steps=self.recipe.run.keep_records,
+            ),
             listeners=self.listeners,
             budget=TimeBudget(),
+            lag=self.lag,
         )
 
     async def _finish(
@@ -422,7 +435,8 @@ class _Builder:
         with contextlib.closing(run.team):
             stopped: TrainingStopped | None = None
             try:
-                await run_stages(run, tasks, opened, self.saved)
+                async with run.journal:
+                    await run_stages(run, tasks, opened, self.saved)
             except TrainingStopped as error:
                 stopped = error
             with working("finishing the last checkpoint"):

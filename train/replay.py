@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.record import RecordError, from_record, read_records
+from rocstar.engine.record.reading import RecordError, from_record, read_records, record_files
 from rocstar.train.algorithm.advantages import Advantage
 from rocstar.train.groups.selection import Selection
 from rocstar.train.learner import checkpoint
@@ -33,7 +33,7 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record.metrics import MetricsFileError, Row, read_metrics
-from rocstar.train.record.run_directory import CONFIG, METRICS, config_of
+from rocstar.train.record.run_directory import CONFIG, METRICS, TRAJECTORIES, config_of
 
 ALONE = World(rank=0, size=1)
 TOLERANCE = 1e-4
@@ -157,9 +157,12 @@ def _read_run(run_dir: Path, step: int) -> tuple[Recipe, dict[int, Row]]:
 
 def _recorded(run_dir: Path, step: int) -> Selection:
     """What the learner saw in a step, in the order it saw it."""
-    path = run_dir / "trajectories" / f"step_{step:06d}.jsonl"
-    if not path.is_file():
-        raise ConfigError(f"{str(path)!r} does not exist: step {step} cannot be learned again without it")
+    path = record_files(run_dir / TRAJECTORIES).get(step)
+    if path is None:
+        raise ConfigError(
+            f"{str(run_dir / TRAJECTORIES)!r} has no records: step {step} cannot be learned again "
+            "without them; a run keeps those of all steps with run.keep_records = 0"
+        )
     try:
         records = [record for record in read_records(path) if record["decision"]["kept"]]
         kept = [from_record(record) for record in records]

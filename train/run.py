@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,12 @@ from typing import Any
 from rocstar.engine.nodes.nodes import Nodes
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Task
+from rocstar.train.groups.journal import Journal
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.record.callbacks import Listeners
+from rocstar.train.record.loop_lag import LoopLag
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.serving.base import Measure, Publisher, nothing_measured
@@ -42,11 +44,14 @@ class Run:
     live: Live | None
     publisher: Publisher
     team: LearnerTeam
-    decode: Callable[[tuple[int, ...]], str]
+    decode: Callable[[Sequence[int]], str]
     """Text of token ids, for records and for people."""
     metrics: MetricsWriter
+    journal: Journal
+    """The records."""
     listeners: Listeners
     budget: TimeBudget
+    lag: LoopLag
     step: int = 0
     """RL steps done."""
     dropped_tasks: list[str] = field(default_factory=list)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.record import Verdict, from_record, read_records, to_record, write_records
+from rocstar.engine.record.reading import Verdict, from_record, read_records, to_record, write_records
 from rocstar.engine.types import (
     FinishReason,
     Origin,
@@ -60,7 +60,9 @@ class Batch:
             "prompt_share": round(1 - behind_prompt / tokens, 3),
             "tool_share_behind_prompt": round(1 - policy / behind_prompt, 3),
             "padding_share_of_one_rectangle": round(1 - tokens / (len(rows) * longest), 3),
-            "shared_prefix_share": round(1 - distinct_prefixes([t.ids for t in rows]) / tokens, 3),
+            "shared_prefix_share": round(
+                1 - distinct_prefixes([tuple(t.ids.tolist()) for t in rows]) / tokens, 3
+            ),
         }
 
 
@@ -167,9 +169,9 @@ def for_peer(batch: Batch) -> list[dict[str, Any]]:
         begin = trajectory.prompt_length
         rows.append(
             {
-                "prompt": list(trajectory.ids[:begin]),
-                "completion": list(trajectory.ids[begin:]),
-                "mask": trajectory.loss_mask()[begin:],
+                "prompt": trajectory.ids[:begin].tolist(),
+                "completion": trajectory.ids[begin:].tolist(),
+                "mask": trajectory.loss_mask()[begin:].astype(int).tolist(),
                 "advantage": advantage,
             }
         )

@@ -14,6 +14,7 @@ the group, and what it raises is raised.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from rocstar.engine.nodes.grants import Grants
 from rocstar.engine.nodes.node import GroupOrder, Node, NodeError
 from rocstar.engine.nodes.wire import can_travel
 from rocstar.engine.progress.progress import rolled_out_elsewhere
+from rocstar.engine.running_time import RunningClock, RunningLimit, running_timeout
 from rocstar.engine.types import Failed, Group
 from rocstar.engine.waits import waiting
 
@@ -42,7 +44,8 @@ Home = Callable[[GroupOrder], Awaitable[Group]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLimits:
     """load_period_s: between two questions for the load, each of which may take `load_timeout_s`.
-    silent_s: without an answer for so long a node is down, with all that it has."""
+    silent_s: without an answer for so long a node is down, with all that it has. All of it counts only while
+    our own loop runs."""
 
     load_period_s: float = 1.0
     load_timeout_s: float = 10.0
@@ -55,16 +58,21 @@ class _Running:
 
     cut: asyncio.Timeout
     limit_s: float
-    has_begun: bool = False
+    clock: RunningLimit = field(init=False)
 
-    def begin(self, now: float) -> None:
-        if not self.has_begun and not self.cut.expired():
-            self.has_begun = True
-            self.cut.reschedule(now + self.limit_s)
+    def __post_init__(self) -> None:
+        self.clock = RunningLimit(self.limit_s, self.end)
 
-    def end(self, now: float) -> None:
+    def begin(self) -> None:
+        """The first one counts."""
         if not self.cut.expired():
-            self.cut.reschedule(now)
+            self.clock.start()
+
+    def end(self) -> None:
+        """Now, at the latest."""
+        self.clock.stop()
+        if not self.cut.expired():
+            self.cut.reschedule(asyncio.get_running_loop().time())
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -72,7 +80,9 @@ class _Remote:
     """Another node's place. `running` can cut off, by group, the requests that wait for it."""
 
     node: Node
-    heard_at: float
+    clock: RunningClock
+    heard_at: float = 0.0
+    """On `clock`."""
     rests_until: float = 0.0
     backoff_s: float = FIRST_BACKOFF_S
     running: dict[str, _Running] = field(default_factory=dict)
@@ -98,7 +108,9 @@ class Nodes:
         self._home_load, self._note, self._part = home_load, note, part
         self._limits = limits or NodeLimits()
         self._grants = Grants(HOME, home_tokens=home_load().total, max_groups=max_groups, fill=fill)
-        self._others = {node.name: _Remote(node=node, heard_at=0.0) for node in others}
+        self._nodes = others
+        self._others: dict[str, _Remote] = {}
+        self._clocks = contextlib.ExitStack()
         self._waiting: dict[str, asyncio.Future[str]] = {}
         self._watching: list[asyncio.Future[Any]] = []
         self._looking: asyncio.Future[Any] | None = None
@@ -107,9 +119,8 @@ class Nodes:
 
     async def __aenter__(self) -> Nodes:
         """Asks every node for its load once, so that the first groups find all that answer."""
-        now = asyncio.get_running_loop().time()
-        for remote in self._others.values():
-            remote.heard_at = now
+        clock = self._clocks.enter_context(RunningClock())
+        self._others.update({node.name: _Remote(node=node, clock=clock) for node in self._nodes})
         await self._look_at_all()
         self._watching = [
             asyncio.create_task(self._watch(remote), name=f"load of node {name}")
@@ -122,6 +133,7 @@ class Nodes:
     ) -> None:
         if self._looking is not None:
             self._watching.append(self._looking)
+        self._clocks.close()
         for task in self._watching:
             task.cancel()
         for result in await asyncio.gather(*self._watching, return_exceptions=True):
@@ -224,7 +236,8 @@ class Nodes:
         except TimeoutError:
             why = "no answer in time"
         finally:
-            remote.running.pop(key, None)
+            if (running := remote.running.pop(key, None)) is not None:
+                running.clock.stop()
         self._regranted += 1
         self._grants.failed(key, home_only=home_only)
         # It rests until it tells its load again, longer with each failure in a row.
@@ -255,27 +268,26 @@ class Nodes:
         """An answer brings the node up, a long silence takes it down."""
         loop, name = asyncio.get_running_loop(), remote.node.name
         try:
-            async with asyncio.timeout(self._limits.load_timeout_s):
+            async with running_timeout(self._limits.load_timeout_s):
                 load = await remote.node.load()
         except (NodeError, TimeoutError) as error:
-            if loop.time() - remote.heard_at >= self._limits.silent_s:
+            if remote.clock.time() - remote.heard_at >= self._limits.silent_s:
                 self._cut_off(remote, f"it has been silent for {self._limits.silent_s:g} s: {error}")
             return
-        remote.heard_at = loop.time()
-        if remote.heard_at >= remote.rests_until:
+        remote.heard_at = remote.clock.time()
+        if loop.time() >= remote.rests_until:
             self._grants.up(name, load.kv.total)
         if name in self._grants.nodes:
             self._grants.seen(name, load.kv.used)
         for key in load.granted & remote.running.keys():
-            remote.running[key].begin(remote.heard_at)
+            remote.running[key].begin()
         self._decide()
 
     def _cut_off(self, remote: _Remote, why: str) -> None:
         """Down, and its groups at once to others."""
         self._down(remote, why)
-        now = asyncio.get_running_loop().time()
         for running in remote.running.values():
-            running.end(now)
+            running.end()
 
     def _down(self, remote: _Remote, why: str) -> None:
         name = remote.node.name

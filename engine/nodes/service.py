@@ -26,7 +26,7 @@ from aiohttp import web
 
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.nodes.node import GroupOrder
-from rocstar.engine.nodes.wire import NodeWireError, decode_order, encode_group
+from rocstar.engine.nodes.wire import NodeWireError, decode_order, group_bytes
 from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group
@@ -38,6 +38,7 @@ MAX_GROUPS = 4096
 SHUTDOWN_S = 1.0
 """The time in which the last answers leave; what then still runs is cancelled."""
 JSON = "application/json"
+FRAMES = "application/octet-stream"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -109,7 +110,7 @@ class NodeService:
         except _GivenUp:
             return _refusal(409, f"{order.key} was ordered again, or this service ends")
         self.served += 1
-        return web.Response(body=await asyncio.to_thread(encode_group, group), content_type=JSON)
+        return web.Response(body=await group_bytes(group), content_type=FRAMES)
 
     async def _roll_out(self, order: GroupOrder, granted: Callable[[], None]) -> Group:
         """One at a time per name: an earlier one for the same group is ended first, for nobody reads it.

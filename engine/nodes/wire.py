@@ -1,41 +1,30 @@
-"""Orders and groups as JSON and back, without loss.
+"""Orders as JSON, groups as frames, and back without loss.
 
     order:  {"v", "task": [...], "step", "seed", "first", "size", "limits": {...}, "temperature", "timeout_s"}
-    group:  {"v", "trajectories": [{"ids", "logprobs", "has_logprob", "segments", "spans", "turns", ...}]}
+    group:  a frame (engine/record/columns.py) for each sibling, one behind the other
 
-Numbers that come by the thousand travel as base64 of little-endian arrays (int32 ids, float64 log-probs,
-one bit per token that has one): every bit is kept. A group says nothing of its task, step and seed, which are
-the order's; only its siblings' numbers come back, and they must be those that were ordered.
-Turns and outcomes are those of the trajectory record (record.py).
-ASCII only: a policy may write half of a surrogate pair, which UTF-8 cannot carry.
+A frame says whose it is, and that must be what was ordered; its task is the order's. An order is ASCII only:
+a text may have half of a surrogate pair, which UTF-8 cannot carry.
 """
 
 from __future__ import annotations
 
-import base64
+import asyncio
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-
-import numpy as np
 
 from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.plain_json import from_plain, to_plain
-from rocstar.engine.record import decode_outcome, decode_turn, encode_outcome, encode_turn
+from rocstar.engine.record.columns import HEAD, FrameError, decode_frame, encode_frame, frame_size
 from rocstar.engine.rollout.rollout import RolloutLimits
-from rocstar.engine.types import (
-    FinishReason,
-    Group,
-    Origin,
-    Segment,
-    Task,
-    Trajectory,
-    TrajectoryKey,
-    VersionSpan,
-)
+from rocstar.engine.types import Group, Task
 
-VERSION = 4
+VERSION = 5
+_BESIDE = ThreadPoolExecutor(1, thread_name_prefix="groups")
+"""One thread: eight of them keep the interpreter's lock from the event loop for a third of a second."""
 
 
 class NodeWireError(ValueError):
@@ -126,66 +115,42 @@ def decode_order(body: bytes) -> tuple[GroupOrder, float]:
 
 
 def encode_group(group: Group) -> bytes:
-    return _dump({"v": VERSION, "trajectories": [_trajectory(t) for t in group.trajectories]})
+    """The siblings as frames."""
+    return b"".join(encode_frame(t) for t in group.trajectories)
 
 
 def decode_group(body: bytes, order: GroupOrder) -> Group:
-    told = _load(body)
+    """The group of an order. NodeWireError for what is none, or another's."""
     try:
-        trajectories = tuple(_trajectory_from(each, order) for each in told["trajectories"])
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise NodeWireError(f"no group: {type(error).__name__}: {error}") from None
+        trajectories = tuple(decode_frame(frame, order.task).trajectory for frame in _frames(body))
+    except FrameError as error:
+        raise NodeWireError(f"no group: {error}") from None
     siblings = [t.key.sibling for t in trajectories]
     if siblings != list(range(order.first, order.first + order.size)):
         raise NodeWireError(f"{order.key}: siblings {siblings}, ordered were {order.size} from {order.first}")
+    if any((t.key.seed, t.key.step) != (order.seed, order.step) for t in trajectories):
+        raise NodeWireError(f"{order.key}: of another seed or step")
+    if any(len(t.ids) != len(t.logprobs) for t in trajectories):
+        raise NodeWireError(f"{order.key}: not one log-prob per token")
     return Group(task=order.task, trajectories=trajectories)
 
 
-def _trajectory(t: Trajectory) -> dict[str, Any]:
-    known = [p for p in t.logprobs if p is not None]
-    return {
-        "sibling": t.key.sibling,
-        "ids": _pack(np.array(t.ids, dtype="<i4")),
-        "logprobs": _pack(np.array(known, dtype="<f8")),
-        "has_logprob": _pack(np.packbits(np.array([p is not None for p in t.logprobs], dtype=bool))),
-        "num_logprobs": len(t.logprobs),
-        "segments": [[s.start, s.end, s.origin.value] for s in t.segments],
-        "spans": [[s.start, s.end, s.version] for s in t.version_spans],
-        "turns": [encode_turn(turn) for turn in t.turns],
-        "finish_reason": t.finish_reason.value,
-        "outcome": encode_outcome(t.outcome),
-    }
+async def group_bytes(group: Group) -> bytes:
+    """`encode_group`, beside the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(_BESIDE, encode_group, group)
 
 
-def _trajectory_from(told: Mapping[str, Any], order: GroupOrder) -> Trajectory:
-    num = _of(told["num_logprobs"], int)
-    has_T = np.unpackbits(_unpack(told["has_logprob"], "u1"), count=num).astype(bool)
-    known = iter(_unpack(told["logprobs"], "<f8").tolist())
-    logprobs = tuple(next(known) if has else None for has in has_T.tolist())
-    ids = tuple(_unpack(told["ids"], "<i4").tolist())
-    if not len(ids) == len(logprobs) == num or next(known, None) is not None:
-        raise ValueError(f"{len(ids)} tokens, {len(logprobs)} log-probs")
-    return Trajectory(
-        key=TrajectoryKey(
-            seed=order.seed, step=order.step, task_id=order.task.id, sibling=_of(told["sibling"], int)
-        ),
-        task=order.task,
-        ids=ids,
-        logprobs=logprobs,
-        segments=tuple(Segment(start=a, end=b, origin=Origin(origin)) for a, b, origin in told["segments"]),
-        version_spans=tuple(VersionSpan(start=a, end=b, version=v) for a, b, v in told["spans"]),
-        turns=tuple(decode_turn(turn) for turn in told["turns"]),
-        finish_reason=FinishReason(told["finish_reason"]),
-        outcome=decode_outcome(told["outcome"]),
-    )
+async def opened_group(body: bytes, order: GroupOrder) -> Group:
+    """`decode_group`, beside the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(_BESIDE, decode_group, body, order)
 
 
-def _pack(array: Any) -> str:
-    return base64.b64encode(array.tobytes()).decode("ascii")
-
-
-def _unpack(text: Any, dtype: str) -> Any:
-    return np.frombuffer(base64.b64decode(_of(text, str), validate=True), dtype=dtype)
+def _frames(body: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(body):
+        size = frame_size(body[at : at + HEAD.size])
+        yield body[at : at + size]
+        at += size
 
 
 def _of(value: Any, kind: type) -> Any:

@@ -91,8 +91,8 @@ class GroupFeed:
 
         SlotBufferError: the bound would be broken.
         """
-        self._tickets[ticket.key] = ticket
         self._buffer.restore(ticket.key, born)
+        self._tickets[ticket.key] = ticket
         if group is not None:
             self._buffer.finish(ticket.key, group)
 

@@ -140,8 +140,8 @@ async def _attempt(agent: Agent, task: Task, key: TrajectoryKey, clock: Trajecto
     return Trajectory(
         key=key,
         task=task,
-        ids=tuple(draft.ids),
-        logprobs=tuple(draft.logprobs),
+        ids=draft.ids,
+        logprobs=draft.logprobs,
         segments=tuple(draft.segments),
         version_spans=tuple(VersionSpan(start=a, end=b, version=v) for a, b, v in draft.spans),
         turns=tuple(draft.turns),

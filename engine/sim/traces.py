@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rocstar.engine.record import RecordError, read_records
+from rocstar.engine.record.reading import RecordError, read_records, record_files
 from rocstar.engine.sim.work import TrajectoryWork, TurnWork, Workload
 
 
@@ -39,9 +39,9 @@ def find_records(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     for folder in (path / "trajectories", path):
-        if files := sorted(folder.glob("*.jsonl")):
+        if files := list(record_files(folder).values()) or sorted(folder.glob("*.jsonl")):
             return files
-    raise TraceError(f"{path}: no trajectory records here; give a run directory or a .jsonl file of records")
+    raise TraceError(f"{path}: no trajectory records here; give a run directory or a file of records")
 
 
 def load_trace(

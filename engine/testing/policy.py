@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import selectors
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -394,10 +395,10 @@ def check_trajectory(trajectory: Trajectory) -> None:
     origins = [s.origin for s in t.segments for _ in range(s.start, s.end)]
     assert len(t.logprobs) == len(t.ids) == len(origins)
     for origin, logprob in zip(origins, t.logprobs, strict=True):
-        assert (origin is Origin.policy) == (logprob is not None)
+        assert (origin is Origin.policy) == (not math.isnan(logprob))
     spanned = [k for span in t.version_spans for k in range(span.start, span.end)]
     assert spanned == [k for k, origin in enumerate(origins) if origin is Origin.policy]
-    assert t.loss_mask() == [int(origin is Origin.policy) for origin in origins]
+    assert t.loss_mask().tolist() == [origin is Origin.policy for origin in origins]
     assert t.num_policy_tokens == len(spanned)
     assert (t.prompt_length, t.response_length) == (t.segments[0].end, len(t.ids) - t.segments[0].end)
     written = [(s.start, s.end) for s in t.segments if s.origin is Origin.policy]

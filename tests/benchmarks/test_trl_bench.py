@@ -51,13 +51,13 @@ def test_rows_survive_their_records_and_the_peer_gets_the_same(tmp_path: Path) -
     batch = rows.equal(900, groups=2, siblings=2)
     rows.write(batch, tmp_path / "rows.jsonl")
     again = rows.read(tmp_path / "rows.jsonl")
-    assert [t.ids for t in again.trajectories] == [t.ids for t in batch.trajectories]
+    assert again.trajectories == batch.trajectories
     assert again.advantages == batch.advantages and again.name == "equal"
     for row, trajectory, advantage in zip(
         rows.for_peer(again), batch.trajectories, batch.advantages, strict=True
     ):
-        assert tuple(row["prompt"] + row["completion"]) == trajectory.ids and len(row["prompt"]) == 32
-        assert [0] * 32 + row["mask"] == trajectory.loss_mask() and row["advantage"] == advantage
+        assert row["prompt"] + row["completion"] == trajectory.ids.tolist() and len(row["prompt"]) == 32
+        assert [0] * 32 + row["mask"] == trajectory.loss_mask().tolist() and row["advantage"] == advantage
 
 
 def test_recorded_rows_keep_their_groups_and_a_group_without_signal_has_advantage_0(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_recorded_rows_keep_their_groups_and_a_group_without_signal_has_advantag
     lines[1]["outcome"]["reward"] = 1.0
     (tmp_path / "step.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = rows.recorded(tmp_path / "step.jsonl")
-    assert [t.ids for t in found.trajectories] == [t.ids for t in batch.trajectories]
+    assert [t.ids.tolist() for t in found.trajectories] == [t.ids.tolist() for t in batch.trajectories]
     assert found.advantages[0] == -found.advantages[1] != 0 and found.advantages[2:] == [0.0, 0.0]
 
 

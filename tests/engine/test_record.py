@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.engine.record import (
+from rocstar.engine.record.reading import (
     RecordError,
     Verdict,
     decode_outcome,
@@ -36,81 +36,8 @@ from rocstar.engine.types import (
     VersionSpan,
 )
 
-text = st.text(max_size=8)
-any_text = st.text(
-    st.characters(exclude_categories=[]), max_size=8
-)  # half surrogates too: a policy can write them
-integers = st.integers(0, 2**62)
-logprobs = st.floats(max_value=0.0, allow_nan=False, allow_infinity=False)
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | any_text,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(any_text, inner, max_size=3),
-    max_leaves=5,
-)
-good = st.builds(ToolCall, name=any_text, arguments=st.dictionaries(any_text, values, max_size=2))
-bad = st.builds(ToolCall, name=st.none(), arguments=st.none(), malformed=text)
-results = st.builds(
-    ToolResult,
-    status=st.sampled_from(["ok", "error", "malformed_call"]),
-    is_error=st.booleans(),
-    text=text,
-    restarted=st.booleans(),
-    replayed=st.booleans(),
-)
+from .record_cases import metas, trajectories
 
-
-@st.composite
-def turns(draw: Any) -> Turn:
-    calls = draw(st.lists(good | bad, max_size=3))
-    executed = draw(st.booleans())
-    return Turn(
-        start=draw(integers),
-        end=draw(integers),
-        text=draw(text),
-        stopped=draw(st.booleans()),
-        calls=tuple(calls),
-        results=tuple(draw(results) for _ in calls) if executed else (),
-    )
-
-
-scalars = st.none() | st.booleans() | integers | logprobs | text
-hashable = scalars | st.tuples(scalars, scalars) | st.frozensets(scalars, max_size=2)
-flat = hashable | st.lists(hashable, max_size=2) | st.sets(hashable, max_size=2)
-plain = flat | st.tuples(flat) | st.lists(flat, max_size=2) | st.dictionaries(hashable, flat, max_size=2)
-metas = st.dictionaries(st.sampled_from(["~", "of", "entry"]), plain, max_size=2)
-
-
-messages = st.fixed_dictionaries(
-    {"role": st.sampled_from(["system", "assistant"]), "content": any_text},
-    optional={"tool_calls": st.lists(st.dictionaries(st.sampled_from(["~", "a"]), scalars), max_size=2)},
-)
-
-
-def tuples(of: Any, **fields: Any) -> Any:
-    return st.lists(st.builds(of, **fields), max_size=3).map(tuple)
-
-
-trajectories = st.builds(
-    Trajectory,
-    key=st.builds(TrajectoryKey, seed=integers, step=integers, task_id=st.just("t"), sibling=integers),
-    task=st.builds(
-        Task,
-        id=st.just("t"),
-        source=text,
-        question=any_text,
-        answer=text,
-        meta=metas,
-        context=st.lists(messages, max_size=2).map(tuple),
-    ),
-    ids=st.lists(integers, max_size=5).map(tuple),
-    logprobs=st.lists(st.none() | logprobs, max_size=5).map(tuple),
-    segments=tuples(Segment, start=integers, end=integers, origin=st.sampled_from(Origin)),
-    version_spans=tuples(VersionSpan, start=integers, end=integers, version=integers),
-    turns=st.lists(turns(), max_size=3).map(tuple),
-    finish_reason=st.sampled_from(FinishReason),
-    outcome=st.builds(Scored, reward=st.sampled_from([0.0, 1.0]), method=text)
-    | st.builds(Failed, kind=text, retryable=st.booleans(), detail=any_text),
-)
 KEPT = Verdict(bucket="kept", penalty_error=0.5, penalty_format=0.25, advantage=0.1 + 0.2)
 
 

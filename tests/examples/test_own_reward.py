@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from rocstar.engine.record.reading import read_folder
+
 from ..warm_python import warm
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_reward"
@@ -18,6 +20,7 @@ DEADLINE_S = 240.0
 
 FROM_PYTHON = """
 import asyncio
+from rocstar.engine.record.reading import read_folder
 from rocstar.train.notebook import load_recipe, train
 
 recipe = load_recipe("own_reward.toml", ["--reward.args.partial=0.9", "--rl.advantage=dr_grpo"])
@@ -64,11 +67,7 @@ def test_the_recipe_learns_from_partial_credit(example: Path) -> None:
     for row in steps:
         assert 0 < row["reward/mean"] < 1 and row["reward/correct_share"] <= row["reward/mean"]
         assert row["ledger/kept"] and row["ledger/failed"] == 0 and "loss/policy" in row
-    records = [
-        json.loads(line)
-        for path in sorted((run_dir / "trajectories").glob("*.jsonl"))
-        for line in path.read_text().splitlines()
-    ]
+    records = list(read_folder(run_dir / "trajectories"))
     methods = {record["outcome"]["method"] for record in records}
     assert "digits" in methods and methods <= {"digits", "exact", "no_answer"}
     assert all(

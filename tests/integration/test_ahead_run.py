@@ -5,9 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from rocstar.engine.record import from_record, read_records
+from rocstar.engine.record.reading import from_record, read_records, record_files
 from rocstar.engine.types import Trajectory
 from rocstar.train.learner import checkpoint
 
@@ -30,8 +31,8 @@ def ahead(workshop: Any) -> Path:
 
 
 def by_step(directory: Path) -> dict[int, list[Trajectory]]:
-    files = sorted((directory / "trajectories").iterdir())
-    return {int(path.stem[5:]): [from_record(r) for r in read_records(path)] for path in files}
+    files = record_files(directory / "trajectories")
+    return {step: [from_record(r) for r in read_records(path)] for step, path in files.items()}
 
 
 def test_staleness_stays_within_the_bound_and_happens(ahead: Path, read_rows: Rows) -> None:
@@ -52,7 +53,7 @@ def test_every_attempt_comes_once_and_every_token_has_its_version(ahead: Path) -
     assert len({str(t.key) for t in trajectories}) == len(trajectories) == 7 * 2 * 8
     for t in trajectories:
         covered = [k for span in t.version_spans for k in range(span.start, span.end)]
-        assert covered == [k for k, logprob in enumerate(t.logprobs) if logprob is not None]
+        assert covered == np.flatnonzero(~np.isnan(t.logprobs)).tolist()
         versions = [span.version for span in t.version_spans]
         assert versions == sorted(versions)
 

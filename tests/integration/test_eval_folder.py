@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.record import read_records
+from rocstar.engine.record.reading import read_records
 from rocstar.train.evaluation.benchmarks import gpqa
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import load_recipe

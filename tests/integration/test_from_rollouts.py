@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from rocstar.engine.record import read_records
+from rocstar.engine.record.reading import export_lines, read_records
 from rocstar.train.learner import checkpoint
 from rocstar.train.record.manifest import read_manifest
+from rocstar.train.record.run_directory import records_file
 from rocstar.train.serving import agent, embedded
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -48,9 +49,9 @@ def no_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def copied(finished: Path, tmp_path: Path) -> Path:
-    """The records and the recipe of the finished run, to be spoiled."""
+    """The records, as lines, and the recipe of the finished run, to be spoiled."""
     directory = tmp_path / "copied"
-    shutil.copytree(finished / "trajectories", directory / "trajectories")
+    export_lines(finished / "trajectories", directory / "trajectories")
     shutil.copy(finished / "config.toml", directory)
     (directory / "checkpoints").symlink_to(finished / "checkpoints")
     return directory
@@ -133,9 +134,7 @@ def test_a_step_is_rolled_out_as_a_run_would(rolled_out: Path, finished: Path) -
     starts = read_manifest(rolled_out)
     assert [start["status"] for start in starts] == ["complete"] * 2, "a resume adds one, and loses none"
     for step in (1, 2):
-        made, run = (
-            list(read_records(d / f"trajectories/step_{step:06d}.jsonl")) for d in (rolled_out, finished)
-        )
+        made, run = (list(read_records(records_file(d, step))) for d in (rolled_out, finished))
         if step == 1:
             for name in ("id", "ids", "turns", "outcome", "decision", "advantage", "seed"):
                 assert [record[name] for record in made] == [record[name] for record in run], name

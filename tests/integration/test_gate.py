@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from rocstar.engine.record import read_records
+from rocstar.engine.record.reading import read_records
 from rocstar.train import loop
 from rocstar.train.learner.batch import MicroBatch
+from rocstar.train.record.run_directory import records_file
 
 OFFSET = 0.2
 """Nats by which the engine reports its tokens as likelier than they are."""
@@ -60,7 +61,7 @@ def test_a_wrong_engine_pauses_the_optimizer_and_not_the_rollouts(
     assert dumps == [f"step_{step:06d}.json" for step in paused]
     worst = json.loads((directory / "off_policy" / dumps[0]).read_text())["worst"]
     assert len(worst) == 20
-    path = directory / f"trajectories/step_{paused[0]:06d}.jsonl"
+    path = records_file(directory, paused[0])
     records = {record["id"]: record for record in read_records(path)}
     for token in worst:
         record = records[token["trajectory"]]

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.record import read_records
+from rocstar.engine.record.reading import read_records
 from rocstar.train.recipe.load import load_recipe
+from rocstar.train.record.run_directory import records_file
 
 Rows = Callable[..., list[dict[str, Any]]]
 TIMES = ("time_s", "time/")
@@ -70,7 +71,7 @@ def test_a_step_with_live_interpreters_repeats_bit_for_bit(directories: list[Pat
     assert any("loss/policy" in row for row in first) and len(first) == 2
     assert any(row["tool/executed_share"] > 0 for row in first)
     assert all(row["tool/session_replays"] == 0 for row in first)
-    one, two = (list(read_records(d / "trajectories" / "step_000002.jsonl")) for d in directories)
+    one, two = (list(read_records(records_file(d, 2))) for d in directories)
     assert one == two
     calls = [
         [call for turn in record["turns"] for call in turn["calls"] if call["status"] == "ok"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.record import read_records
+from rocstar.engine.record.reading import export_lines, read_folder
 from rocstar.train.cold_start import build_from_nothing
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.serving.openai import KEY_VARIABLE
@@ -87,10 +87,10 @@ def test_what_has_no_logprobs_says_so_and_is_not_learned_from(
     out = tmp_path / "rollouts"
     ended = workshop.main("rollout", "coin.toml", f"--out={out}", "--steps=1", *options)
     assert ended.returncode == 0, ended.stderr
-    (path,) = (out / "trajectories").glob("*.jsonl")
-    records = list(read_records(path))
+    records = list(read_folder(out / "trajectories"))
     assert len(records) == 16 and all(p is None for record in records for p in record["logprobs"])
-    assert "NaN" not in path.read_text()
+    (lines,) = export_lines(out / "trajectories", tmp_path)
+    assert "NaN" not in lines.read_text()
     steps = ["--stages.0.steps=1", "--stages.1.steps=0"]
     learned = ["train", "coin.toml", f"--from-rollouts={out}", f"--output-dir={tmp_path / 'run'}", *steps]
     ended = workshop.main(*learned, *options, "--engine.kind=embedded", "--engine.url=", "--engine.model=")

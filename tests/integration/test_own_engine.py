@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.record import read_records
+from rocstar.engine.record.reading import read_records
 from rocstar.train.evaluation.saved_model import evaluate_model
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record.run_directory import records_file

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
+from rocstar.engine.record.reading import export_lines
+
 Rows = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture
 def copied(workshop: Any, finished: Path, tmp_path: Path) -> Path:
-    """A copy of the finished run that a test may spoil."""
+    """A copy of the finished run that a test may spoil, its records as lines."""
     directory = tmp_path / "copied"
-    shutil.copytree(finished, directory)
+    shutil.copytree(finished, directory, ignore=shutil.ignore_patterns("trajectories"))
+    export_lines(finished / "trajectories", directory / "trajectories")
     return directory
 
 

@@ -16,6 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from hogs import cores, taken
 
+from rocstar.engine.record.reading import read_folder
+
 Rows = Callable[..., list[dict[str, Any]]]
 OPTIONS = (
     "--run.threads=2",
@@ -35,8 +37,7 @@ def without_times(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def records(directory: Path) -> list[dict[str, Any]]:
-    files = sorted((directory / "trajectories").glob("*.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    return list(read_folder(directory / "trajectories"))
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.inference.base import Sampling
-from rocstar.engine.record import read_records
+from rocstar.engine.record.reading import read_folder, read_records
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits, run_trajectory
 from rocstar.engine.testing.policy import ByteTokenizer, ScriptedPolicy, check_trajectory
 from rocstar.engine.tools.box import Dispatcher
@@ -48,7 +48,7 @@ def finished(example: Path) -> Path:
 
 
 def records_of(path: Path) -> list[dict[str, Any]]:
-    return [record for file in sorted(path.glob("*.jsonl")) for record in read_records(file)]
+    return list(read_folder(path))
 
 
 def answered(record: dict[str, Any]) -> list[tuple[str, str]]:
@@ -121,5 +121,5 @@ async def test_three_tools_in_one_trajectory_from_python() -> None:
         ("ok", "12"),
     ]
     assert isinstance(trajectory.outcome, Scored) and trajectory.outcome.reward == 1.0
-    prompt = tokenizer.decode(trajectory.ids[: trajectory.prompt_length])
+    prompt = tokenizer.decode(trajectory.ids[: trajectory.prompt_length].tolist())
     assert all(name in prompt for name in ("search", PYTHON, JUPYTER))

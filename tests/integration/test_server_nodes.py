@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.record import from_record, read_records
+from rocstar.engine.record.reading import from_record, read_folder
 from rocstar.engine.types import Scored, Trajectory
 
 from .. import needs
@@ -54,8 +54,7 @@ def options(finished: Path, directory: Path) -> list[str]:
 
 
 def trajectories(directory: Path) -> list[Trajectory]:
-    files = sorted((directory / "trajectories").iterdir())
-    return [from_record(r) for path in files for r in read_records(path)]
+    return [from_record(r) for r in read_folder(directory / "trajectories")]
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rocstar.engine.inference.base import Generation
 from rocstar.engine.inference.sglang.replica import Replica
-from rocstar.engine.record import from_record, read_records
+from rocstar.engine.record.reading import from_record, read_records, record_files
 from rocstar.engine.types import Scored, Trajectory
 from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.record.time_budget import PHASES
 from tests.fakes.sglang.fake_process import InProcess, InProcessSGLang
 
 Rows = Callable[..., list[dict[str, Any]]]
@@ -63,8 +65,8 @@ def run(workshop: Any, finished: Path, tmp_path: Path) -> Callable[..., Path]:
 
 
 def by_step(directory: Path) -> dict[int, list[Trajectory]]:
-    files = sorted((directory / "trajectories").iterdir())
-    return {int(path.stem[5:]): [from_record(r) for r in read_records(path)] for path in files}
+    files = record_files(directory / "trajectories")
+    return {step: [from_record(r) for r in read_records(path)] for step, path in files.items()}
 
 
 def check_run(directory: Path, rows: list[dict[str, Any]], *, steps: int, max_staleness: int = 0) -> None:
@@ -75,7 +77,7 @@ def check_run(directory: Path, rows: list[dict[str, Any]], *, steps: int, max_st
     assert all(isinstance(t.outcome, Scored) for t in found)
     for t in found:
         covered = [k for span in t.version_spans for k in range(span.start, span.end)]
-        assert covered == [k for k, logprob in enumerate(t.logprobs) if logprob is not None]
+        assert covered == np.flatnonzero(~np.isnan(t.logprobs)).tolist()
     assert [row["step"] for row in rows] == list(range(1, steps + 1))
     learned = [row for row in rows if "mismatch_kl/mean" in row]
     assert len(learned) >= steps - 1
@@ -88,7 +90,7 @@ def check_run(directory: Path, rows: list[dict[str, Any]], *, steps: int, max_st
         # One token of other weights than its label says would show in the ratio.
         if row in learned and row["policy/staleness_max"] == 0:
             assert row["mismatch_ratio/p99"] == pytest.approx(1.0, abs=1e-4)
-        parts = [v for k, v in row.items() if k.startswith("time/") and k != "time/step"]
+        parts = [row[f"time/{phase}"] for phase in PHASES]
         assert min(parts) >= 0 and sum(parts) == pytest.approx(row["time/step"])
 
 

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rocstar.engine.record import from_record, read_records
+from rocstar.engine.record.reading import from_record, read_records
 from rocstar.engine.types import Scored
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record.manifest import read_manifest, recipe_hash
 from rocstar.train.record.metrics import check_names
+from rocstar.train.record.run_directory import records_file
 from rocstar.train.record.time_budget import PHASES
 
 Rows = Callable[..., list[dict[str, Any]]]
@@ -47,7 +48,7 @@ def test_the_run_directory_holds_what_the_design_lists(finished: Path) -> None:
     assert (finished / "report.html").stat().st_size > 10_000
     assert sorted(p.name for p in (finished / "checkpoints").iterdir()) == ["step_0", "step_3", "step_4"]
     assert sorted(p.name for p in (finished / "trajectories").iterdir()) == [
-        f"step_00000{k}.jsonl" for k in (1, 2, 3, 4)
+        f"step_00000{k}.{part}" for k in (1, 2, 3, 4) for part in ("columns", "index")
     ]
 
 
@@ -85,7 +86,7 @@ def test_it_learns_from_real_tool_calls(finished: Path, read_rows: Rows) -> None
 
 def test_records_hold_every_trajectory_of_the_step(finished: Path, read_rows: Rows) -> None:
     for row in read_rows(finished, "rl"):
-        records = list(read_records(finished / "trajectories" / f"step_{row['step']:06d}.jsonl"))
+        records = list(read_records(records_file(finished, row["step"])))
         assert len(records) == row["ledger/generated"]
         assert sum(r["decision"]["kept"] for r in records) == row["ledger/kept"]
         scored = [t.outcome.reward for t in map(from_record, records) if isinstance(t.outcome, Scored)]

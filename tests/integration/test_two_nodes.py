@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.record import read_records
+from rocstar.engine.record.reading import read_records
 from rocstar.sandbox import proctree
 from rocstar.train.record.run_directory import records_file
 

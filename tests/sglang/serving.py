@@ -92,9 +92,10 @@ def off_reference(
             spans = [span for span in t.version_spans if span.version == version]
             at = torch.tensor([k for span in spans for k in range(span.start, span.end)], dtype=torch.long)
             with torch.no_grad():
-                logits = model(torch.tensor([t.ids])).logits[0, at - 1].float()
-            expected = torch.log_softmax(logits / temperature, -1).gather(1, torch.tensor(t.ids)[at, None])
-            said = torch.tensor([t.logprobs[k] for k in at.tolist()])
+                logits = model(torch.tensor([t.ids.tolist()])).logits[0, at - 1].float()
+            ids_T = torch.tensor(t.ids.tolist())
+            expected = torch.log_softmax(logits / temperature, -1).gather(1, ids_T[at, None])
+            said = torch.tensor(t.logprobs.tolist())[at]
             found.append((said - expected[:, 0]).abs())
     off = torch.cat(found)
     assert len(off) == sum(t.num_policy_tokens for t in trajectories), "a token of a version not in `weights`"

@@ -75,10 +75,11 @@ class Book:
         for t in (t for group in groups for t in group.trajectories):
             answered: list[int] = []
             for call in self.calls[str(t.key)]:
-                assert call.ids == t.ids[: len(call.ids)], "it did not go on from the trajectory's tokens"
+                begun = t.ids[: len(call.ids)].tolist()
+                assert list(call.ids) == begun, "it did not go on from the trajectory's tokens"
                 if call.answer is not None:
                     end = len(call.ids) + len(call.answer.ids)
-                    assert call.answer.ids == t.ids[len(call.ids) : end]
+                    assert list(call.answer.ids) == t.ids[len(call.ids) : end].tolist()
                     answered += range(len(call.ids), end)
             written = [k for s in t.segments if s.origin is Origin.policy for k in range(s.start, s.end)]
             assert answered == written, "a token was lost, or written twice"

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rocstar.engine.record import from_record, read_records
+from rocstar.engine.record.reading import from_record, read_folder
 from rocstar.engine.types import Scored
 from tests.fakes.sglang.exchanges import CPU_ARGS
 
@@ -41,9 +41,7 @@ def test_two_nodes_serve_each_version(python: Path, policy: Path, figures: Calla
         assert code == 0, errors
     lines = (directory / "metrics.jsonl").read_text().splitlines()
     rows: list[dict[str, Any]] = [row for row in map(json.loads, lines) if row["phase"] == "rl"]
-    found = [
-        from_record(r) for path in sorted((directory / "trajectories").iterdir()) for r in read_records(path)
-    ]
+    found = [from_record(r) for r in read_folder(directory / "trajectories")]
     figures(
         "train_two_nodes",
         wall_s=round(time.monotonic() - begun, 1),

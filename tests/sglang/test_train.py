@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.record import from_record, read_records
+from rocstar.engine.record.reading import from_record, read_folder
 from rocstar.engine.types import Scored
 from tests.fakes.sglang.exchanges import CPU_ARGS
 
@@ -53,9 +53,7 @@ def test_two_steps(
     )
     lines = (directory / "metrics.jsonl").read_text().splitlines()
     rows: list[dict[str, Any]] = [row for row in map(json.loads, lines) if row["phase"] == "rl"]
-    found = [
-        from_record(r) for path in sorted((directory / "trajectories").iterdir()) for r in read_records(path)
-    ]
+    found = [from_record(r) for r in read_folder(directory / "trajectories")]
     figures(
         f"train_{name}",
         wall_s=round(time.monotonic() - started, 1),

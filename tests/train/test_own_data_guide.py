@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rocstar.engine.record import from_record
+from rocstar.engine.record.reading import from_record, read_folder
 
 from ..needs import modules
 from ..warm_python import warm
@@ -69,11 +68,7 @@ def test_blocks_print_what_the_guide_says(followed: tuple[Path, list[str]]) -> N
 def test_the_run_of_the_guide_saw_the_data(followed: tuple[Path, list[str]]) -> None:
     """Meta and questions of the file, and the system message of the held-out row and the conversations."""
     folder, printed = followed
-    records = [
-        json.loads(line)
-        for path in sorted((folder / "runs" / "mine" / "trajectories").glob("*.jsonl"))
-        for line in path.read_text().splitlines()
-    ]
+    records = list(read_folder(folder / "runs" / "mine" / "trajectories"))
     assert len(records) == 3 * 2 * 4
     assert {record["task"]["meta"]["level"] for record in records} == {1, 2, 3, 4}
     for record in records:

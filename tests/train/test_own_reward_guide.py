@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
+
+from rocstar.engine.record.reading import read_folder
 
 from .test_own_data_guide import blocks, run
 
@@ -32,11 +33,7 @@ def test_blocks_print_what_the_guide_says(followed: tuple[Path, list[str]]) -> N
 def test_the_runs_of_the_guide_learned_from_what_they_name(followed: tuple[Path, list[str]]) -> None:
     folder, _ = followed
     for name, method in (("mine", "distance"), ("short", "own"), ("turns", "distance")):
-        records = [
-            json.loads(line)
-            for path in sorted((folder / "runs" / name / "trajectories").glob("*.jsonl"))
-            for line in path.read_text().splitlines()
-        ]
+        records = list(read_folder(folder / "runs" / name / "trajectories"))
         assert len(records) == 2 * 2 * 8
         assert method in {record["outcome"]["method"] for record in records}
         advantages = [r["advantage"] for r in records if r["decision"]["kept"]]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.record import VERSION, RecordError, Verdict, to_record
+from rocstar.engine.record.reading import VERSION, RecordError, Verdict, to_record
 from rocstar.engine.types import Group, Scored, Task, Trajectory, policy_text
 from rocstar.train.algorithm.roc import roc_penalty
 from rocstar.train.groups.selection import FAILED, stats_of
@@ -26,7 +26,7 @@ from rocstar.train.tasks.verify import num_answers
 EVALUATED = "evaluated"
 """The bucket of an attempt that was scored: no learner saw it."""
 
-Decode = Callable[[tuple[int, ...]], str]
+Decode = Callable[[Sequence[int]], str]
 
 
 def record_line(trajectory: Trajectory, decode: Decode) -> bytes:

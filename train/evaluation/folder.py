@@ -1,6 +1,6 @@
 """An evaluation is a folder: every attempt as a record, and the numbers made of these records.
 
-    attempts/NAME.jsonl   trajectory records of a set (engine/record.py), in the order of its tasks
+    attempts/NAME.jsonl   trajectory records of a set (engine/record/), in the order of its tasks
     results.json          all numbers of all sets (results.py): no time, no path, the same bytes every time
     manifest.json         what was evaluated and how (evidence.py), when, and how it ended
     config.toml           the recipe, where the folder stands alone
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rocstar.engine.record import from_record, read_records
+from rocstar.engine.record.reading import from_record, read_records
 from rocstar.train.evaluation.contamination import FOUND, Trained
 from rocstar.train.evaluation.evaluate import Evaluation, nothing_scored
 from rocstar.train.evaluation.results import evaluation, read_questions, results_text, set_results

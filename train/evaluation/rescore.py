@@ -22,7 +22,7 @@ from typing import Any
 
 from rocstar.engine.chat.toolcalls import parse_tool_calls
 from rocstar.engine.progress.progress import working
-from rocstar.engine.record import RecordError, encode_outcome, from_record, read_records
+from rocstar.engine.record.reading import RecordError, encode_outcome, from_record, read_records
 from rocstar.engine.rollout.rollout import Judge
 from rocstar.engine.types import Attempt, Failed, FinishReason, Outcome, Scored, Task, Trajectory, Turn
 from rocstar.train.evaluation.attempts import verdict_fields

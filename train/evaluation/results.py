@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rocstar.engine.record import from_record, read_records
+from rocstar.engine.record.reading import from_record, read_records
 from rocstar.engine.types import Attempt, Failed, FinishReason, Scored, Task, Trajectory
 from rocstar.train.evaluation.benchmarks.benchmark import Asking
 from rocstar.train.evaluation.evaluate import Evaluation, evaluation_of

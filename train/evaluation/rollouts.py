@@ -1,7 +1,7 @@
 """`rocstar rollout`: trajectories of a model, without a learner.
 
     one step   -> --out FILE.jsonl
-    many steps -> --out FOLDER/ config.toml, trajectories/step_N.jsonl    (what `train --from-rollouts` reads)
+    many steps -> --out FOLDER/ config.toml, trajectories/step_N.*      (what `train --from-rollouts` reads)
 
 The model stays the same over all steps: its version is 0 in every record. Step N is rolled out as step N of
 a run would be with this model: the same tasks, the same noise, whichever steps came before.
@@ -9,18 +9,21 @@ a run would be with this model: the same tasks, the same noise, whichever steps 
 
 from __future__ import annotations
 
+import contextlib
 import tomllib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rocstar.engine.progress.progress import working
 from rocstar.engine.progress.status import StatusLine
-from rocstar.engine.record import to_record, write_records
+from rocstar.engine.record.reading import record_files, to_record, write_records
 from rocstar.engine.types import Scored, Task, policy_text
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.evaluation.evaluate import attempt
 from rocstar.train.evaluation.saved_model import last_stage, open_engine_and_agent, run_to_end, with_model
+from rocstar.train.groups.journal import Journal, origin_of
+from rocstar.train.groups.live_source import wave_of
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
 from rocstar.train.groups.source import LiveGroups
@@ -38,7 +41,6 @@ from rocstar.train.record.run_directory import (
     TRAJECTORIES,
     claim,
     discard_if_unused,
-    records_file,
 )
 from rocstar.train.record.targets import check_file, write_or_rescue
 from rocstar.train.record.time_budget import TimeBudget
@@ -105,7 +107,7 @@ def _settle(out: Path, recipe: Recipe) -> None:
     text, path = to_toml(recipe), out / CONFIG
     if (out / METRICS).exists():
         raise ConfigError(f"{str(out)!r} holds a run that learned; take another --out")
-    if any((out / TRAJECTORIES).glob("*.jsonl")) and _differs(path, text):
+    if any((out / TRAJECTORIES).glob("step_*")) and _differs(path, text):
         raise ConfigError(
             f"{str(out)!r} was begun with another recipe or model ({CONFIG} has it); "
             "go on with that one, or take another --out"
@@ -125,8 +127,12 @@ async def _all_steps(
     opened = open_engine_and_agent(recipe, None, stage.max_response_tokens, stage.max_turns)
     total, rewards = Counter[str](), 0.0
     cursor, budget = TaskCursor(tasks, seed=recipe.run.seed), TimeBudget()
+    done = record_files(out / TRAJECTORIES)
     with Console(steps, [stage.name], log=log) as console:
-        async with opened as (engine, agent):
+        async with opened as (engine, agent), contextlib.AsyncExitStack() as stack:
+            journal = await stack.enter_async_context(
+                Journal(out, origin_of(recipe), decode=agent.chat.decode, goes_on=True)
+            )
             source = LiveGroups(
                 agent=agent,
                 engine=engine,
@@ -134,15 +140,16 @@ async def _all_steps(
                 rl=recipe.rl,
                 seed=recipe.run.seed,
                 budget=budget,
+                journal=journal,
+                wave=wave_of(recipe, None),
             )
             for step in range(1, steps + 1):
-                path = records_file(out, step)
-                if path.exists():
+                if step in done:
                     cursor.take(recipe.rl.tasks_per_step)
                     continue
                 groups = (await source.take(step)).groups
                 selection = select(groups, recipe.rl, seed=recipe.run.seed, step=step)
-                _write(path, selection, stage, agent.chat.decode)
+                await journal.seal(step, selection.verdicts, stage=stage.name)
                 metrics = rollout_metrics(selection)
                 console.step({"step": step, "stage": stage.name} | metrics | budget.finish())
                 total.update({k: int(v) for k, v in metrics.items() if k.startswith("ledger/")})
@@ -153,7 +160,7 @@ async def _all_steps(
 
 
 def _write(
-    path: Path, selection: Selection, stage: StageConfig, decode: Callable[[tuple[int, ...]], str]
+    path: Path, selection: Selection, stage: StageConfig, decode: Callable[[Sequence[int]], str]
 ) -> None:
     """Records of a step, with what this recipe's RoC would make of them."""
     write_records(

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.record import RecordError
+from rocstar.engine.record.reading import RecordError
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.evaluation.evidence import (
     data_facts,

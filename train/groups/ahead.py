@@ -1,6 +1,7 @@
 """Batches that were rolled out ahead of the learner: asynchronous training with a bound on staleness.
 
     cursor -> tickets -> GroupFeed (engine/rollout/feed.py; the bound is buffer.py's) -> take(step)
+                journal ──^ what an earlier process had rolled out
 
 Who waits: `take` for the groups of its batch, which may have been finished long ago; the rollouts for nobody.
 They go on while the learner works, evaluates or saves, as far as the engine serves meanwhile.
@@ -9,18 +10,20 @@ They go on while the learner works, evaluates or saves, as far as the engine ser
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
+from types import TracebackType
 from typing import Any
 
 from rocstar.engine.inference.base import EngineTimes
 from rocstar.engine.nodes.nodes import Nodes
 from rocstar.engine.progress.progress import Attempts, working
-from rocstar.engine.rollout.buffer import SlotBuffer
+from rocstar.engine.rollout.buffer import SlotBuffer, SlotBufferError
 from rocstar.engine.rollout.feed import GroupFeed, Ticket
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group, Task
-from rocstar.train.groups.source import Batch, roller, staleness
+from rocstar.train.groups.journal import Journal
+from rocstar.train.groups.source import Batch, Journaled, roller, staleness
 from rocstar.train.groups.waiting_times import WaitingTimes
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.record.time_budget import TimeBudget
@@ -47,6 +50,23 @@ class Tickets:
     def __iter__(self) -> Iterator[Ticket]:
         return self
 
+    def give_back(self, tickets: Sequence[Ticket]) -> None:
+        """They are the next to be handed out."""
+        self.drawn = [*tickets, *self.drawn]
+        self.left += len(tickets)
+
+    def take_out(self, keys: Collection[str]) -> bool:
+        """Hand these out before those that come first; False, and nothing is, if one is not to come."""
+        drawn, others, missing = list[Ticket](), list[Ticket](), set(keys)
+        while missing and (ticket := next(self, None)) is not None:
+            drawn.append(ticket)
+            if ticket.key in missing:
+                missing.remove(ticket.key)
+            else:
+                others.append(ticket)
+        self.give_back(drawn if missing else others)
+        return not missing
+
     def __next__(self) -> Ticket:
         if not self.left:
             raise StopIteration
@@ -62,15 +82,19 @@ class Tickets:
 class AheadGroups:
     """Rolls out up to `max_staleness` steps ahead.
 
-    Invariant: no token of a batch is older than `max_staleness` versions. What a checkpoint finds in flight
-    or waiting is rolled out again after a resume, for `state` keeps the tickets and not their tokens.
+    Invariant: no token of a batch is older than `max_staleness` versions. `state` keeps the tickets of what
+    is in flight or waits; the tokens of what had ended of it are in the journal.
+
+    After a resume the batches that were learned from come again as they were, and nothing is rolled out
+    meanwhile; then what else had ended is taken, as old as it is.
     """
 
     def __init__(
         self,
-        feed: GroupFeed,
+        road: Journaled,
         tickets: Tickets,
         *,
+        tasks: Mapping[str, Task],
         engine: EngineTimes,
         max_staleness: int,
         batch_timeout_s: float,
@@ -79,15 +103,33 @@ class AheadGroups:
         attempts: Attempts,
         nodes: Nodes | None = None,
     ) -> None:
-        """attempts: those that the feed's groups count in."""
-        self._feed, self._tickets, self._engine = feed, tickets, engine
+        """attempts: those that the feed's groups count in. tasks: of the stage, by id."""
+        self._road, self._tickets, self._tasks, self._engine = road, tickets, tasks, engine
         self._attempts = attempts
         self._max_staleness, self._batch_timeout_s = max_staleness, batch_timeout_s
         self._budget, self._waits, self._nodes = budget, idle, nodes
+        self._feed: GroupFeed | None = None
         self._has_taken = False
+
+    async def __aenter__(self) -> AheadGroups:
+        journal = self._road.journal
+        if journal is None or not journal.goes_on:
+            self._feed = await self._begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """What is in flight is cancelled, on every node."""
+        if self._feed is not None:
+            await self._feed.__aexit__(kind, error, trace)
 
     async def take(self, step: int) -> Batch:
         """The step before is learned by now. AssertionError if a token is too old: never, says the buffer."""
+        if self._feed is None:
+            if (again := await self._learned(step)) is not None:
+                return Batch(groups=again, staleness=staleness(again, self._engine.version))
+            self._feed = await self._begin()
         if self._has_taken:
             self._feed.advance()
         self._has_taken = True
@@ -106,9 +148,42 @@ class AheadGroups:
         assert found <= self._max_staleness, f"a token is {found} versions old, {self._max_staleness} allowed"
         return Batch(groups=groups, staleness=found, metrics=self._nodes.counts() if self._nodes else {})
 
+    async def _learned(self, step: int) -> list[Group] | None:
+        """The batch of a step that an earlier process learned from, and that this stage supplies."""
+        if self._road.journal is None:
+            return None
+        groups = await self._road.journal.learned(step, self._tasks)
+        if groups is None:
+            return None
+        keys = [Ticket(step=group.trajectories[0].key.step, task=group.task).key for group in groups]
+        return groups if self._road.may_take(groups) and self._tickets.take_out(keys) else None
+
+    async def _begin(self) -> GroupFeed:
+        """Start to roll out, with what an earlier process had rolled out."""
+        buffer: SlotBuffer[Group] = SlotBuffer(batch=self._tickets.batch, max_staleness=self._max_staleness)
+        feed = GroupFeed(self._attempts.counting(self._road.made), self._tickets, buffer)
+        first = list(islice(self._tickets, buffer.num_slots))
+        left = []
+        for ticket in first:
+            found = await self._road.found(ticket)
+            if found is None or not self._restored(feed, ticket, found):
+                left.append(ticket)
+        self._tickets.give_back(left)
+        return await feed.__aenter__()
+
+    def _restored(self, feed: GroupFeed, ticket: Ticket, group: Group) -> bool:
+        """Whether a group is young enough to be taken in time."""
+        version = self._engine.version
+        versions = [span.version for t in group.trajectories for span in t.version_spans]
+        try:
+            feed.restore(ticket, group, min(versions, default=version) - version)
+        except SlotBufferError:
+            return False
+        return True
+
     def state(self) -> dict[str, Any]:
         feed, tickets = self._feed, self._tickets
-        begun = [*feed.in_flight, *(ticket for ticket, _, _ in feed.finished)]
+        begun = [*feed.in_flight, *(ticket for ticket, _, _ in feed.finished)] if feed else []
         again = sorted(begun, key=lambda ticket: ticket.step) + tickets.drawn
         return {
             "cursor": tickets.cursor.state(),
@@ -131,8 +206,7 @@ def tickets_from(
     return tickets
 
 
-@contextlib.asynccontextmanager
-async def ahead_source(
+def ahead_source(
     agent: Agent,
     engine: EngineTimes,
     tickets: Tickets,
@@ -140,22 +214,22 @@ async def ahead_source(
     *,
     seed: int,
     budget: TimeBudget,
+    tasks: Sequence[Task],
     nodes: Nodes | None = None,
-) -> AsyncIterator[AheadGroups]:
-    """Opens the source; leaving it cancels what is in flight, on every node."""
+    journal: Journal | None = None,
+) -> AheadGroups:
+    """The source, to be entered; leaving it cancels what is in flight, on every node."""
     idle = WaitingTimes(engine)
     roll_out = roller(idle.watching(agent), rl, seed=seed, nodes=nodes)
-    buffer: SlotBuffer[Group] = SlotBuffer(batch=tickets.batch, max_staleness=rl.max_staleness)
-    attempts = Attempts()
-    async with GroupFeed(attempts.counting(roll_out), tickets, buffer) as feed:
-        yield AheadGroups(
-            feed,
-            tickets,
-            engine=engine,
-            max_staleness=rl.max_staleness,
-            batch_timeout_s=BATCH_TIMEOUT_FACTOR * agent.limits.timeout_s,
-            budget=budget,
-            idle=idle,
-            attempts=attempts,
-            nodes=nodes,
-        )
+    return AheadGroups(
+        Journaled(roll_out=roll_out, journal=journal, size=rl.rollouts_per_task, engine=engine),
+        tickets,
+        tasks={task.id: task for task in tasks},
+        engine=engine,
+        max_staleness=rl.max_staleness,
+        batch_timeout_s=BATCH_TIMEOUT_FACTOR * agent.limits.timeout_s,
+        budget=budget,
+        idle=idle,
+        attempts=Attempts(),
+        nodes=nodes,
+    )

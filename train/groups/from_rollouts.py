@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
-import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.record import RecordError, from_record, read_records
+import numpy as np
+
+from rocstar.engine.record.reading import RecordError, from_record, read_records, record_files
 from rocstar.engine.types import Group, Origin, Scored, Task, Trajectory
 from rocstar.train.groups.advantages import check_advantage
 from rocstar.train.groups.source import Batch, Source
@@ -64,7 +64,7 @@ class Records:
     """The recipe as it is learned: without a cold start, which the policy of the records had behind it."""
     num_ids: int
     """Token ids that the model knows."""
-    decode: Callable[[tuple[int, ...]], str]
+    decode: Callable[[Sequence[int]], str]
 
     @staticmethod
     def open(path: Path, recipe: Recipe, run_dir: Path) -> Records:
@@ -133,9 +133,10 @@ class Records:
         except (ValueError, KeyError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise ConfigError(f"{path}: record {record.get('id')!r} is not whole: {reason}") from None
-        if trajectory.ids and max(trajectory.ids) >= self.num_ids:
+        largest = int(trajectory.ids.max(initial=-1))
+        if largest >= self.num_ids:
             raise ConfigError(
-                f"{path}: record {record['id']!r} has token {max(trajectory.ids)}, the model "
+                f"{path}: record {record['id']!r} has token {largest}, the model "
                 f"{self.recipe.model.path!r} knows {self.num_ids}; {self._other_model()}"
             )
         return trajectory
@@ -147,7 +148,7 @@ class Records:
             raise ConfigError(f"{path} holds no record; roll out its step again")
         trajectory = self._trajectory(path, record)
         for told in record["segments"]:
-            text = self.decode(trajectory.ids[told["start"] : told["end"]])
+            text = self.decode(trajectory.ids[told["start"] : told["end"]].tolist())
             if text != told["text"]:
                 raise ConfigError(
                     f"{path}: the tokens of record {record['id']!r} read {_shown(told['text'])}, the "
@@ -185,16 +186,15 @@ def _group_of(trajectory: Trajectory) -> tuple[str, int]:
 
 
 def _find(path: Path, steps: int) -> list[Path]:
-    """The files of steps 1 to `steps`: of a run, of a folder of step_N.jsonl, or one file for one step."""
+    """The files of steps 1 to `steps`: of a run, of a folder of them, or one file for one step."""
     if path.is_file():
         files = {1: path}
     else:
         folder = path / TRAJECTORIES if (path / TRAJECTORIES).is_dir() else path
-        named = [(re.fullmatch(r"step_([0-9]+)\.jsonl", file.name), file) for file in folder.glob("*.jsonl")]
-        files = {int(match[1]): file for match, file in named if match}
+        files = record_files(folder)
     if not files:
         raise ConfigError(
-            f"--from-rollouts {str(path)!r} has no records; give a run directory, a folder of step_N.jsonl "
+            f"--from-rollouts {str(path)!r} has no records; give a run directory, a folder of its step "
             "files, or a file that `rocstar rollout` wrote"
         )
     missing = [step for step in range(1, steps + 1) if step not in files]
@@ -247,8 +247,6 @@ def _has_reward(path: Path) -> bool:
 def _check_whole(trajectory: Trajectory) -> None:
     """ValueError for tokens that no segment or no log-prob belongs to."""
     t, end = trajectory, 0
-    if not all(type(token) is int and token >= 0 for token in t.ids):
-        raise ValueError("a token id is not a whole number")
     if len(t.logprobs) != len(t.ids):
         raise ValueError(f"{len(t.ids)} tokens, {len(t.logprobs)} log-probs")
     for segment in t.segments:
@@ -257,12 +255,11 @@ def _check_whole(trajectory: Trajectory) -> None:
         end = segment.end
     if end != len(t.ids) or t.segments[0].origin is not Origin.prompt or not t.prompt_length:
         raise ValueError(f"its segments do not cover a prompt and all of its {len(t.ids)} tokens")
-    for token, is_policy in enumerate(t.loss_mask()):
+    for token in np.flatnonzero(t.loss_mask() & ~np.isfinite(t.logprobs)):
         value = t.logprobs[token]
-        if is_policy and value is None:
+        if np.isnan(value):
             raise ValueError(f"token {token} of the policy has no log-prob: its engine gave none")
-        if is_policy and not (isinstance(value, float | int) and math.isfinite(value)):
-            raise ValueError(f"token {token} of the policy has log-prob {value!r}")
+        raise ValueError(f"token {token} of the policy has log-prob {value}")
 
 
 def _shown(text: str) -> str:

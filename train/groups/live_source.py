@@ -11,6 +11,7 @@ from rocstar.engine.nodes.nodes import Nodes
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Task
 from rocstar.train.groups.ahead import Tickets, ahead_source, tickets_from
+from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.source import LiveGroups, Source, agent_for
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
@@ -30,9 +31,10 @@ def live_source(
     next_step: int,
     budget: TimeBudget,
     nodes: Nodes | None = None,
+    journal: Journal | None = None,
 ) -> AbstractAsyncContextManager[Source]:
     """Opens the source of a stage that rolls out, on `nodes` where there are several; `stage`, `tasks` and
-    `state` are those of `OpenSource`."""
+    `state` are those of `OpenSource`. What `journal` has of an earlier process is not rolled out again."""
     # A later stage on the same tasks would otherwise show the first one's again, in the same order.
     number = next((k for k, one in enumerate(recipe.stages) if one is stage), 0)
     cursor = TaskCursor(tasks, seed=recipe.run.seed, stage=number)
@@ -51,7 +53,17 @@ def live_source(
             tickets = tickets_from(state, cursor, tasks, batch, planned=planned)
         else:
             tickets = Tickets(cursor, batch=batch, planned=planned, next_step=next_step)
-        return ahead_source(agent, engine, tickets, recipe.rl, seed=seed, budget=budget, nodes=nodes)
+        return ahead_source(
+            agent,
+            engine,
+            tickets,
+            recipe.rl,
+            seed=seed,
+            budget=budget,
+            tasks=tasks,
+            nodes=nodes,
+            journal=journal,
+        )
     if state is not None:
         cursor.restore(state)
     return nullcontext(
@@ -63,5 +75,15 @@ def live_source(
             seed=seed,
             budget=budget,
             nodes=nodes,
+            journal=journal,
+            wave=wave_of(recipe, nodes),
         )
     )
+
+
+def wave_of(recipe: Recipe, nodes: Nodes | None) -> int | None:
+    """Groups that are rolled out together where that decides their bits: those that have a slot each. On
+    several nodes each has one group at a time then."""
+    if not recipe.engine.deterministic or nodes is not None:
+        return None
+    return max(1, recipe.engine.max_running * recipe.engine.num_replicas // recipe.rl.rollouts_per_task)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rocstar.engine.record import Verdict
+from rocstar.engine.record.reading import Verdict
 from rocstar.engine.types import Group, Scored, Trajectory, policy_text
 from rocstar.train.algorithm.advantages import Advantage, has_no_signal
 from rocstar.train.algorithm.roc import (

@@ -22,11 +22,12 @@ from typing import Any, Protocol
 from rocstar.engine.inference.base import EngineTimes
 from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.nodes.nodes import Nodes
-from rocstar.engine.progress.progress import Attempts, working
+from rocstar.engine.progress.progress import Attempts, Work, working
 from rocstar.engine.rollout.feed import Ticket
 from rocstar.engine.rollout.group import all_groups, run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group, Task
+from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.waiting_times import WaitingTimes
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.recipe.stage_config import StageConfig
@@ -110,9 +111,46 @@ def roller(agent: Agent, rl: RlConfig, *, seed: int, nodes: Nodes | None) -> Rol
     return of_ticket
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journaled:
+    """`roll_out` by way of a journal, which may have the group, and has it in the end."""
+
+    roll_out: RollOut
+    journal: Journal | None
+    size: int
+    """Siblings of a group."""
+    engine: EngineTimes
+
+    async def found(self, ticket: Ticket) -> Group | None:
+        """The group of an earlier process, if it is of weights that are behind this one."""
+        if self.journal is None:
+            return None
+        group = await self.journal.found(ticket.step, ticket.task, size=self.size)
+        return group if group is not None and self.may_take([group]) else None
+
+    def may_take(self, groups: Sequence[Group]) -> bool:
+        """Whether no token is of weights to come: this process may have learned less until now."""
+        return newest(groups) <= self.engine.version
+
+    async def made(self, ticket: Ticket) -> Group:
+        """The group, rolled out and written down."""
+        group = await self.roll_out(ticket)
+        if self.journal is not None:
+            await self.journal.ended(ticket.step, group)
+        return group
+
+    async def found_or_made(self, ticket: Ticket) -> Group:
+        """The group, from whichever of the two."""
+        return await self.found(ticket) or await self.made(ticket)
+
+
 @dataclass(slots=True, kw_only=True)
 class LiveGroups:
-    """Rolls out the step's groups when they are asked for."""
+    """Rolls out the step's groups when they are asked for; those that a journal has are there already.
+
+    With `wave`, so many groups at a time: what shares a forward decides the last bits, so that a group of
+    which the others are lost is rolled out again with them.
+    """
 
     agent: Agent
     engine: EngineTimes
@@ -121,6 +159,8 @@ class LiveGroups:
     seed: int
     budget: TimeBudget
     nodes: Nodes | None = None
+    journal: Journal | None = None
+    wave: int | None = None
     clock: Callable[[], float] = time.perf_counter
     _waits: WaitingTimes = field(init=False)
     _roll_out: RollOut = field(init=False)
@@ -138,12 +178,36 @@ class LiveGroups:
             working(f"step {step}", unit="groups", total=len(tasks), attempts=attempts) as work,
         ):
             tickets = [Ticket(step=step, task=t) for t in tasks.values()]
-            groups = await all_groups(work.counting(self._roll_out), tickets)
+            groups: list[Group] = []
+            wave = self.wave or len(tickets)
+            for at in range(0, len(tickets), wave):
+                groups += await self._wave(tickets[at : at + wave], work)
         found = staleness(groups, self.engine.version)
         return Batch(groups=groups, staleness=found, metrics=self.nodes.counts() if self.nodes else {})
 
     def state(self) -> dict[str, Any]:
         return self.cursor.state()
+
+    async def _wave(self, tickets: Sequence[Ticket], work: Work) -> list[Group]:
+        """The groups of tickets that are rolled out together."""
+        size = self.rl.rollouts_per_task
+        road = Journaled(roll_out=self._roll_out, journal=self.journal, size=size, engine=self.engine)
+        if self.wave is None:
+            return await all_groups(work.counting(road.found_or_made), tickets)
+        # All of them or none, and looked for beforehand: they are to begin in one moment.
+        found = [await road.found(ticket) for ticket in tickets]
+        groups = [group for group in found if group is not None]
+        if len(groups) < len(tickets):
+            return await all_groups(work.counting(road.made), tickets)
+        work.done += len(groups)
+        return groups
+
+
+def newest(groups: Sequence[Group]) -> int:
+    """The newest version that wrote a token of the groups; 0 where none did."""
+    return max(
+        (span.version for group in groups for t in group.trajectories for span in t.version_spans), default=0
+    )
 
 
 def staleness(groups: Sequence[Group], version: int) -> int:

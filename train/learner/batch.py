@@ -24,7 +24,7 @@ from rocstar.engine.types import Trajectory
 from rocstar.train.algorithm.advantages import Advantage
 from rocstar.train.algorithm.aggregate import token_weights
 from rocstar.train.learner.balance import Cost, balance
-from rocstar.train.learner.example import Example, Ids, Mask, policy_mask
+from rocstar.train.learner.example import Example, Ids, Mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ def policy_examples(trajectories: Sequence[Trajectory], advantages: Sequence[Adv
     weights = token_weights([t.num_policy_tokens for t in trajectories])
     examples = []
     for trajectory, advantage, weight in zip(trajectories, advantages, weights, strict=True):
-        mask = policy_mask(trajectory)
+        mask = trajectory.loss_mask()
         examples.append(
             Example(
                 ids=trajectory.ids,

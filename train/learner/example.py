@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rocstar.engine.types import Origin, Trajectory
 from rocstar.train.algorithm.advantages import Advantage
 
 Ids = npt.NDArray[np.int64]
@@ -30,7 +29,7 @@ class Example:
     weights: Any
     """Share of each token in the loss of its optimizer step; 0 where the mask is."""
     rollout_logprobs: Any = None
-    """Of the policy that wrote a token; None, of one token or of all, counts as 0."""
+    """Of the policy that wrote a token; None, of one token or of all, counts as 0. NaN is refused later."""
     advantage: Advantage
     """The advantage of every token with loss, or one number for each."""
     name: str = ""
@@ -72,21 +71,14 @@ class Example:
         return np.asarray(self.advantage, dtype=np.float64)
 
 
-def policy_mask(trajectory: Trajectory) -> Mask:
-    """Say of each token whether the policy wrote it."""
-    mask = np.zeros(len(trajectory.ids), bool)
-    for segment in trajectory.segments:
-        if segment.origin is Origin.policy:
-            mask[segment.start : segment.end] = True
-    return mask
-
-
-def _numbers(logprobs: Sequence[float | None] | None, mask: Mask) -> Floats:
+def _numbers(logprobs: Sequence[float | None] | Floats | None, mask: Mask) -> Floats:
     """The log-probs as numbers. A missing one is 0, and one that is not a number stays so, to be refused."""
     if logprobs is None:
         return np.zeros(len(mask))
     values = np.array(logprobs, dtype=np.float64)  # None becomes nan
     values[~mask] = 0.0
+    if isinstance(logprobs, np.ndarray):
+        return values
     for place in np.flatnonzero(np.isnan(values)):
         if logprobs[int(place)] is None:
             values[place] = 0.0

@@ -62,6 +62,7 @@ FREE: Final[Mapping[str, str]] = {
     "run.threads": "is the machine's",
     "run.trackers": "watches",
     "run.callbacks.*": "listens",
+    "run.keep_records": "is what is kept",
     "model.activation_checkpointing": "buys memory with time",
     "model.sharding": "is where weights lie, not what they are",
     "model.offload_moments": "is where they lie while nobody learns",

@@ -36,6 +36,13 @@ class RunConfig(Section):
         description="classes of yours that hear of steps, groups and evaluations; 'module:Class' or a table",
     )
 
+    keep_records: Expert[Steps] = Field(
+        0,
+        ge=0,
+        description="the trajectory records of the newest so many steps stay, and of those behind the last "
+        "checkpoint; 0 = of all",
+    )
+
     @field_validator("callbacks", mode="before")
     @classmethod
     def _a_name_is_a_table(cls, given: Any) -> Any:

@@ -136,7 +136,7 @@ METRICS = _listed({
     "memory/freed_gradients": ("bytes", "of gradients that rank 0 gave back before servers started"),
     "memory/freed_moments": ("bytes", "of moments that rank 0 moved to CPU memory for that time"),
     "memory/held": ("bytes", "that rank 0's GPU still held for the learner when the servers started"),
-    "time/step": ("s", "wall time of the step: the sum of the other times"),
+    "time/step": ("s", "wall time of the step: the sum of the phases below"),
     "time/generate": ("s", "the policy was decoding"),
     "time/kv_wait": ("s", "the policy was decoding while others waited for room in its KV cache"),
     "time/tool_wait": ("s", "nothing was decoding: every trajectory in flight waited for its tool"),
@@ -146,6 +146,8 @@ METRICS = _listed({
     "time/checkpoint": ("s", "copying a checkpoint out, and waiting for the last one to be written"),
     "time/eval": ("s", "evaluation"),
     "time/other": ("s", "what is left: scheduling, packing, logging"),
+    "time/loop_lag_p99": ("s", "rank 0's event loop ran what was due within this, 99% of the time"),
+    "time/loop_lag_max": ("s", "the longest that it let wait what was due"),
     "metrics/nonfinite": ("metrics", "metrics of this row that were NaN or infinite; written as null"),
 })  # fmt: skip
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from rocstar.engine.record.files import FRAMES
 from rocstar.train.recipe.errors import ConfigError
 
 Lock = IO[str]
@@ -18,7 +19,7 @@ METRICS, CONFIG, LOCK, MANIFEST = "metrics.jsonl", "config.toml", "lock", "manif
 REPORT = "report.html"
 CONSOLE_LOG = "logs/console.log"
 TRAJECTORIES = "trajectories"
-"""The folder of the records, one `records_file` per step."""
+"""The folder of the records, one `records_file` per step with its index."""
 COMPLETE = "COMPLETE"
 """Written last into a checkpoint: a folder without it does not exist for anybody."""
 _UP_TO = "# in force up to step "
@@ -26,7 +27,7 @@ _UP_TO = "# in force up to step "
 
 def records_file(directory: Path, step: int) -> Path:
     """Where a run keeps the trajectory records of a step."""
-    return directory / TRAJECTORIES / f"step_{step:06d}.jsonl"
+    return directory / TRAJECTORIES / f"step_{step:06d}{FRAMES}"
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

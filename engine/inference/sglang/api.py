@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 
 from rocstar.engine.inference.base import InferenceError
+from rocstar.engine.running_time import running_timeout
 
 CONTROL_CONNECTIONS = 16
 TOO_LONG = (
@@ -43,7 +44,7 @@ class Loads:
 
 
 class Api:
-    """One session to one server. `timeout_s` bounds every call but `generate`.
+    """One session to one server. `timeout_s`, in which our own loop ran, bounds every call but `generate`.
 
     Every status other than 200 raises, and so does a 200 that says `success: false`.
     """
@@ -145,7 +146,7 @@ class Api:
     ) -> bytes:
         limit = self.timeout_s if timeout_s is None else timeout_s
         try:
-            async with asyncio.timeout(limit):
+            async with running_timeout(limit):
                 return await self._exchange(method, path, body)
         except TimeoutError:
             detail = f"{self.url}{path} has not answered within {limit} s"

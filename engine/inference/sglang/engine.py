@@ -30,6 +30,7 @@ from rocstar.engine.inference.sglang.checksums import matching_dtype
 from rocstar.engine.inference.sglang.requests import LiveRequest, generate_body
 from rocstar.engine.inference.sglang.server_facts import ServerFacts, examine, read_checksums
 from rocstar.engine.inference.weights import DiskWeights, Shapes, WeightSource
+from rocstar.engine.running_time import RunningClock
 
 LOG = logging.getLogger(__name__)
 RID_END = "~"
@@ -48,8 +49,8 @@ class SGLangEngine:
             publish is only checked for having changed something.
         version: the version of the weights that the server holds now.
         broadcast: the backend by which `publish` sends LiveWeights ("gloo", "nccl"), None = by disk.
-        hang_timeout_s: how long its scheduler may stand still with requests in flight; a prefill or a
-            compilation must fit in.
+        hang_timeout_s: how long its scheduler may stand still, while our own loop runs, with requests in
+            flight; a prefill or a compilation must fit in.
         update_timeout_s: the time of a call that carries weights.
     """
 
@@ -341,8 +342,12 @@ class SGLangEngine:
                 live.call.cancel()
 
     async def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
-        moved = loop.time()
+        with RunningClock(self._hang_timeout_s / 8) as clock:
+            await self._watch_by(clock)
+
+    async def _watch_by(self, clock: RunningClock) -> None:
+        """What our own loop stood still counts for no server."""
+        moved = clock.time()
         while True:
             await asyncio.sleep(self._watch_every_s)
             # What is seen of a server that is down says nothing about the one that may serve a moment later.
@@ -356,8 +361,8 @@ class SGLangEngine:
                 continue
             # A paused scheduler leaves its snapshot as it is; so does a hung one, and only that is a failure.
             if loads.taken_at > self._loads.taken_at or self.paused or not self._live or not served:
-                moved = loop.time()
-            elif loop.time() - moved > self._hang_timeout_s and self.broken is None:
+                moved = clock.time()
+            elif clock.time() - moved > self._hang_timeout_s and self.broken is None:
                 detail = f"{self.api.url}: the scheduler stood still for {self._hang_timeout_s} s"
                 self.break_off(InferenceError("replica_hung", detail, retryable=True))
             self._loads = loads

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rocstar.engine.chat.chat import ChatFormat, load_template
@@ -77,7 +78,13 @@ def essence(groups: list[Group]) -> dict[str, tuple[Any, ...]]:
         check_trajectory(trajectory)
         assert str(trajectory.key) not in out
         t = trajectory
-        out[str(t.key)] = (t.ids, t.logprobs, t.segments, t.finish_reason, t.outcome)
+        out[str(t.key)] = (
+            t.ids.tolist(),
+            np.nan_to_num(t.logprobs, nan=1.0).tolist(),
+            t.segments,
+            t.finish_reason,
+            t.outcome,
+        )
     return out
 
 

@@ -6,18 +6,18 @@ import asyncio
 import dataclasses
 import random
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from rocstar.engine.inference.base import KvLoad, Sampling
 from rocstar.engine.nodes import nodes as nodes_module
-from rocstar.engine.nodes.node import GroupOrder
+from rocstar.engine.nodes.node import GroupOrder, NodeLoad
 from rocstar.engine.nodes.nodes import FIRST_LOOK_S, GRACE_S, NodeLimits, Nodes
 from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.testing.node import FakeNode, Fault
-from rocstar.engine.testing.policy import ByteTokenizer, Reply, ScriptedPolicy, run_virtual
+from rocstar.engine.testing.policy import ByteTokenizer, Reply, ScriptedPolicy, VirtualClockLoop, run_virtual
 from rocstar.engine.types import Group
 from rocstar.engine.waits import WaitBoard
 
@@ -171,6 +171,37 @@ def test_a_silent_node_is_given_up_long_before_its_groups_are_due(
             return groups
 
     assert run_virtual(main()) == expected(cluster_of, orders)
+
+
+def test_a_node_is_not_silent_because_our_own_loop_was(
+    cluster_of: Callable[..., Cluster], orders: list[GroupOrder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocked for longer than its silence, while it was being asked: it keeps its groups."""
+    cluster = cluster_of(1)
+    node = cluster.others[0]
+    load = type(node).load
+
+    async def slow(self: FakeNode) -> NodeLoad:
+        await asyncio.sleep(0.5)
+        return await load(self)
+
+    monkeypatch.setattr(type(node), "load", slow)
+
+    async def main() -> list[Group]:
+        loop = cast(VirtualClockLoop, asyncio.get_running_loop())
+        limits = NodeLimits(silent_s=30.0, load_timeout_s=10.0)
+        async with cluster.opened(limits=limits) as nodes:
+            at, rng = 0.0, random.Random(0)
+            for _ in range(20):  # in every phase of the question
+                at += rng.uniform(46.0, 56.0)
+                loop.call_later(at, loop.stand_still, 45.0)
+            groups = await cluster.roll_out(nodes, orders)
+            await asyncio.sleep(1100.0)
+            assert nodes.counts()["nodes/regranted"] == 0.0
+            return groups
+
+    assert run_virtual(main()) == expected(cluster_of, orders)
+    assert not cluster.notes
 
 
 def test_a_group_that_hangs_while_its_node_answers_has_a_deadline(

@@ -146,7 +146,7 @@ async def test_what_is_refused_says_why(
         url = f"http://127.0.0.1:{port}/v1/groups"
         order = encode_order(order_of("a"), timeout_s=0.01)
         for body, status, reason in (
-            (b"{}", 400, "not of version 4"),
+            (b"{}", 400, "not of version 5"),
             (b"x" * 20_000, 413, "Too Large"),
             (never(), 408, "did not arrive"),
             (order, 504, "s1/a was not done within 0.01 s"),

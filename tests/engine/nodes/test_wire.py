@@ -149,8 +149,8 @@ def groups(draw: Any) -> tuple[GroupOrder, Group]:
     return order, Group(task=order.task, trajectories=tuple(trajectories))
 
 
-def bits(logprobs: tuple[float | None, ...]) -> list[bytes | None]:
-    return [None if p is None else struct.pack("<d", p) for p in logprobs]
+def bits(logprobs: Any) -> list[bytes | None]:
+    return [None if math.isnan(p) else struct.pack("<d", p) for p in logprobs.tolist()]
 
 
 @given(groups())
@@ -160,7 +160,6 @@ def test_a_group_comes_back_as_it_was(made: tuple[GroupOrder, Group]) -> None:
     assert back == group
     for t, other in zip(back.trajectories, group.trajectories, strict=True):
         assert bits(t.logprobs) == bits(other.logprobs)  # == does not tell -0.0 from 0.0
-        assert all(type(token) is int for token in t.ids)
 
 
 @given(orders, st.floats(0.5, 1e6))
@@ -181,7 +180,7 @@ def test_a_task_that_cannot_travel_is_known_before(order_of: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"v": 1}, "not of version 4"),
+        ({"v": 1}, "not of version 5"),
         ({"size": 0}, "0 from 0"),
         ({"first": -1}, "from -1"),
         ({"size": True}, "True is no int"),
@@ -216,23 +215,36 @@ def test_a_group_of_other_siblings_is_refused(made: tuple[GroupOrder, Group]) ->
         decode_group(encode_group(group), dataclasses.replace(order, size=order.size + 1))
 
 
-@pytest.mark.parametrize("field", ["ids", "logprobs", "has_logprob", "turns", "outcome", "num_logprobs"])
-@pytest.mark.parametrize("value", [None, "AAAAAAAAAAAAAAAA", "?", [[1]], 10**6])
-def test_a_broken_group_is_refused(order_of: Any, field: str, value: Any) -> None:
-    order = order_of("a", size=1)
-    key = TrajectoryKey(seed=7, step=1, task_id="a", sibling=0)
+def one_sibling(order: GroupOrder, **changed: Any) -> Group:
+    fields: dict[str, Any] = {"ids": (1, 2), "logprobs": (None, -1.0), "seed": order.seed, "step": order.step}
+    fields |= changed
+    key = TrajectoryKey(seed=fields["seed"], step=fields["step"], task_id="a", sibling=0)
     trajectory = Trajectory(
         key=key,
         task=order.task,
-        ids=(1, 2),
-        logprobs=(None, -1.0),
+        ids=fields["ids"],
+        logprobs=fields["logprobs"],
         segments=(),
         version_spans=(),
         turns=(),
         finish_reason=FinishReason.answered,
         outcome=Scored(reward=1.0, method="m"),
     )
-    body = json.loads(encode_group(Group(task=order.task, trajectories=(trajectory,))))
-    body["trajectories"][0][field] = value
+    return Group(task=order.task, trajectories=(trajectory,))
+
+
+@pytest.mark.parametrize("changed", [{"seed": 8}, {"step": 2}, {"ids": (1,)}, {"logprobs": ()}])
+def test_a_group_that_was_not_ordered_so_is_refused(order_of: Any, changed: dict[str, Any]) -> None:
+    order = order_of("a", size=1)
+    decode_group(encode_group(one_sibling(order)), order)
     with pytest.raises(NodeWireError):
-        decode_group(json.dumps(body).encode(), order)
+        decode_group(encode_group(one_sibling(order, **changed)), order)
+
+
+def test_a_broken_group_is_refused(order_of: Any) -> None:
+    order = order_of("a", size=1)
+    body = encode_group(one_sibling(order))
+    damaged = [body[:at] + bytes([body[at] ^ 255]) + body[at + 1 :] for at in range(0, len(body), 7)]
+    for broken in (b"", body[:-1], body + b"x", body * 2, *damaged):
+        with pytest.raises(NodeWireError):
+            decode_group(broken, order)

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.inference.base import Sampling
-from rocstar.engine.rollout.clock import BEATS, LATE_S, MAX_BEAT_S, RunningTime, TrajectoryClock
+from rocstar.engine.rollout.clock import TrajectoryClock
 from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.rollout.watchdog import watch
+from rocstar.engine.running_time import BEATS, LATE_S, MAX_BEAT_S, RunningTime
 from rocstar.engine.testing.policy import ByteTokenizer, Reply, ScriptedPolicy, VirtualClockLoop, run_virtual
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.python import PYTHON_SCHEMA

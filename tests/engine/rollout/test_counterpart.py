@@ -105,7 +105,7 @@ def test_the_whole_reads_as_the_template_renders_the_conversation() -> None:
         {"role": "assistant", "content": "No."},
     ]
     ids, mask = CHAT.encode_conversation(messages)
-    assert (list(t.ids), t.loss_mask()) == (ids, mask)
+    assert (t.ids.tolist(), t.loss_mask().tolist()) == (ids, mask)
 
 
 def test_a_turn_with_calls_may_be_the_last() -> None:
@@ -130,7 +130,7 @@ def test_a_message_of_the_user_needs_no_room_for_turns_with_calls() -> None:
 def test_results_are_cut_as_those_of_tools() -> None:
     t = roll([CALL, "So."], Script(result("x" * 500), None), max_tool_tokens=40)
     tool = next(s for s in t.segments if s.origin is Origin.tool)
-    assert "(truncated)" in CHAT.decode(t.ids[tool.start : tool.end])
+    assert "(truncated)" in CHAT.decode(t.ids[tool.start : tool.end].tolist())
     assert t.turns[0].results[0].text == "x" * 500
 
 

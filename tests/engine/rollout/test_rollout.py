@@ -93,7 +93,7 @@ def roll(made: Agent) -> Trajectory:
 
 
 def segments(trajectory: Trajectory) -> list[tuple[Origin, str]]:
-    return [(s.origin, CHAT.decode(trajectory.ids[s.start : s.end])) for s in trajectory.segments]
+    return [(s.origin, CHAT.decode(trajectory.ids[s.start : s.end].tolist())) for s in trajectory.segments]
 
 
 def test_answer_at_once() -> None:
@@ -101,7 +101,7 @@ def test_answer_at_once() -> None:
     t = roll(made)
     assert (t.finish_reason, t.outcome) == (FinishReason.answered, Scored(reward=1.0, method="fake"))
     assert segments(t)[1:] == [(Origin.policy, "it is 4<|im_end|>")]
-    assert t.ids[: t.prompt_length] == tuple(PROMPT)
+    assert t.ids[: t.prompt_length].tolist() == list(PROMPT)
     assert made.judge.calls == [("it is 4", "t/1", False, 200.0)]
     assert not t.is_truncated and t.turns[0].stopped and t.results == ()
 
@@ -111,7 +111,7 @@ def test_the_prompt_shows_the_messages_before_the_question() -> None:
     made = agent(["it is 4"])
     t = run_virtual(run_trajectory(made, dataclasses.replace(TASK, context=context), KEY))
     check_trajectory(t)
-    assert t.ids[: t.prompt_length] == tuple(CHAT.prompt_ids("2+2?", context))
+    assert t.ids[: t.prompt_length].tolist() == list(CHAT.prompt_ids("2+2?", context))
     assert "You are a pirate." in segments(t)[0][1]
 
 
@@ -135,7 +135,7 @@ def test_requests_only_grow_and_carry_the_same_noise_stream() -> None:
     requests = made.inference.requests
     assert len(requests) == 3
     for request, deadline in zip(requests, [None, 200.0, 200.0], strict=True):  # none before the first grant
-        assert t.ids[: len(request.ids)] == request.ids
+        assert t.ids[: len(request.ids)].tolist() == list(request.ids)
         assert len(request.ids) + request.max_new_tokens == len(PROMPT) + 2000
         assert (request.seed, request.deadline) == (stream_of(KEY), deadline)
         assert request.stop_ids == CHAT.stop_ids
@@ -216,7 +216,7 @@ def test_inference_error_is_data() -> None:
 def test_prompt_that_fails_leaves_the_prompt() -> None:
     made = agent([Reply(error=InferenceError("too_long", "x", retryable=False))])
     t = roll(made)
-    assert t.ids == tuple(PROMPT) and t.turns == () and failed(t) == ("too_long", False)
+    assert t.ids.tolist() == list(PROMPT) and t.turns == () and failed(t) == ("too_long", False)
 
 
 @pytest.mark.parametrize("retryable", [False, True])
@@ -225,7 +225,7 @@ def test_sandbox_error_is_data_and_never_text(retryable: bool) -> None:
     made = agent([call("a") + call("a"), "4"], sandbox)
     t = roll(made)
     assert failed(t) == ("zygote_died", retryable)
-    assert "zygote" not in CHAT.decode(t.ids) and t.results == () and made.judge.calls == []
+    assert "zygote" not in CHAT.decode(t.ids.tolist()) and t.results == () and made.judge.calls == []
 
 
 def test_policy_that_takes_too_long() -> None:
@@ -401,7 +401,7 @@ def test_a_state_that_cannot_be_built_again_is_a_retryable_failure() -> None:
     made = notebook_agent([cell("a"), cell("b"), cell("c"), "4"], Evicting(lambda request: fake.ok("1")))
     t = roll(made)
     assert failed(t) == ("session_lost", True)
-    assert made.judge.calls == [] and "room was" not in CHAT.decode(t.ids) and len(t.results) == 2
+    assert made.judge.calls == [] and "room was" not in CHAT.decode(t.ids.tolist()) and len(t.results) == 2
 
 
 # ---- any conversation ----
@@ -455,7 +455,7 @@ def test_any_conversation_keeps_the_invariants(replies: list[Any], **limits: int
         if segment.origin is Origin.policy:
             assert stop not in t.ids[segment.start : segment.end - 1]
         if segment.origin is Origin.tool:  # one user turn, whatever the tools printed
-            assert t.ids[segment.start : segment.end].count(stop) == 1
+            assert t.ids[segment.start : segment.end].tolist().count(stop) == 1
 
 
 # ---- a tool of somebody's own ----

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.inference.base import Sampling
-from rocstar.engine.record import from_record, read_records
+from rocstar.engine.record.reading import from_record, read_records
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.types import (
     Failed,

@@ -67,11 +67,33 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @contextlib.asynccontextmanager
-async def opened(world: World, tickets: Tickets, bound: int) -> AsyncIterator[AheadGroups]:
+async def opened(
+    world: World, tickets: Tickets, bound: int, journal: Any = None
+) -> AsyncIterator[AheadGroups]:
     rl = RlConfig(tasks_per_step=tickets.batch, max_staleness=bound)
     budget = TimeBudget(asyncio.get_running_loop().time)
-    async with ahead_source(AGENT, world.engine, tickets, rl, seed=0, budget=budget) as source:
+    async with ahead_source(
+        AGENT, world.engine, tickets, rl, seed=0, budget=budget, tasks=TASKS, journal=journal
+    ) as source:
         yield source
+
+
+class Remembered:
+    """A journal in memory, for the clock of these tests does not wait for a thread."""
+
+    def __init__(self) -> None:
+        self.goes_on = True
+        self.groups: dict[tuple[int, str], Group] = {}
+        self.batches: dict[int, list[Group]] = {}
+
+    async def found(self, step: int, task: Task, *, size: int) -> Group | None:
+        return self.groups.get((step, task.id))
+
+    async def learned(self, step: int, tasks: Any) -> list[Group] | None:
+        return self.batches.get(step)
+
+    async def ended(self, step: int, group: Group) -> None:
+        self.groups[step, group.task.id] = group
 
 
 def supply(steps: int, batch: int = 3) -> Tickets:
@@ -113,6 +135,47 @@ def test_after_a_resume_what_was_in_flight_comes_again_and_nothing_is_lost(world
             for step in (4, 5, 6, 7, 8):
                 seen += [str(group.trajectories[0].key) for group in (await source.take(step)).groups]
         assert sorted(seen) == sorted(f"{ticket.key}/0" for ticket in supply(8))
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(("saved", "died"), [(0, 1), (0, 4), (2, 3), (2, 6), (3, 4)])
+@pytest.mark.parametrize("bound", [1, 2])
+def test_a_killed_process_costs_no_group_that_had_ended(
+    world: World, bound: int, saved: int, died: int
+) -> None:
+    """Killed in the wait for batch `died`: what was learned behind the checkpoint comes as it was."""
+
+    async def main() -> None:
+        journal, learned = Remembered(), dict[int, list[Group]]()
+        tickets = supply(9)
+        state, version = {}, 0
+        async with opened(world, tickets, bound, journal) as source:
+            for step in range(1, died):
+                if step == saved + 1:
+                    state, version = source.state(), world.engine.version
+                learned[step] = journal.batches[step] = (await source.take(step)).groups
+                await asyncio.sleep(2.0)
+                world.engine.version += 1
+            if died == saved + 1:
+                state, version = source.state(), world.engine.version
+            await asyncio.sleep(1.0)
+            had_ended = {str(group.trajectories[0].key) for group in journal.groups.values()}
+        begun, world.keys, world.engine.version = len(world.keys), [], version
+        assert begun > len(had_ended) - 1
+        again = tickets_from(state, TaskCursor(TASKS, seed=0), TASKS, 3, planned=27)
+        async with opened(world, again, bound, journal) as source:
+            for step in range(saved + 1, 10):
+                batch = await source.take(step)
+                assert step >= died or batch.groups == learned[step]
+                learned[step] = batch.groups
+                assert batch.staleness is not None and 0 <= batch.staleness <= bound
+                await asyncio.sleep(2.0)
+                world.engine.version += 1
+        twice = had_ended & set(world.keys)
+        assert not twice, "rolled out again"
+        seen = [str(group.trajectories[0].key) for groups in learned.values() for group in groups]
+        assert sorted(seen) == sorted(f"{ticket.key}/0" for ticket in supply(9))
 
     run_virtual(main())
 

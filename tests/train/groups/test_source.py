@@ -15,9 +15,10 @@ from rocstar.engine.progress.progress import ProgressBoard, attempting
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.types import FinishReason, Group, Scored, Task, Trajectory, TrajectoryKey, VersionSpan
 from rocstar.train.groups import source
-from rocstar.train.groups.live_source import live_source
+from rocstar.train.groups.live_source import live_source, wave_of
 from rocstar.train.groups.source import LiveGroups, agent_for, staleness
 from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.recipe.stage_config import StageConfig
 from rocstar.train.record.time_budget import TimeBudget
@@ -91,6 +92,59 @@ async def test_a_task_comes_once_in_a_batch(rolled_out: list[dict[str, Any]]) ->
     batch = await open_live(8).take(1)
     assert sorted(asked["task"] for asked in rolled_out) == [task.id for task in TASKS]
     assert len(batch.groups) == 5 and batch.staleness == 0
+
+
+class Known:
+    """A journal that has the groups of some tasks."""
+
+    def __init__(self, *names: str) -> None:
+        self.names, self.written, self.version = set(names), list[str](), 3
+
+    async def found(self, step: int, task: Task, *, size: int) -> Group | None:
+        await asyncio.sleep(0)
+        return group(task, self.version) if task.id in self.names else None
+
+    async def ended(self, step: int, group: Group) -> None:
+        self.written.append(group.task.id)
+
+
+@pytest.mark.parametrize(
+    ("wave", "known", "again"),
+    [
+        (None, {0, 2, 4}, {1, 3}),
+        (1, {0, 2, 4}, {1, 3}),
+        (2, {0, 1, 2}, {2, 3, 4}),
+        (5, {0, 1, 2, 3}, {0, 1, 2, 3, 4}),
+        (5, {0, 1, 2, 3, 4}, set()),
+    ],
+)
+async def test_what_shares_a_forward_is_taken_from_a_journal_together_or_not_at_all(
+    rolled_out: list[dict[str, Any]], wave: int | None, known: set[int], again: set[int]
+) -> None:
+    order = [group.task.id for group in (await open_live(5).take(1)).groups]
+    rolled_out.clear()
+    live, journal = open_live(5), Known(*(order[k] for k in known))
+    live.wave, live.journal = wave, cast(Any, journal)
+    batch = await live.take(1)
+    assert [group.task.id for group in batch.groups] == order
+    assert [asked["task"] for asked in rolled_out] == journal.written == [order[k] for k in sorted(again)]
+
+
+async def test_a_group_of_weights_to_come_is_rolled_out_again(rolled_out: list[dict[str, Any]]) -> None:
+    """A resumed run may have made an update less, where it is not computed to the last bit."""
+    live, journal = open_live(5), Known(*(task.id for task in TASKS))
+    journal.version, live.journal = ENGINE.version + 1, cast(Any, journal)
+    assert (await live.take(1)).staleness == 0
+    assert sorted(asked["task"] for asked in rolled_out) == [task.id for task in TASKS]
+
+
+def test_a_wave_is_what_has_a_slot() -> None:
+    def wave(**engine: Any) -> int | None:
+        rl = RlConfig(max_staleness=0, rollouts_per_task=8, group_size=8)
+        return wave_of(Recipe(rl=rl, engine=EngineConfig(**engine)), None)
+
+    assert wave(max_running=32) is None
+    assert (wave(max_running=32, deterministic=True), wave(max_running=7, deterministic=True)) == (4, 1)
 
 
 async def test_who_watches_sees_the_groups_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from rocstar.engine.record import VERSION
+from rocstar.engine.record.reading import VERSION
 from rocstar.engine.types import TRUNCATED
 from rocstar.train.evaluation.report.histogram import Histogram
 

@@ -1,8 +1,9 @@
 """Which trajectories the report shows: a few of each kind, out of files of any size.
 
-    first pass    every line is parsed, classified and forgotten; of each kind in the first and in the last
-                  step a few places (file, line) stay: those whose ids have the lowest hashes
-    second pass   the chosen lines are read again
+    first pass    every row of an index, or line of an export, is classified and forgotten; of each kind in
+                  the first and in the last step a few places (file, row) stay: those whose ids have the
+                  lowest hashes
+    second pass   the chosen records are read
 
 So memory does not grow with the run, time grows with the two files, and the same run shows the same ones.
 """
@@ -13,12 +14,15 @@ import bisect
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
+from rocstar.engine.record.files import FRAMES, is_sealed
+from rocstar.engine.record.reading import RecordError
+from rocstar.engine.record.step_file import StepFile
 from rocstar.engine.types import HIDDEN
 
 Record = Mapping[str, Any]
@@ -38,6 +42,18 @@ class RecordPlace:
     file: int
     line: int
     task: str = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What of a record decides whether it is shown."""
+
+    line: int
+    step: int
+    name: str
+    task: str
+    kind: str
+    is_faulty: bool
 
 
 Step = dict[tuple[str, bool], list[RecordPlace]]
@@ -67,8 +83,10 @@ def sample(run_dir: Path, num: int = 10) -> tuple[list[Record], list[str]]:
     Also returns sentences about what was not read. Records of hidden tasks are left out.
     """
     notes = Notes()
-    files = sorted((run_dir / "trajectories").glob("*.jsonl*"), key=_natural)
-    files = [f for f in files if f.suffix in (".jsonl", ".zst") and not f.name.startswith("eval")]
+    folder = run_dir / "trajectories"
+    lines = (f for f in folder.glob("*.jsonl*") if f.suffix in (".jsonl", ".zst"))
+    named = {f.name.partition(".")[0]: f for f in (*lines, *filter(is_sealed, folder.glob(f"*{FRAMES}")))}
+    files = sorted((f for f in named.values() if not f.name.startswith("eval")), key=_natural)
     # The first and the last file hold the first and the last step, however many files a run has.
     ends = [files[0], files[-1]] if len(files) > 1 else files
     first, last = end_steps(ends, num, notes)
@@ -88,32 +106,24 @@ def end_steps(files: Sequence[Path], num: int, notes: Notes) -> tuple[Step, Step
     """Return at most `num` places of each kind in the lowest and in the highest step (empty if the same)."""
     steps: dict[int, Step] = {}
     for k, file in enumerate(files):
-        for line, record in _records(file, notes):
-            step = record.get("step", 0)
-            steps.setdefault(step, {})
+        for seen in _seen_in(file, notes):
+            steps.setdefault(seen.step, {})
             for middle in steps.keys() - {min(steps), max(steps)}:
                 del steps[middle]
-            if step in steps:
-                _keep(steps[step], record, RecordPlace(_hash(record), k, line, _task(record)), num)
+            if seen.step in steps:
+                _keep(steps[seen.step], seen, RecordPlace(_hash(seen.name), k, seen.line, seen.task), num)
     found = [steps[step] for step in sorted(steps)]
     return (found[0] if found else {}), (found[1] if len(found) > 1 else {})
 
 
-def _keep(step: Step, record: Record, place: RecordPlace, num: int) -> None:
-    kind = kind_of(record)
-    is_faulty = any(call.get("is_error") for call in calls_of(record))
-    places = step.setdefault((kind if kind in BUCKETS else OTHER, is_faulty), [])
+def _keep(step: Step, seen: _Seen, place: RecordPlace, num: int) -> None:
+    places = step.setdefault((seen.kind if seen.kind in BUCKETS else OTHER, seen.is_faulty), [])
     bisect.insort(places, place)
     del places[num:]
 
 
-def _hash(record: Record) -> bytes:
-    text = str(record.get("id")).encode(errors="backslashreplace")
-    return hashlib.blake2b(text, digest_size=8).digest()
-
-
-def _task(record: Record) -> str:
-    return str((record.get("task") or {}).get("id"))
+def _hash(name: str) -> bytes:
+    return hashlib.blake2b(name.encode(errors="backslashreplace"), digest_size=8).digest()
 
 
 def choose(step: Step, num: int) -> list[RecordPlace]:
@@ -140,20 +150,60 @@ def _read(files: Sequence[Path], places: Sequence[RecordPlace]) -> list[Record]:
     found: dict[tuple[int, int], Record] = {}
     for k, file in enumerate(files):
         wanted = {place.line for place in places if place.file == k}
+        if file.suffix == FRAMES:
+            found |= _opened(file, k, wanted)
+            continue
         for line, text in enumerate(_lines(file, Notes()), start=1):
             if line in wanted and (record := _parsed(text)) is not None:
                 found[k, line] = record
     return [found[place.file, place.line] for place in places if (place.file, place.line) in found]
 
 
-def _records(path: Path, notes: Notes) -> Iterator[tuple[int, Record]]:
-    """The records of a file with their lines; what cannot be read is told in `notes`."""
+def _opened(path: Path, file: int, rows: Iterable[int]) -> dict[tuple[int, int], Record]:
+    try:
+        step = StepFile(path)
+        return {(file, row): step.record(row) for row in rows}
+    except RecordError:
+        return {}
+
+
+def _seen_in(path: Path, notes: Notes) -> Iterator[_Seen]:
+    """The records of a file; what cannot be read is told in `notes`."""
+    if path.suffix == FRAMES:
+        yield from _rows(path, notes)
+        return
     for line, text in enumerate(_lines(path, notes), start=1):
         record = _parsed(text)
         if record is not None:
-            yield line, record
+            yield _Seen(
+                line=line,
+                step=record.get("step", 0),
+                name=str(record.get("id")),
+                task=str((record.get("task") or {}).get("id")),
+                kind=kind_of(record),
+                is_faulty=any(call.get("is_error") for call in calls_of(record)),
+            )
         else:
             notes.add(f"{path.name}, line {line}: not a trajectory record of version 1, left out")
+
+
+def _rows(path: Path, notes: Notes) -> Iterator[_Seen]:
+    try:
+        step = StepFile(path)
+    except RecordError as error:
+        notes.add(f"{error}, left out")
+        return
+    for line, row in enumerate(step.rows):
+        task = row["name"].decode("utf-8", "replace")
+        bucket = step.buckets[row["bucket"]]
+        yield _Seen(
+            line=line,
+            step=int(row["step"]),
+            name=f"s{row['step']}/{task}/{row['sibling']}",
+            task=task,
+            kind=_kind(bucket, bool(row["is_correct"])),
+            is_faulty=bool(row["tool_errors"]),
+        )
 
 
 def _parsed(text: str) -> Record | None:
@@ -184,10 +234,13 @@ def _lines(path: Path, notes: Notes) -> Iterator[str]:
 
 def kind_of(record: Record) -> str:
     """One of `BUCKETS`, or the bucket that the record names."""
-    reason = str((record.get("decision") or {}).get("reason", ""))
-    if reason == "kept":
-        return "kept correct" if is_correct(record) else "kept wrong"
-    return reason
+    return _kind(str((record.get("decision") or {}).get("reason", "")), is_correct(record))
+
+
+def _kind(bucket: str, is_right: bool) -> str:
+    if bucket == "kept":
+        return "kept correct" if is_right else "kept wrong"
+    return bucket
 
 
 def reward_of(record: Record) -> float | None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.chat.toolcalls import parse_tool_calls
 from rocstar.engine.inference.base import Sampling
-from rocstar.engine.record import Verdict, from_record, to_record
+from rocstar.engine.record.reading import Verdict, from_record, to_record
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits, run_trajectory
 from rocstar.engine.testing.policy import ByteTokenizer, ScriptedPolicy, check_trajectory
 from rocstar.engine.tools.box import Dispatcher
@@ -315,7 +315,7 @@ async def test_a_whole_conversation_through_the_engine(
     check_trajectory(trajectory)
     assert trajectory.outcome == Scored(reward=1.0, method="turns_match")
     assert trajectory.finish_reason is FinishReason.answered
-    shown = agent.chat.decode(trajectory.ids)
+    shown = agent.chat.decode(trajectory.ids.tolist())
     assert shown.count("What about now?") == 1 and '{"lit": "red", "hours": 1}' in shown
     kept = Verdict(bucket="evaluated", penalty_error=None, penalty_format=None, advantage=None)
     record = to_record(trajectory, kept, stage="", num_answers=0, decode=agent.chat.decode)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.record import from_record, read_records
+from rocstar.engine.record.reading import from_record, read_records
 from rocstar.engine.types import Scored
 from rocstar.train.evaluation.report.reading import Cell, CellKind, SetReading, read_record, read_set
 

@@ -1,11 +1,9 @@
-"""The trajectory record, version 1: one JSON object per line. Replay, report and viewer read nothing else."""
+"""The trajectory record as one JSON object, version 1: what readers see of it, and what an export has."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rocstar.engine.plain_json import from_plain, to_plain
@@ -29,7 +27,7 @@ VERSION = 1
 
 
 class RecordError(Exception):
-    """A record file that cannot be read; the message names file and line."""
+    """A record file that cannot be read; the message names the file and the place in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +47,17 @@ def to_record(
     *,
     stage: str,
     num_answers: int,
-    decode: Callable[[tuple[int, ...]], str],
+    decode: Callable[[Sequence[int]], str],
 ) -> dict[str, Any]:
     """A JSON-ready record; floats keep every bit, so that replay recomputes the same loss."""
+    texts = [decode(trajectory.ids[s.start : s.end].tolist()) for s in trajectory.segments]
+    return record_of(trajectory, verdict, stage=stage, num_answers=num_answers, texts=texts)
+
+
+def record_of(
+    trajectory: Trajectory, verdict: Verdict, *, stage: str, num_answers: int, texts: Sequence[str]
+) -> dict[str, Any]:
+    """As `to_record`, with the text of each segment."""
     t, advantage = trajectory, verdict.advantage
     penalty = None
     if verdict.penalty_error is not None:
@@ -61,16 +67,16 @@ def to_record(
         "id": str(t.key),
         "step": t.key.step,
         "stage": stage,
-        "task": _task(t.task),
+        "task": encode_task(t.task),
         "sibling": t.key.sibling,
         "policy_version": max((span.version for span in t.version_spans), default=-1),
-        "ids": list(t.ids),
+        "ids": t.ids.tolist(),
         "segments": [
-            {"start": s.start, "end": s.end, "origin": s.origin.value, "text": decode(t.ids[s.start : s.end])}
-            for s in t.segments
+            {"start": s.start, "end": s.end, "origin": s.origin.value, "text": text}
+            for s, text in zip(t.segments, texts, strict=True)
         ],
         # NaN is no JSON: an engine without log-probs leaves null, which no training takes.
-        "logprobs": [p if p == p else None for p in t.logprobs],
+        "logprobs": [p if p == p else None for p in t.logprobs.tolist()],
         "version_spans": [[s.start, s.end, s.version] for s in t.version_spans],
         "turns": [encode_turn(turn) for turn in t.turns],
         "finish_reason": t.finish_reason.value,
@@ -83,7 +89,8 @@ def to_record(
     }
 
 
-def _task(task: Task) -> dict[str, Any]:
+def encode_task(task: Task) -> dict[str, Any]:
+    """A task as JSON; `meta` is left out where it has a value that is not plain."""
     told: dict[str, Any] = {
         "id": task.id,
         "source": task.source,
@@ -145,12 +152,12 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
     if record.get("v") != VERSION:
         raise ValueError(f"record version {record.get('v')!r}; this reads version {VERSION}")
     seed, step, sibling = record["seed"]
-    task = _task_of(record["task"])
+    task = decode_task(record["task"])
     return Trajectory(
         key=TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=sibling),
         task=task,
-        ids=tuple(record["ids"]),
-        logprobs=tuple(record["logprobs"]),
+        ids=record["ids"],
+        logprobs=record["logprobs"],
         segments=tuple(
             Segment(start=s["start"], end=s["end"], origin=Origin(s["origin"])) for s in record["segments"]
         ),
@@ -161,7 +168,7 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
     )
 
 
-def _task_of(told: Mapping[str, Any]) -> Task:
+def decode_task(told: Mapping[str, Any]) -> Task:
     """The task of a record; one from before there was context has none."""
     more = {
         "meta": from_plain(told.get("meta", {})),
@@ -194,32 +201,3 @@ def decode_turn(turn: Mapping[str, Any]) -> Turn:
         calls=calls,
         results=results,
     )
-
-
-def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write one step's records; the file appears whole or not at all.
-
-    ASCII only: a policy may write half of a surrogate pair into its arguments, which UTF-8 cannot carry.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("w", encoding="ascii") as file:
-            for record in records:
-                file.write(json.dumps(record, separators=(",", ":")) + "\n")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Records of one file. RecordError names a line that is not a record."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as error:  # ValueError: not JSON, or not even text
-                raise RecordError(f"{path}:{number}: not JSON: {error}") from None
-            if not isinstance(record, dict) or record.get("v") != VERSION:
-                raise RecordError(f"{path}:{number}: not a trajectory record of version {VERSION}")
-            yield record

@@ -1,0 +1,214 @@
+"""One trajectory as bytes: its token columns, each compressed by itself, and all else as JSON.
+
+    frame: <4s magic> <u32 bytes of the parts> <u32 crc32 of the parts> parts
+    parts: each <u32 bytes> and so many: key (JSON), and in zstd: told (JSON), ids, has_logprob, log-probs
+
+ids are little-endian int32. Of the log-probs those that there are (a bit per token says which) are stored as
+float32, or as float64 where one of them is no float32: every bit is kept. Their bytes are put apart, the
+lowest of all, the second of all, a part for each: signs and exponents of log-probs compress well, mantissas
+hardly, and mixed neither would. JSON is ASCII, because a policy may write half of a surrogate pair.
+
+A frame is whole or it is not there: a torn one has another length or another sum.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from rocstar.engine.record.plain import (
+    decode_outcome,
+    decode_task,
+    decode_turn,
+    encode_outcome,
+    encode_task,
+    encode_turn,
+)
+from rocstar.engine.types import (
+    FinishReason,
+    Origin,
+    Segment,
+    Task,
+    Trajectory,
+    TrajectoryKey,
+    VersionSpan,
+)
+
+MAGIC = b"rTj2"
+HEAD = struct.Struct("<4sII")
+LEVEL = 3
+MAX_PART_BYTES = 1 << 31
+_SIZE = struct.Struct("<I")
+_THREAD = threading.local()
+
+
+class FrameError(ValueError):
+    """Bytes that are no frame, or none of a trajectory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framed:
+    """What a frame holds: the trajectory, and the text of each of its segments (none on the wire)."""
+
+    trajectory: Trajectory
+    texts: Sequence[str]
+
+
+def encode_frame(trajectory: Trajectory, texts: Sequence[str] = ()) -> bytes:
+    """The trajectory as one frame; the same one gives the same bytes.
+
+    Args:
+        trajectory: what is stored, its task too.
+        texts: of each segment, for readers who have no tokenizer.
+    """
+    t = trajectory
+    key = [t.key.seed, t.key.step, t.key.task_id, t.key.sibling]
+    told = {
+        "task": encode_task(t.task),
+        "segments": [[s.start, s.end, s.origin.value] for s in t.segments],
+        "texts": list(texts),
+        "spans": [[s.start, s.end, s.version] for s in t.version_spans],
+        "turns": [encode_turn(turn) for turn in t.turns],
+        "finish_reason": t.finish_reason.value,
+        "outcome": encode_outcome(t.outcome),
+        "num": [len(t.ids), len(t.logprobs)],
+    }
+    has_T = ~np.isnan(t.logprobs)
+    values = t.logprobs[has_T]
+    parts = [
+        _json(key),
+        _packed(_json(told)),
+        _packed(t.ids.astype("<i4", copy=False).tobytes()),
+        _packed(np.packbits(has_T).tobytes()),
+        *_packed_apart(values),
+    ]
+    body = b"".join(_SIZE.pack(len(part)) + part for part in parts)
+    return HEAD.pack(MAGIC, len(body), zlib.crc32(body)) + body
+
+
+def frame_key(frame: bytes) -> TrajectoryKey:
+    """Whose frame it is, without the work of opening it. FrameError if it is not whole."""
+    try:
+        seed, step, task_id, sibling = json.loads(bytes(_parts(frame)[0]))
+    except (ValueError, TypeError, struct.error) as error:
+        raise FrameError(f"no key: {error}") from None
+    return TrajectoryKey(seed=seed, step=step, task_id=task_id, sibling=sibling)
+
+
+def frame_size(head: bytes) -> int:
+    """Bytes of the frame that begins with `head`, itself included. FrameError if none does."""
+    if len(head) < HEAD.size:
+        raise FrameError(f"{len(head)} bytes are no frame")
+    magic, size, _ = HEAD.unpack_from(head)
+    if magic != MAGIC or size > MAX_PART_BYTES:
+        raise FrameError("no frame begins here")
+    return HEAD.size + int(size)
+
+
+def decode_frame(frame: bytes, task: Task | None = None) -> Framed:
+    """What `encode_frame` was given.
+
+    Args:
+        frame: one frame.
+        task: taken for the frame's own, which it must have the id of; the one in memory may have a `meta`
+            that is not plain.
+
+    Raises:
+        FrameError: it is not whole, or another task's.
+    """
+    try:
+        _, told, *columns = _parts(frame)
+        return _framed(frame_key(frame), json.loads(_unpacked(told)), columns, task)
+    except FrameError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, struct.error, zstandard.ZstdError) as error:
+        raise FrameError(f"no trajectory: {type(error).__name__}: {error}") from None
+
+
+def _parts(frame: bytes) -> list[memoryview]:
+    """The parts of a frame that is whole."""
+    if len(frame) != frame_size(frame):
+        raise FrameError(f"{len(frame)} bytes of a frame of {frame_size(frame)}")
+    body = memoryview(frame)[HEAD.size :]
+    if zlib.crc32(body) != HEAD.unpack_from(frame)[2]:
+        raise FrameError("the frame is damaged: its sum is another")
+    parts, at = [], 0
+    while at < len(body):
+        (size,) = _SIZE.unpack_from(body, at)
+        at += _SIZE.size
+        parts.append(body[at : at + size])
+        at += size
+    return parts
+
+
+def _framed(
+    key: TrajectoryKey, told: Mapping[str, Any], parts: Sequence[memoryview], task: Task | None
+) -> Framed:
+    if task is not None and task.id != key.task_id:
+        raise FrameError(f"task {key.task_id!r}, asked was {task.id!r}")
+    num_ids, num_logprobs = told["num"]
+    ids = np.frombuffer(_unpacked(parts[0]), "<i4")
+    has_T = np.unpackbits(np.frombuffer(_unpacked(parts[1]), "u1"), count=num_logprobs).astype(bool)
+    values = _together(parts[2:], int(has_T.sum()))
+    if len(ids) != num_ids:
+        raise FrameError(f"{len(ids)} tokens, told were {num_ids}")
+    logprobs = np.full(num_logprobs, np.nan, values.dtype)
+    logprobs[has_T] = values
+    trajectory = Trajectory(
+        key=key,
+        task=decode_task(told["task"]) if task is None else task,
+        ids=ids,
+        logprobs=logprobs,
+        segments=tuple(Segment(start=a, end=b, origin=Origin(origin)) for a, b, origin in told["segments"]),
+        version_spans=tuple(VersionSpan(start=a, end=b, version=v) for a, b, v in told["spans"]),
+        turns=tuple(decode_turn(turn) for turn in told["turns"]),
+        finish_reason=FinishReason(told["finish_reason"]),
+        outcome=decode_outcome(told["outcome"]),
+    )
+    return Framed(trajectory=trajectory, texts=told["texts"])
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def _packed_apart(values: npt.NDArray[Any]) -> list[bytes]:
+    """Each byte of the numbers as a column of its own, lowest first."""
+    width = values.dtype.itemsize
+    bytes_NW = values.astype(f"<f{width}", copy=False).view("u1").reshape(-1, width)
+    return [_packed(np.ascontiguousarray(bytes_NW[:, k]).tobytes()) for k in range(width)]
+
+
+def _together(parts: Sequence[memoryview], number: int) -> npt.NDArray[Any]:
+    """What `_packed_apart` was given."""
+    width = len(parts)
+    if width not in (4, 8):
+        raise FrameError(f"numbers of {width} bytes")
+    bytes_NW = np.empty((number, width), "u1")
+    for k, part in enumerate(parts):
+        bytes_NW[:, k] = np.frombuffer(_unpacked(part), "u1")
+    return bytes_NW.view(f"<f{width}").reshape(-1)
+
+
+def _packed(data: bytes) -> bytes:
+    """Compressed. A compressor belongs to one thread, and making one costs more than a small column."""
+    if not hasattr(_THREAD, "zstd"):
+        _THREAD.zstd = zstandard.ZstdCompressor(level=LEVEL), zstandard.ZstdDecompressor()
+    packed: bytes = _THREAD.zstd[0].compress(data)
+    return packed
+
+
+def _unpacked(data: memoryview) -> bytes:
+    if not hasattr(_THREAD, "zstd"):
+        _THREAD.zstd = zstandard.ZstdCompressor(level=LEVEL), zstandard.ZstdDecompressor()
+    plain: bytes = _THREAD.zstd[1].decompress(data, max_output_size=MAX_PART_BYTES)
+    return plain

@@ -1,0 +1,29 @@
+"""Names of the files that hold records: which step a file is of, and whether that step was judged."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+FRAMES: Final = ".columns"
+"""A step's trajectories (step_file.py); with an INDEX beside it the step was judged."""
+INDEX: Final = ".index"
+LINES: Final = ".jsonl"
+"""Records as JSON Lines (plain.py)."""
+
+
+def is_sealed(path: Path) -> bool:
+    """Whether the step of these frames was judged."""
+    return path.with_suffix(INDEX).is_file()
+
+
+def record_files(folder: Path) -> dict[int, Path]:
+    """The files of a folder that hold a finished step, by step; of two of one step the columns."""
+    found: dict[int, Path] = {}
+    for suffix in (LINES, FRAMES):
+        for path in folder.glob(f"step_*{suffix}"):
+            match = re.fullmatch(r"step_([0-9]+)", path.stem)
+            if match and (suffix == LINES or is_sealed(path)):
+                found[int(match[1])] = path
+    return dict(sorted(found.items()))

@@ -1,0 +1,104 @@
+"""Trajectory records on disk, whatever they are written as. Replay, report and viewer read nothing else.
+
+    step_N.columns + .index   a step of a run: columns with an index (step_file.py)
+    NAME.jsonl                version 1, and the export: one JSON object per line (plain.py)
+
+`read_records` gives the same objects of both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rocstar.engine.record.files import FRAMES, LINES, record_files
+from rocstar.engine.record.plain import (
+    VERSION,
+    RecordError,
+    Verdict,
+    decode_outcome,
+    decode_turn,
+    encode_outcome,
+    encode_turn,
+    from_record,
+    to_record,
+)
+from rocstar.engine.record.step_file import StepFile
+from rocstar.engine.types import HIDDEN
+
+__all__ = [
+    "VERSION",
+    "RecordError",
+    "Verdict",
+    "decode_outcome",
+    "decode_turn",
+    "encode_outcome",
+    "encode_turn",
+    "export_lines",
+    "from_record",
+    "read_folder",
+    "read_records",
+    "record_files",
+    "to_record",
+    "write_records",
+]
+
+
+def read_folder(folder: Path) -> Iterator[dict[str, Any]]:
+    """Records of all finished steps of a folder, in order."""
+    for path in record_files(folder).values():
+        yield from read_records(path)
+
+
+def export_lines(folder: Path, out: Path, *, steps: Collection[int] | None = None) -> list[Path]:
+    """Write finished steps as lines, one file per step; those files, in order. What is hidden is left out.
+
+    Args:
+        folder: of records.
+        out: where the files go; what they replace there is gone.
+        steps: which; None = all.
+    """
+    written = []
+    for step, path in record_files(folder).items():
+        if steps is None or step in steps:
+            written.append(out / f"{path.stem}{LINES}")
+            write_records(written[-1], (one for one in read_records(path) if not _is_hidden(one)))
+    return written
+
+
+def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Write records as lines; the file appears whole or not at all.
+
+    ASCII only: a policy may write half of a surrogate pair into its arguments, which UTF-8 cannot carry.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("w", encoding="ascii") as file:
+            for record in records:
+                file.write(json.dumps(record, separators=(",", ":")) + "\n")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
+    """Records of one file. RecordError names what is not a record, with its place."""
+    if path.suffix == FRAMES:
+        yield from StepFile(path).records()
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError) as error:  # ValueError: not JSON, or not even text
+                raise RecordError(f"{path}:{number}: not JSON: {error}") from None
+            if not isinstance(record, dict) or record.get("v") != VERSION:
+                raise RecordError(f"{path}:{number}: not a trajectory record of version {VERSION}")
+            yield record
+
+
+def _is_hidden(record: Mapping[str, Any]) -> bool:
+    return bool(((record.get("task") or {}).get("meta") or {}).get(HIDDEN))

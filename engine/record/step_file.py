@@ -1,0 +1,364 @@
+"""The records of one step: a file of frames that grows as groups end, and an index once it is judged.
+
+    step_000001.columns   <8s magic> <u32 bytes> about (JSON), then frames (columns.py) as they came
+    step_000001.index     <8s magic> <u32 bytes> about (JSON), then ROW by ROW where each trajectory lies and
+                          what a list of them shows, as the verdicts came; then the advantages of those
+                          that have one per token, as float64; appears whole
+
+So a process that is killed leaves every group that was written, and one of a million trajectories is opened
+by one look into the index and one read. A file without an index is a journal: nobody but the run that wrote
+it reads it. Frames that no row names are of a group that was rolled out again, or learned in another step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from rocstar.engine.record.columns import HEAD, FrameError, decode_frame, frame_size
+from rocstar.engine.record.files import INDEX
+from rocstar.engine.record.plain import RecordError, Verdict, record_of
+from rocstar.engine.types import HIDDEN, Scored, Task, Trajectory
+
+VERSION = 2
+_FRAMES_MAGIC, _INDEX_MAGIC = b"rcsFram\n", b"rcsIndx\n"
+_HEAD = struct.Struct("<8sI")
+MAX_ABOUT_BYTES = 1 << 20
+NAME_BYTES = 40
+
+ROW = np.dtype([
+    ("offset", "<u8"), ("size", "<u4"),
+    ("advantages", "<u4"), ("first_advantage", "<u8"),
+    ("step", "<i8"), ("sibling", "<i8"), ("policy_version", "<i8"),
+    ("task", "<u8"), ("name", f"S{NAME_BYTES}"),
+    ("tokens", "<u4"), ("policy_tokens", "<u4"), ("num_answers", "<u4"), ("turns", "<u4"),
+    ("tool_calls", "<u4"), ("tool_errors", "<u4"),
+    ("bucket", "u1"), ("kept", "?"), ("is_correct", "?"), ("is_truncated", "?"), ("hidden", "?"),
+    ("reward", "<f8"), ("penalty_error", "<f8"), ("penalty_format", "<f8"), ("advantage", "<f8"),
+])  # fmt: skip
+"""One trajectory. `task` is `task_number` of its id, of which `name` has the first bytes; a number that is
+not there (the reward of a trajectory that failed) is NaN. `advantages`: so many there are where each token
+has its own, from `first_advantage` on; 0 where `advantage` is that of all."""
+
+
+def task_number(task_id: str) -> int:
+    """What the index has of a task's id."""
+    digest = hashlib.blake2b(task_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FramePlace:
+    """Where a frame lies."""
+
+    path: Path
+    offset: int
+    size: int
+
+    def read(self) -> bytes:
+        """The frame's bytes. RecordError if the file ends before."""
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            frame = file.read(self.size)
+        if len(frame) != self.size:
+            raise RecordError(f"{self.path}: ends inside the trajectory at byte {self.offset}")
+        return frame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A row to be: a trajectory whose frame was written, with what became of it."""
+
+    trajectory: Trajectory
+    verdict: Verdict
+    num_answers: int
+    place: FramePlace
+
+
+class FrameFile:
+    """The frames of a step, to be appended to. One thread has it.
+
+    Invariant: `end` is the end of the last whole frame, and nothing lies behind it.
+    """
+
+    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+        """Go on with the file at `path` if it is about the same; begin it anew, without its index, if not."""
+        self.path, self._about = path, dict(about)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.places: list[FramePlace] = []
+        """Of the whole frames that were there."""
+        begin = _begin_of_frames(path, self._about)
+        if begin is None:
+            path.with_suffix(INDEX).unlink(missing_ok=True)
+            self._file: BinaryIO = path.open("w+b")
+            self._file.write(_head(_FRAMES_MAGIC, self._about))
+            self.end = self._file.tell()
+        else:
+            self._file = path.open("r+b")
+            self.places = list(_whole_frames(self._file, path, begin))
+            self.end = self.places[-1].offset + self.places[-1].size if self.places else begin
+        self._file.seek(self.end)
+        self._file.truncate()
+        self._file.flush()
+
+    def __enter__(self) -> FrameFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def append(self, frames: Sequence[bytes]) -> list[FramePlace]:
+        """Where the frames lie, now that they do; OSError leaves none of them."""
+        places, at = [], self.end
+        for frame in frames:
+            places.append(FramePlace(path=self.path, offset=at, size=len(frame)))
+            at += len(frame)
+        try:
+            self._file.write(b"".join(frames))
+            self._file.flush()
+        except OSError:
+            self._file.seek(self.end)
+            self._file.truncate()
+            raise
+        self.end = at
+        return places
+
+    def seal(self, judged: Sequence[Judged], *, stage: str) -> None:
+        """Write the index: the step is judged. What lies in another file is brought here first."""
+        local = [one.place for one in judged]
+        abroad = [k for k, place in enumerate(local) if place.path != self.path]
+        for k, place in zip(abroad, self.append([local[k].read() for k in abroad]), strict=True):
+            local[k] = place
+        rows = np.zeros(len(judged), ROW)
+        buckets = sorted({one.verdict.bucket for one in judged})
+        advantages: list[npt.NDArray[Any]] = []
+        num_advantages = 0
+        for k, one in enumerate(judged):
+            given, own = one.verdict.advantage, np.zeros(0, "<f8")
+            if not isinstance(given, float | int | None):
+                own, given = np.asarray(given, dtype="<f8"), None
+            rows[k] = (
+                local[k].offset,
+                local[k].size,
+                len(own),
+                num_advantages,
+                *_facts(one, buckets.index(one.verdict.bucket)),
+                _number(given),
+            )
+            advantages.append(own)
+            num_advantages += len(own)
+        os.fsync(self._file.fileno())
+        about = {"stage": stage, "buckets": buckets, "rows": len(rows), "advantages": num_advantages}
+        _write_index(self.path, about, [rows, *advantages])
+
+
+def _facts(one: Judged, bucket: int) -> tuple[Any, ...]:
+    """What a row says of a trajectory, from `step` to `penalty_format`."""
+    t, verdict = one.trajectory, one.verdict
+    scored = t.outcome if isinstance(t.outcome, Scored) else None
+    return (
+        t.key.step,
+        t.key.sibling,
+        max((span.version for span in t.version_spans), default=-1),
+        task_number(t.task.id),
+        t.task.id.encode("utf-8", "replace")[:NAME_BYTES],
+        len(t.ids),
+        t.num_policy_tokens,
+        one.num_answers,
+        len(t.turns),
+        len(t.results),
+        sum(result.is_error for result in t.results),
+        bucket,
+        verdict.bucket == "kept",
+        scored is not None and scored.is_correct,
+        t.is_truncated,
+        bool(t.task.meta.get(HIDDEN)),
+        _number(scored.reward if scored else None),
+        _number(verdict.penalty_error),
+        _number(verdict.penalty_format),
+    )
+
+
+class StepFile:
+    """The records of a step that was judged; `rows` has a ROW for each trajectory, in the verdicts' order.
+
+    RecordError for files that are not whole, or of another version.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        index = path.with_suffix(INDEX)
+        try:
+            with index.open("rb") as file:
+                about = _read_head(file, index, _INDEX_MAGIC)
+                self.rows: npt.NDArray[Any] = np.fromfile(file, ROW, about["rows"])
+                self._advantages: npt.NDArray[Any] = np.fromfile(file, "<f8", about["advantages"])
+        except FileNotFoundError:
+            raise RecordError(f"{path}: has no index: the step was not finished") from None
+        if (len(self.rows), len(self._advantages)) != (about["rows"], about["advantages"]):
+            raise RecordError(f"{index}: {len(self.rows)} rows, {about['rows']} were written")
+        self.stage: str = about["stage"]
+        self.buckets: list[str] = about["buckets"]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def trajectory(self, row: int, task: Task | None = None) -> Trajectory:
+        """The trajectory of a row; `task` as for `decode_frame`."""
+        return self._decoded(row, task)[0]
+
+    def trajectories(self, tasks: Mapping[str, Task]) -> Iterator[Trajectory]:
+        """All of them, in order, with these tasks by id. KeyError for one of another task."""
+        known = {task_number(name): task for name, task in tasks.items()}
+        for row, number in enumerate(self.rows["task"].tolist()):
+            yield self.trajectory(row, known[number])
+
+    def verdict(self, row: int) -> Verdict:
+        """What became of it."""
+        told = self.rows[row]
+        advantage: Any = _known(told["advantage"])
+        if told["advantages"]:
+            first = int(told["first_advantage"])
+            advantage = self._advantages[first : first + int(told["advantages"])].tolist()
+        return Verdict(
+            bucket=self.buckets[told["bucket"]],
+            penalty_error=_known(told["penalty_error"]),
+            penalty_format=_known(told["penalty_format"]),
+            advantage=advantage,
+        )
+
+    def record(self, row: int) -> dict[str, Any]:
+        """The row as a JSON record (plain.py)."""
+        trajectory, texts = self._decoded(row, None)
+        return record_of(
+            trajectory,
+            self.verdict(row),
+            stage=self.stage,
+            num_answers=int(self.rows[row]["num_answers"]),
+            texts=texts,
+        )
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """All of them, in order."""
+        for row in range(len(self)):
+            yield self.record(row)
+
+    def find(self, task_id: str, sibling: int) -> int | None:
+        """The row of an attempt; None if it is not here."""
+        hits = (self.rows["task"] == task_number(task_id)) & (self.rows["sibling"] == sibling)
+        found = np.flatnonzero(hits)
+        return int(found[0]) if len(found) else None
+
+    def _decoded(self, row: int, task: Task | None) -> tuple[Trajectory, Sequence[str]]:
+        told = self.rows[row]
+        place = FramePlace(path=self.path, offset=int(told["offset"]), size=int(told["size"]))
+        try:
+            framed = decode_frame(place.read(), task)
+        except FrameError as error:
+            raise RecordError(f"{self.path}: trajectory {row}: {error}") from None
+        except FileNotFoundError:
+            raise RecordError(f"{self.path}: is not there, its index is") from None
+        return framed.trajectory, framed.texts
+
+
+def is_about(path: Path, about: Mapping[str, Any]) -> bool:
+    """Whether the frames at `path` are about the same."""
+    return _begin_of_frames(path, dict(about)) is not None
+
+
+def read_places(path: Path, about: Mapping[str, Any]) -> list[FramePlace]:
+    """The whole frames of a file that is about the same; none of any other, or where there is none."""
+    begin = _begin_of_frames(path, dict(about))
+    if begin is None:
+        return []
+    with path.open("rb") as file:
+        return list(_whole_frames(file, path, begin))
+
+
+def all_places(path: Path) -> Iterator[FramePlace]:
+    """The whole frames of a file, whatever it is about; none where there is no such file."""
+    try:
+        with path.open("rb") as file:
+            _read_head(file, path, _FRAMES_MAGIC)
+            yield from _whole_frames(file, path, file.tell())
+    except (FileNotFoundError, RecordError):
+        return
+
+
+def _begin_of_frames(path: Path, about: Mapping[str, Any]) -> int | None:
+    try:
+        with path.open("rb") as file:
+            found = _read_head(file, path, _FRAMES_MAGIC)
+            return file.tell() if found == {"v": VERSION, **about} else None
+    except (FileNotFoundError, RecordError):
+        return None
+
+
+def _whole_frames(file: BinaryIO, path: Path, begin: int) -> Iterator[FramePlace]:
+    """Frames up to the first that is not whole."""
+    at, end = begin, os.fstat(file.fileno()).st_size
+    while True:
+        file.seek(at)
+        head = file.read(HEAD.size)
+        try:
+            size = frame_size(head)
+        except FrameError:
+            return
+        if at + size > end:
+            return
+        yield FramePlace(path=path, offset=at, size=size)
+        at += size
+
+
+def _write_index(path: Path, about: Mapping[str, Any], columns: Sequence[npt.NDArray[Any]]) -> None:
+    index = path.with_suffix(INDEX)
+    partial = index.with_name(index.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(_head(_INDEX_MAGIC, about))
+            file.writelines(column.tobytes() for column in columns)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(index)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _head(magic: bytes, about: Mapping[str, Any]) -> bytes:
+    told = json.dumps({"v": VERSION, **about}, separators=(",", ":")).encode("ascii")
+    return _HEAD.pack(magic, len(told)) + told
+
+
+def _read_head(file: BinaryIO, path: Path, magic: bytes) -> dict[str, Any]:
+    head = file.read(_HEAD.size)
+    if len(head) != _HEAD.size or not head.startswith(magic):
+        raise RecordError(f"{path}: not records of version {VERSION}")
+    size = _HEAD.unpack(head)[1]
+    try:
+        about = json.loads(file.read(min(size, MAX_ABOUT_BYTES)))
+    except ValueError:
+        raise RecordError(f"{path}: its head is torn") from None
+    if not isinstance(about, dict) or about.get("v") != VERSION:
+        raise RecordError(f"{path}: not records of version {VERSION}")
+    return about
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _known(value: Any) -> float | None:
+    return None if math.isnan(value) else float(value)

@@ -1,0 +1,133 @@
+"""Time in which our own event loop ran. A deadline that passed while it stood still is no verdict on others.
+
+    beat, beat, ... ──> seconds that count ──> over: what came meanwhile is heard first
+      └─ a beat that came late: the loop stood still, and the rest of that time does not count
+
+When a loop that was blocked goes on, the answer that came meanwhile and the timer that ran out are due in the
+same moment, and the timer would win. So whoever judges a server, a node or a trajectory by time counts here
+(contract 16). Who waits: nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+BEATS = 64
+"""Within a time limit: what the loop stood still is known to a 64th of it, or to MAX_BEAT_S."""
+MAX_BEAT_S = 1.0
+LATE_S = 0.1
+"""A beat that is so much later than it was due says that our own loop was blocked."""
+
+
+class RunningTime:
+    """Seconds in which an event loop ran, as its beats tell; time comes from outside.
+
+    Invariant: `seconds` grows from beat to beat by what passed, but where that is more than LATE_S above what
+    was due, by what was due: the rest the loop stood still. So it never grows faster than time.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.seconds = 0.0
+        self._then = now
+
+    def beat(self, now: float, due_s: float) -> bool:
+        """The loop runs, and had been asked `due_s` after the last beat to say so; whether it is late."""
+        passed_s = now - self._then
+        is_late = passed_s > due_s + LATE_S
+        self.seconds += due_s if is_late else passed_s
+        self._then = now
+        return is_late
+
+
+class RunningLimit:
+    """A time limit in seconds that the loop ran; `over` is called once when they have passed.
+
+    Invariant: `over` comes only after `timeout_s` in which the loop ran since `start`, less a beat at most
+    per standstill; before it never. If the loop stood still at the end, what came meanwhile is heard first.
+    """
+
+    def __init__(self, timeout_s: float, over: Callable[[], None]) -> None:
+        self.timeout_s, self._over = timeout_s, over
+        self._loop = asyncio.get_running_loop()
+        self._time: RunningTime | None = None
+        self._beat: asyncio.TimerHandle | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """What has passed of it; None before `start`."""
+        return None if self._time is None else self._time.seconds
+
+    def start(self) -> None:
+        """Only the first one counts."""
+        if self._time is None:
+            self._time = RunningTime(self._loop.time())
+            self._next(self._time)
+
+    def stop(self) -> None:
+        """It will not be over any more."""
+        if self._beat is not None:
+            self._beat.cancel()
+            self._beat = None
+
+    def _next(self, time: RunningTime, *, is_last: bool = False) -> None:
+        due_s = min(self.timeout_s / BEATS, MAX_BEAT_S)
+        if not is_last:
+            due_s = min(due_s, self.timeout_s - time.seconds)
+        self._beat = self._loop.call_later(due_s, self._beaten, time, due_s, is_last)
+
+    def _beaten(self, time: RunningTime, due_s: float, is_last: bool) -> None:
+        is_late = time.beat(self._loop.time(), due_s)
+        if time.seconds < self.timeout_s:
+            self._next(time)
+            return
+        if is_late and not is_last:
+            self._next(time, is_last=True)
+            return
+        self.stop()
+        self._over()
+
+
+@contextlib.asynccontextmanager
+async def running_timeout(timeout_s: float) -> AsyncIterator[None]:
+    """As `asyncio.timeout`, in seconds that the loop ran. TimeoutError when they have passed."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(None) as limit:
+        clock = RunningLimit(timeout_s, lambda: limit.reschedule(loop.time()))
+        clock.start()
+        try:
+            yield
+        finally:
+            clock.stop()
+
+
+class RunningClock:
+    """Tells seconds that the loop ran since the block was entered."""
+
+    def __init__(self, beat_s: float = MAX_BEAT_S) -> None:
+        """beat_s: what is known of a standstill."""
+        self._beat_s = min(beat_s, MAX_BEAT_S)
+        self._loop = asyncio.get_running_loop()
+        self._time = RunningTime(self._loop.time())
+        self._beat: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> RunningClock:
+        self._next()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._beat is not None:
+            self._beat.cancel()
+
+    def time(self) -> float:
+        """Seconds so far."""
+        self._time.beat(self._loop.time(), self._beat_s)
+        return self._time.seconds
+
+    def _next(self) -> None:
+        self._beat = self._loop.call_later(self._beat_s, self._beaten)
+
+    def _beaten(self) -> None:
+        self.time()
+        self._next()

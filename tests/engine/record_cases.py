@@ -1,0 +1,126 @@
+"""Trajectories of every shape for the tests of records."""
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from rocstar.engine.types import (
+    Failed,
+    FinishReason,
+    Origin,
+    Scored,
+    Segment,
+    Task,
+    ToolCall,
+    ToolResult,
+    Trajectory,
+    TrajectoryKey,
+    Turn,
+    VersionSpan,
+)
+
+text = st.text(max_size=8)
+any_text = st.text(
+    st.characters(exclude_categories=[]), max_size=8
+)  # half surrogates too: a policy can write them
+integers = st.integers(0, 2**62)
+logprobs = st.floats(max_value=0.0, allow_nan=False, allow_infinity=False)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | any_text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(any_text, inner, max_size=3),
+    max_leaves=5,
+)
+good = st.builds(ToolCall, name=any_text, arguments=st.dictionaries(any_text, values, max_size=2))
+bad = st.builds(ToolCall, name=st.none(), arguments=st.none(), malformed=text)
+results = st.builds(
+    ToolResult,
+    status=st.sampled_from(["ok", "error", "malformed_call"]),
+    is_error=st.booleans(),
+    text=text,
+    restarted=st.booleans(),
+    replayed=st.booleans(),
+)
+
+
+@st.composite
+def turns(draw: Any) -> Turn:
+    calls = draw(st.lists(good | bad, max_size=3))
+    executed = draw(st.booleans())
+    return Turn(
+        start=draw(integers),
+        end=draw(integers),
+        text=draw(text),
+        stopped=draw(st.booleans()),
+        calls=tuple(calls),
+        results=tuple(draw(results) for _ in calls) if executed else (),
+    )
+
+
+scalars = st.none() | st.booleans() | integers | logprobs | text
+hashable = scalars | st.tuples(scalars, scalars) | st.frozensets(scalars, max_size=2)
+flat = hashable | st.lists(hashable, max_size=2) | st.sets(hashable, max_size=2)
+plain = flat | st.tuples(flat) | st.lists(flat, max_size=2) | st.dictionaries(hashable, flat, max_size=2)
+metas = st.dictionaries(st.sampled_from(["~", "of", "entry"]), plain, max_size=2)
+
+
+messages = st.fixed_dictionaries(
+    {"role": st.sampled_from(["system", "assistant"]), "content": any_text},
+    optional={"tool_calls": st.lists(st.dictionaries(st.sampled_from(["~", "a"]), scalars), max_size=2)},
+)
+
+
+def tuples(of: Any, **fields: Any) -> Any:
+    return st.lists(st.builds(of, **fields), max_size=3).map(tuple)
+
+
+trajectories = st.builds(
+    Trajectory,
+    key=st.builds(TrajectoryKey, seed=integers, step=integers, task_id=st.just("t"), sibling=integers),
+    task=st.builds(
+        Task,
+        id=st.just("t"),
+        source=text,
+        question=any_text,
+        answer=text,
+        meta=metas,
+        context=st.lists(messages, max_size=2).map(tuple),
+    ),
+    ids=st.lists(st.integers(0, 2**31 - 1), max_size=5).map(tuple),
+    logprobs=st.lists(st.none() | logprobs, max_size=5).map(tuple),
+    segments=tuples(Segment, start=integers, end=integers, origin=st.sampled_from(Origin)),
+    version_spans=tuples(VersionSpan, start=integers, end=integers, version=integers),
+    turns=st.lists(turns(), max_size=3).map(tuple),
+    finish_reason=st.sampled_from(FinishReason),
+    outcome=st.builds(Scored, reward=st.sampled_from([0.0, 1.0]), method=text)
+    | st.builds(Failed, kind=text, retryable=st.booleans(), detail=any_text),
+)
+
+
+@st.composite
+def fitting_trajectories(draw: Any) -> Trajectory:
+    """Those with a log-prob, or None, for each token."""
+    made: Trajectory = draw(trajectories)
+    fitting = draw(st.lists(st.none() | logprobs, min_size=len(made.ids), max_size=len(made.ids)))
+    return replace(made, logprobs=tuple(fitting))
+
+
+def plain_trajectory(
+    *, logprobs: list[float], sibling: int = 0, task: str = "t", step: int = 1, reward: float = 1.0
+) -> Trajectory:
+    """A prompt of one token, and one turn with these log-probs."""
+    num = len(logprobs)
+    return Trajectory(
+        key=TrajectoryKey(seed=0, step=step, task_id=task, sibling=sibling),
+        task=Task(id=task, source="s", question="q", answer="1"),
+        ids=(7, *range(num)),
+        logprobs=(None, *logprobs),
+        segments=(
+            Segment(start=0, end=1, origin=Origin.prompt),
+            Segment(start=1, end=1 + num, origin=Origin.policy),
+        ),
+        version_spans=(VersionSpan(start=1, end=1 + num, version=0),),
+        turns=(Turn(start=1, end=1 + num, text="<answer>1</answer>", stopped=True),),
+        finish_reason=FinishReason.answered,
+        outcome=Scored(reward=reward, method="m"),
+    )

@@ -1,0 +1,261 @@
+"""The records of a run while it runs: groups as they end, then what became of them.
+
+    a group ends ──> ended(step, group) ──writer thread──> step_N.columns
+    step is judged ──> seal(step, verdicts) ──writer thread──> step_N.index      (engine/record/)
+    resume ──> found(step, task) ──> the group that a killed process had written: it is not rolled out again
+
+One thread writes, off the event loop; at most MOST_WAITING groups wait for it. Who waits: a group until it is
+written, and only then it counts as ended; the step for nobody but the records of the step before; a
+checkpoint for all records of its step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from rocstar.engine.record.columns import FrameError, decode_frame, encode_frame, frame_key
+from rocstar.engine.record.files import FRAMES, INDEX, is_sealed, record_files
+from rocstar.engine.record.reading import RecordError, Verdict
+from rocstar.engine.record.step_file import FrameFile, FramePlace, Judged, StepFile, is_about, read_places
+from rocstar.engine.types import Failed, Group, Task, Trajectory, policy_text
+from rocstar.engine.waits import waiting
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import TrainingStopped
+from rocstar.train.record.run_directory import TRAJECTORIES, complete_checkpoints, records_file, step_of
+from rocstar.train.tasks.verify import num_answers
+
+MOST_WAITING = 64
+"""Groups that wait to be written: of 32 long trajectories each, a gigabyte."""
+_NEUTRAL = {
+    "checkpoint": None,
+    "eval": None,
+    "run": {"name", "threads", "trackers", "callbacks", "keep_records"},
+    "model": {"activation_checkpointing"},
+}
+"""What of a recipe has no part in what a step's trajectories are; None: the whole section."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Judgements = Sequence[tuple[Trajectory, Verdict]]
+_Attempt = tuple[str, int]
+"""Task and sibling."""
+
+
+def origin_of(recipe: Recipe) -> dict[str, Any]:
+    """What a journal says of itself: groups are taken from one that says the same and from no other."""
+    told = recipe.model_dump(mode="json", exclude_none=True)
+    for stage in told.get("stages", []):
+        stage.pop("steps", None)  # a run may be made longer
+    for section, fields in _NEUTRAL.items():
+        kept = {} if fields is None else {k: v for k, v in told.get(section, {}).items() if k not in fields}
+        told[section] = kept
+    told["engine"] = {"deterministic": recipe.engine.deterministic}
+    text = json.dumps(told, sort_keys=True)
+    return {"recipe": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()}
+
+
+class Journal:
+    """Invariant: a group that `ended` returned for is on the disk, whatever happens to this process; a step
+    whose index is there has every record of it.
+
+    TrainingStopped from any call: the disk takes no more.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        about: Mapping[str, Any],
+        *,
+        decode: Callable[[Sequence[int]], str],
+        goes_on: bool,
+        keep_steps: int = 0,
+    ) -> None:
+        """Nothing is read or written before the block is entered.
+
+        Args:
+            directory: of the run.
+            about: as `origin_of`.
+            decode: text of token ids.
+            goes_on: with what lies there from an earlier process; else that is removed.
+            keep_steps: the records of so many steps stay, and of those behind the last checkpoint; 0 = all.
+        """
+        self._directory, self._about, self._decode = directory, dict(about), decode
+        self.goes_on, self._keep_steps = goes_on, keep_steps
+        self._room = asyncio.Semaphore(MOST_WAITING)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="records")
+        self._sealing: asyncio.Future[None] | None = None
+        self._files: dict[int, FrameFile] = {}
+        self._places: dict[int, dict[_Attempt, FramePlace]] = {}
+        """Of the steps that were looked at: where each attempt lies."""
+        self._read: set[int] = set()
+
+    async def __aenter__(self) -> Journal:
+        if not self.goes_on:
+            await self._do(self._clear)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._sealing is not None:
+                await asyncio.wait([self._sealing])
+                failure = self._sealing.exception()
+                if failure is not None and error is None:
+                    raise failure
+        finally:
+            await asyncio.to_thread(self._thread.shutdown)
+            for file in self._files.values():
+                file.__exit__(None, None, None)
+
+    async def found(self, step: int, task: Task, *, size: int) -> Group | None:
+        """The group of an earlier process; None where it has to be rolled out.
+
+        Of a step that was not judged none with a failure that another try may mend: the end of the process
+        may have been its cause.
+        """
+        return await self._do(self._look, step, task, size) if self.goes_on else None
+
+    async def learned(self, step: int, tasks: Mapping[str, Task]) -> list[Group] | None:
+        """The batch from which a step was learned in an earlier process; None where that is not known.
+
+        Args:
+            step: of the learner.
+            tasks: by id; of what is none of them nothing is taken.
+        """
+        return await self._do(self._batch, step, tasks) if self.goes_on else None
+
+    async def ended(self, step: int, group: Group) -> None:
+        """Return when the group lies on the disk."""
+        await self._do(self._append, step, group.trajectories)
+
+    async def seal(self, step: int, verdicts: Judgements, *, stage: str) -> None:
+        """The step is judged: write what became of its trajectories, beside the work of the next step."""
+        await self.settled()
+        self._sealing = asyncio.ensure_future(self._do(self._seal, step, tuple(verdicts), stage))
+
+    async def settled(self) -> None:
+        """Return when every step that was judged has its index."""
+        if self._sealing is not None:
+            await asyncio.shield(self._sealing)
+            self._sealing = None
+
+    async def _do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        async with (
+            self._room,
+            waiting("records", "the disk", kind="records", deadline=None),
+        ):
+            loop = asyncio.get_running_loop()
+            try:
+                return await loop.run_in_executor(self._thread, lambda: work(*args, **kwargs))
+            except OSError as error:
+                raise TrainingStopped(
+                    f"the records in {str(self._directory / TRAJECTORIES)!r} cannot be written "
+                    f"({error.strerror}); make room and go on with --resume"
+                ) from error
+
+    # ---- in the writer's thread ----
+
+    def _clear(self) -> None:
+        """Of a beginning that no checkpoint has nothing is used again: its policy is lost."""
+        for path in (self._directory / TRAJECTORIES).glob("step_*"):
+            if path.suffix in (FRAMES, INDEX):
+                path.unlink()
+
+    def _path(self, step: int) -> Path:
+        return records_file(self._directory, step)
+
+    def _known(self, step: int) -> dict[_Attempt, FramePlace]:
+        """Where each attempt lies, of an earlier process too; of two the later."""
+        if step not in self._places:
+            self._places[step] = {}
+            for place in read_places(self._path(step), self._about):
+                with contextlib.suppress(FrameError):  # damaged on the disk: rolled out again
+                    key = frame_key(place.read())
+                    self._places[step][key.task_id, key.sibling] = place
+        return self._places[step]
+
+    def _look(self, step: int, task: Task, size: int) -> Group | None:
+        known = self._known(step)
+        places = [known[task.id, k] for k in range(size) if (task.id, k) in known]
+        if len(places) != size:
+            return None
+        try:
+            trajectories = tuple(decode_frame(place.read(), task).trajectory for place in places)
+        except (FrameError, RecordError):
+            return None
+        broken = [isinstance(t.outcome, Failed) and t.outcome.retryable for t in trajectories]
+        if any(broken) and not is_sealed(self._path(step)):
+            return None
+        return Group(task=task, trajectories=trajectories)
+
+    def _batch(self, step: int, tasks: Mapping[str, Task]) -> list[Group] | None:
+        path = self._path(step)
+        if not is_sealed(path) or not is_about(path, self._about):
+            return None
+        groups: dict[tuple[int, str], list[Trajectory]] = {}
+        try:
+            for t in StepFile(path).trajectories(tasks):
+                groups.setdefault((t.key.step, t.task.id), []).append(t)
+        except (RecordError, KeyError):
+            return None
+        return [
+            Group(task=found[0].task, trajectories=tuple(sorted(found, key=lambda t: t.key.sibling)))
+            for found in groups.values()
+        ]
+
+    def _file(self, step: int) -> FrameFile:
+        if step not in self._files:
+            self._known(step)
+            self._files[step] = FrameFile(self._path(step), self._about)
+        return self._files[step]
+
+    def _append(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        frames = []
+        for t in trajectories:
+            texts = [self._decode(t.ids[s.start : s.end].tolist()) for s in t.segments]
+            frames.append(encode_frame(t, texts))
+        places = self._file(step).append(frames)
+        known = self._known(step)
+        for t, place in zip(trajectories, places, strict=True):
+            known[t.task.id, t.key.sibling] = place
+
+    def _seal(self, step: int, verdicts: Judgements, stage: str) -> None:
+        """The trajectories of a step are mostly those of its number; others were begun under an earlier."""
+        missing = [t for t, _ in verdicts if (t.task.id, t.key.sibling) not in self._known(t.key.step)]
+        if missing:
+            self._append(step, missing)
+        judged = []
+        for t, verdict in verdicts:
+            attempt = t.task.id, t.key.sibling
+            place = self._known(t.key.step).get(attempt) or self._known(step)[attempt]
+            answers = num_answers(policy_text(t.turns))
+            judged.append(Judged(trajectory=t, verdict=verdict, num_answers=answers, place=place))
+        self._file(step).seal(judged, stage=stage)
+        for t, _ in verdicts:
+            self._known(t.key.step).pop((t.task.id, t.key.sibling), None)
+        self._close(step)
+        self._prune(step)
+
+    def _prune(self, step: int) -> None:
+        """Old records go, but none that a resume would take groups from."""
+        if not self._keep_steps:
+            return
+        saved = max(map(step_of, complete_checkpoints(self._directory)), default=0)
+        for old, path in record_files(self._directory / TRAJECTORIES).items():
+            if old <= min(step - self._keep_steps, saved):
+                path.with_suffix(INDEX).unlink(missing_ok=True)
+                path.unlink()
+                self._close(old)
+
+    def _close(self, step: int) -> None:
+        if step in self._files:
+            self._files.pop(step).__exit__(None, None, None)
