@@ -975,6 +975,8 @@ BUGS = [
         '"uid" in isolation.split("+")',
         "True",
         "service/test_serve.py::test_root_does_not_serve_programs_as_root",
+    ),
+    Bug(
         "MemoryLedger.resized",
         "self._set(booking, num_bytes)",
         "self._set(booking, booking.num_bytes)",
