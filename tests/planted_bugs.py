@@ -722,7 +722,7 @@ BUGS = [
         "CallLedger._settle",
         "self._forget(call, by=by)",
         "pass",
-        "test_ledger.py",
+        "fabric/test_ledger.py",
     ),
     Bug(
         "Listeners._tell",
