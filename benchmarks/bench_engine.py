@@ -43,7 +43,7 @@ from scheduling.peers import POLICIES
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.fleet.fleet import Fleet
 from rocstar.engine.fleet.scheduler import Scheduler
-from rocstar.engine.garbage import settle_garbage
+from rocstar.engine.garbage import settled_garbage
 from rocstar.engine.inference.base import Inference, Sampling
 from rocstar.engine.rollout.group import all_groups, run_group
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
@@ -335,8 +335,8 @@ def main() -> int:
     if options.smoke:
         options.trajectories, options.repeats, options.out = 256, 1, None
         options.token_s = options.busy_token_s = 0.0005
-    settle_garbage()
-    runs, paces = measure(options)
+    with settled_garbage():
+        runs, paces = measure(options)
     decisions = {}
     for policy in POLICIES:
         host = Clockless(Scheduler(make_policy(policy, POLICIES)), options.trajectories, options.replicas)

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from sandbox_bench.report import ROOT, bar, finish
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from rocstar.engine.garbage import settle_garbage
+from rocstar.engine.garbage import settled_garbage
 from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.nodes.wire import encode_group, opened_group
 from rocstar.engine.rollout.rollout import RolloutLimits
@@ -145,7 +145,6 @@ async def step(corpus: Corpus, num_groups: int, folder: Path) -> dict[str, Any]:
     made = [await asyncio.to_thread(group, corpus, k) for k in range(num_groups)]
     sent = [None if k % NODES == 0 else encode_group(one) for k, one in enumerate(made)]
     room, ended = asyncio.Semaphore(IN_FLIGHT), list[Group]()
-    settle_garbage()
     journal = Journal(folder, {"recipe": "bench"}, decode=corpus.decode, goes_on=False)
 
     async def ends(k: int) -> None:
@@ -157,7 +156,7 @@ async def step(corpus: Corpus, num_groups: int, folder: Path) -> dict[str, Any]:
             await journal.ended(1, one)
             ended.append(one)
 
-    with LoopLag() as lag:
+    with settled_garbage(), LoopLag() as lag:
         async with journal:
             began, wall = time.process_time(), time.perf_counter()
             await asyncio.gather(*(ends(k) for k in range(num_groups - 1)))

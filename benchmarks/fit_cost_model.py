@@ -46,7 +46,7 @@ from scipy.optimize import nnls
 from steady import Steady, measure, settle
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from rocstar.engine.garbage import settle_garbage
+from rocstar.engine.garbage import settled_garbage
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
 from rocstar.engine.inference.embedded.kv import Extra
@@ -333,13 +333,13 @@ def run(seed: int, options: argparse.Namespace, bench: Bench) -> dict[str, Any]:
     real = np.array([bench.counted(rollout) for rollout in rollouts])  # also pays for what is lazy
     simulated = np.array([features(rollout.work, rollout.case) for rollout in rollouts])
     off = np.abs(real / simulated - 1).max(axis=0)
-    settle_garbage()
-    readings = measure(
-        [partial(bench.seconds, rollout) for rollout in rollouts],
-        partial(bench.seconds, fixed),
-        passes=options.passes,
-        seed=seed,
-    )
+    with settled_garbage():
+        readings = measure(
+            [partial(bench.seconds, rollout) for rollout in rollouts],
+            partial(bench.seconds, fixed),
+            passes=options.passes,
+            seed=seed,
+        )
     return {
         "seed": seed,
         "composition_off": dict(zip(COUNTED, off.tolist(), strict=True)),

@@ -7,13 +7,26 @@ thousands of ids. Reference counts free almost everything here at once; the coll
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 YOUNG = 50_000
 """Containers made and not freed between two collections; Python's own 700 are three trajectories' turns."""
 
 
-def settle_garbage() -> None:
-    """Once per process, behind start-up: what exists is never looked at again, the rest more rarely."""
+@contextmanager
+def settled_garbage() -> Iterator[None]:
+    """Behind start-up: what exists is not looked at inside, the rest more rarely.
+
+    Behind it all is as it was before: what a run leaves in cycles would otherwise stay for ever in a process
+    that makes several, a notebook.
+    """
+    thresholds = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
+    gc.set_threshold(YOUNG, *thresholds[1:])
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)

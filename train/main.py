@@ -27,7 +27,7 @@ import uvloop
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rocstar.engine.chat.chat import ChatFormat
-from rocstar.engine.garbage import settle_garbage
+from rocstar.engine.garbage import settled_garbage
 from rocstar.engine.progress.progress import working
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.types import Task
@@ -215,13 +215,13 @@ async def _run(
         if saved or cold:
             listeners.note(f"resuming from {saved or cold}")
         builder = _Builder(recipe, run_dir, world, thread, metrics, listeners, lag, tell, saved, cold)
-        settle_garbage()
         patience_s = stall_s(recipe.engine.trajectory_timeout_s)
-        async with guarded(run_dir, stall_s=patience_s, note=listeners.note, board=console.waits):
-            if isinstance(supply, Records):
-                await builder.recorded(supply)
-            else:
-                await builder.live(supply)
+        with settled_garbage():
+            async with guarded(run_dir, stall_s=patience_s, note=listeners.note, board=console.waits):
+                if isinstance(supply, Records):
+                    await builder.recorded(supply)
+                else:
+                    await builder.live(supply)
 
 
 Made = Callable[[], PreTrainedModel]
