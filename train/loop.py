@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,7 +36,6 @@ from rocstar.train.learner.update_metrics import update_metrics
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.stage_config import StageConfig
-from rocstar.train.record.run_directory import cold_start_of
 from rocstar.train.run import Run
 
 
@@ -259,4 +257,4 @@ def tell_saved(run: Run) -> None:
     if run.saving is not None and (run.saving.directory / checkpoint.COMPLETE).exists():
         run.listeners.checkpoint(run.saving.step, run.saving.directory)
         run.saving = None
-        shutil.rmtree(cold_start_of(run.directory), ignore_errors=True)
+        checkpoint.forget_cold_start(run.directory)
