@@ -125,6 +125,8 @@ def a_run(folder: Path, made: Agent, nodes: Nodes | None = None, **changes: Any)
         metrics=MetricsWriter(folder / "metrics.jsonl"),
         listeners=Listeners(Callback()),
         budget=TimeBudget(clock=lambda: float(next(ticks))),
+        journal=nothing,
+        lag=nothing,
     )
 
 
