@@ -95,6 +95,13 @@ class SavingTeam:
         pass
 
 
+class SettledJournal:
+    """Of a run that rolls nothing out."""
+
+    async def settled(self) -> None:
+        pass
+
+
 def build_run(directory: Path, recipe: Recipe) -> Run:
     limits = RolloutLimits(max_response_tokens=1, max_turns=1, max_tool_tokens=1, timeout_s=1.0)
     nothing = cast(Any, None)
@@ -117,6 +124,8 @@ def build_run(directory: Path, recipe: Recipe) -> Run:
         metrics=MetricsWriter(directory / "metrics.jsonl"),
         listeners=Listeners(Callback()),
         budget=TimeBudget(clock=lambda: float(next(ticks))),
+        journal=cast(Any, SettledJournal()),
+        lag=nothing,
     )
 
 
