@@ -28,6 +28,7 @@ from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.recipe.run_config import CheckpointConfig
 from rocstar.train.recipe.stage_config import StageConfig
 from rocstar.train.record.callbacks import Callback, Listeners, StopRun
+from rocstar.train.record.loop_lag import LoopLag
 from rocstar.train.record.metrics import MetricsWriter, read_metrics
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.run import Live, Run
@@ -125,7 +126,7 @@ def build_run(directory: Path, recipe: Recipe) -> Run:
         listeners=Listeners(Callback()),
         budget=TimeBudget(clock=lambda: float(next(ticks))),
         journal=cast(Any, SettledJournal()),
-        lag=nothing,
+        lag=LoopLag(),
     )
 
 
