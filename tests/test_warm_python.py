@@ -26,6 +26,10 @@ def test_a_command_has_its_arguments_environment_folder_and_open_files(tmp_path:
     assert (ended.returncode, ended.stderr) == (0, "no\n")
 
 
+def test_a_program_may_come_in_by_standard_input() -> None:
+    assert run("-", "a", input="import sys; print(sys.argv)").stdout == "['-', 'a']\n"
+
+
 def test_it_has_imported_nothing_of_ours_and_all_of_the_others() -> None:
     program = "import sys; print(sorted({name.partition('.')[0] for name in sys.modules}))"
     modules = run("-c", program).stdout

@@ -223,16 +223,17 @@ def _run(arguments: list[str]) -> None:
         is_safe |= arguments[0] == "-P"
         arguments = arguments[1:]
     what, *rest = arguments
-    first = {"-m": os.getcwd(), "-c": ""}.get(what, os.path.dirname(what))
+    first = {"-m": os.getcwd(), "-c": "", "-": ""}.get(what, os.path.dirname(what))
     if not is_safe:
         sys.path.insert(0, first)
     if what == "-m":
         sys.argv = rest
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
-    elif what == "-c":
-        sys.argv = ["-c", *rest[1:]]
+    elif what in ("-c", "-"):
+        text, *rest = rest if what == "-c" else [sys.stdin.read(), *rest]
+        sys.argv = [what, *rest]
         main = sys.modules["__main__"] = types.ModuleType("__main__")
-        exec(compile(rest[0], "<string>", "exec"), vars(main))
+        exec(compile(text, "<string>", "exec"), vars(main))
     else:
         sys.argv = arguments
         runpy.run_path(what, run_name="__main__")
