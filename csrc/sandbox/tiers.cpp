@@ -114,7 +114,10 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   const auto wanted = [&options](const char* layer) { return !options.without.contains(layer); };
   const bool seccomp = wanted("seccomp") && seccomp_available();
   const bool landlock = wanted("landlock") && landlock_abi() > 0;
-  if (wanted("uid") && geteuid() == 0) supervisor.users = claim_users(supervisor.home.first_uid);
+  uint32_t own_users = supervisor.home.first_uid;
+  if (wanted("uid") && geteuid() == 0) supervisor.users = claim_users(own_users);
+  // A user namespace may end below them: rather the first pool's users than none.
+  if (can_become(own_users)) supervisor.home.first_uid = own_users;
   const bool may_uid = wanted("uid") && can_become(supervisor.home.first_uid);
   const bool notify = seccomp && wanted("notify") && notify_available();
   const bool scratch = landlock && notify && wanted("scratch") && !options.scratch_parent.empty();
