@@ -23,10 +23,6 @@ CXX_FILES := $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 # A folder without Python files is no package for mypy.
 PACKAGES := $(foreach p,engine kernels sandbox train,$(if $(shell find $(p) -name '*.py' 2>/dev/null),rocstar.$(p)))
 
-# One more than cores, because many tests wait; each may take 3 GB.
-TEST_PROCESSES ?= $(shell awk -v cores=$$(nproc) '/^MemTotal/ { n = int($$2 / 3e6); if (n > cores + 1) n = cores + 1; \
-    if (n > 4) n = 4; print (n < 1 ? 1 : n) }' /proc/meminfo)
-
 .PHONY: help setup quickstart test sglang-env test-sglang lint typecheck format ctest sanitize bench figures wheel coverage clean
 .DEFAULT_GOAL := help
 
@@ -38,8 +34,8 @@ setup: $(VENV)/.rocstar-dev  ## build rocstar into .venv, with what tests and li
 quickstart: $(VENV)/.rocstar-runtime  ## build, then train a tiny model from nothing to a rising reward
 	$(BIN)/rocstar train $(RECIPE) $(if $(OUTPUT),--output-dir '$(OUTPUT)')
 
-test: setup  ## run the tests, in up to four processes
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist=worksteal -rfEX
+test: setup  ## run the tests, on up to four cores
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal -rfEX
 
 lint: setup  ## ruff, mypy, import-linter, clang-format, figures of the pages; changes no file
 	$(BIN)/ruff check .
