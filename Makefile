@@ -23,7 +23,7 @@ CXX_FILES := $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 # A folder without Python files is no package for mypy.
 PACKAGES := $(foreach p,engine kernels sandbox train,$(if $(shell find $(p) -name '*.py' 2>/dev/null),rocstar.$(p)))
 
-.PHONY: help setup quickstart test sglang-env test-sglang lint typecheck format ctest sanitize bench figures wheel coverage clean
+.PHONY: help setup quickstart test planted sglang-env test-sglang lint typecheck format ctest sanitize bench figures wheel coverage clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -36,6 +36,9 @@ quickstart: $(VENV)/.rocstar-runtime  ## build, then train a tiny model from not
 
 test: setup  ## run the tests, on up to four cores
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal -rfEX
+
+planted: setup  ## plant every bug that a test must catch, where `make test` plants those of the algorithm alone
+	ROCSTAR_PLANT_ALL=1 $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal -rfEX tests/test_planted_bugs.py
 
 lint: setup  ## ruff, mypy, import-linter, clang-format, figures of the pages; changes no file
 	$(BIN)/ruff check .
