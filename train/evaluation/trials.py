@@ -81,14 +81,6 @@ class Unscored:
         )
 
 
-def check_scored(groups: Sequence[Group]) -> None:
-    """Raise what `Unscored.check` raises if too many of these attempts have no score."""
-    unscored = Unscored(total=sum(len(group.trajectories) for group in groups))
-    for group in groups:
-        unscored.add(group)
-    unscored.check()
-
-
 async def attempts(
     roller: Roller,
     tasks: Sequence[Task],

@@ -200,10 +200,6 @@ def _load(name: str, config: DataConfig, shown: PromptCheck | None) -> list[Task
     return tasks[: config.limit] if config.limit else tasks
 
 
-def _unseen(task: Task) -> None:
-    """Pass a task whose template is not here."""
-
-
 def hub_name(config: DataConfig) -> str | None:
     """OWNER/NAME of a source that would be read from the hub; None for one that lies here."""
     if not config.source.startswith("hub:"):
