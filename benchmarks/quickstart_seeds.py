@@ -3,8 +3,9 @@
     python benchmarks/quickstart_seeds.py --seeds 10 --out benchmarks/results/quickstart_seeds.json
 
 Per seed: avg@4 on the 64 held-out tasks after the cold start and at the end, the rise with a paired
-bootstrap interval over tasks, and the tool-error share in correct trajectories over the first and last
-quarter of the steps, pooled. Runs that exist under --runs are not run again.
+bootstrap interval over tasks, the tool-error share in correct trajectories over the first and last
+quarter of the steps, pooled, and how many correct trajectories have a penalty for their format. Runs
+that exist under --runs are not run again.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 from rocstar.engine.record.reading import read_records, record_files
 
@@ -70,17 +72,29 @@ def rise(directory: Path, draws: int = 4000) -> dict:
     }
 
 
-def error_calls(directory: Path) -> list[tuple[float, float]]:
-    """Per step: erroneous calls and calls in correct trajectories, from the trajectory records."""
+class Correct(NamedTuple):
+    """Of the correct trajectories of a step."""
+
+    errors: int
+    calls: int
+    count: int
+    penalised: int
+    """Those with a penalty for their format."""
+
+
+def correct_ones(directory: Path) -> list[Correct]:
+    """Per step, from the trajectory records. Calls that were not executed are in no number."""
     out = []
     for path in record_files(directory / "trajectories").values():
-        errors = calls = 0
+        errors = calls = count = penalised = 0
         for record in read_records(path):
             if record["outcome"].get("reward") == 1.0:
                 answered = [c for t in record["turns"] for c in t["calls"] if c["status"] != "not_executed"]
                 calls += len(answered)
                 errors += sum(c["is_error"] for c in answered)
-        out.append((errors, calls))
+                count += 1
+                penalised += record["penalty"]["format"] > 0
+        out.append(Correct(errors, calls, count, penalised))
     return out
 
 
@@ -108,11 +122,14 @@ def main() -> None:
     def one(seed: int) -> dict:
         directory = options.runs / f"seed_{seed}"
         seconds = run(options.recipe, directory, [f"--run.seed={seed}", "--run.threads=1"])
-        calls = error_calls(directory)
+        steps = correct_ones(directory)
+        calls = [(step.errors, step.calls) for step in steps]
         quarter = len(calls) // 4
         result = {"seed": seed, "wall_s": seconds, **rise(directory)}
         result["error_share_by_step"] = [e / c if c else None for e, c in calls]
         result["first_quarter"], result["last_quarter"] = calls[:quarter], calls[-quarter:]
+        result["correct"] = sum(step.count for step in steps)
+        result["correct_with_format_penalty"] = sum(step.penalised for step in steps)
         print(f"seed {seed}: {result['start']:.2f} -> {result['end']:.2f}", flush=True)
         return result
 
@@ -133,6 +150,8 @@ def main() -> None:
         "first_step_error_share": fmean(r["error_share_by_step"][0] or 0.0 for r in results),
         "first_quarter_error_share": pooled("first_quarter"),
         "last_quarter_error_share": pooled("last_quarter"),
+        "correct": sum(r["correct"] for r in results),
+        "correct_with_format_penalty": sum(r["correct_with_format_penalty"] for r in results),
         "results": results,
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 sys.path.insert(0, str(Path(__file__).parent))
-from quickstart_seeds import ROOT, error_calls, machine, rise, rows, run
+from quickstart_seeds import ROOT, correct_ones, machine, rise, rows, run
 
 ARMS = {
     "paper": ["--rl.roc_mode=paper"],
@@ -44,7 +44,7 @@ def one(arm: str, seed: int, options: argparse.Namespace) -> dict:
     ]
     seconds = run("recipes/quickstart.toml", directory, overrides)
     steps = rows(directory, "rl")
-    calls = error_calls(directory)
+    calls = [(step.errors, step.calls) for step in correct_ones(directory)]
     print(f"{arm} seed {seed}: {rise(directory)['start']:.2f} -> {rise(directory)['end']:.2f}", flush=True)
     return {
         "arm": arm,
