@@ -1,6 +1,7 @@
 """What every test shares: no model hub, no spinning threads, no timed Hypothesis; what was left out."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,10 @@ os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # Read when torch loads. Threads that spin while they wait take the cores from the other test processes.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# A job that a shell put into the background ignores it, and so would all that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("rocstar", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("rocstar")

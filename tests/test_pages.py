@@ -1,6 +1,7 @@
 """The pages hold together: links lead somewhere, tables can be read in a diff, cited contracts are there."""
 
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,12 +18,11 @@ SOURCES = (*("engine", "kernels", "sandbox", "train", "csrc"), *("tests", "bench
 
 def pages() -> list[Path]:
     """Every Markdown page of the repository; in a tree without git, all that lie in its own folders."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "*.md"],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    if listed.returncode == 0 and listed.stdout:
-        return sorted(path for name in listed.stdout.splitlines() if (path := ROOT / name).exists())
+    command = ["git", "ls-files", "-co", "--exclude-standard", "*.md"]
+    if shutil.which("git"):
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+        if listed.returncode == 0 and listed.stdout:
+            return sorted(path for name in listed.stdout.splitlines() if (path := ROOT / name).exists())
     return sorted([*ROOT.glob("*.md"), *(path for name in SOURCES for path in (ROOT / name).rglob("*.md"))])
 
 

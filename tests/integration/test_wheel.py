@@ -75,7 +75,8 @@ def make_environment(folder: Path, wheel: Path, extras: Sequence[str]) -> None:
         files = distribution.files
         assert files, f"{name} does not list its files"
         for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
-            if not (packages / top).exists():  # a folder that two distributions share
+            # A folder that two distributions share, or a file that each lists and neither brought.
+            if not os.path.lexists(packages / top):
                 (packages / top).symlink_to(str(distribution.locate_file(top)))
 
 

@@ -105,7 +105,8 @@ async def test_a_call_that_kills_each_supervisor_is_given_up(monkeypatch: pytest
 async def test_a_pool_closes_while_its_supervisor_is_replaced() -> None:
     others = children_of(os.getpid())  # what other tests of this process keep
     async with SandboxPool() as pool:
-        tasks = [asyncio.create_task(pool.run(ExecRequest(code="1"))) for _ in range(3)]
+        endless = ExecRequest(code="while True: pass")  # one that ends may be answered before the signal
+        tasks = [asyncio.create_task(pool.run(endless)) for _ in range(3)]
         await until(lambda: len(pool._calls.sent) == 3)
         os.kill(pool.supervisor_pid, signal.SIGKILL)
         await until(lambda: pool.supervisor_pid == 0)
