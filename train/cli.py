@@ -21,6 +21,7 @@ from rocstar.train.recipe.config import Recipe, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe, shipped_recipes
 from rocstar.train.record.ending import guarded, run_interrupted
+from rocstar.train.view import command as view_command
 
 Verb = Callable[[argparse.Namespace, list[str]], int]
 FIELDS = "fields are set with --section.field=value or --section.field value, switches with true or false"
@@ -28,6 +29,7 @@ WITH_RECIPE = ("train", "sft", "eval", "rollout")
 EXTRAS = {
     **dict.fromkeys((*WITH_RECIPE, "replay", "compare", "grade"), "train"),
     **dict.fromkeys(("sim", "report", "records"), "sim"),
+    "view": "train",
     "import-gguf": "gguf",
 }
 """The extra of each verb that needs one. `sandbox` needs only what rocstar itself brings, and so do help,
@@ -124,6 +126,9 @@ def _parser() -> argparse.ArgumentParser:
     text = "of an evaluation: also the questions of sets whose licence asks that they are not shown"
     report.add_argument("--reveal", action="store_true", help=text)
     report.set_defaults(verb=_report)
+    view = _verb(verbs, "view", "a local page of runs, live: curves, groups, trajectories and tokens")
+    view_command.add_arguments(view)
+    view.set_defaults(verb=_view)
     _add_compare(verbs)
     replay = _verb(verbs, "replay", "compute the loss of a step again from the run's records")
     replay.add_argument("run", type=Path, help="run directory")
@@ -434,6 +439,12 @@ def _directory(options: argparse.Namespace, recipe: Recipe) -> Path:
 def _eval(options: argparse.Namespace, rest: list[str]) -> int:
     _check_fields(rest)
     return eval_command.run(options, rest, loading=_loading)
+
+
+def _view(options: argparse.Namespace, rest: list[str]) -> int:
+    if rest:
+        raise ConfigError(f"option {rest[0]!r} is not known; see `rocstar view --help`")
+    return view_command.run(options)
 
 
 def _compare(options: argparse.Namespace, rest: list[str]) -> int:

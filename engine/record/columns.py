@@ -104,6 +104,15 @@ def frame_key(frame: bytes) -> TrajectoryKey:
     return TrajectoryKey(seed=seed, step=step, task_id=task_id, sibling=sibling)
 
 
+def frame_told(frame: bytes) -> bytes:
+    """All of a frame but its token columns, as JSON in ASCII: what a search looks through. FrameError if the
+    frame is not whole."""
+    try:
+        return _unpacked(_parts(frame)[1])
+    except (IndexError, struct.error, zstandard.ZstdError) as error:
+        raise FrameError(f"nothing told: {error}") from None
+
+
 def frame_size(head: bytes) -> int:
     """Bytes of the frame that begins with `head`, itself included. FrameError if none does."""
     if len(head) < HEAD.size:

@@ -28,10 +28,12 @@ def stacked_bars(
     parts: Mapping[str, Sequence[float]],
     *,
     colors: Mapping[str, int],
+    over: str = "step",
     width: int = 520,
     height: int = 250,
 ) -> str:
-    """One bar per x, made of the parts in their order from the bottom; a legend names them."""
+    """One bar per x, made of the parts in their order from the bottom; a legend names them. `over`: what x
+    counts."""
     chart = Chart(title=title, unit=unit, series=())
     totals = [math.fsum(values[i] for values in parts.values()) for i in range(len(xs))]
     if not xs or max(totals) <= 0:
@@ -44,7 +46,7 @@ def stacked_bars(
     frame = Frame(width, height, xs[0] - 0.5, xs[-1] + 0.5, 0.0, ticks[-1], right=14, top=top)
     step = min((b - a for a, b in pairwise(xs)), default=1.0)
     bar = max(0.6, (frame.x(xs[0] + step) - frame.x(xs[0])) * 0.86)
-    body = [header(chart), axes(frame, ticks, unit), legend]
+    body = [header(chart), axes(frame, ticks, unit, over), legend]
     for i, x in enumerate(xs):
         floor = 0.0
         for name, values in parts.items():
@@ -57,7 +59,7 @@ def stacked_bars(
                 floor += values[i]
     data = {
         "x": [frame.x(x) for x in xs],
-        "head": [f"step {x:g}: {format_value(t, unit)}" for x, t in zip(xs, totals, strict=True)],
+        "head": [f"{over} {x:g}: {format_value(t, unit)}" for x, t in zip(xs, totals, strict=True)],
         "rows": [
             {
                 "label": name,

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from rocstar.train.record.console_text import number
 from rocstar.train.record.metrics import Row, metric_of
-from rocstar.train.record.report.page import figure, part
+from rocstar.train.record.report.page import Drawn, part
 from rocstar.train.record.report.svg import SMOOTH_FROM, Chart, Interval, Series, join_svgs, line_chart
 
 
@@ -217,24 +217,31 @@ def stage_marks(steps: Sequence[Row]) -> list[tuple[float, str]]:
     return [(step, name) for name, step in marks.items()] if len(marks) > 1 else []
 
 
-def curves_section(rows: Sequence[Row]) -> Markup:
-    """The part of the page with the curves; empty for a run without any."""
+def drawn_curves(rows: Sequence[Row]) -> list[Drawn]:
+    """The curves of a run that say something; none for a run without any."""
     steps, found = rows_of(rows, "rl"), evaluations(rows)
     figures = []
     if steps or found:
         draw = partial(plot_svg, rows, REWARD, set_name=main_set_of(found))
-        figures.append(figure(draw, REWARD.caption, is_wide=True))
+        figures.append(Drawn(draw, REWARD.caption, is_wide=True))
     for plot in PLOTS:
         values = [number(row, key) for row in steps for key in plot.keys]
         if plot.unless_same_as and values == [number(row, plot.unless_same_as) for row in steps]:
             continue
         if any(v is not None and (v or not plot.is_dull_at_zero) for v in values):
-            figures.append(figure(partial(plot_svg, rows, plot), plot.caption))
+            figures.append(Drawn(partial(plot_svg, rows, plot), plot.caption))
     losses = [(row["step"], number(row, "loss/sft")) for row in rows_of(rows, "sft")]
     if any(loss is not None for _, loss in losses):
         chart = Chart(title="SFT loss", unit="nats", series=[Series(label="", points=losses, color=0)])
         caption = "The cold start: cross-entropy per assistant token, by SFT step."
-        figures.append(figure(partial(line_chart, chart), caption))
+        figures.append(Drawn(partial(line_chart, chart), caption))
+    return figures
+
+
+def curves_section(rows: Sequence[Row]) -> Markup:
+    """The part of the page with the curves; empty for a run without any."""
+    figures = [one.markup() for one in drawn_curves(rows)]
     if not figures:
         return Markup("")
-    return part("charts", "Curves", figures, NOTE if max(len(steps), len(losses)) >= SMOOTH_FROM else "")
+    longest = max(len(rows_of(rows, phase)) for phase in ("rl", "sft"))
+    return part("charts", "Curves", figures, NOTE if longest >= SMOOTH_FROM else "")

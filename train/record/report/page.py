@@ -4,6 +4,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +16,8 @@ from rocstar.engine.charts import DARK, LIGHT, STYLE
 from rocstar.train.record.report.svg import NARROW
 
 TEMPLATES = Path(__file__).with_name("templates")
+SCRIPTS = ("hover.js", "page.js")
+"""Of the page, in this order; the first gives every drawing its tooltip, in the viewer too."""
 MAX_TEXT = 20_000
 """Characters of one text that the page shows."""
 
@@ -23,6 +26,24 @@ class Drawing(Protocol):
     """Draws the same at any size, as one <svg> element."""
 
     def __call__(self, *, width: int, height: int) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A drawing of a page and the words below it."""
+
+    draw: Drawing
+    caption: str
+    is_wide: bool = False
+
+    def markup(self) -> Markup:
+        """As a figure of a page."""
+        return figure(self.draw, self.caption, is_wide=self.is_wide)
+
+    def svgs(self) -> tuple[str, str]:
+        """The drawing for a screen and for a phone."""
+        width, height = (1060, 280) if self.is_wide else (520, 250)
+        return self.draw(width=width, height=height), self.draw(width=NARROW, height=240)
 
 
 @cache
@@ -57,7 +78,7 @@ def part_of(file: Path, name: str, *arguments: Any, **named: Any) -> Markup:
 def page(title: str, sections: Sequence[Markup], *, style: str = "") -> str:
     """The whole document. Its policy allows this one script by its hash and no request to anywhere, so that
     a script that slipped through the escaping would still not run. `style`: trusted rules of its own."""
-    script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
+    script = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return rendered(
         "page.html",
@@ -72,11 +93,15 @@ def page(title: str, sections: Sequence[Markup], *, style: str = "") -> str:
     )
 
 
+def style_sheet() -> str:
+    """The rules that every page of ours begins with; colours for light and dark by the reader's setting."""
+    return rendered("page.css", light=LIGHT, dark=DARK, charts=Markup(STYLE))
+
+
 def figure(draw: Drawing, caption: str, *, is_wide: bool = False) -> Markup:
     """A drawing with its caption: once for a screen, once for a phone, where the first would shrink until
     nobody can read it."""
-    width, height = (1060, 280) if is_wide else (520, 250)
-    screen, phone = draw(width=width, height=height), draw(width=NARROW, height=240)
+    screen, phone = Drawn(draw, caption, is_wide).svgs()
     return part("figure", Markup(screen), Markup(phone), caption, is_wide)
 
 

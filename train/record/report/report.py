@@ -11,14 +11,13 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from markupsafe import Markup
 
-from rocstar.train.record.console_text import duration, number, time_percents
+from rocstar.train.record.console_text import duration, number
 from rocstar.train.record.metrics import MetricsFileError, Row, metric_of, read_metrics
-from rocstar.train.record.report.bars import stacked_bars
+from rocstar.train.record.report.budget import ledger_bars, time_bars, time_shares
 from rocstar.train.record.report.curves import (
     PlottedEvaluation,
     curves_section,
@@ -29,14 +28,10 @@ from rocstar.train.record.report.curves import (
 )
 from rocstar.train.record.report.foot import foot
 from rocstar.train.record.report.numbers import numbers_section
-from rocstar.train.record.report.page import figure, page, part
+from rocstar.train.record.report.page import page, part
 from rocstar.train.record.report.sample import sample
 from rocstar.train.record.report.scales import format_value
 from rocstar.train.record.report.trajectories import trajectory_html
-from rocstar.train.record.time_budget import PHASES
-
-PHASE_COLORS = dict(zip(PHASES, (0, 8, 5, 4, 3, 2, 6, 1, 7), strict=True))
-LEDGER_COLORS = {"kept": 0, "dropped positive": 4, "dropped negative": 5, "no signal": 7, "failed": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,40 +141,16 @@ def _quarters(steps: Sequence[Row], key: str) -> tuple[float | None, float | Non
 
 
 def _time(rows: Sequence[Row]) -> Markup:
-    steps = [row for row in rows_of(rows, "rl") if number(row, "time/step") is not None]
-    if not steps:
+    found = time_bars(rows)
+    if found is None:
         return Markup("")
-    sums = {f"time/{p}": math.fsum(number(row, f"time/{p}") or 0.0 for row in steps) for p in PHASES}
-    percents = {_words(name): percent for name, percent in time_percents(sums).items()}
-    colors = {_words(name): color for name, color in PHASE_COLORS.items()}
-    parts = {
-        _words(p): [number(row, f"time/{p}") or 0.0 for row in steps] for p in PHASES if _words(p) in percents
-    }
-    xs = [row["step"] for row in steps]
-    draw = partial(stacked_bars, "Time of each step", "s", xs, parts, colors=colors)
-    caption = "Each step's wall time by what it was spent on; the parts are exclusive."
-    bar = part("share_bar", [(name, percent, colors[name]) for name, percent in percents.items()])
-    return part("charts", "Where the time went", [figure(draw, caption, is_wide=True)], before=bar)
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
+    bar = part("share_bar", time_shares(rows))
+    return part("charts", "Where the time went", [found.markup()], before=bar)
 
 
 def _ledger(rows: Sequence[Row]) -> Markup:
-    steps = [row for row in rows_of(rows, "rl") if number(row, "ledger/generated") is not None]
-    if not steps:
-        return Markup("")
-    parts = {
-        name: [number(row, f"ledger/{name.replace(' ', '_')}") or 0.0 for row in steps]
-        for name in LEDGER_COLORS
-    }
-    parts = {name: counts for name, counts in parts.items() if any(counts)}
-    xs = [row["step"] for row in steps]
-    draw = partial(stacked_bars, "Ledger", "trajectories", xs, parts, colors=LEDGER_COLORS)
-    caption = "What became of every generated trajectory: kept for the learner, dropped by RoC, in a group "
-    caption += "whose rewards are all equal (no signal), or failed. Nothing is dropped uncounted."
-    return part("charts", "What the learner saw", [figure(draw, caption, is_wide=True)])
+    found = ledger_bars(rows)
+    return Markup("") if found is None else part("charts", "What the learner saw", [found.markup()])
 
 
 def _trajectories(run_dir: Path) -> Markup:

@@ -140,7 +140,7 @@ def nothing(width: int, height: int) -> str:
     return f'<text class="unit" x="{width / 2}" y="{height / 2}" text-anchor="middle">nothing recorded</text>'
 
 
-def axes(frame: Frame, ticks: Sequence[float], unit: str) -> str:
+def axes(frame: Frame, ticks: Sequence[float], unit: str, over: str = "step") -> str:
     end = frame.width - frame.right
     parts = [
         f'<line class="{"axis" if tick == ticks[0] else "grid"}" x1="{LEFT}" x2="{end:.1f}" '
@@ -155,7 +155,7 @@ def axes(frame: Frame, ticks: Sequence[float], unit: str) -> str:
     for tick in [t for t in inside if t == round(t)]:
         parts.append(
             f'<text class="tick" x="{frame.x(tick)}" y="{floor + 16}" text-anchor="middle">'
-            f"{'step ' if tick == inside[0] else ''}{tick:,.0f}</text>"
+            f"{f'{over} ' if tick == inside[0] else ''}{tick:,.0f}</text>"
         )
     return "".join(parts)
 

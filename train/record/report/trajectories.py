@@ -68,12 +68,12 @@ def trajectory_html(
         fate="kept" if is_kept else str(reason).replace("_", " ") if reason != EVALUATED else "",
         question=clipped(str(task.get("question", "")), 300),
         size=size + (f" ({_count(errors, 'error')})" if errors else ""),
-        why=_why(record),
+        why=why(record),
         facts=_facts(record) | dict(more or {}),
         turns=[
             {
                 "number": turn.get("number", k),
-                "pieces": list(_pieces(turn)),
+                "pieces": list(pieces(turn)),
                 "is_cut": turn.get("finish") == "length",
             }
             for k, turn in enumerate(turns, 1)
@@ -87,7 +87,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _why(record: Record) -> str:
+def why(record: Record) -> str:
     """Why the learner saw the trajectory or not."""
     reason = str((record.get("decision") or {}).get("reason", ""))
     text = WHY.get(reason, f"Bucket: {reason}." if reason and reason != EVALUATED else "")
@@ -114,8 +114,9 @@ def _facts(record: Record) -> dict[str, object]:
     return facts
 
 
-def _pieces(turn: Mapping[str, Any]) -> Iterator[str | Mapping[str, Any]]:
-    """The policy's text with its tool calls in their places."""
+def pieces(turn: Mapping[str, Any]) -> Iterator[str | Mapping[str, Any]]:
+    """The policy's text of a turn with its tool calls in their places: `name`, `arguments` (pairs of name or
+    None, and text), `is_error`, `status` and `result`."""
     text, calls, end = str(turn.get("text", "")), list(turn.get("calls") or []), 0
     for match, call in zip_longest(list(TOOL_CALL.finditer(text)), calls):
         if match is not None:

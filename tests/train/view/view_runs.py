@@ -1,0 +1,218 @@
+"""Run directories for the viewer's tests, written by the code that writes a run's files."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rocstar.engine.record.columns import encode_frame
+from rocstar.engine.record.plain import Verdict
+from rocstar.engine.record.step_file import FrameFile, Judged
+from rocstar.engine.types import (
+    HIDDEN,
+    Failed,
+    FinishReason,
+    Origin,
+    Outcome,
+    Scored,
+    Segment,
+    Task,
+    ToolCall,
+    ToolResult,
+    Trajectory,
+    TrajectoryKey,
+    Turn,
+    VersionSpan,
+)
+from rocstar.train.algorithm.roc import (
+    Decision,
+    Penalty,
+    RocMode,
+    TrajectoryStats,
+    resample_on_correct,
+    roc_penalty,
+)
+from rocstar.train.record.metrics import MetricsWriter
+from rocstar.train.record.run_directory import records_file
+
+CONFIG = """
+[rl]
+rollouts_per_task = 6
+group_size = 4
+roc_mode = "paper"
+roc_eps = 0.1
+"""
+LEDGER = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeSibling:
+    """One sibling to be: how its calls went, and what came of it."""
+
+    correct: bool | None
+    """None: it failed."""
+    calls: int = 1
+    errors: int = 0
+    answers: int = 1
+
+
+SIBLINGS = (
+    MadeSibling(correct=True, calls=2, errors=1),
+    MadeSibling(correct=True, calls=2),
+    MadeSibling(correct=True, calls=0),
+    MadeSibling(correct=False, calls=1, errors=1),
+    MadeSibling(correct=False, answers=0),
+    MadeSibling(correct=None),
+)
+ALIKE = tuple(MadeSibling(correct=True) for _ in range(3))
+
+
+def trajectory(
+    made: MadeSibling,
+    *,
+    step: int,
+    task: Task,
+    sibling: int,
+    text: str = "",
+    num_tokens: int = 8,
+    seed: int = 0,
+) -> tuple[Trajectory, list[str]]:
+    """A trajectory of one turn for each call and one that answers, with the text of each segment."""
+    rng = random.Random(f"{seed}/{step}/{task.id}/{sibling}")
+    segments, turns, texts, at = (
+        [Segment(start=0, end=4, origin=Origin.prompt)],
+        [],
+        [f"<user>{task.question}"],
+        4,
+    )
+    for k in range(made.calls):
+        code = f"print({k}){text}"
+        said = f'Call {k}.{text}\n<tool_call>\n{{"name": "python"}}\n</tool_call>'
+        is_error = k < made.errors
+        call = ToolCall(name=f"python{text}", arguments={"code": code})
+        result = ToolResult(status="error" if is_error else "ok", is_error=is_error, text=f"result {k}{text}")
+        segments += [
+            Segment(start=at, end=at + num_tokens, origin=Origin.policy),
+            Segment(start=at + num_tokens, end=at + num_tokens + 3, origin=Origin.tool),
+        ]
+        turns.append(
+            Turn(start=at, end=at + num_tokens, text=said, stopped=True, calls=(call,), results=(result,))
+        )
+        texts += [said, f"<tool>{result.text}"]
+        at += num_tokens + 3
+    answer = f"So <answer>{sibling}</answer>{text}" * made.answers or f"no answer{text}"
+    segments.append(Segment(start=at, end=at + num_tokens, origin=Origin.policy))
+    turns.append(Turn(start=at, end=at + num_tokens, text=answer, stopped=True))
+    end = at + num_tokens
+    logprobs: list[float | None] = [None] * end
+    for segment in segments:
+        if segment.origin is Origin.policy:
+            logprobs[segment.start : segment.end] = [
+                -rng.random() / 3 for _ in range(segment.end - segment.start)
+            ]
+    return Trajectory(
+        key=TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=sibling),
+        task=task,
+        ids=[rng.randrange(1000) for _ in range(end)],
+        logprobs=logprobs,
+        segments=tuple(segments),
+        version_spans=(VersionSpan(start=4, end=end, version=step - 1),),
+        turns=tuple(turns),
+        finish_reason=FinishReason.answered if made.answers else FinishReason.max_tokens,
+        outcome=_outcome(made, text),
+    ), [*texts, answer]
+
+
+def _outcome(made: MadeSibling, text: str) -> Outcome:
+    if made.correct is None:
+        return Failed(kind="sandbox_lost", retryable=True, detail=f"supervisor died{text}")
+    return Scored(reward=float(made.correct), method=f"strict{text}", is_correct=made.correct)
+
+
+def decided(siblings: Sequence[MadeSibling]) -> list[tuple[Decision | None, Penalty | None]]:
+    """What Resample-on-Correct makes of them; None of those that failed."""
+    scored = [made for made in siblings if made.correct is not None]
+    penalties = [
+        roc_penalty(
+            TrajectoryStats(
+                num_tool_calls=made.calls,
+                num_tool_errors=made.errors,
+                num_answers=made.answers,
+                num_turns=made.calls + 1,
+            )
+        )
+        for made in scored
+    ]
+    rewards = [float(bool(made.correct)) for made in scored]
+    decisions = resample_on_correct(
+        rewards,
+        [bool(made.correct) for made in scored],
+        penalties,
+        keep=4,
+        mode=RocMode.paper,
+        rng=random.Random(3),
+        eps=0.1,
+    )
+    pairs = iter(zip(decisions, penalties, strict=True))
+    return [(None, None) if made.correct is None else next(pairs) for made in siblings]
+
+
+def write_step(
+    run: Path,
+    step: int,
+    groups: Sequence[tuple[Task, Sequence[MadeSibling]]],
+    *,
+    text: str = "",
+    **shape: Any,
+) -> dict[str, int]:
+    """Write the records of a step; its ledger."""
+    ledger = dict.fromkeys(LEDGER, 0)
+    judged = []
+    with FrameFile(records_file(run, step), {}) as file:
+        for task, siblings in groups:
+            for number, (made, (decision, penalty)) in enumerate(
+                zip(siblings, decided(siblings), strict=True)
+            ):
+                one, texts = trajectory(made, step=step, task=task, sibling=number, text=text, **shape)
+                bucket = decision.reason.value if decision else "failed"
+                ledger[bucket] += 1
+                verdict = Verdict(
+                    bucket=bucket,
+                    penalty_error=penalty.error if penalty else None,
+                    penalty_format=penalty.format if penalty else None,
+                    advantage=0.1 + 0.2 if bucket == "kept" else None,
+                )
+                (place,) = file.append([encode_frame(one, texts)])
+                judged.append(Judged(trajectory=one, verdict=verdict, num_answers=made.answers, place=place))
+        file.seal(judged, stage=f"one{text}")
+    return ledger
+
+
+def make_view_run(run: Path, *, steps: int = 2, text: str = "", **shape: Any) -> Path:
+    """A run of some steps, each with a group that was drawn from, one without a signal, and a hidden one.
+
+    `text` is added to every text that a policy, a tool, a task or a judge writes.
+    """
+    run.mkdir(parents=True)
+    (run / "config.toml").write_text(CONFIG)
+    with MetricsWriter(run / "metrics.jsonl", clock=lambda: 0.0) as writer:
+        for step in range(1, steps + 1):
+            ledger = write_step(run, step, groups_of(text), text=text, **shape)
+            row = {f"ledger/{name}": float(count) for name, count in ledger.items()}
+            row |= {"ledger/generated": float(sum(ledger.values())), "reward/mean": 0.5 + 0.1 * step}
+            row |= {"reward/correct_share": 0.5, "time/step": 2.0, "time/generate": 1.5, "time/learn": 0.5}
+            writer.write(row | {"tokens/generated": 500.0}, step=step, stage="one", phase="rl")
+    return run
+
+
+def groups_of(text: str = "") -> list[tuple[Task, Sequence[MadeSibling]]]:
+    """The groups of each step."""
+    drawn = Task(
+        id=f"gcd-1{text}", source=f"gcd{text}", question=f"gcd of 84 and 36?{text}", answer=f"12{text}"
+    )
+    alike = replace(drawn, id=f"sum-1{text}")
+    hidden = replace(drawn, id="secret", question="the hidden question", meta={HIDDEN: True})
+    return [(drawn, SIBLINGS), (alike, ALIKE), (hidden, ALIKE)]

@@ -1,0 +1,152 @@
+"""A record as the page shows it: facts, turns with their calls in their places, and columns of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from rocstar.train.record.report.sample import is_correct, is_hidden, reward_of
+from rocstar.train.record.report.trajectories import pieces, why
+
+Record = Mapping[str, Any]
+TokenTexts = Callable[[Sequence[int]], list[str] | None]
+"""The text of each token by itself; None where nothing knows it."""
+
+PAGE_TOKENS: Final = 4096
+"""Tokens of one answer at most."""
+MAX_BINS: Final = 2000
+
+
+class WithheldError(Exception):
+    """A record of a task that nobody is to be shown."""
+
+
+def check_shown(record: Record, *, reveal: bool) -> None:
+    """WithheldError for the record of a hidden task without `reveal`."""
+    if not reveal and is_hidden(record):
+        raise WithheldError(
+            "the licence of this task asks that it is not shown; `rocstar view --reveal` shows it"
+        )
+
+
+def conversation(record: Record, *, reveal: bool) -> dict[str, Any]:
+    """What was asked, what the policy did turn by turn, and what became of it.
+
+    WithheldError for a hidden task without `reveal`.
+    """
+    check_shown(record, reveal=reveal)
+    task, reward = record.get("task") or {}, reward_of(record)
+    return {
+        "id": record.get("id"),
+        "step": record.get("step"),
+        "stage": record.get("stage"),
+        "sibling": record.get("sibling"),
+        "version": record.get("policy_version"),
+        "seed": record.get("seed"),
+        "task": {name: task.get(name) for name in ("id", "source", "question", "answer")},
+        "context": list(task.get("context") or ()),
+        "verdict": "no reward" if reward is None else "correct" if is_correct(record) else "wrong",
+        "reward": reward,
+        "method": (record.get("outcome") or {}).get("method"),
+        "finish": record.get("finish_reason"),
+        "bucket": (record.get("decision") or {}).get("reason"),
+        "why": why(record),
+        "penalty": record.get("penalty"),
+        "advantage": _advantage(record.get("advantage")),
+        "answers": record.get("num_answers"),
+        "num_tokens": len(record.get("ids") or ()),
+        "segments": [[s["start"], s["end"], s["origin"]] for s in record.get("segments") or ()],
+        "prompt": next((s.get("text", "") for s in record.get("segments") or ()), ""),
+        "turns": [
+            {
+                "pieces": list(pieces(turn)),
+                "cut": turn.get("finish") == "length",
+                "start": turn.get("start"),
+                "end": turn.get("end"),
+            }
+            for turn in record.get("turns") or ()
+        ],
+    }
+
+
+def _advantage(advantage: Any) -> Any:
+    """One number, or of one per token the least and the greatest."""
+    if isinstance(advantage, list):
+        return [min(advantage), max(advantage)] if advantage else None
+    return advantage
+
+
+def tokens(record: Record, texts: TokenTexts, *, start: int, stop: int) -> dict[str, Any]:
+    """The columns of tokens [start, stop), at most PAGE_TOKENS: numbers are those of the record, bit by bit.
+
+    `mask` is 1 where the token carries loss. Where the record has one advantage, it is that of every such
+    token. What the learner thought of a token is in no record.
+    """
+    ids = record.get("ids") or []
+    start = max(0, start)
+    stop = min(len(ids), stop, start + PAGE_TOKENS)
+    logprobs = record.get("logprobs") or []
+    origins = _spread(stop - start, start, _origins(record), "prompt")
+    found = [origin == "policy" for origin in origins]
+    return {
+        "start": start,
+        "total": len(ids),
+        "ids": ids[start:stop],
+        "texts": texts(ids[start:stop]),
+        "logprobs": logprobs[start:stop],
+        "origins": origins,
+        "versions": _spread(stop - start, start, record.get("version_spans") or (), None),
+        "advantages": _advantages(record, start, found),
+    }
+
+
+def overview(record: Record, bins: int) -> dict[str, Any]:
+    """The whole trajectory in at most `bins` parts of equal length: of each the greatest surprise (minus
+    log-prob) of a token, their mean, and who wrote most of it.
+    """
+    logprobs = np.array([np.nan if p is None else p for p in record.get("logprobs") or ()], float)
+    total = len(logprobs)
+    bins = max(1, min(bins, MAX_BINS, total or 1))
+    edges = np.linspace(0, total, bins + 1).astype(int)
+    origins = np.array(_spread(total, 0, _origins(record), "prompt"), dtype="U6")
+    greatest: list[float | None] = []
+    means: list[float | None] = []
+    writers: list[str] = []
+    for a, b in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        known = -logprobs[a:b][~np.isnan(logprobs[a:b])]
+        greatest.append(float(known.max()) if len(known) else None)
+        means.append(float(known.mean()) if len(known) else None)
+        names, counts = np.unique(origins[a:b], return_counts=True)
+        writers.append(str(names[counts.argmax()]) if len(names) else "prompt")
+    return {"total": total, "edges": edges.tolist(), "max": greatest, "mean": means, "origins": writers}
+
+
+def _origins(record: Record) -> list[tuple[int, int, str]]:
+    return [(s["start"], s["end"], str(s["origin"])) for s in record.get("segments") or ()]
+
+
+def _spread(num: int, first: int, spans: Any, default: Any) -> list[Any]:
+    """For each of `num` tokens from `first` on the value of its span."""
+    values = [default] * num
+    for start, end, value in spans:
+        a, b = max(start, first) - first, min(end, first + num) - first
+        if a < b:
+            values[a:b] = [value] * (b - a)
+    return values
+
+
+def _advantages(record: Record, start: int, is_policy: Sequence[bool]) -> list[float | None]:
+    """Of each token; None where it carries none."""
+    advantage = record.get("advantage")
+    if advantage is None:
+        return [None] * len(is_policy)
+    if not isinstance(advantage, list):
+        return [float(advantage) if mine else None for mine in is_policy]
+    at = sum(max(0, min(end, start) - a) for a, end, origin in _origins(record) if origin == "policy")
+    told: list[float | None] = []
+    for mine in is_policy:
+        told.append(advantage[at] if mine and at < len(advantage) else None)
+        at += mine
+    return told

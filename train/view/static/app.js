@@ -1,0 +1,102 @@
+// Which page an address shows, the bar above it, keys, and news of the runs.
+
+import { address, current, listen } from "./api.js";
+import { fill, h, say } from "./dom.js";
+import { openHelp } from "./help.js";
+import * as evaluation from "./page_evaluation.js";
+import * as group from "./page_group.js";
+import * as list from "./page_list.js";
+import * as overlay from "./page_overlay.js";
+import * as paired from "./page_paired.js";
+import * as run from "./page_run.js";
+import * as runs from "./page_runs.js";
+import * as task from "./page_task.js";
+import * as trajectory from "./page_trajectory.js";
+
+const PAGES = { runs, run, list, trajectory, group, task, evaluation, paired, overlay };
+const main = document.getElementById("main");
+let shown = null, turn = 0, connected = true;
+
+async function show() {
+  const { page, params } = current(), mine = ++turn;
+  shown?.end?.();
+  shown = null;
+  bar(page, params);
+  const module = PAGES[page];
+  if (!module) return fill(main, h("h1", {}, "There is no such page"), h("p", {}, h("a", { href: "#/" }, "All runs")));
+  const root = h("div", { class: `page ${page}` });
+  const stopping = new AbortController();
+  const context = { root, params, signal: stopping.signal, is: () => mine === turn };
+  fill(main, root);
+  main.setAttribute("aria-busy", "true");
+  try {
+    const made = (await module.show(context)) ?? {};
+    if (mine !== turn) return made.end?.();
+    shown = { ...made, end: () => { stopping.abort(); made.end?.(); } };
+    document.title = `${made.title ?? "runs"} · rocstar view`;
+    performance.mark(`shown:${page}`);
+  } catch (error) {
+    if (error.name === "AbortError" || mine !== turn) return;
+    fill(root, h("h1", {}, "This cannot be shown"), h("p", { class: "bad" }, error.message),
+      h("p", {}, h("a", { href: "#/" }, "All runs")));
+  } finally {
+    if (mine === turn) main.removeAttribute("aria-busy");
+  }
+}
+
+function bar(page, params) {
+  const name = params.get("run"), of = name && page !== "overlay";
+  const link = (text, href, there) => h("a", { href, "aria-current": there ? "page" : undefined }, text);
+  fill(document.getElementById("bar"),
+    h("nav", { "aria-label": "pages" },
+      link("Runs", "#/", page === "runs"),
+      of && link(name, address("run", { run: name }), page === "run"),
+      of && link("Trajectories", address("list", { run: name }), page === "list"),
+      of && link("Evaluations", address("evaluation", { run: name }), page === "evaluation")),
+    h("span", { class: "right" },
+      h("span", { id: "live", class: connected ? "soft" : "bad" }, connected ? "live" : "not connected"),
+      h("button", { onclick: changeTheme, "aria-label": "dark or light" }, "◐"),
+      h("button", { onclick: openHelp, "aria-label": "keys" }, "?")));
+}
+
+function changeTheme() {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  try { localStorage.setItem("theme", root.dataset.theme); } catch { /* a browser may forbid to keep it */ }
+}
+
+function keys(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const typing = event.target.matches?.("input, select, textarea");
+  if (event.key === "Escape" && typing) return event.target.blur();
+  if (typing) return;
+  const run = current().params.get("run");
+  const common = {
+    "?": openHelp,
+    "r": () => { location.hash = "#/"; },
+    "o": () => { if (run) location.hash = address("run", { run }); },
+    "t": () => { if (run) location.hash = address("list", { run }); },
+    "e": () => { if (run) location.hash = address("evaluation", { run }); },
+    "/": () => document.querySelector("input[type=search]")?.focus(),
+  };
+  const action = shown?.keys?.[event.key] ?? common[event.key];
+  if (!action) return;
+  event.preventDefault();
+  action();
+}
+
+try {
+  const theme = localStorage.getItem("theme");
+  if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
+} catch { /* a browser may forbid to keep it */ }
+addEventListener("hashchange", show);
+addEventListener("keydown", keys);
+listen((names) => shown?.changed?.(names), (is) => {
+  connected = is;
+  const live = document.getElementById("live");
+  live.className = is ? "soft" : "bad";
+  live.textContent = is ? "live" : "not connected";
+  if (!is) say("the server does not answer");
+});
+show();
