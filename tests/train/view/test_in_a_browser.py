@@ -9,7 +9,6 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -97,7 +96,8 @@ def served(folder: Path) -> Iterator[ServedPage]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser(served: ServedPage) -> Iterator[Browser]:
+    """Started last: its driver has an event loop of its own in this thread."""
     with sync_playwright() as playwright:
         # Without its sandbox, which root cannot have: the page is ours.
         started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
@@ -122,6 +122,14 @@ def page(browser: Browser, served: ServedPage) -> Iterator[Page]:
     yield page
     context.close()
     assert not wrong
+
+
+def go(page: Page, place: str) -> None:
+    """To another place of the page, without loading its modules again."""
+    page.evaluate(
+        "(hash) => { document.querySelector('main').replaceChildren(); location.hash = hash; }", place
+    )
+    page.wait_for_selector("main:not([aria-busy]) h1")
 
 
 def test_from_the_list_of_runs_to_a_token(page: Page, served: ServedPage) -> None:
@@ -177,7 +185,7 @@ def test_a_search_shows_where_the_text_stands(page: Page, served: ServedPage) ->
 def test_evaluations_are_a_forest_a_grid_and_a_pair(page: Page, served: ServedPage) -> None:
     page.goto(served.address + "#/evaluation?run=plain")
     expect(page.locator("figure svg").first).to_be_visible()
-    assert page.locator(".cells a").count() == 12
+    expect(page.locator(".cells a")).to_have_count(12)
     page.get_by_role("button", name="compare").click()
     expect(page.locator("h1")).to_contain_text("minus")
     page.go_back()
@@ -213,20 +221,18 @@ def test_chosen_trajectories_are_one_file_that_opens_alone(
 
 def test_what_is_hostile_in_every_field_does_nothing(page: Page, served: ServedPage) -> None:
     """The page of each kind is opened, all that folds is unfolded, and all that can be pointed at is."""
-    run = served.address + "#/{page}?run=hostile"
-    page.goto(run.format(page="list"))
+    run = "#/{page}?run=hostile"
+    page.goto(served.address + run.format(page="list"))
     page.locator(".rows .row a").first.wait_for()
-    trajectory = page.locator(".rows .row a").last.get_attribute("href")
+    trajectory = page.locator(".rows .row a").first.get_attribute("href")
     places = [run.format(page=name) for name in ("run", "list", "evaluation")]
-    places += [served.address, served.address + trajectory, served.address + trajectory + "&tab=tokens"]
+    places += ["#/", trajectory, trajectory + "&tab=tokens"]
     places += [
         run.format(page="list") + "&text=script",
         run.format(page="list") + "&text=<img src=x onerror=broken=1>",
     ]
     for place in places:
-        page.goto("about:blank")
-        page.goto(place)
-        page.wait_for_selector("main:not([aria-busy])")
+        go(page, place)
         for key in ("f", "j", "g"):
             page.keyboard.press(key)
         page.wait_for_selector("main:not([aria-busy])")
@@ -234,15 +240,16 @@ def test_what_is_hostile_in_every_field_does_nothing(page: Page, served: ServedP
             "globalThis.broken === undefined && !document.querySelector('main script, main iframe')"
         )
     expect(page.locator("#hits, .siblings").first).to_be_visible()
-    page.goto(served.address + trajectory)
+    go(page, trajectory)
     expect(page.locator(".turn").last).to_contain_text("<script>globalThis.broken=1</script>")
 
 
 @pytest.mark.parametrize("width", [1280, 400])
 def test_no_page_is_wider_than_the_screen(page: Page, served: ServedPage, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
-    names: list[Any] = [
-        "",
+    page.goto(served.address)
+    names = [
+        "#/",
         "#/run?run=plain",
         "#/list?run=plain",
         "#/evaluation?run=plain",
@@ -254,7 +261,5 @@ def test_no_page_is_wider_than_the_screen(page: Page, served: ServedPage, width:
     ]
     names += ["#/paired?a=plain:1&b=plain:2"]
     for name in names:
-        page.goto("about:blank")
-        page.goto(served.address + name)
-        page.wait_for_selector("main:not([aria-busy]) h1")
+        go(page, name)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name

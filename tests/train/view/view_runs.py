@@ -81,7 +81,7 @@ def trajectory(
     seed: int = 0,
 ) -> tuple[Trajectory, list[str]]:
     """A trajectory of one turn for each call and one that answers, with the text of each segment."""
-    rng = random.Random(f"{seed}/{step}/{task.id}/{sibling}")
+    rng = random.Random(f"{seed}/{step}/{task.id!a}/{sibling}")
     segments, turns, texts, at = (
         [Segment(start=0, end=4, origin=Origin.prompt)],
         [],

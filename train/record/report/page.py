@@ -95,7 +95,7 @@ def page(title: str, sections: Sequence[Markup], *, style: str = "") -> str:
 
 def style_sheet() -> str:
     """The rules that every page of ours begins with; colours for light and dark by the reader's setting."""
-    return rendered("page.css", light=LIGHT, dark=DARK, charts=Markup(STYLE))
+    return str(rendered("page.css", light=LIGHT, dark=DARK, charts=Markup(STYLE)))
 
 
 def figure(draw: Drawing, caption: str, *, is_wide: bool = False) -> Markup:

@@ -52,5 +52,5 @@ async function comparable(run, step, signal) {
     const { evaluated } = await ask("run", { run: one.name }, signal);
     for (const at of evaluated) if (one.name !== run || at !== step) found.push({ run: one.name, step: at });
   }
-  return found;
+  return [...found.filter((one) => one.run === run), ...found.filter((one) => one.run !== run)];
 }

@@ -79,7 +79,7 @@ class TrajectoryTable {
         h("button", { class: this.has(word) ? "on" : "", "aria-pressed": String(this.has(word)), onclick: () => this.toggle(word) }, words(word)))),
       this.counts, this.hits, this.export,
       h("div", { class: "trajectories", role: "table", "aria-label": "trajectories", "aria-rowcount": first.matched },
-        h("div", { role: "rowgroup" }, h("div", { class: "row head", role: "row" }, COLUMNS.map((column) => this.header(column)))),
+        h("div", { role: "rowgroup", class: "heading" }, h("div", { class: "row head", role: "row" }, COLUMNS.map((column) => this.header(column)))),
         this.box));
     this.told(first);
     this.list = new LongList(this.box, { count: first.matched, height: ROW, render: (i) => this.row(i) });

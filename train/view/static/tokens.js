@@ -19,7 +19,7 @@ export class TokenView {
     this.pages = new Map();
     this.shade = "logprob";
     this.canvas = h("canvas", { class: "strip", role: "img", "aria-label": "surprise of each part of the trajectory; a click goes there" });
-    this.detail = h("div", { class: "detail", id: "token" }, "point at a token, or step through them with the arrow keys");
+    this.detail = h("div", { class: "pointed", id: "token" }, "point at a token, or step through them with the arrow keys");
     const choice = h("select", { "aria-label": "what the shade shows", onchange: () => { this.shade = choice.value; this.list.refresh(); } },
       Object.entries(SHADES).map(([key, shade]) => h("option", { value: key }, shade.name)));
     this.top = h("div", { class: "tokenbar" }, h("label", {}, "shade: ", choice), this.canvas, this.detail,
