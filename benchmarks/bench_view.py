@@ -131,9 +131,8 @@ def _inside(page: Page, link: str, selector: str) -> None:
 
 def _tokens(page: Page, link: str) -> None:
     """Until the tokens are there and the strip is painted."""
-    page.evaluate("performance.clearMarks()")
     _inside(page, link, ".tok")
-    page.wait_for_function("performance.getEntriesByName('strip painted').length > 0")
+    page.wait_for_selector("canvas[data-painted]")
 
 
 def _sorted(page: Page, column: str) -> None:
@@ -161,13 +160,12 @@ def _live(page: Page, listing: str, run: Path, tokens: int) -> list[float]:
     _to(page, listing, ROWS)
     for step in range(first + 1, first + 4):
         write_made_step(run, step, 64, made, frames)
-        times.append(
-            timed(
-                page.wait_for_function,
-                f"document.getElementById('counts').textContent.includes('in {step} files')",
-            )
-        )
+        counts = page.locator("#counts", has_text=f"in {step} files")
+        times.append(timed(counts.wait_for))
         time.sleep(1.0)
+    for path in (run / "trajectories").iterdir():
+        if int(path.stem.removeprefix("step_")) > first:
+            path.unlink()
     return times
 
 

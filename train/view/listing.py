@@ -104,7 +104,7 @@ class Listing:
         if known == stamps and self.files == list(stamps):
             return False
         for path in self._parts.keys() | self._failed.keys():
-            if stamps.get(path) != known.get(path):
+            if path not in stamps or stamps[path] != known[path]:
                 self._parts.pop(path, None)
                 self._failed.pop(path, None)
         self.files = list(stamps)
@@ -118,18 +118,15 @@ class Listing:
         return True
 
     def _join(self) -> None:
-        parts = []
+        self.rows = np.zeros(sum(len(rows) for _, rows in self._parts.values()), LISTED)
+        at = 0
         for number, path in enumerate(self.files):
             if path in self._parts:
-                rows = self._parts[path][1]
-                rows["file"] = number
-                parts.append(rows)
-        self.rows = np.concatenate(parts) if parts else np.zeros(0, LISTED)
-        at = 0
-        for path in self.files:  # the parts become views, so that each row is in memory once
-            if path in self._parts:
                 stamp, rows = self._parts[path]
-                self._parts[path] = stamp, self.rows[at : at + len(rows)]
+                mine = self.rows[at : at + len(rows)]
+                mine[:] = rows
+                mine["file"] = number
+                self._parts[path] = stamp, mine  # a view, so that each row is in memory once
                 at += len(rows)
         self.problems = [told for _, told in self._failed.values()]
         self.generation += 1

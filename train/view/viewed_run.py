@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import tomllib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from rocstar.train.view.token_texts import TokenTextsOfRun
 STEPS: Final = "steps"
 """The collection of what the learner's steps rolled out; of an evaluation it is `STEP:SET`."""
 MAX_LISTINGS: Final = 4
+TICK_NS: Final = 100_000_000
 EVALUATION: Final = "evaluations"
 
 
@@ -39,7 +41,7 @@ class ViewedRun:
         self._metrics: tuple[tuple[int, int], list[Row]] | None = None
         self.problem = ""
         """Why metrics.jsonl could not be read."""
-        self._listings: OrderedDict[str, Listing] = OrderedDict()
+        self._listings: OrderedDict[str, tuple[Listing, int | None]] = OrderedDict()
         self.texts = TokenTextsOfRun(path if path.is_dir() else path.parent)
 
     def metrics(self) -> list[Row]:
@@ -78,22 +80,33 @@ class ViewedRun:
         files = self._files(collection)
         if files is None:
             return None
-        listing = self._listings.pop(collection, None) or Listing()
-        listing.refresh(files)
-        self._listings[collection] = listing
+        listing, dated = self._listings.pop(collection, (Listing(), None))
+        now = self._folder_date(collection)
+        if dated is None or dated != now:
+            listing.refresh(files())
+        self._listings[collection] = listing, now
         if len(self._listings) > MAX_LISTINGS:
             self._listings.popitem(last=False)
         return listing
 
-    def _files(self, collection: str) -> list[Path] | None:
+    def _folder_date(self, collection: str) -> int | None:
+        """When a file last came into the folder of the steps; None where that says nothing yet: a file that
+        comes within the same tick of the clock leaves no trace."""
+        if collection != STEPS or not (self.path / TRAJECTORIES).is_dir():
+            return None
+        date = (self.path / TRAJECTORIES).stat().st_mtime_ns
+        return date if time.time_ns() - date > TICK_NS else None
+
+    def _files(self, collection: str) -> Callable[[], list[Path]] | None:
+        """What gives the files of a collection; None if there is none of this name."""
         if collection == STEPS:
-            return records_of(self.path)
+            return lambda: records_of(self.path)
         step, _, name = collection.partition(":")
         folder = self.evaluations().get(step)
         # Only a name that the folder has: it may hold no path.
         if folder is None or name not in sets_of(folder):
             return None
-        return [Folder(folder).attempts(name)]
+        return lambda: [Folder(folder).attempts(name)]
 
     def collections(self) -> list[str]:
         """The names of what `listing` has."""

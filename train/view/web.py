@@ -53,12 +53,13 @@ class PageServer:
         self.app.add_routes(self._routes())
 
     def _routes(self) -> list[web.RouteDef]:
-        files = {"/": "index.html"} | {f"/static/{p.name}": p.name for p in STATIC.iterdir() if p.is_file()}
-        found = [web.get(path, _file(STATIC / name)) for path, name in files.items()]
-        style = style_sheet() + _THEMES + (STATIC / "view.css").read_text(encoding="utf-8")
+        texts = page_files()
+        index = texts.pop("index.html")
+        version = hashlib.blake2b("".join(texts.values()).encode(), digest_size=8).hexdigest()
+        found = [web.get("/", _text(index.replace("/static/", f"/static/{version}/"), ".html"))]
         found += [
-            web.get("/view.css", _text(style, ".css")),
-            web.get("/hover.js", _file(TEMPLATES / "hover.js")),
+            web.get(f"/static/{version}/{name}", _text(text, Path(name).suffix, is_for_ever=True))
+            for name, text in texts.items()
         ]
         found += [web.get(f"/api/{path}", self._asked(answer)) for path, answer in self._answers().items()]
         return [*found, web.get("/export", self._export), web.get("/events", self._events)]
@@ -202,19 +203,26 @@ def _mistake(status: int, message: str) -> web.Response:
     return web.json_response({"error": message}, status=status)
 
 
-def _file(path: Path) -> Callable[[web.Request], Any]:
-    return _text(path.read_text(encoding="utf-8"), path.suffix)
+def page_files() -> dict[str, str]:
+    """What the page is made of, by name: its own files, and the report's style sheet and tooltips."""
+    texts = {
+        path.name: path.read_text(encoding="utf-8") for path in sorted(STATIC.iterdir()) if path.is_file()
+    }
+    texts["view.css"] = style_sheet() + _THEMES + texts["view.css"]
+    return texts | {"hover.js": (TEMPLATES / "hover.js").read_text(encoding="utf-8")}
 
 
-def _text(text: str, suffix: str) -> Callable[[web.Request], Any]:
+def _text(text: str, suffix: str, *, is_for_ever: bool = False) -> Callable[[web.Request], Any]:
+    """`is_for_ever`: what lies at this address never changes, as its address has a digest."""
     body = text.encode()
+    more = {"Cache-Control": "max-age=31536000, immutable"} if is_for_ever else {}
     tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
 
     async def handle(request: web.Request) -> web.Response:
         if request.headers.get("If-None-Match") == tag:
             return web.Response(status=304, headers={"ETag": tag})
         kind = _TYPES.get(suffix, "application/octet-stream")
-        return web.Response(body=body, content_type=kind, charset="utf-8", headers={"ETag": tag})
+        return web.Response(body=body, content_type=kind, charset="utf-8", headers={"ETag": tag, **more})
 
     return handle
 

@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -21,9 +22,10 @@ from ..evaluation.eval_folders import MadeSet, make_folder
 from .view_runs import groups_of, make_view_run, write_step
 
 try:
+    import axe_playwright_python
     from playwright.sync_api import Browser, Page, expect, sync_playwright
 except ModuleNotFoundError:
-    pytest.skip(package("playwright").reason, allow_module_level=True)
+    pytest.skip(package("axe-playwright-python").reason, allow_module_level=True)
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = BROWSER.unless(CHROMIUM is not None)
@@ -244,22 +246,36 @@ def test_what_is_hostile_in_every_field_does_nothing(page: Page, served: ServedP
     expect(page.locator(".turn").last).to_contain_text("<script>globalThis.broken=1</script>")
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-def test_no_page_is_wider_than_the_screen(page: Page, served: ServedPage, width: int) -> None:
+PAGES = (
+    "#/",
+    "#/run?run=plain",
+    "#/list?run=plain&text=result",
+    "#/evaluation?run=plain",
+    "#/overlay?run=plain&run=growing",
+    "#/trajectory?run=plain&file=step_000001&row=0",
+    "#/trajectory?run=plain&file=step_000001&row=0&tab=tokens",
+    "#/paired?a=plain:1&b=plain:2",
+    "#/group?run=plain&step=1&task={task}",
+    "#/task?run=plain&task={task}",
+)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (400, "light")])
+def test_every_page_fits_and_axe_finds_nothing_serious(
+    page: Page, served: ServedPage, width: int, scheme: Literal["dark", "light"]
+) -> None:
+    axe = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text()
     page.set_viewport_size({"width": width, "height": 800})
+    page.emulate_media(color_scheme=scheme)
     page.goto(served.address)
-    names = [
-        "#/",
-        "#/run?run=plain",
-        "#/list?run=plain",
-        "#/evaluation?run=plain",
-        "#/overlay?run=plain&run=growing",
-    ]
-    names += [
-        "#/trajectory?run=plain&file=step_000001&row=0",
-        "#/trajectory?run=plain&file=step_000001&row=0&tab=tokens",
-    ]
-    names += ["#/paired?a=plain:1&b=plain:2"]
-    for name in names:
-        go(page, name)
+    page.evaluate(axe)
+    told = page.evaluate("fetch('/api/list?run=plain&filter=gcd&num=1').then((answer) => answer.json())")
+    found = {}
+    for name in PAGES:
+        place = name.format(task=told["rows"][0]["task"])
+        go(page, place)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        violations = page.evaluate("axe.run().then((told) => told.violations)")
+        serious = [one for one in violations if one["impact"] in ("serious", "critical")]
+        found[place] = [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in serious]
+    assert not any(found.values()), found

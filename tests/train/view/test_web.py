@@ -16,7 +16,7 @@ from rocstar.train.view.guard import host_name
 from rocstar.train.view.live import MAX_PAGES, TooManyPagesError, Watcher
 from rocstar.train.view.reader import RunReader
 from rocstar.train.view.shelf import Shelf
-from rocstar.train.view.web import PageServer
+from rocstar.train.view.web import PageServer, page_files
 
 from ..evaluation.eval_folders import MadeSet, make_folder
 from .view_runs import groups_of, write_step
@@ -53,7 +53,7 @@ async def test_only_names_of_this_machine_are_answered(viewed: Path) -> None:
             "localhost.evil.example",
             "",
         ):
-            for path in ("/", "/api/runs", "/events", "/static/app.js", "/nothing"):
+            for path in ("/", "/api/runs", "/events", "/nothing"):
                 async with client.get(address + path, headers={"Host": host}) as answer:
                     assert answer.status == 403, (host, path)
         for host in ("localhost", "LOCALHOST:1234", "127.0.0.1:80", "[::1]:9"):
@@ -68,23 +68,17 @@ async def test_nothing_can_be_written_and_the_policy_is_on_every_answer(viewed: 
         for method in ("POST", "PUT", "DELETE", "PATCH"):
             async with client.request(method, address + "/api/runs") as answer:
                 assert answer.status == 405
-        for path in (
-            "/",
-            "/view.css",
-            "/hover.js",
-            "/api/runs",
-            "/nothing",
-            "/api/run?run=no",
-            "/static/../web.py",
-        ):
+        async with client.get(address) as answer:
+            files = re.findall(r'="(/static/[^"]+)"', await answer.text())
+        assert len(files) == len(page_files()) - 1, "the page names every file of its own"
+        missing = ["/nothing", "/api/run?run=no", "/static/../web.py", f"{files[0]}/../../../web.py"]
+        for path in ("/", "/api/runs", *files, *missing):
             async with client.get(address + path) as answer:
                 policy = answer.headers["Content-Security-Policy"]
                 assert "default-src 'none'" in policy and "unsafe" not in policy, path
                 assert answer.headers["X-Content-Type-Options"] == "nosniff"
-                assert path != "/view.css" or "&gt;" not in await answer.text(), "rules are no markup"
-                assert answer.status == (
-                    404 if path in ("/nothing", "/api/run?run=no", "/static/../web.py") else 200
-                )
+                assert answer.status == (404 if path in missing else 200), path
+    assert "&gt;" not in page_files()["view.css"], "rules are no markup"
 
 
 async def test_an_answer_that_is_known_is_not_sent_again(viewed: Path) -> None:

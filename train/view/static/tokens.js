@@ -62,7 +62,7 @@ export class TokenView {
       pen.globalAlpha = 1;
       pen.fillRect(x, height - 8 - 46 * Math.min(1, parts.mean[i] / 8), w, 46 * Math.min(1, parts.mean[i] / 8));
     });
-    performance.mark("strip painted");
+    canvas.dataset.painted = "";
   }
 
   page(by) {
