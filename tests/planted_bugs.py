@@ -1000,4 +1000,34 @@ BUGS = [
         "True",
         "service/test_idempotency.py::test_many_keys_of_one_owner_take_none_of_anothers",
     ),
+    Bug(
+        "guarded_answer",
+        'host_name(request.headers.get("Host", "")) not in NAMES',
+        "False",
+        "view/test_web.py::test_only_names_of_this_machine_are_answered",
+    ),
+    Bug(
+        "Draw.weight",
+        "self.eps + penalty",
+        "self.eps",
+        "view/test_siblings.py::test_weights_are_those_of_the_draw",
+    ),
+    Bug(
+        "check_shown",
+        "not reveal and is_hidden(record)",
+        "False",
+        "view/test_conversation.py::test_what_is_hidden_is_withheld_until_it_is_revealed",
+    ),
+    Bug(
+        "Watcher.look_once",
+        "self._seen.get(run) != stamp",
+        "True",
+        "view/test_web.py::test_the_watcher_tells_each_change_once",
+    ),
+    Bug(
+        "conversation._advantages",
+        "min(end, start) - a",
+        "end - a",
+        "view/test_conversation.py::test_advantages_by_token_stand_at_the_tokens_of_the_policy",
+    ),
 ]

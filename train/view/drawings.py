@@ -68,7 +68,8 @@ def _speed(steps: Sequence[Row]) -> Drawn:
 
 def overlay(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Drawn:
     """One plot of several runs; of one run all metrics of the plot."""
-    series, intervals = [], []
+    series: list[Series] = []
+    intervals: list[Interval] = []
     for run, rows in list(rows_by_run.items())[:MAX_OVERLAID]:
         steps = rows_of(rows, "rl")
         keys = plot.keys if len(rows_by_run) == 1 else dict(list(plot.keys.items())[:1])

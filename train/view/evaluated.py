@@ -49,7 +49,8 @@ def grid(folder: Path, name: str) -> dict[str, Any]:
     question's first attempt in the file of the set. ConfigError for a set that is not there.
     """
     questions = _questions(folder, name)
-    rows, at = [], 0
+    rows: list[dict[str, Any]] = []
+    at = 0
     for question, found in questions.items():
         attempts = found.get("attempts") or []
         cut = found.get("truncated") or [False] * len(attempts)

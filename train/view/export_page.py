@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from markupsafe import Markup
+
 from rocstar.train.evaluation.report.set_section import PARTS
 from rocstar.train.record.report.page import page, part_of
 from rocstar.train.record.report.trajectories import trajectory_html
@@ -17,7 +19,8 @@ ROOM = 4_500_000
 
 def export_page(run: str, records: Iterable[Record]) -> str:
     """The page of these records, as many as there is room for; it says how many are left out."""
-    cards, room, left_out = [], ROOM, 0
+    cards: list[Markup] = []
+    room, left_out = ROOM, 0
     for record in records:
         card = trajectory_html(record, is_open=not cards)
         if len(card) > room:

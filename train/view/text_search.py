@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from rocstar.engine.record.reading import RecordError
-from rocstar.train.view.choosing import FilterError
+from rocstar.train.view.choosing import FilterError, Places
 from rocstar.train.view.listing import Listing
 
 SLICE_S: Final = 0.15
@@ -25,7 +25,7 @@ MAX_TEXT: Final = 200
 
 def search(
     listing: Listing,
-    places: Sequence[int],
+    places: Places,
     text: str,
     *,
     start: int,
@@ -40,14 +40,15 @@ def search(
     if not text or len(text) > MAX_TEXT:
         raise FilterError(f"a text to look for has 1 to {MAX_TEXT} characters, this one has {len(text)}")
     needle = json.dumps(text)[1:-1].encode("ascii").lower()
-    until, hits, at, unread = clock() + SLICE_S, [], start, 0
+    until, at, unread = clock() + SLICE_S, start, 0
+    hits: list[dict[str, Any]] = []
     while at < len(places) and len(hits) < MAX_HITS:
         try:
-            found = _found(listing, places[at], text, needle, reveal=reveal)
+            found = _found(listing, int(places[at]), text, needle, reveal=reveal)
         except RecordError:
             found, unread = None, unread + 1
         if found is not None:
-            hits.append({**listing.told(places[at]), **found})
+            hits.append({**listing.told(int(places[at])), **found})
         at += 1
         if clock() >= until:
             break

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rocstar.engine.record.reading import from_record, read_folder
@@ -88,7 +89,7 @@ def looked_for(viewed: Path, text: str, *, reveal: bool = False) -> list[dict[st
     while start is not None:
         found = search(
             listing,
-            range(len(listing.rows)),
+            np.arange(len(listing.rows)),
             text,
             start=start,
             reveal=reveal,
