@@ -32,7 +32,19 @@ MORE = (
         caption="How far the learner's probabilities lie from the rollout's, per loss token.",
         is_dull_at_zero=True,
     ),
+    Plot(
+        title="Event loop",
+        keys={"time/loop_lag_p99": "99%", "time/loop_lag_max": "longest"},
+        caption="How late the event loop ran what was due: above a second, tools and servers wait for us.",
+    ),
+    Plot(
+        title="Staleness",
+        keys={"policy/staleness_max": ""},
+        caption="Updates between the oldest weights that wrote a trajectory of the batch and its learner's.",
+        is_dull_at_zero=True,
+    ),
 )
+STATUS = "tool/status/"
 
 
 def charts(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -44,8 +56,23 @@ def charts(rows: Sequence[Row]) -> list[dict[str, Any]]:
             drawn.append(overlay(plot, {"": rows}))
     if any(number(row, "tokens/generated") and number(row, "time/step") for row in steps):
         drawn.append(_speed(steps))
-    drawn += [found for found in (time_bars(rows), ledger_bars(rows)) if found is not None]
+    drawn += [found for found in (time_bars(rows), ledger_bars(rows), _statuses(steps)) if found is not None]
     return [told(one) for one in drawn]
+
+
+def _statuses(steps: Sequence[Row]) -> Drawn | None:
+    """How the tool calls of each step ended; None for a run without any."""
+    names = sorted({name for row in steps for name in row if name.startswith(STATUS)})
+    parts = {
+        name.removeprefix(STATUS).replace("_", " "): [number(row, name) or 0.0 for row in steps]
+        for name in names
+        if any(number(row, name) for row in steps)
+    }
+    if not parts:
+        return None
+    colors = {name: place % MAX_OVERLAID for place, name in enumerate(parts)}
+    draw = partial(stacked_bars, "Tool calls", "calls", [row["step"] for row in steps], parts, colors=colors)
+    return Drawn(draw, "Tool calls of each step by the status in which they ended.", is_wide=True)
 
 
 def told(drawn: Drawn) -> dict[str, Any]:
@@ -202,7 +229,7 @@ def summary(run: ViewedRun) -> dict[str, Any]:
         if last is None
         else {"set": last.set_name, "value": last.value, "low": last.low, "high": last.high},
         "wall_s": max((float(row["time_s"]) for row in rows), default=None),
-        "evaluations": len(run.evaluations()),
+        "evaluated": list(run.evaluations()),
         "trajectories": STEPS in run.collections(),
         "problem": run.problem,
     }

@@ -62,7 +62,6 @@ class RunReader:
             "time": drawings.time_parts(rows),
             "growing": run.growing(),
             "collections": run.collections(),
-            "evaluated": list(run.evaluations()),
         }
 
     def groups_of(self, name: str, step: int | None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -166,6 +166,7 @@ def write_step(
     groups: Sequence[tuple[Task, Sequence[MadeSibling]]],
     *,
     text: str = "",
+    advantage: Callable[[MadeSibling], float] = lambda made: 0.1 + 0.2,
     **shape: Any,
 ) -> dict[str, int]:
     """Write the records of a step; its ledger."""
@@ -183,7 +184,7 @@ def write_step(
                     bucket=bucket,
                     penalty_error=penalty.error if penalty else None,
                     penalty_format=penalty.format if penalty else None,
-                    advantage=0.1 + 0.2 if bucket == "kept" else None,
+                    advantage=advantage(made) if bucket == "kept" else None,
                 )
                 (place,) = file.append([encode_frame(one, texts)])
                 judged.append(Judged(trajectory=one, verdict=verdict, num_answers=made.answers, place=place))

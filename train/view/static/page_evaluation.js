@@ -8,13 +8,14 @@ const KINDS = { k: "correct", w: "wrong", t: "truncated, so wrong", f: "failed" 
 
 export async function show({ root, params, signal, is }) {
   const run = params.get("run");
-  const { evaluated } = await ask("run", { run }, signal);
+  const { runs } = await ask("runs", {}, signal);
+  const { evaluated } = runs.find((one) => one.name === run) ?? { evaluated: [] };
   if (!evaluated.length) return fill(root, h("h1", {}, "Evaluations"), h("p", {}, `${run} has no finished evaluation.`)), { title: run };
   const step = params.get("step") ?? evaluated.at(-1);
   const told = await ask("evaluation", { run, step }, signal);
   if (!is()) return null;
   const set = params.get("set") ?? told.sets[0];
-  const others = await comparable(run, step, signal);
+  const others = comparable(runs, run, step);
   const box = h("div", { class: "grid rows", tabindex: "0", role: "region", "aria-label": `questions of ${set}` });
   const choice = (label, names, value, key) => names.length > 1 && h("label", {}, `${label}: `, h("select", {
     onchange: (event) => { location.hash = address("evaluation", { run, step, set, [key]: event.target.value, ...(key === "step" ? { set: "" } : {}) }); },
@@ -46,11 +47,9 @@ function question(one, run, of, set) {
     }))));
 }
 
-async function comparable(run, step, signal) {
-  const { runs } = await ask("runs", {}, signal), found = [];
-  for (const one of runs.filter((other) => other.evaluations).slice(0, 30)) {
-    const { evaluated } = await ask("run", { run: one.name }, signal);
-    for (const at of evaluated) if (one.name !== run || at !== step) found.push({ run: one.name, step: at });
-  }
-  return [...found.filter((one) => one.run === run), ...found.filter((one) => one.run !== run)];
+// The other evaluations, those of the same run first.
+function comparable(runs, run, step) {
+  const found = runs.flatMap((one) => one.evaluated.map((at) => ({ run: one.name, step: at })));
+  const others = found.filter((one) => one.run !== run || one.step !== step);
+  return [...others.filter((one) => one.run === run), ...others.filter((one) => one.run !== run)];
 }
