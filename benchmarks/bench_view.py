@@ -280,16 +280,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary, sync_playwright() as playwright:
         folder = options.folder or Path(temporary)
         runs = _runs(folder, options)
+        before = os.getloadavg()[0]
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         told = {
             "large": {
                 "trajectories": options.trajectories,
-                "tokens": options.tokens,
+                "tokens_each": options.tokens,
                 **measure_large(browser, runs["large"], options.tokens),
             },
             "wide": {"trajectories": options.wide, **measure_wide(browser, runs["wide"])},
             "long": {
-                "tokens": options.long,
+                "tokens_each": options.long,
                 "turns": options.long // 100,
                 **measure_long(browser, runs["long"]),
             },
@@ -300,7 +301,7 @@ def main() -> None:
             "browser": browser.version,
             "python": platform.python_version(),
             "cores": os.cpu_count(),
-            "load_before": os.getloadavg()[0],
+            "load_of_the_machine": [before, os.getloadavg()[0]],
         }
         browser.close()
     options.out.write_text(json.dumps(told, indent=1) + "\n")
