@@ -27,8 +27,9 @@ OUTSIDE = {
 IMPURE = {"asyncio", "datetime", "io", "logging", "os", "pathlib", "shutil", "socket", "subprocess", "time"}
 """Standard modules that the pure folders of train must not touch: no I/O, no clock."""
 
-MOST = {"train": (20, 80, 10), "engine": (20, 45, 7), "sandbox": (15, 50, 7)}
-"""Rooms, arrows and floors that a reader can keep in mind."""
+MOST = {"train": (20, 88, 10), "engine": (20, 45, 7), "sandbox": (15, 50, 7)}
+"""Rooms, arrows and floors that a reader can keep in mind. Of train's arrows 80 are of the loop; 4 each came with
+`diagnosis` (two in, from cli and main; record and evaluation are what it reads) and `data` (one in, from cli)."""
 
 
 @pytest.fixture(scope="module")
