@@ -19,11 +19,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from rocstar.engine.record.step_file import StepFile
 from rocstar.train.diagnosis.alarm import History
 from rocstar.train.diagnosis.diagnose import episodes_of
 from rocstar.train.diagnosis.ringing import Ringing
-from rocstar.train.record.metrics import read_metrics
-from rocstar.train.record.run_directory import METRICS
+from rocstar.train.groups.text_metrics import text_metrics
+from rocstar.train.record.metrics import Row, read_metrics
+from rocstar.train.record.run_directory import METRICS, records_file
 
 ROOT = Path(__file__).parents[1]
 FIRST = 12
@@ -41,12 +43,23 @@ def made_runs() -> ModuleType:
     return module
 
 
-def false_alarms(runs: list[Path]) -> dict[str, Any]:
+def rows_of(run: Path) -> list[Row]:
+    """The rows of a run; metrics of texts that an older run lacks are counted from its records."""
+    rows = read_metrics(run / METRICS)
+    for row in rows:
+        path = records_file(run, row["step"])
+        if row["phase"] == "rl" and "text/looping" not in row and path.with_suffix(".index").is_file():
+            file = StepFile(path)
+            row |= text_metrics([file.trajectory(k) for k in range(len(file))])
+    return rows
+
+
+def false_alarms(runs: dict[Path, list[Row]]) -> dict[str, Any]:
     """Episodes of each alarm over all runs."""
     counts: Counter[str] = Counter()
     steps, listed = 0, []
-    for run in runs:
-        rows, ringing = episodes_of(run, read_metrics(run / METRICS))
+    for run, told_rows in runs.items():
+        rows, ringing = episodes_of(run, told_rows)
         steps += len(rows)
         for episode in ringing.episodes:
             counts[episode.alarm.kind] += 1
@@ -63,14 +76,14 @@ def false_alarms(runs: list[Path]) -> dict[str, Any]:
     }
 
 
-def detection(runs: list[Path]) -> dict[str, Any]:
+def detection(runs: dict[Path, list[Row]]) -> dict[str, Any]:
     """Of each signature: in how many runs it was told within LATE steps, and how many it took on average."""
     plants = made_runs().PLANTS
     found = {}
     for name, plant in plants.items():
         delays: list[int] = []
-        for run in runs:
-            rows = [dict(row) for row in read_metrics(run / METRICS) if row["phase"] == "rl"]
+        for told_rows in runs.values():
+            rows = [dict(row) for row in told_rows if row["phase"] == "rl"]
             for row in rows[FIRST - 1 :]:
                 plant(row, row["step"] - FIRST)
             ringing = Ringing()
@@ -92,7 +105,8 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    found = {"false": false_alarms(options.runs), "planted": detection(options.runs)}
+    runs = {run: rows_of(run) for run in options.runs}
+    found = {"false": false_alarms(runs), "planted": detection(runs)}
     text = json.dumps(found, indent=1)
     print(text)
     if options.out:

@@ -28,8 +28,8 @@ IMPURE = {"asyncio", "datetime", "io", "logging", "os", "pathlib", "shutil", "so
 """Standard modules that the pure folders of train must not touch: no I/O, no clock."""
 
 MOST = {"train": (20, 88, 10), "engine": (20, 45, 7), "sandbox": (15, 50, 7)}
-"""Rooms, arrows and floors that a reader can keep in mind. Of train's arrows 80 are of the loop; 4 each came with
-`diagnosis` (two in, from cli and main; record and evaluation are what it reads) and `data` (one in, from cli)."""
+"""Rooms, arrows and floors that a reader can keep in mind. Of train's arrows 80 are of the loop. 4 came with
+`diagnosis` (cli and main know it, it reads record and evaluation), 4 with `data` (cli knows it)."""
 
 
 @pytest.fixture(scope="module")

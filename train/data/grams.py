@@ -15,9 +15,6 @@ GRAM: Final = 8
 SHORT_GRAM: Final = 4
 LONG: Final = 20
 
-Place = tuple[int, int]
-"""Question, and position of the gram's first word in it."""
-
 
 def gram_size(num_words: int) -> int:
     """How long the grams of a question are."""
@@ -30,21 +27,23 @@ class GramIndex:
     def __init__(self, questions: Sequence[Sequence[str]]) -> None:
         self._words: dict[str, int] = {}
         self._grams: dict[int, dict[tuple[int, ...], int]] = {GRAM: {}, SHORT_GRAM: {}}
-        self.places: list[list[Place]] = []
-        """Where each gram occurs."""
-        self.sizes: list[int] = []
-        """Words of each gram."""
+        self.questions: list[set[int]] = []
+        """Which questions have each gram."""
+        self.of_question: list[list[int]] = []
+        """The grams of each question, by the position of their first word."""
         self.lengths = [len(words) for words in questions]
         for number, words in enumerate(questions):
             size = gram_size(len(words))
             grams = self._grams[size]
             ids = [self._words.setdefault(word, len(self._words) + 1) for word in words]
-            for position, gram in enumerate(_grams_of(ids, size)):
-                known = grams.setdefault(gram, len(self.places))
-                if known == len(self.places):
-                    self.places.append([])
-                    self.sizes.append(size)
-                self.places[known].append((number, position))
+            row = []
+            for gram in _grams_of(ids, size):
+                known = grams.setdefault(gram, len(self.questions))
+                if known == len(self.questions):
+                    self.questions.append(set())
+                self.questions[known].add(number)
+                row.append(known)
+            self.of_question.append(row)
 
     def found(self, words: Sequence[str]) -> array[int]:
         """Numbers of the grams that occur in some words."""

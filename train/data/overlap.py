@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from rocstar.train.data.grams import GramIndex
+from rocstar.train.data.grams import GramIndex, gram_size
 from rocstar.train.data.words import masked, numbers_in, words_of
 
 Level = Literal["duplicate", "near", "twin", "clean"]
@@ -76,7 +75,7 @@ class _Side:
     def __post_init__(self) -> None:
         self.index = GramIndex(self.questions)
         self.equal = {tuple(words): k for k, words in reversed(list(enumerate(self.questions))) if words}
-        self.frequency = array("I", bytes(4 * len(self.index.places)))
+        self.frequency = array("I", bytes(4 * len(self.index.questions)))
         self.coverable = []
 
     def meet(self, words: Sequence[str]) -> tuple[int | None, array[int]]:
@@ -94,31 +93,30 @@ class _Side:
 
     def close(self) -> None:
         """Count the words of each question that lie in rare grams, now that these are known."""
-        rare: list[set[int]] = [set() for _ in self.questions]
-        for gram, places in enumerate(self.index.places):
-            if self.frequency[gram] <= BOILERPLATE:
-                for question, first in places:
-                    rare[question].update(range(first, first + self.index.sizes[gram]))
-        self.coverable = [len(positions) for positions in rare]
+        self.coverable = [
+            len(self._covered(question, lambda gram: self.frequency[gram] <= BOILERPLATE))
+            for question in range(len(self.questions))
+        ]
 
     def scores(self, hits: array[int]) -> dict[int, tuple[float, set[int]]]:
         """By question with a rare gram in common: the score, and the shared positions."""
-        shared: defaultdict[int, set[int]] = defaultdict(set)
-        rare: defaultdict[int, set[int]] = defaultdict(set)
-        for hit in hits:
-            size, is_rare = self.index.sizes[hit], self.frequency[hit] <= BOILERPLATE
-            for question, first in self.index.places[hit]:
-                shared[question].update(range(first, first + size))
-                if is_rare:
-                    rare[question].update(range(first, first + size))
-        lengths = self.index.lengths
-        return {
-            question: (
-                min(len(shared[question]) / lengths[question], len(got) / self.coverable[question]),
-                shared[question],
-            )
-            for question, got in rare.items()
-        }
+        rare = {hit for hit in hits if self.frequency[hit] <= BOILERPLATE}
+        shared, found = set(hits), {}
+        for question in {question for hit in rare for question in self.index.questions[hit]}:
+            positions = self._covered(question, shared.__contains__)
+            of_all = len(positions) / self.index.lengths[question]
+            of_rare = len(self._covered(question, rare.__contains__)) / self.coverable[question]
+            found[question] = min(of_all, of_rare), positions
+        return found
+
+    def _covered(self, question: int, chosen: Callable[[int], bool]) -> set[int]:
+        """Positions of a question's words that lie in its chosen grams."""
+        size = gram_size(self.index.lengths[question])
+        positions: set[int] = set()
+        for first, gram in enumerate(self.index.of_question[question]):
+            if chosen(gram):
+                positions.update(range(first, first + size))
+        return positions
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def _stagnant(name: str, value: float) -> Callable[[dict[str, Any], int], None]:
 
 
 PLANTS: dict[str, Callable[[dict[str, Any], int], None]] = {
-    "stall": lambda row, since: row.update({"time/step": 60.0 if since == 0 else 3.0}),
+    "stall": lambda row, since: row.update({"time/step": row["time/step"] * (20 if since == 0 else 1)}),
     "no_signal": _set("groups/used", 0.0),
     "paused": _set("gate/paused", 1.0),
     "nonfinite": _set("optim/grad_norm", None),
