@@ -19,6 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from quickstart_seeds import machine
+
 from rocstar.engine.record.step_file import StepFile
 from rocstar.train.diagnosis.alarm import History
 from rocstar.train.diagnosis.diagnose import episodes_of
@@ -76,10 +78,10 @@ def false_alarms(runs: dict[Path, list[Row]]) -> dict[str, Any]:
     }
 
 
-def detection(runs: dict[Path, list[Row]]) -> dict[str, Any]:
+def detection(runs: dict[Path, list[Row]]) -> list[dict[str, Any]]:
     """Of each signature: in how many runs it was told within LATE steps, and how many it took on average."""
     plants = made_runs().PLANTS
-    found = {}
+    found = []
     for name, plant in plants.items():
         delays: list[int] = []
         for told_rows in runs.values():
@@ -92,11 +94,8 @@ def detection(runs: dict[Path, list[Row]]) -> dict[str, Any]:
                     if episode.alarm.name == name:
                         delays.append(episode.first - FIRST + 1)
         in_time = sum(0 < delay <= LATE for delay in delays)
-        found[name] = {
-            "in_time": in_time,
-            "runs": len(runs),
-            "steps": sum(delays) / len(delays) if delays else None,
-        }
+        steps = sum(delays) / len(delays) if delays else None
+        found.append({"alarm": name, "in_time": in_time, "runs": len(runs), "steps": steps})
     return found
 
 
@@ -106,7 +105,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     runs = {run: rows_of(run) for run in options.runs}
-    found = {"false": false_alarms(runs), "planted": detection(runs)}
+    command = "python benchmarks/alarms_on_runs.py RUN ..."
+    found = {
+        "machine": machine(),
+        "command": command,
+        "false": false_alarms(runs),
+        "planted": detection(runs),
+    }
     text = json.dumps(found, indent=1)
     print(text)
     if options.out:

@@ -1,10 +1,13 @@
 """`rocstar data check` on texts whose answer is known, and its cost for many problems.
 
-    python benchmarks/decontamination.py [--problems 100000] [--out benchmarks/results/decontamination.json]
+    python benchmarks/decontamination.py [--problems 100000] [--data FOLDER]
+        [--out benchmarks/results/decontamination.json]
 
 Questions of benchmarks/decontamination_corpus.py are copied into problems in six ways, some of them several
 times with other random choices; HEADS x TAILS are hard negatives. The plain rule of any 8 words stands beside
-it. Then `--problems` made-up problems are judged against 10,000 made-up questions, for time and memory.
+it. With a folder that has dapo_math_17k.jsonl and four evaluation sets, these are checked too; rows of DAPO
+there may be marked `eval_overlap`, and `lang`. Then `--problems` made-up problems are judged against 10,000
+made-up questions, for time and memory.
 """
 
 from __future__ import annotations
@@ -14,14 +17,18 @@ import json
 import random
 import re
 import resource
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from decontamination_corpus import HEADS, LONG, MIDDLE, SHORT, TAILS
+from quickstart_seeds import machine
 
-from rocstar.train.data.overlap import OverlapCheck, Question
+from rocstar.train.data.check import check_tasks
+from rocstar.train.data.overlap import EvalQuestion, OverlapCheck
 from rocstar.train.data.paper_rule import PaperCheck
 
 TIMES = 8
@@ -114,7 +121,7 @@ def quality() -> dict[str, Any]:
     A set of problems has a question once: each copy is judged among the hard negatives, beside other kinds,
     and copies of one question among themselves count as the variants that they are.
     """
-    asked = [Question(file="corpus", id=str(k), text=text) for k, text in enumerate(questions())]
+    asked = [EvalQuestion(file="corpus", id=str(k), text=text) for k, text in enumerate(questions())]
     problems = list(copies())
     found: dict[str, Any] = {}
     for name, make in (("ours", OverlapCheck), ("any 8 words", PaperCheck)):
@@ -143,7 +150,7 @@ def quality() -> dict[str, Any]:
 
 
 def _one_copy_at_a_time(
-    make: Any, asked: Sequence[Question], problems: Sequence[tuple[str, str]]
+    make: Any, asked: Sequence[EvalQuestion], problems: Sequence[tuple[str, str]]
 ) -> list[str]:
     """Levels of the problems: round k has the k-th copy of every question in each kind, and all negatives."""
     negatives = [text for kind, text in problems if kind == "hard negative"]
@@ -173,7 +180,7 @@ def cost(num_problems: int, num_questions: int = 10_000) -> dict[str, float]:
     def made() -> str:
         return " ".join(rng.choices(sentences, k=4)) + f" {rng.choice(TAILS)}"
 
-    asked = [Question(file="made", id=str(k), text=made()) for k in range(num_questions)]
+    asked = [EvalQuestion(file="made", id=str(k), text=made()) for k in range(num_questions)]
     began = time.process_time()
     check = OverlapCheck(asked)
     for k in range(num_problems):
@@ -190,12 +197,44 @@ def cost(num_problems: int, num_questions: int = 10_000) -> dict[str, float]:
     }
 
 
+SETS = ("math500", "aime2024", "aime2025", "amc23")
+
+
+def dapo(folder: Path) -> dict[str, Any]:
+    """What of DAPO is in the sets: counts, marked rows, and the ids of those that were not marked."""
+    tasks = [json.loads(line) for line in (folder / "dapo_math_17k.jsonl").read_text().splitlines()]
+    with tempfile.TemporaryDirectory() as scratch:
+        out, against = Path(scratch) / "out.jsonl", [str(folder / f"{name}.jsonl") for name in SETS]
+        check_tasks(str(folder / "dapo_math_17k.jsonl"), against, out, force=False)
+        rows = [json.loads(line) for line in out.read_text().splitlines()]
+    english = [row["level"] for task, row in zip(tasks, rows, strict=True) if task.get("lang") == "en"]
+    marked = [(row["id"], row["level"]) for t, row in zip(tasks, rows, strict=True) if t.get("eval_overlap")]
+    known = {name for name, _ in marked}
+    return {
+        "english": len(english),
+        "english_flagged": sum(level in FOUND for level in english) / len(english),
+        "levels": Counter(row["level"] for row in rows),
+        "marked": Counter(level for _, level in marked),
+        "marked_but_clean": [name for name, level in marked if level == "clean"],
+        "not_marked": [
+            {"id": row["id"], "level": row["level"], "score": row["score"], **row["against"]}
+            for row in rows
+            if row["level"] != "clean" and row["id"] not in known
+        ],
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="`rocstar data check` on texts whose answer is known.")
     parser.add_argument("--problems", type=int, default=100_000)
+    parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    found = quality() | {"cost": cost(options.problems)}
+    command = f"python benchmarks/decontamination.py --problems {options.problems}"
+    found = {"machine": machine(), "command": command} | quality()
+    if options.data:
+        found["dapo"] = dapo(options.data)
+    found["cost"] = cost(options.problems)
     text = json.dumps(found, indent=1)
     print(text)
     if options.out:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from rocstar.train.data.overlap import LEVELS, Overlap, OverlapCheck, Question
+from rocstar.train.data.overlap import LEVELS, EvalQuestion, OverlapCheck, TaskVerdict
 from rocstar.train.data.paper_rule import PaperCheck
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
@@ -75,7 +75,7 @@ def check_tasks(
     """
     check_file(out, force=force)
     questions = [
-        Question(file=_name(source), id=name, text=text)
+        EvalQuestion(file=_name(source), id=name, text=text)
         for source in against
         for name, text in problems(source, field)
     ]
@@ -109,7 +109,7 @@ def check_tasks(
     )
 
 
-def _row(name: str, found: Overlap, questions: Sequence[Question]) -> dict[str, Any]:
+def _row(name: str, found: TaskVerdict, questions: Sequence[EvalQuestion]) -> dict[str, Any]:
     row: dict[str, Any] = {"id": name, "level": found.level, "score": round(found.score, 4)}
     if found.question is not None:
         question = questions[found.question]

@@ -39,7 +39,7 @@ TINY_EXTRA: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class EvalQuestion:
     """One item of an evaluation set."""
 
     file: str
@@ -48,7 +48,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overlap:
+class TaskVerdict:
     """What became of a problem."""
 
     level: Level
@@ -134,11 +134,11 @@ class _Met:
 class OverlapCheck:
     """Judges problems against questions. Feed all problems with `add`, then read `overlaps` once.
 
-    Invariant: what a problem is told does not depend on the order of the problems, and there is one Overlap
-    per problem, in the order in which they came.
+    Invariant: what a problem is told does not depend on the order of the problems, and there is one verdict
+    for each, in the order in which they came.
     """
 
-    def __init__(self, questions: Sequence[Question]) -> None:
+    def __init__(self, questions: Sequence[EvalQuestion]) -> None:
         words = [words_of(question.text) for question in questions]
         self._plain, self._masked = _Side(words), _Side([masked(each) for each in words])
         self._numbers = [numbers_in(each) for each in words]
@@ -156,15 +156,15 @@ class OverlapCheck:
             self._met[self._count] = _Met(len(words), numbers, equal, hits, equal_masked, hits_masked)
         self._count += 1
 
-    def overlaps(self) -> Iterator[Overlap]:
+    def overlaps(self) -> Iterator[TaskVerdict]:
         """Of each problem, in order."""
         self._plain.close()
         self._masked.close()
         for number in range(self._count):
             met = self._met.pop(number, None)
-            yield Overlap(level="clean") if met is None else self._judged(met)
+            yield TaskVerdict(level="clean") if met is None else self._judged(met)
 
-    def _judged(self, met: _Met) -> Overlap:
+    def _judged(self, met: _Met) -> TaskVerdict:
         if met.equal is not None:
             return self._told("duplicate", 1.0, met.equal, None, "equal", self._plain)
         if met.equal_masked is not None and self._differs(met, met.equal_masked):
@@ -183,7 +183,7 @@ class OverlapCheck:
             return self._told("twin", twin[0], twin[1], twin[2], "coverage but for numbers", self._masked)
         if best is not None and best[0] > NEAR and not self._is_part(met, best[1]):
             return self._told("near", best[0], best[1], best[2], "coverage", self._plain)
-        return Overlap(level="clean", score=best[0] if best else 0.0)
+        return TaskVerdict(level="clean", score=best[0] if best else 0.0)
 
     def _best(self, met: _Met, side: _Side, hits: array[int]) -> tuple[float, int, set[int]] | None:
         """The highest score, its question and the shared positions; of equals the first question."""
@@ -205,11 +205,11 @@ class OverlapCheck:
 
     def _told(
         self, level: Level, score: float, question: int, shared: set[int] | None, rule: str, side: _Side
-    ) -> Overlap:
+    ) -> TaskVerdict:
         words = side.questions[question]
         run = range(len(words)) if shared is None else _longest_run(shared)
         text = " ".join(words[k] for k in run)
-        return Overlap(level=level, score=round(score, 4), question=question, shared=text, rule=rule)
+        return TaskVerdict(level=level, score=round(score, 4), question=question, shared=text, rule=rule)
 
 
 def _longest_run(positions: set[int]) -> range:

@@ -9,26 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rocstar.train.data.grams import GRAM
-from rocstar.train.data.overlap import Overlap, Question
+from rocstar.train.data.overlap import EvalQuestion, TaskVerdict
 
 
 class PaperCheck:
     """Judges problems against questions, as OverlapCheck does; a problem is a duplicate or clean."""
 
-    def __init__(self, questions: Sequence[Question]) -> None:
+    def __init__(self, questions: Sequence[EvalQuestion]) -> None:
         self._grams: dict[tuple[str, ...], int] = {}
         for number, question in enumerate(questions):
             for gram in _grams(question.text):
                 self._grams.setdefault(gram, number)
-        self._told: list[Overlap] = []
+        self._told: list[TaskVerdict] = []
 
     def add(self, text: str) -> None:
         """Take the next problem."""
         hit = next((gram for gram in _grams(text) if gram in self._grams), None)
         self._told.append(
-            Overlap(level="clean")
+            TaskVerdict(level="clean")
             if hit is None
-            else Overlap(
+            else TaskVerdict(
                 level="duplicate",
                 score=1.0,
                 question=self._grams[hit],
@@ -37,7 +37,7 @@ class PaperCheck:
             )
         )
 
-    def overlaps(self) -> Iterator[Overlap]:
+    def overlaps(self) -> Iterator[TaskVerdict]:
         """Of each problem, in order."""
         yield from self._told
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rocstar.train.cli import main
 from rocstar.train.data.grams import LONG
-from rocstar.train.data.overlap import BOILERPLATE, Overlap, OverlapCheck, Question
+from rocstar.train.data.overlap import BOILERPLATE, EvalQuestion, OverlapCheck, TaskVerdict
 from rocstar.train.data.paper_rule import PaperCheck
 from rocstar.train.data.words import masked, numbers_in, words_of
 
@@ -26,11 +26,11 @@ GARDEN = (
 SHORT = "What is $17$ percent of $350$?"
 MIDDLE = "Two trains leave Ulm at noon and meet a cyclist near Biberach; who rode for three hours?"
 QUESTIONS = [
-    Question(file="set.jsonl", id=str(k), text=text) for k, text in enumerate((GARDEN, SHORT, MIDDLE))
+    EvalQuestion(file="set.jsonl", id=str(k), text=text) for k, text in enumerate((GARDEN, SHORT, MIDDLE))
 ]
 
 
-def judged(texts: list[str], questions: list[Question] = QUESTIONS) -> list[Overlap]:
+def judged(texts: list[str], questions: list[EvalQuestion] = QUESTIONS) -> list[TaskVerdict]:
     check = OverlapCheck(questions)
     for text in texts:
         check.add(text)
@@ -101,7 +101,7 @@ def other_problems(count: int) -> list[str]:
 
 def test_what_many_problems_say_is_no_evidence() -> None:
     questions = [
-        Question(file="set.jsonl", id="0", text=f"A coin is tossed until heads come up twice. {TAIL}")
+        EvalQuestion(file="set.jsonl", id="0", text=f"A coin is tossed until heads come up twice. {TAIL}")
     ]
     assert {found.level for found in judged(other_problems(BOILERPLATE), questions)} == {"duplicate"}
     assert {found.level for found in judged(other_problems(BOILERPLATE + 1), questions)} == {"clean"}

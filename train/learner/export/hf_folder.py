@@ -44,12 +44,24 @@ def write_hf(source: ExportSource, folder: Path) -> None:
     if (template := source.template) is not None:
         (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     num_weights = _write_weights(source, folder)
-    import transformers
-
+    version = _load_texts(folder)
     checked = f"{num_weights} weights have the names and shapes of {source.config['architectures'][0]}"
-    tried = f"configuration, weights' names and tokenizer with transformers {transformers.__version__}"
+    tried = f"configuration and tokenizer of this folder, loaded by transformers {version}"
     text = model_card(source, checked=checked, tried=tried, not_tried=NOT_TRIED)
     (folder / "README.md").write_text(text, encoding="utf-8")
+
+
+def _load_texts(folder: Path) -> str:
+    """The version of transformers that loaded what was written. ConfigError if it cannot."""
+    import transformers
+
+    any_transformers: Any = transformers
+    try:
+        any_transformers.AutoConfig.from_pretrained(folder)
+        any_transformers.AutoTokenizer.from_pretrained(folder)
+    except (ValueError, OSError, KeyError) as error:
+        raise ConfigError(f"what was written cannot be loaded: {error}") from None
+    return str(any_transformers.__version__)
 
 
 def generation_config(source: ExportSource) -> dict[str, Any]:
