@@ -45,6 +45,11 @@ HIDDEN = "hidden"
 """The key of a task's `meta` for one whose licence asks that nobody is shown it. What shows or exports
 records leaves these out, as attempts repeat what they were asked, unless it was told to reveal them."""
 
+GRADER_LIMIT = "grader_limit"
+"""The method of an answer on which the built-in grader did not finish: it earned 0."""
+REWARD_TIMEOUT = "reward_timeout"
+"""The kind of failure of a trajectory on which a reward function of one's own did not finish."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:

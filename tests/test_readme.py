@@ -124,7 +124,7 @@ def fault(command: Command) -> str | None:
 
 def verb_fault(words: list[str]) -> str | None:
     """`rocstar` with these words: is the verb there, and does its help name every option?"""
-    verb = tuple(words[:2] if words[:1] == ["sandbox"] else words[:1])
+    verb = tuple(words[:2] if words[:1] in (["sandbox"], ["data"]) else words[:1])
     text = help_of(*verb)
     if text is None:
         return f"no verb {' '.join(verb)}"

@@ -17,6 +17,8 @@ from typing import Any
 
 from rocstar.sandbox.console import parsed
 from rocstar.sandbox.extras import lacking
+from rocstar.train.data import data_command
+from rocstar.train.diagnosis import doctor_command
 from rocstar.train.evaluation import command as eval_command
 from rocstar.train.recipe.config import Recipe, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
@@ -30,7 +32,7 @@ WITH_RECIPE = ("train", "sft", "eval", "rollout")
 EXTRAS = {
     **dict.fromkeys((*WITH_RECIPE, "replay", "compare", "grade"), "train"),
     **dict.fromkeys(("sim", "report", "records"), "sim"),
-    "view": "train",
+    **dict.fromkeys(("view", "doctor", "export"), "train"),
     "import-gguf": "gguf",
 }
 """The extra of each verb that needs one. `sandbox` needs only what rocstar itself brings, and so do help,
@@ -137,6 +139,9 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("--json", action="store_true", help="print one JSON object")
     replay.set_defaults(verb=_replay)
     _add_records(verbs)
+    _add_doctor(verbs)
+    _add_export(verbs)
+    _add_data(verbs)
     _add_grade(verbs)
     _add_recipe(verbs)
     elsewhere = {
@@ -221,6 +226,59 @@ def _records(options: argparse.Namespace, rest: list[str]) -> int:
     except RecordError as error:
         raise ConfigError(str(error)) from None
     return 0
+
+
+def _add_doctor(verbs: Any) -> None:
+    parser = _verb(verbs, "doctor", "what is wrong with a run: alarms with evidence, and what to do")
+    doctor_command.add_arguments(parser)
+    parser.set_defaults(verb=_doctor)
+
+
+def _doctor(options: argparse.Namespace, rest: list[str]) -> int:
+    from rocstar.engine.record.reading import RecordError
+    from rocstar.train.record.manifest import ManifestError
+    from rocstar.train.record.metrics import MetricsFileError
+
+    if rest:
+        raise ConfigError(f"option {rest[0]!r} is not known; `rocstar doctor RUN` takes only --json")
+    if not (options.run / "metrics.jsonl").is_file():
+        raise ConfigError(f"{str(options.run)!r} is no run directory: it has no metrics.jsonl; give one")
+    try:
+        return doctor_command.examine(options.run, as_json=options.json)
+    except (MetricsFileError, ManifestError, RecordError) as error:
+        raise ConfigError(str(error)) from None
+
+
+def _add_export(verbs: Any) -> None:
+    parser = _verb(verbs, "export", "a checkpoint as others load it: a Hugging Face folder, or a GGUF file")
+    text = "a checkpoint, a Hugging Face folder, or a run: its last complete checkpoint"
+    parser.add_argument("source", type=Path, metavar="CHECKPOINT|RUN", help=text)
+    text = "a folder that is new or empty; it appears whole or not at all"
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help=text)
+    text = "hf: safetensors in bfloat16 with tokenizer, template and card; gguf: one file for llama.cpp"
+    parser.add_argument("--format", choices=("hf", "gguf"), default="hf", help=text)
+    parser.set_defaults(verb=_export)
+
+
+def _export(options: argparse.Namespace, rest: list[str]) -> int:
+    from rocstar.train.learner.export.export import export
+
+    if rest:
+        raise ConfigError(f"option {rest[0]!r} is not known; see `rocstar export --help`")
+    print(f"wrote {export(options.source, options.out, form=options.format)}")
+    return 0
+
+
+def _add_data(verbs: Any) -> None:
+    parser = _verb(verbs, "data", "check: tasks against the questions of evaluation sets")
+    data_command.add_arguments(parser)
+    parser.set_defaults(verb=_data)
+
+
+def _data(options: argparse.Namespace, rest: list[str]) -> int:
+    if rest:
+        raise ConfigError(f"option {rest[0]!r} is not known; see `rocstar data check --help`")
+    return data_command.run(options)
 
 
 def _add_recipe(verbs: Any) -> None:

@@ -33,6 +33,7 @@ from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.types import Task
 from rocstar.sandbox.types import Sandbox
 from rocstar.train.cold_start import build_from_nothing, conversations_for, run_cold_start
+from rocstar.train.diagnosis.watch import Watch
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.groups.from_rollouts import Records, VersionCounter, recorded_source
 from rocstar.train.groups.journal import Journal, origin_of
@@ -205,16 +206,18 @@ async def _run(
     stages, (saved, cold) = recipe.stages, began
     keep_bytes = bytes_to_keep(run_dir, saved or cold) if resume else None
     step = checkpoint.load_progress(saved)["step"] if saved else 0
+    watch = Watch()
     with (
         ThreadPoolExecutor(1, thread_name_prefix="device") as thread,
         MetricsWriter(run_dir / METRICS, keep_bytes=keep_bytes) as metrics,
         Console(sum(s.steps for s in stages), [s.name for s in stages], log=log) as console,
-        listening(recipe, run_dir, console, callbacks, step=step) as listeners,
+        listening(recipe, run_dir, console, (*callbacks, watch), step=step) as listeners,
         LoopLag() as lag,
     ):
+        watch.tell = listeners.note
         if saved or cold:
             listeners.note(f"resuming from {saved or cold}")
-        builder = _Builder(recipe, run_dir, world, thread, metrics, listeners, lag, tell, saved, cold)
+        builder = _Builder(recipe, run_dir, world, thread, metrics, listeners, watch, lag, tell, saved, cold)
         patience_s = stall_s(recipe.engine.trajectory_timeout_s)
         with settled_garbage():
             async with guarded(run_dir, stall_s=patience_s, note=listeners.note, board=console.waits):
@@ -242,6 +245,7 @@ class _Builder:
     thread: ThreadPoolExecutor
     metrics: MetricsWriter
     listeners: Listeners
+    watch: Watch
     lag: LoopLag
     tell: Callable[[Start], None]
     """Tells the other ranks where the model is."""
@@ -421,6 +425,7 @@ class _Builder:
             listeners=self.listeners,
             budget=TimeBudget(),
             lag=self.lag,
+            alarms=self.watch.measured,
         )
 
     async def _finish(

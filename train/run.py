@@ -58,9 +58,13 @@ class Run:
     """Ids the difficulty filters removed so far."""
     bad_steps: int = 0
     """Steps in a row whose mismatch was beyond the off-policy gate's bounds."""
+    alarms: Callable[[int, Mapping[str, float]], Mapping[str, float]] = lambda step, metrics: {}
+    """What the alarms add to the metrics of an RL step."""
     saving: Order | None = None
     """The checkpoint of which the listeners were not told yet that it is whole."""
 
     def log(self, metrics: dict[str, float], *, stage: str, phase: Any) -> None:
         """Write one row, and tell of it."""
+        if phase == "rl":
+            metrics = {**metrics, **self.alarms(self.step, metrics)}
         self.listeners.row(self.metrics.write(metrics, step=self.step, stage=stage, phase=phase))

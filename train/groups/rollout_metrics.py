@@ -11,6 +11,7 @@ from statistics import fmean
 
 from rocstar.engine.types import Failed, Scored, Trajectory, policy_text
 from rocstar.train.groups.selection import Selection
+from rocstar.train.groups.text_metrics import text_metrics
 from rocstar.train.tasks.verify import num_answers
 
 
@@ -55,7 +56,7 @@ def rollout_metrics(selection: Selection) -> dict[str, float]:
     metrics |= {f"failed/{kind}": float(n) for kind, n in kinds.items()}
     reasons = Counter(t.finish_reason.value for t in trajectories)
     metrics |= {f"finish/{reason}": n / len(trajectories) for reason, n in reasons.items()}
-    return metrics | released_metrics(selection)
+    return metrics | text_metrics(trajectories) | released_metrics(selection)
 
 
 def _by_tool(trajectories: Iterable[Trajectory]) -> dict[str, float]:

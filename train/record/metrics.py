@@ -51,6 +51,7 @@ def _listed(unit_and_meaning_by_name: Mapping[str, tuple[str, str]]) -> tuple[Me
 METRICS = _listed({
     "reward/mean": ("reward", "mean reward of the generated trajectories"),
     "reward/correct_share": ("share", "generated trajectories judged correct"),
+    "reward/timeouts": ("trajectories", "whose judge did not finish; they earn 0, or failed"),
     "reward/mean_kept": ("reward", "mean reward of the trajectories that the learner saw"),
     "eval/{set}/avg@{k}": ("reward", "attempts judged correct: mean over tasks of k attempts each"),
     "eval/{set}/pass@{k}": ("share", "tasks with a correct attempt among k, of those with k scored attempts"),
@@ -78,6 +79,8 @@ METRICS = _listed({
     "finish/{reason}": ("share", "trajectories that ended for this reason"),
     "penalty/error_mean": ("penalty", "p_err of the correct trajectories (paper, Eq. 4)"),
     "penalty/format_mean": ("penalty", "p_format of the correct trajectories (paper, Eq. 5)"),
+    "text/looping": ("share", "of a sample, with a turn in which most 8-grams of tokens were there before"),
+    "answers/alike": ("share", "tasks that mostly get one and the same answer, beyond those whose it is"),
     "ledger/generated": ("trajectories", "generated in this step: the sum of the other buckets"),
     "ledger/kept": ("trajectories", "kept by RoC: the learner saw them"),
     "ledger/dropped_positive": ("trajectories", "correct, not drawn by RoC"),
@@ -148,6 +151,7 @@ METRICS = _listed({
     "time/other": ("s", "what is left: scheduling, packing, logging"),
     "time/loop_lag_p99": ("s", "rank 0's event loop ran what was due within this, 99% of the time"),
     "time/loop_lag_max": ("s", "the longest that it let wait what was due"),
+    "alarm/{name}": ("share", "1 while this alarm stands, 0 when it is over; see docs/guide/doctor.md"),
     "metrics/nonfinite": ("metrics", "metrics of this row that were NaN or infinite; written as null"),
 })  # fmt: skip
 
@@ -176,6 +180,7 @@ def metric_of(name: str) -> Metric:
 
 _ZERO_IF_ABSENT = frozenset({
     "finish/{reason}", "tool/status/{status}", "tool/calls/{tool}", "tool/errors/{tool}", "failed/{kind}",
+    "alarm/{name}",
 })  # fmt: skip
 
 

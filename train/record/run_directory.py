@@ -123,6 +123,18 @@ def claim(directory: Path, *, resume: bool, mark: str = METRICS) -> Lock:
     return lock
 
 
+def is_held(directory: Path) -> bool:
+    """Whether a process works on the run. A folder without a lock is nobody's."""
+    try:
+        with (directory / LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 def check_claim(directory: Path, *, resume: bool, mark: str = METRICS) -> None:
     """What `claim` would refuse, as far as it can be known without writing. ConfigError."""
     path = directory / LOCK

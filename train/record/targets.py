@@ -38,16 +38,33 @@ def check_file(out: Path, *, force: bool) -> None:
     _probe(out, folder)
 
 
+def check_folder(out: Path) -> None:
+    """See that `out` is a folder that is new or empty, and that its place takes files. ConfigError if not."""
+    _check_unused(out)
+    there = out.absolute()
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir():
+        raise ConfigError(
+            f"--out {str(out)!r} cannot be made: {str(there)!r} is a file; choose another --out"
+        )
+    _probe(out, there)
+
+
+def _check_unused(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {str(out)!r} is a file; give a folder that is new or empty")
+    if out.is_dir() and any(out.iterdir()):
+        raise ConfigError(f"--out {str(out)!r} is not empty, and nothing is written over; give a new folder")
+
+
 def make_folder(out: Path) -> None:
     """Make the folder `out`, which must be new or empty, and see that it takes files.
 
     Raises:
         ConfigError: it is in use, or cannot be written; nothing was created then.
     """
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {str(out)!r} is a file; give a folder that is new or empty")
-    if out.is_dir() and any(out.iterdir()):
-        raise ConfigError(f"--out {str(out)!r} is not empty, and nothing is written over; give a new folder")
+    _check_unused(out)
     was_there = out.is_dir()
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ Source: the released code of arXiv 2508.20722, re-made from its description.
 
 from __future__ import annotations
 
-from rocstar.engine.types import Attempt, Failed, Outcome, Scored
+from rocstar.engine.types import GRADER_LIMIT, Attempt, Failed, Outcome, Scored
 from rocstar.sandbox.types import Sandbox
 from rocstar.train.tasks.grader import Grader, GraderProgram
 
@@ -29,7 +29,7 @@ class FusedJudge:
         if isinstance(graded, Failed):
             return graded
         if graded.verdicts is None:
-            return Scored(reward=0.0, method="grader_limit")
+            return Scored(reward=0.0, method=GRADER_LIMIT)
         return Scored(reward=float(graded.verdicts[0]), method="fused")
 
 

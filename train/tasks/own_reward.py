@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rocstar.engine.rollout.rollout import Judge
-from rocstar.engine.types import Attempt, Failed, Outcome, Scored
+from rocstar.engine.types import REWARD_TIMEOUT, Attempt, Failed, Outcome, Scored
 from rocstar.sandbox.types import Sandbox, SandboxError
 from rocstar.train.recipe import own_code
 from rocstar.train.recipe.errors import ConfigError
@@ -163,7 +163,7 @@ class OwnJudge:
             raise TimeoutError
         detail = f"not done within reward.timeout_s = {limit_s:g}"
         self._tell(attempt, detail)
-        return Failed(kind="reward_timeout", retryable=False, detail=detail)
+        return Failed(kind=REWARD_TIMEOUT, retryable=False, detail=detail)
 
     async def _score(self, attempt: Attempt) -> Outcome:
         try:

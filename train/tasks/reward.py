@@ -17,7 +17,7 @@ from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from functools import cache
 
-from rocstar.engine.types import Attempt, Failed, Outcome, Scored, Task
+from rocstar.engine.types import GRADER_LIMIT, Attempt, Failed, Outcome, Scored, Task
 from rocstar.sandbox.types import Sandbox
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.columns import MARKS_OF_REASONING_GYM
@@ -29,7 +29,6 @@ __all__ = ["VERIFIER_FLAVOUR", "MathJudge"]
 
 MAX_ANSWER_CHARACTERS = 10_000
 """A longer boxed value is scored 0 unread."""
-GRADER_LIMIT = "grader_limit"
 
 
 class _Scorer(StrEnum):

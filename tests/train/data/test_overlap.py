@@ -1,0 +1,195 @@
+"""Tasks that are questions of evaluation sets are found, and boilerplate is no evidence."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocstar.train.cli import main
+from rocstar.train.data.grams import LONG
+from rocstar.train.data.overlap import BOILERPLATE, EvalQuestion, OverlapCheck, TaskVerdict
+from rocstar.train.data.paper_rule import PaperCheck
+from rocstar.train.data.words import masked, numbers_in, words_of
+
+TAIL = "The answer is a fraction $m/n$, where $m$ and $n$ are relatively prime positive integers. Find $m+n$."
+GARDEN = (
+    "A gardener plants $12$ tulips along a straight path so that neighbouring bulbs stand $40$ centimetres "
+    "apart, and "
+    "waters the first one twice as long as each of the others. How many minutes does the watering of one "
+    "bed take?"
+)
+SHORT = "What is $17$ percent of $350$?"
+MIDDLE = "Two trains leave Ulm at noon and meet a cyclist near Biberach; who rode for three hours?"
+QUESTIONS = [
+    EvalQuestion(file="set.jsonl", id=str(k), text=text) for k, text in enumerate((GARDEN, SHORT, MIDDLE))
+]
+
+
+def judged(texts: list[str], questions: list[EvalQuestion] = QUESTIONS) -> list[TaskVerdict]:
+    check = OverlapCheck(questions)
+    for text in texts:
+        check.add(text)
+    return list(check.overlaps())
+
+
+def level(text: str) -> str:
+    (found,) = judged([text])
+    return found.level
+
+
+def test_copies_are_found_however_they_are_set() -> None:
+    for text in (GARDEN, SHORT, MIDDLE):
+        assert level(text) == "duplicate"
+        assert level(text.replace(" ", "  \n ").upper()) == "duplicate"
+        assert level(text.replace("$", "")) == level(text.replace("$1", "\\(1")) == "duplicate"
+        assert level(f"Solve this.\n\n**{text}**\n\nThink step by step.") == "duplicate"
+    assert level("A fullwidth ＡＢＣ") == "clean"
+
+
+def test_one_changed_word_hides_nothing() -> None:
+    for text in (GARDEN, MIDDLE):
+        words = text.split()
+        for k in range(len(words)):
+            for changed in ([*words[:k], "somewhere", *words[k + 1 :]], [*words[:k], *words[k + 1 :]]):
+                assert level(" ".join(changed)) in ("duplicate", "near"), changed
+
+
+def test_other_numbers_are_a_twin() -> None:
+    assert level(GARDEN.replace("12", "30").replace("40", "25")) == "twin"
+    assert level(SHORT.replace("17", "8").replace("350", "200")) == "twin"
+    assert level(GARDEN.replace("12", "30")) == "duplicate", "half of the numbers are still there"
+
+
+def test_another_problem_is_clean() -> None:
+    for text in ("A gardener plants roses.", "How many minutes does it take?", "What is 17 plus 350?", ""):
+        assert level(text) == "clean"
+    longer = (
+        f"{SHORT} is what {'the teacher of a far too long story asked ' * 3}before anything else happened"
+    )
+    assert level(longer) == "near", "a tiny question is a part of much"
+
+
+def test_evidence_names_the_question_and_what_is_shared() -> None:
+    (found,) = judged([GARDEN.replace("straight", "winding")])
+    assert (found.level, found.question, found.rule) == ("duplicate", 0, "coverage")
+    assert "path so that neighbouring bulbs stand 40 centimetres" in found.shared and 0.7 < found.score < 1
+
+
+def other_problems(count: int) -> list[str]:
+    rng = random.Random(0)
+    nouns = [
+        "kettle",
+        "violin",
+        "harbour",
+        "ledger",
+        "meadow",
+        "chimney",
+        "lantern",
+        "cellar",
+        "orchard",
+        "quarry",
+    ]
+    return [
+        f"The {rng.choice(nouns)} and the {rng.choice(nouns)} number {k} differ. {TAIL}" for k in range(count)
+    ]
+
+
+def test_what_many_problems_say_is_no_evidence() -> None:
+    questions = [
+        EvalQuestion(file="set.jsonl", id="0", text=f"A coin is tossed until heads come up twice. {TAIL}")
+    ]
+    assert {found.level for found in judged(other_problems(BOILERPLATE), questions)} == {"duplicate"}
+    assert {found.level for found in judged(other_problems(BOILERPLATE + 1), questions)} == {"clean"}
+
+
+def test_a_copy_that_is_there_a_hundred_times_is_no_boilerplate() -> None:
+    assert {found.level for found in judged([f"Well: {GARDEN}"] * 100)} == {"duplicate"}
+    assert {found.level for found in judged([SHORT] * 100)} == {"duplicate"}
+
+
+@given(st.randoms(use_true_random=False))
+def test_the_order_of_problems_does_not_matter(rng: random.Random) -> None:
+    texts = [*other_problems(8), GARDEN, SHORT, GARDEN.replace("12", "30"), MIDDLE.replace("noon", "dawn")]
+    order = list(range(len(texts)))
+    rng.shuffle(order)
+    found = judged([texts[k] for k in order])
+    assert [found[order.index(k)] for k in range(len(texts))] == judged(texts)
+
+
+@given(st.text())
+def test_any_text_has_words(text: str) -> None:
+    words = words_of(text)
+    assert len(masked(words)) == len(words) and not any(word.isspace() for word in words)
+    assert numbers_in(words) is not None and words_of(" ".join(words)) is not None
+
+
+def test_words_are_those_of_any_typesetting() -> None:
+    assert words_of(r"\(\dfrac{1}{2}\) of $\triangle ABC$") == words_of(r"$\frac 1 2$ of \[ △ABC \]")
+    assert words_of(r"\left( x_1 \geq 2\pi \right)") == words_of("(x1≥2π)") == ["x", "1", "2", "pi"]
+    assert words_of("三角形ABC") == ["三", "角", "形", "abc"]
+    assert words_of("John's") == words_of("John’s") == ["johns"]
+
+
+def test_the_papers_rule_takes_any_eight_words() -> None:
+    check = PaperCheck(QUESTIONS)
+    for text in (GARDEN, SHORT, f"Now: {' '.join(GARDEN.split()[:8])}", f"x {TAIL}"):
+        check.add(text)
+    assert [found.level for found in check.overlaps()] == ["duplicate", "clean", "duplicate", "clean"]
+    assert len(words_of(SHORT)) < 8 < len(words_of(MIDDLE)) < LONG <= len(words_of(GARDEN))
+
+
+def write_lines(path: Path, rows: list[dict[str, object]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_the_command_writes_a_row_per_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    twin = GARDEN.replace("12", "30").replace("40", "25")
+    tasks: list[dict[str, object]] = [
+        {"id": "a", "problem": GARDEN},
+        {"id": 7, "problem": "Nothing of the kind."},
+        {"prompt": [{"role": "user", "content": twin}], "answer": "1"},
+    ]
+    source = write_lines(tmp_path / "tasks.jsonl", tasks)
+    one = write_lines(tmp_path / "one.jsonl", [{"id": "q", "question": GARDEN}])
+    two = write_lines(tmp_path / "two.jsonl", [{"problem": SHORT}])
+    out = tmp_path / "out.jsonl"
+    command = ["data", "check", source, "--against", one, "--against", two, "--out", str(out)]
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["levels"] == {"duplicate": 1, "near": 0, "twin": 1, "clean": 1}
+    assert found["sets"] == {"one.jsonl": {"duplicate": 1, "twin": 1}}
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(row["id"], row["level"]) for row in rows[:2]] == [("a", "duplicate"), ("7", "clean")]
+    assert rows[2]["level"] == "twin" and rows[2]["against"] == {"file": "one.jsonl", "id": "q"}
+    first = out.read_bytes()
+    assert main(command) == 2 and "exists" in capsys.readouterr().err
+    assert main([*command, "--force"]) == 0 and out.read_bytes() == first
+    assert "1 of 3" in capsys.readouterr().out
+
+
+def test_the_command_refuses_what_it_cannot_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = write_lines(tmp_path / "good.jsonl", [{"problem": GARDEN}])
+    bad = write_lines(tmp_path / "bad.jsonl", [{"text": GARDEN}])
+    empty = write_lines(tmp_path / "empty.jsonl", [])
+    out = f"--out={tmp_path / 'out.jsonl'}"
+    for tasks, against, words in (
+        (bad, good, "no problem in 'question'"),
+        (good, empty, "--against has no question"),
+        (empty, good, "has no task"),
+        (str(tmp_path / "none.jsonl"), good, "does not exist"),
+    ):
+        assert main(["data", "check", tasks, "--against", against, out]) == 2
+        assert words in capsys.readouterr().err
+    assert main(["data", "check", bad, "--against", bad, out, "--field=text", "--mode=paper"]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "bad.jsonl",
+        "empty.jsonl",
+        "good.jsonl",
+        "out.jsonl",
+    ]

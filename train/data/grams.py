@@ -1,0 +1,59 @@
+"""An index of the questions' word n-grams, in which a problem is looked up in microseconds.
+
+A question of LONG words or more is known by its 8-grams, a shorter one by its 4-grams: with 8-grams one
+changed word in the middle of 15 would hide all of them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Final
+
+GRAM: Final = 8
+SHORT_GRAM: Final = 4
+LONG: Final = 20
+
+
+def gram_size(num_words: int) -> int:
+    """How long the grams of a question are."""
+    return GRAM if num_words >= LONG else SHORT_GRAM
+
+
+class GramIndex:
+    """Invariant: `found(words)` has the number of each gram of a question that is in the words, once."""
+
+    def __init__(self, questions: Sequence[Sequence[str]]) -> None:
+        self._words: dict[str, int] = {}
+        self._grams: dict[int, dict[tuple[int, ...], int]] = {GRAM: {}, SHORT_GRAM: {}}
+        self.questions: list[set[int]] = []
+        """Which questions have each gram."""
+        self.of_question: list[list[int]] = []
+        """The grams of each question, by the position of their first word."""
+        self.lengths = [len(words) for words in questions]
+        for number, words in enumerate(questions):
+            size = gram_size(len(words))
+            grams = self._grams[size]
+            ids = [self._words.setdefault(word, len(self._words) + 1) for word in words]
+            row = []
+            for gram in _grams_of(ids, size):
+                known = grams.setdefault(gram, len(self.questions))
+                if known == len(self.questions):
+                    self.questions.append(set())
+                self.questions[known].add(number)
+                row.append(known)
+            self.of_question.append(row)
+
+    def found(self, words: Sequence[str]) -> array[int]:
+        """Numbers of the grams that occur in some words."""
+        get = self._words.get
+        ids = [get(word, 0) for word in words]
+        hits: set[int] = set()
+        for size, grams in self._grams.items():
+            hits.update(hit for gram in _grams_of(ids, size) if (hit := grams.get(gram)) is not None)
+        return array("I", sorted(hits))
+
+
+def _grams_of(ids: Sequence[int], size: int) -> Iterable[tuple[int, ...]]:
+    return zip(*(islice(ids, k, None) for k in range(size)), strict=False)

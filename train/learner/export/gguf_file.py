@@ -1,0 +1,235 @@
+"""A checkpoint as one GGUF file: what import_gguf.py reads, the other way round.
+
+Matrices are bfloat16, vectors float32; nothing is quantised. Names come from llama.cpp's own package `gguf`.
+What a GGUF file cannot say is refused: an architecture or a cut of text into words that has no name there
+would load and answer nonsense.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from rocstar.train.learner.export.source import ExportSource
+from rocstar.train.recipe.errors import ConfigError
+
+ARCHITECTURES: Final = {"llama": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}
+"""model_type of the configuration: the name of the architecture in `gguf.MODEL_ARCH`."""
+
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+SPLITS: Final = {_CONTRACTIONS + _REST: "qwen2", _CONTRACTIONS + "{1,3}" + _REST: "llama-bpe"}
+"""How a tokenizer cuts text before it merges bytes: its regular expression, and what llama.cpp calls it."""
+NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
+"""Kinds of tokens in a GGUF file."""
+
+
+def check_gguf(source: ExportSource) -> None:
+    """ConfigError, with the reason, for a checkpoint of which there is no GGUF file."""
+    if importlib.util.find_spec("gguf") is None:
+        raise ConfigError("writing GGUF needs the package gguf; run: pip install gguf")
+    config, kind = source.config, source.config.get("model_type")
+    if kind not in ARCHITECTURES:
+        raise ConfigError(
+            f"model_type {kind!r} cannot be written as GGUF here, only {', '.join(ARCHITECTURES)}; take "
+            "--format hf"
+        )
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if rope.get("rope_type", rope.get("type", "default")) != "default":
+        raise ConfigError("scaled rotary positions are not written as GGUF here; take --format hf")
+    if kind == "llama" and (config.get("attention_bias") or config.get("mlp_bias")):
+        raise ConfigError("a Llama with biases is not written as GGUF here; take --format hf")
+    if config.get("use_sliding_window"):
+        raise ConfigError("a sliding window is not written as GGUF here; take --format hf")
+    if (
+        source.tokenizer.get("model", {}).get("type") != "BPE"
+        or source.tokenizer.get("normalizer") not in NORMALIZERS
+    ):
+        raise ConfigError("only a byte-level BPE tokenizer is written as GGUF here; take --format hf")
+    pre_tokenizer_name(source.tokenizer)
+
+
+NORMALIZERS: Final = (None, {"type": "NFC"})
+
+
+def pre_tokenizer_name(tokenizer: Mapping[str, Any]) -> str:
+    """What llama.cpp calls the way in which a tokenizer cuts text. ConfigError where it has no name."""
+    told = tokenizer.get("pre_tokenizer") or {}
+    steps = told.get("pretokenizers", [told])
+    *before, last = steps
+    if last.get("type") == "ByteLevel" and not last.get("add_prefix_space"):
+        if not before and last.get("use_regex"):
+            return "gpt-2"
+        if [one.get("type") for one in before] == ["Digits"] and last.get("use_regex"):
+            return "smollm"
+        if [one.get("type") for one in before] == ["Split"] and not last.get("use_regex"):
+            expression = before[0].get("pattern", {}).get("Regex")
+            if expression in SPLITS:
+                return SPLITS[expression]
+    raise ConfigError(
+        "the tokenizer cuts text in a way that GGUF has no name for (the tokenizers of models from nothing "
+        "do); "
+        "whoever read the file would cut it otherwise, so take --format hf"
+    )
+
+
+def write_gguf(source: ExportSource, path: Path) -> int:
+    """Write the file; how many tensors it has. One of them is in memory at a time.
+
+    Raises:
+        ConfigError: a weight has no name in GGUF.
+        OSError: the file cannot be written.
+    """
+    import gguf
+
+    names, num_layers = _names(source, gguf), int(source.config["num_hidden_layers"])
+    arch = gguf.MODEL_ARCH[ARCHITECTURES[source.config["model_type"]]]
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
+    try:
+        _write_facts(source, writer, num_layers)
+        _write_tokenizer(source, writer)
+        shapes = dict(_shapes(source))
+        for name, shape in shapes.items():
+            matrix = len(shape) > 1
+            kind = gguf.GGMLQuantizationType.BF16 if matrix else gguf.GGMLQuantizationType.F32
+            size = (2 if matrix else 4) * _count(shape)
+            writer.add_tensor_info(names[name], shape, _numpy_type(matrix), size, raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        for _, data in _tensors(source):
+            writer.write_tensor_data(data)
+    finally:
+        writer.close()
+    return len(shapes)
+
+
+def _names(source: ExportSource, gguf: Any) -> dict[str, str]:
+    """The name in GGUF of each weight."""
+    arch = gguf.MODEL_ARCH[ARCHITECTURES[source.config["model_type"]]]
+    table = gguf.get_tensor_name_map(arch, int(source.config["num_hidden_layers"]))
+    found = {}
+    for name, _ in _shapes(source):
+        known = table.get_name(name, try_suffixes=(".weight", ".bias"))
+        if known is None:
+            raise ConfigError(f"the weight {name!r} has no name in GGUF; take --format hf")
+        found[name] = known
+    return found
+
+
+def _write_facts(source: ExportSource, writer: Any, num_layers: int) -> None:
+    config = source.config
+    heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+    width = int(config.get("head_dim") or hidden // heads)
+    rope = config.get("rope_parameters") or {}
+    writer.add_name(source.name)
+    writer.add_context_length(int(config["max_position_embeddings"]))
+    writer.add_embedding_length(hidden)
+    writer.add_block_count(num_layers)
+    writer.add_feed_forward_length(int(config["intermediate_size"]))
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(int(config.get("num_key_value_heads") or heads))
+    writer.add_key_length(width)
+    writer.add_value_length(width)
+    writer.add_rope_dimension_count(width)
+    writer.add_rope_freq_base(float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0))
+    writer.add_layer_norm_rms_eps(float(config["rms_norm_eps"]))
+    writer.add_vocab_size(int(config["vocab_size"]))
+    writer.add_file_type(32)  # mostly bfloat16
+
+
+def _write_tokenizer(source: ExportSource, writer: Any) -> None:
+    told = source.tokenizer
+    texts = {number: token for token, number in told["model"]["vocab"].items()}
+    kinds = dict.fromkeys(texts, NORMAL)
+    for added in told.get("added_tokens", []):
+        texts[added["id"]] = added["content"]
+        kinds[added["id"]] = CONTROL if added["special"] else USER_DEFINED
+    rows = range(int(source.config["vocab_size"]))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre_tokenizer_name(told))
+    writer.add_token_list([texts.get(number, f"[PAD{number}]") for number in rows])
+    writer.add_token_types([kinds.get(number, UNUSED) for number in rows])
+    merges = told["model"].get("merges", [])
+    writer.add_token_merges([one if isinstance(one, str) else " ".join(one) for one in merges])
+    numbers = {text: number for number, text in texts.items()}
+    ids = {
+        name: numbers.get(_text(source.tokenizer_config.get(f"{name}_token")))
+        for name in ("bos", "eos", "pad")
+    }
+    for name, add in (
+        ("bos", writer.add_bos_token_id),
+        ("eos", writer.add_eos_token_id),
+        ("pad", writer.add_pad_token_id),
+    ):
+        if (number := ids[name]) is not None:
+            add(number)
+    writer.add_add_bos_token(False)
+    if (template := source.template) is not None:
+        writer.add_chat_template(template)
+
+
+def _text(token: Any) -> str:
+    """A special token of tokenizer_config.json, which may be an object."""
+    return str(token.get("content", "")) if isinstance(token, Mapping) else str(token or "")
+
+
+def _shapes(source: ExportSource) -> Iterator[tuple[str, list[int]]]:
+    from safetensors import safe_open
+
+    for path in source.weight_files:
+        with safe_open(path, "pt") as read:
+            for name in sorted(read.keys()):
+                if not _is_tied_copy(source, name):
+                    yield name, list(read.get_slice(name).get_shape())
+
+
+def _tensors(source: ExportSource) -> Iterator[tuple[str, Any]]:
+    """Each weight as numpy, in the order of `_shapes`: a matrix as bits of bfloat16, a vector as float32."""
+    import torch
+    from safetensors import safe_open
+
+    for path in source.weight_files:
+        with safe_open(path, "pt") as read:
+            for name in sorted(read.keys()):
+                if _is_tied_copy(source, name):
+                    continue
+                weight = read.get_tensor(name).to(torch.bfloat16)
+                if source.config["model_type"] == "llama":
+                    weight = _interleaved(name, weight, source.config)
+                if weight.dim() > 1:
+                    yield name, weight.contiguous().view(torch.uint16).numpy()
+                else:
+                    yield name, weight.to(torch.float32).numpy()
+
+
+def _is_tied_copy(source: ExportSource, name: str) -> bool:
+    return name == "lm_head.weight" and bool(source.config.get("tie_word_embeddings"))
+
+
+def _interleaved(name: str, weight: Any, config: Mapping[str, Any]) -> Any:
+    """A Llama's query and key rows in the order in which llama.cpp rotates them: pairs side by side."""
+    heads = {
+        "q_proj.weight": config["num_attention_heads"],
+        "k_proj.weight": config.get("num_key_value_heads") or config["num_attention_heads"],
+    }
+    for ending, count in heads.items():
+        if name.endswith(ending):
+            parts = weight.reshape(int(count), 2, -1, *weight.shape[1:])
+            return parts.swapaxes(1, 2).reshape(weight.shape)
+    return weight
+
+
+def _numpy_type(matrix: bool) -> Any:
+    import numpy as np
+
+    return np.dtype(np.uint16) if matrix else np.dtype(np.float32)
+
+
+def _count(shape: list[int]) -> int:
+    product = 1
+    for size in shape:
+        product *= size
+    return product

@@ -1,0 +1,125 @@
+"""What is exported: a Hugging Face folder, and what the run that wrote it says of it."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rocstar.engine.chat.chat import ChatError, load_template
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.record.manifest import ManifestError, read_manifest
+from rocstar.train.record.run_directory import COMPLETE, CONFIG, complete_checkpoints, config_of, step_of
+
+NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportSource:
+    """A checkpoint that can be exported."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    """config.json."""
+    tokenizer: Mapping[str, Any]
+    """tokenizer.json."""
+    step: int | None = None
+    """Of the run; None for a folder that is of none."""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    """The run's resolved recipe."""
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    """The run's last start."""
+    scores: Mapping[str, Any] = field(default_factory=dict)
+    """The sets of the run's evaluation at that step."""
+
+    @property
+    def template(self) -> str | None:
+        """The chat template that it was trained with, as Jinja; None for one without.
+
+        Raises:
+            ConfigError: the recipe's template is not there any more.
+        """
+        own = self.folder / "chat_template.jinja"
+        given = (
+            own.read_text(encoding="utf-8") if own.is_file() else self.tokenizer_config.get("chat_template")
+        )
+        name = self.recipe.get("model", {}).get("template", "model")
+        if name == "model":
+            return given if isinstance(given, str) else None
+        try:
+            return load_template(name, None)
+        except ChatError as error:
+            raise ConfigError(f"model.template of the run: {error}") from None
+
+    @property
+    def tokenizer_config(self) -> dict[str, Any]:
+        """tokenizer_config.json."""
+        return _object(self.folder / "tokenizer_config.json")
+
+    @property
+    def name(self) -> str:
+        """What to call the model; nothing of this machine's paths but the last part."""
+        run = self.recipe.get("run", {}).get("name")
+        return f"{run}-step{self.step}" if run and self.step is not None else self.folder.resolve().name
+
+    @property
+    def weight_files(self) -> list[Path]:
+        """Its safetensors, in order."""
+        return sorted(self.folder.glob("*.safetensors"))
+
+
+def find_source(path: Path) -> ExportSource:
+    """The checkpoint at a path, or the last complete one of a run. ConfigError for what is neither."""
+    if not path.is_dir():
+        raise ConfigError(f"{str(path)!r} is no folder; give a checkpoint, a Hugging Face folder or a run")
+    if not (path / "config.json").is_file():
+        checkpoints = complete_checkpoints(path)
+        if not checkpoints:
+            raise ConfigError(
+                f"{str(path)!r} has neither config.json nor a complete checkpoint; give a checkpoint or a run"
+            )
+        path = checkpoints[-1]
+    if missing := [name for name in NEEDED if not (path / name).is_file()]:
+        raise ConfigError(
+            f"{str(path)!r} has no {missing[0]}; a folder with the model and its tokenizer has one"
+        )
+    whole = path.resolve()
+    run = whole.parent.parent
+    is_of_run = whole.parent.name == "checkpoints" and (run / CONFIG).is_file()
+    if is_of_run and not (path / COMPLETE).is_file():
+        raise ConfigError(
+            f"{str(path)!r} is not complete: its run was killed while it wrote it; take another step"
+        )
+    source = ExportSource(
+        folder=path,
+        config=_object(path / "config.json"),
+        tokenizer=_object(path / "tokenizer.json"),
+        **(_of_run(run, step_of(whole)) if is_of_run else {}),
+    )
+    if not source.weight_files:
+        raise ConfigError(f"{str(path)!r} has no *.safetensors; save it once with save_pretrained")
+    return source
+
+
+def _of_run(run: Path, step: int) -> dict[str, Any]:
+    try:
+        recipe = tomllib.loads(config_of(run, step).read_text(encoding="utf-8"))
+        starts = read_manifest(run)
+    except (tomllib.TOMLDecodeError, ManifestError) as error:
+        raise ConfigError(f"the run {str(run)!r} is damaged: {error}") from None
+    results = run / "evaluations" / f"step_{step:06d}" / "results.json"
+    scores = _object(results).get("sets", {}) if results.is_file() else {}
+    return {"step": step, "recipe": recipe, "manifest": starts[-1] if starts else {}, "scores": scores}
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{str(path)!r} is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{str(path)!r} is no JSON object")
+    return found
