@@ -98,6 +98,16 @@ class ChatFormat:
         shown = "" if tools is None else json.dumps([self._plain(tool) for tool in tools])
         return list(self._prompt_ids(question, json.dumps(context) if context else "", shown))
 
+    def messages_ids(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> list[int]:
+        """Ids of any messages up to and with the opening of the policy's next turn; `tools` as for a prompt.
+
+        Raises:
+            ChatError: the template cannot render them.
+        """
+        plain = [self._plain(message) for message in messages]
+        shown = self.tools if tools is None else [self._plain(tool) for tool in tools]
+        return self._encode(self._render(plain, shown, generation_prompt=True))
+
     def _make_prompt_ids(self, question: str, context: str, tools: str) -> list[int]:
         before: list[Message] = json.loads(context) if context else []
         messages = [self._plain(message) for message in [*before, {"role": "user", "content": question}]]
