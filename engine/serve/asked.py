@@ -41,9 +41,8 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-Stops = Annotated[
-    list[Annotated[str, Field(min_length=1)]] | None, BeforeValidator(_listed), Field(max_length=MAX_STOPS)
-]
+StopList = Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MAX_STOPS)]
+Stops = Annotated[StopList | None, BeforeValidator(_listed)]
 
 
 class AskedMessage(BaseModel):

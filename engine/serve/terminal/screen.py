@@ -67,7 +67,7 @@ class Screen:
     def _call(self, name: str | None, arguments: Mapping[str, Any] | None) -> None:
         self._begin("call")
         self.console.print(
-            Text(f"> {name or 'a call that cannot be read'}", style="bold cyan"), soft_wrap=True
+            Text(f"> {_printable(name or 'a call that cannot be read')}", style="bold cyan"), soft_wrap=True
         )
         for field, value in (arguments or {}).items():
             if field == "code" and isinstance(value, str):
@@ -76,7 +76,7 @@ class Screen:
                 )
                 self.console.print(code)
             elif value not in ("", None):
-                self.console.print(Text(f"{field}: {_printable(str(value))}"), soft_wrap=True)
+                self.console.print(Text(_printable(f"{field}: {value}")), soft_wrap=True)
 
     def _result(self, text: str, status: str, *, is_error: bool) -> None:
         self._begin("result")
@@ -87,7 +87,7 @@ class Screen:
         if len(shown) < len(lines):
             self.console.print(Text(f"| ... {len(lines) - len(shown)} more lines: /tools", style="dim"))
         if is_error:
-            self.console.print(Text(f"({status})", style="red"))
+            self.console.print(Text(f"({_printable(status)})", style="red"))
 
 
 def _printable(text: str) -> str:
