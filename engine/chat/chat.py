@@ -160,6 +160,15 @@ class ChatFormat:
         """Text of any ids, special tokens shown."""
         return self._text.text(ids)
 
+    @property
+    def joins_tokens(self) -> bool:
+        """The text of ids is that of their tokens, one behind the other, but for parts of characters."""
+        return self._text.is_joined
+
+    def token_text(self, token: int) -> str | None:
+        """Text of one token wherever it stands; None where its neighbours have a part in it."""
+        return self._text.of_token(token)
+
     def _decode(self, ids: list[int]) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=False)
 

@@ -52,6 +52,7 @@ class Order:
         stops: texts that end the policy's writing.
         functions: the client's tools; None where the agent's own are shown.
         is_judged: the task has an answer, so that the reward is known at once.
+        is_streamed: the client reads parts as they come.
     """
 
     id: str
@@ -65,6 +66,7 @@ class Order:
     stops: tuple[str, ...]
     functions: Sequence[Mapping[str, Any]] | None
     is_judged: bool
+    is_streamed: bool
 
 
 class Unjudged:
@@ -92,6 +94,7 @@ class Conversation:
                 self._tell,
                 stops=order.stops,
                 spoken=_spoken(order),
+                at_once=not order.is_streamed,
             )
             for k in range(order.num_choices)
         ]

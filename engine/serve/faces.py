@@ -166,6 +166,7 @@ class Faces:
             stops=tuple(asked.stop or ()),
             functions=functions,
             is_judged=ANSWER in metadata,
+            is_streamed=bool(asked.stream),
         )
         return order
 

@@ -53,6 +53,7 @@ class Overheard:
         *,
         stops: Sequence[str],
         spoken: Spoken | AsWritten,
+        at_once: bool = False,
     ) -> None:
         """
         Args:
@@ -62,6 +63,7 @@ class Overheard:
             tell: hears of every part.
             stops: texts at which a turn of the policy ends, and the conversation with it.
             spoken: tells what is said from what is thought and called.
+            at_once: nobody waits for the parts of a turn before it ends.
         """
         self.name, self.choice, self.chat, self.tell = name, choice, chat, tell
         self.is_stopped = False
@@ -71,9 +73,11 @@ class Overheard:
         """Of the first prompt."""
         self.turns = 0
         self._stops, self._spoken = tuple(stops), spoken
+        self.is_heard = bool(stops) or not at_once
+        """Tokens are of interest as they come."""
         self._heard = 0
         self._cut_at: int | None = None
-        self._text, self._until = TurnText(chat.decode), StopTexts(stops)
+        self._text, self._until = TurnText(chat.decode, chat.token_text), StopTexts(stops)
         self._engine: Inference | None = None
         self._tool_wait: asyncio.Timeout | None = None
         self._aborts: set[asyncio.Task[None]] = set()
@@ -86,7 +90,7 @@ class Overheard:
         self._engine = engine
         self.turns += 1
         self._heard, self._cut_at = 0, None
-        self._text, self._until = TurnText(self.chat.decode), StopTexts(self._stops)
+        self._text, self._until = TurnText(self.chat.decode, self.chat.token_text), StopTexts(self._stops)
         self._spoken.begin_turn(self.chat.boundaries.opening)
 
     def check(self) -> None:
@@ -108,8 +112,11 @@ class Overheard:
 
     def end_turn(self, generation: Generation) -> Generation:
         """The rest of the turn is told; the turn as it is recorded."""
-        for place in range(self._heard, len(generation.ids)):
-            self.hear(place, generation.ids[place])
+        if not self.is_heard and self.chat.joins_tokens:  # the text does not depend on how it is cut
+            self._say(self.chat.turn_text(generation.ids))
+        else:
+            for place in range(self._heard, len(generation.ids)):
+                self.hear(place, generation.ids[place])
         if self._cut_at is None:
             self._say(self._until.add(self._text.rest()))
         if self._until.is_cut and self._cut_at is None:
@@ -242,7 +249,7 @@ class OverheardPolicy:
 
     def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
         self._inner.on_grant(self._overheard.name, granted)
-        if isinstance(self._inner, TellsTokens):  # from here on `release` is sure to come
+        if self._overheard.is_heard and isinstance(self._inner, TellsTokens):  # from here on `release` is sure to come
             self._inner.on_tokens(self._overheard.name, self._overheard.hear)
 
     def release(self, request_id: str) -> None:

@@ -27,14 +27,22 @@ class TurnText:
     `rest` all of it, for a tokenizer whose text of more tokens begins with that of fewer.
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
-        self._decode = decode
+    def __init__(
+        self,
+        decode: Callable[[Sequence[int]], str],
+        of_token: Callable[[int], str | None] = lambda token: None,
+    ) -> None:
+        """of_token: the text of one token wherever it stands; None where that cannot be told."""
+        self._decode, self._of_token = decode, of_token
         self._ids: list[int] = []
         self._told = 0
         """Of `_ids`, whose text was returned; they stay, as a token's text may depend on its neighbour."""
 
     def add(self, token: int) -> str:
         """The text that is sure now."""
+        if self._told == len(self._ids) and (sure := self._of_token(token)) is not None:
+            self._ids, self._told = [token], 1
+            return sure
         self._ids.append(token)
         text = self._decode(self._ids)
         is_open = text.endswith(PART) and len(self._ids) - self._told < MAX_OPEN_TOKENS
@@ -116,6 +124,10 @@ class Spoken:
             self._held += text
             return
         self._buffer += text
+        if "<" not in self._buffer:  # no tag begins; nearly always
+            text, self._buffer = self._buffer, ""
+            yield from self._say(text)
+            return
         while True:
             tags = self._tags()
             at, tag = min(
