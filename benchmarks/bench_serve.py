@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import multiprocessing
 import os
@@ -20,7 +21,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -282,7 +283,7 @@ async def many_streams(num: int = 1000) -> dict[str, float]:
         said = [(at, c["choices"][0]["delta"].get("content")) for at, c in chunks]
         good += "".join(one or "" for _, one in said) == text
         times = [at for at, one in said if one]
-        late += [b - a - token_s for a, b in zip(times, times[1:], strict=False)]
+        late += [b - a - token_s for a, b in itertools.pairwise(times)]
     p50, p99 = np.percentile(late, [50, 99]).tolist() if late else (0.0, 0.0)
     return {"streams": num, "whole": good, "late_p50_s": p50, "late_p99_s": p99}
 
@@ -342,17 +343,22 @@ async def stops(num: int = 20) -> dict[str, float]:
             async for line in response.content:
                 if b"tool_use" in line:
                     break
-            while _descendants(pid) == quiet:  # the program's child begins
-                await asyncio.sleep(0.002)
+            await _until(lambda: _descendants(pid) > quiet)  # the program's child begins
             began = time.monotonic()
             response.close()
             pipe.send("idle")
             ended = await asyncio.to_thread(pipe.recv)
-            while _descendants(pid) > quiet:
-                await asyncio.sleep(0.002)
+            if _descendants(pid) > quiet:
+                await _until(lambda: _descendants(pid) <= quiet)
                 ended = time.monotonic()
             took.append(ended - began)
     return {"times": num, "max_s": max(took), "median_s": sorted(took)[num // 2]}
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():
+            await asyncio.sleep(0.002)
 
 
 def _descendants(pid: int) -> int:

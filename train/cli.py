@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -419,6 +420,8 @@ def _train(options: argparse.Namespace, rest: list[str]) -> int:
     train(recipe, directory, resume=options.resume, rollouts=options.from_rollouts)
     if os.environ.get("RANK", "0") == "0":
         print(f"report: {directory / 'report.html'}")
+        if not options.only_sft:
+            print(f"talk with it: rocstar chat {shlex.quote(str(directory))}")
     return 0
 
 

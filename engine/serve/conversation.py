@@ -1,8 +1,8 @@
 """One request of a client: its choices, rolled out together by the turn loop, and what they say meanwhile.
 
-    Order ──> Conversation.run ─┬─ choice 0: run_trajectory ─┐ parts
-                                ├─ choice 1: ...             ├──────> next() ──> whoever writes to the client
-                                └─ choice n-1                ┘
+    order ──> ServedConversation.run ─┬─ choice 0: run_trajectory ─┐ parts
+                                      ├─ choice 1: ...             ├──────> next() ──> the client's writer
+                                      └─ choice n-1                ┘
 
 Who waits: the writer for parts; the choices for the engine and their tools, never for the writer. What the
 writer has not taken yet waits here: never more than the conversation itself, which has its limits.
@@ -39,7 +39,7 @@ UNJUDGED = "unjudged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class ConversationOrder:
     """What a client asked for, checked.
 
     Attributes:
@@ -76,12 +76,12 @@ class Unjudged:
         return Failed(kind=UNJUDGED, retryable=False, detail="nobody has rewarded it yet")
 
 
-class Conversation:
+class ServedConversation:
     """Invariant: when `run` has returned there is one trajectory per choice, whatever became of it; parts of
     a choice come in the order in which they happened, and none after the end.
     """
 
-    def __init__(self, agent: Agent, order: Order, *, queue_timeout_s: float) -> None:
+    def __init__(self, agent: Agent, order: ConversationOrder, *, queue_timeout_s: float) -> None:
         """queue_timeout_s: how long a choice may wait for its place in the engine."""
         self.order, self._agent, self._queue_timeout_s = order, agent, queue_timeout_s
         self.trajectories: list[Trajectory] = []
@@ -240,7 +240,7 @@ class Conversation:
             self._news.set_result(None)
 
 
-def _spoken(order: Order) -> Spoken | AsWritten:
+def _spoken(order: ConversationOrder) -> Spoken | AsWritten:
     if order.face == "completion":
         return AsWritten()
     return Spoken(with_calls=order.face == "agent" or bool(order.functions))

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from rocstar.engine.types import Failed, Origin
 
 if TYPE_CHECKING:
-    from rocstar.engine.serve.conversation import Conversation, Order
+    from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
 
 PREFIX = "rocstar_serve_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -40,7 +40,7 @@ class Counts(Collector):
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    def begun(self, order: Order) -> None:
+    def begun(self, order: ConversationOrder) -> None:
         """A conversation begins."""
         self.conversations[(order.face,)] += 1
 
@@ -49,7 +49,7 @@ class Counts(Collector):
         self._first_buckets[bisect_left(FIRST_BUCKETS_S, seconds)] += 1
         self._first_s += seconds
 
-    def ended(self, conversation: Conversation) -> None:
+    def ended(self, conversation: ServedConversation) -> None:
         """A conversation has ended."""
         for t in conversation.trajectories:
             outcome = t.outcome

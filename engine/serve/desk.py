@@ -1,6 +1,6 @@
 """Who is let in, and what goes on: every conversation from its order to its record.
 
-    order ──full? 429; closing? 503──> Conversation in a task of the server ──> record ──> counts
+    order ──full? 429; closing? 503──> ServedConversation in a task of the server ──> record ──> counts
 
 Conversations are tasks of the server, not of the request that asked: a client that goes away ends its
 conversation in order, and what was written is kept. Who waits: the drain, for what goes on.
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.serve.conversation import Conversation, Order
+from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
 from rocstar.engine.serve.counts import Counts
 from rocstar.engine.serve.kept import KeptConversations
 from rocstar.engine.serve.refusals import ServeRefusal
@@ -62,7 +62,7 @@ class Desk:
         self.agent, self.kept, self.limits, self.counts, self.note = agent, kept, limits, counts, note
         self.is_closing = False
         self._tasks = tasks
-        self._going: dict[Conversation, asyncio.Task[None]] = {}
+        self._going: dict[ServedConversation, asyncio.Task[None]] = {}
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -88,15 +88,15 @@ class Desk:
                 code="queue_full",
             )
 
-    def begin(self, order: Order) -> Conversation:
+    def begin(self, order: ConversationOrder) -> ServedConversation:
         """Start a conversation, for which there is room."""
-        conversation = Conversation(self.agent, order, queue_timeout_s=self.limits.queue_timeout_s)
+        conversation = ServedConversation(self.agent, order, queue_timeout_s=self.limits.queue_timeout_s)
         self._going[conversation] = self._tasks.create_task(self._see_through(conversation))
         self._idle.clear()
         self.counts.begun(order)
         return conversation
 
-    def stop(self, conversation: Conversation) -> None:
+    def stop(self, conversation: ServedConversation) -> None:
         """Its client has gone. What does not end within the grace is cancelled."""
         task = self._going.get(conversation)
         if task is None or conversation.has_ended:
@@ -118,7 +118,7 @@ class Desk:
             await self._idle.wait()
         return ended
 
-    async def _see_through(self, conversation: Conversation) -> None:
+    async def _see_through(self, conversation: ServedConversation) -> None:
         name, kept = conversation.order.id, self.kept
         try:
             await conversation.run()

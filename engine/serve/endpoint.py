@@ -1,6 +1,6 @@
 """The HTTP application: routes, and what holds for all of them.
 
-    request ──> guard (token, Host) ──> handler ──> Faces ──> Desk ──> Conversation
+    request ──> guard (token, Host) ──> handler ──> Faces ──> Desk ──> ServedConversation
                  │ ServeRefusal -> OpenAI's error              ▲ client gone: stopped, down to a tool's child
                  └────────────────────────── parts, as JSON or as a stream ──┘
 
@@ -27,7 +27,7 @@ from rocstar.engine.serve.asked import (
     Sampled,
     read,
 )
-from rocstar.engine.serve.conversation import Conversation, Order
+from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
 from rocstar.engine.serve.counts import CONTENT_TYPE, Counts
 from rocstar.engine.serve.desk import Desk, DeskLimits
 from rocstar.engine.serve.faces import MODELS, Faces
@@ -193,7 +193,7 @@ class Endpoint:
     async def _stream(
         self,
         request: web.Request,
-        conversation: Conversation,
+        conversation: ServedConversation,
         words: ChatWords | CompletionWords,
         *,
         with_usage: bool,
@@ -318,7 +318,7 @@ class Endpoint:
                 f"{_client(request)} sends {', '.join(name[:40] for name in new)}, which nothing here reads"
             )
 
-    def _notice_seed(self, request: web.Request, asked: Sampled, order: Order) -> None:
+    def _notice_seed(self, request: web.Request, asked: Sampled, order: ConversationOrder) -> None:
         """Tell the operator once of a client that asks the same with the same seed: it gets the same."""
         client = _client(request)
         if asked.seed is None or order.temperature == 0 or client in self._told_clients:

@@ -4,7 +4,7 @@
                           rocstar-raw     one turn, the client's tools
     /v1/completions       either          one turn behind a text or ids
 
-Nothing begins here: a request is an Order, or a ServeRefusal that names the field.
+Nothing begins here: a request is an order, or a ServeRefusal that names the field.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rocstar.engine.serve.asked import (
     max_tokens_of,
     messages_of,
 )
-from rocstar.engine.serve.conversation import Face, Order
+from rocstar.engine.serve.conversation import ConversationOrder, Face
 from rocstar.engine.serve.kept import CONVERSATION, TEMPERATURE
 from rocstar.engine.serve.refusals import ServeRefusal
 from rocstar.engine.types import Task
@@ -61,7 +61,7 @@ class Faces:
     def __post_init__(self) -> None:
         self._own = self._check_of(self.agent.chat.tools)
 
-    def chat(self, asked: AskedChat) -> Order:
+    def chat(self, asked: AskedChat) -> ConversationOrder:
         """The order of /v1/chat/completions."""
         check_model(asked.model)
         check_chat(asked)
@@ -85,7 +85,7 @@ class Faces:
         ids = self.prompt_ids(messages, None)
         return self._order("agent", asked, messages, ids, max_tokens_of(asked), None)
 
-    def completions(self, asked: AskedCompletion) -> list[Order]:
+    def completions(self, asked: AskedCompletion) -> list[ConversationOrder]:
         """The orders of /v1/completions, one per prompt."""
         check_model(asked.model)
         prompts = _prompts(asked)
@@ -143,7 +143,7 @@ class Faces:
         ids: list[int],
         max_tokens: int | None,
         functions: Sequence[Mapping[str, Any]] | None,
-    ) -> Order:
+    ) -> ConversationOrder:
         agent, metadata = self.agent, asked.metadata or {}
         temperature = agent.sampling.temperature if asked.temperature is None else asked.temperature
         task = Task(
@@ -154,7 +154,7 @@ class Faces:
             meta={"face": face, TEMPERATURE: temperature},
             context=tuple(messages[:-1]),
         )
-        order = Order(
+        order = ConversationOrder(
             id="",
             face=face,
             task=task,
@@ -170,7 +170,7 @@ class Faces:
         )
         return order
 
-    def named(self, order: Order) -> Order:
+    def named(self, order: ConversationOrder) -> ConversationOrder:
         """The order with the id of its conversation, which its records have too."""
         name = self.name()
         task = replace(order.task, meta={**order.task.meta, CONVERSATION: name})

@@ -52,7 +52,7 @@ class _OpenFile:
     begun: int = 0
     pending: int = 0
     names: set[tuple[str, int]] = field(default_factory=set)
-    """Conversation and choice of what it has."""
+    """ServedConversation and choice of what it has."""
     frames: FrameFile | None = None
 
 

@@ -249,7 +249,9 @@ class OverheardPolicy:
 
     def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
         self._inner.on_grant(self._overheard.name, granted)
-        if self._overheard.is_heard and isinstance(self._inner, TellsTokens):  # from here on `release` is sure to come
+        if self._overheard.is_heard and isinstance(
+            self._inner, TellsTokens
+        ):  # from here on `release` is sure to come
             self._inner.on_tokens(self._overheard.name, self._overheard.hear)
 
     def release(self, request_id: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from rocstar.engine.serve.conversation import Conversation
+from rocstar.engine.serve.conversation import ServedConversation
 from rocstar.engine.serve.parts import Part, Said, ToolUse, texts_of
 from rocstar.engine.types import Origin, Scored, Trajectory
 
@@ -35,7 +35,7 @@ def event(value: Any) -> bytes:
     return b"data: " + as_json(value) + b"\n\n"
 
 
-def facts(conversation: Conversation, isolation: str) -> dict[str, Any]:
+def facts(conversation: ServedConversation, isolation: str) -> dict[str, Any]:
     """The field `rocstar` of an answer: how to have it again, and what became of it."""
     order = conversation.order
     told: dict[str, Any] = {"seed": order.seed, "task_id": order.task.id}
@@ -50,7 +50,7 @@ def facts(conversation: Conversation, isolation: str) -> dict[str, Any]:
 class ChatWords:
     """The answers of /v1/chat/completions to one request."""
 
-    def __init__(self, conversation: Conversation, model: str, isolation: str) -> None:
+    def __init__(self, conversation: ServedConversation, model: str, isolation: str) -> None:
         self._conversation, self._isolation = conversation, isolation
         self._client_calls = conversation.order.face == "raw"
         self._id, self._model, self._created = chat_id(conversation.order.id), model, int(time.time())
@@ -139,7 +139,9 @@ def plain_id(wire: str) -> str:
 class CompletionWords:
     """The answers of /v1/completions to one request, which may have several prompts."""
 
-    def __init__(self, conversations: Sequence[Conversation], model: str, *, echo: bool, with_logprobs: bool):
+    def __init__(
+        self, conversations: Sequence[ServedConversation], model: str, *, echo: bool, with_logprobs: bool
+    ):
         self._conversations, self._echo, self._with_logprobs = conversations, echo, with_logprobs
         self._head = {
             "id": f"cmpl-{conversations[0].order.id}",
@@ -182,10 +184,10 @@ class CompletionWords:
             ends.append(event({**self._head, "choices": [], "usage": conversation.usage()}))
         return b"".join([*ends, DONE])
 
-    def _echoed(self, conversation: Conversation) -> str:
+    def _echoed(self, conversation: ServedConversation) -> str:
         return conversation.choices[0].chat.decode(conversation.order.prompt_ids) if self._echo else ""
 
-    def _logprobs(self, conversation: Conversation, choice: int) -> dict[str, Any] | None:
+    def _logprobs(self, conversation: ServedConversation, choice: int) -> dict[str, Any] | None:
         if not self._with_logprobs:
             return None
         decode = conversation.choices[choice].chat.decode

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from rocstar.engine.serve.terminal.remote import RemoteChat, RemoteError
 from rocstar.engine.serve.terminal.screen import Screen
-from rocstar.engine.serve.terminal.talk import Answer, Talk, TalkError, final_answer, votes
+from rocstar.engine.serve.terminal.talk import HeardAnswer, Talk, TalkError, final_answer, votes
 
 HELP = """\
 /n K         ask K times at once and vote; /n 1 streams again
@@ -76,9 +76,9 @@ class ChatSession:
             elif line:
                 await self.ask(line)
 
-    async def ask(self, question: str) -> Answer:
+    async def ask(self, question: str) -> HeardAnswer:
         """Ask, and show the answer while it comes; Ctrl-C ends it."""
-        answer = Answer()
+        answer = HeardAnswer()
         self._asking = asyncio.ensure_future(self._hear(question, answer))
         with _interrupting(self.stop):
             await asyncio.wait([self._asking])
@@ -94,7 +94,7 @@ class ChatSession:
         if self._asking is not None:
             self._asking.cancel()
 
-    async def _hear(self, question: str, answer: Answer) -> None:
+    async def _hear(self, question: str, answer: HeardAnswer) -> None:
         stream = self.remote.ask(self.talk.asking(question), num_choices=self.num_choices)
         try:
             async with contextlib.aclosing(stream):
@@ -109,7 +109,7 @@ class ChatSession:
             self._show_votes(answer)
         self.screen.end(_ending(answer))
 
-    def _show_votes(self, answer: Answer) -> None:
+    def _show_votes(self, answer: HeardAnswer) -> None:
         told = votes([answer.text(k) for k in sorted(answer.reasons)])
         for text, count in told:
             self.screen.note(f"{count} of {len(answer.reasons)}: {text or '(nothing)'}")
@@ -150,7 +150,7 @@ class ChatSession:
         self.screen.note(f"system: {self.talk.system or '(none)'}")
 
     def _show_tools(self, _: str) -> None:
-        answer = self.talk.answers[-1] if self.talk.answers else Answer()
+        answer = self.talk.answers[-1] if self.talk.answers else HeardAnswer()
         whole = Screen(self.screen.console, shows_all=True)
         told = [part for part in answer.parts if hasattr(part, "id")]
         for part in told:
@@ -182,7 +182,7 @@ def _path(text: str) -> Path:
     return Path(text).expanduser()
 
 
-def _elected(answer: Answer, num_choices: int) -> int:
+def _elected(answer: HeardAnswer, num_choices: int) -> int:
     """The choice that goes on: the first of those with the most frequent answer."""
     if num_choices < 2 or not answer.reasons:
         return 0
@@ -190,7 +190,7 @@ def _elected(answer: Answer, num_choices: int) -> int:
     return next(k for k in sorted(answer.reasons) if final_answer(answer.text(k)) == best)
 
 
-def _ending(answer: Answer) -> str:
+def _ending(answer: HeardAnswer) -> str:
     """What a person should know of how the answer ended; empty if it is whole."""
     if any(reason == "length" for reason in answer.reasons.values()):
         return "(cut: the answer reached its limit of tokens or turns)"
@@ -215,14 +215,14 @@ def _interrupting(stop: Callable[[], None]) -> Iterator[None]:
 async def answer_all(
     remote: RemoteChat, prompts: Sequence[str], *, num_choices: int, as_json: bool, screen: Screen
 ) -> bool:
-    """Answer prompts that nobody types, each by itself; whether all were answered."""
+    """HeardAnswer prompts that nobody types, each by itself; whether all were answered."""
     good = True
     for prompt in prompts:
         session = ChatSession(remote, Screen(screen.console), num_choices=num_choices)
         if not as_json:
             good &= bool((await session.ask(prompt)).end)
             continue
-        answer = Answer()
+        answer = HeardAnswer()
         try:
             async for told in _closing(remote, prompt, num_choices):
                 answer.hear(told)

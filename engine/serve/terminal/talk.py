@@ -21,7 +21,7 @@ class TalkError(Exception):
 
 
 @dataclass(slots=True)
-class Answer:
+class HeardAnswer:
     """One answer as it was heard, whole or not.
 
     Attributes:
@@ -78,7 +78,7 @@ class Talk:
     """Invariant: behind the system's message, if there is one, the user and the assistant take turns."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[HeardAnswer] = field(default_factory=list)
 
     @property
     def system(self) -> str:
@@ -95,7 +95,7 @@ class Talk:
         """The messages of a question, which is not part of the talk yet."""
         return [*self.messages, {"role": "user", "content": question}]
 
-    def add(self, question: str, answer: Answer, choice: int = 0) -> None:
+    def add(self, question: str, answer: HeardAnswer, choice: int = 0) -> None:
         """A question with its answer, whole or not."""
         text = answer.text(choice)
         self.messages = [*self.asking(question), {"role": "assistant", "content": text}]
@@ -156,6 +156,6 @@ def votes(texts: Sequence[str]) -> list[tuple[str, int]]:
     return Counter(final_answer(text) for text in texts).most_common()
 
 
-def tool_answers(answer: Answer, choice: int = 0) -> list[ToolAnswer]:
+def tool_answers(answer: HeardAnswer, choice: int = 0) -> list[ToolAnswer]:
     """The results that a choice had."""
     return [p for p in answer.parts if isinstance(p, ToolAnswer) and p.choice == choice]

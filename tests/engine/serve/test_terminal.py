@@ -15,7 +15,7 @@ from rocstar.engine.serve.parts import Said, ToolAnswer, ToolUse
 from rocstar.engine.serve.terminal.remote import AnswerEnd, ChoiceEnd, RemoteChat, RemoteError
 from rocstar.engine.serve.terminal.screen import Screen
 from rocstar.engine.serve.terminal.session import ChatSession, answer_all
-from rocstar.engine.serve.terminal.talk import Answer, Talk, TalkError, final_answer, votes
+from rocstar.engine.serve.terminal.talk import HeardAnswer, Talk, TalkError, final_answer, votes
 from rocstar.engine.testing.policy import Reply
 
 from .conftest import Client, Serving, SlowTool, call, scripted
@@ -165,7 +165,7 @@ def test_answers_are_compared_by_what_they_box() -> None:
 
 
 def test_an_answer_for_a_program() -> None:
-    answer = Answer()
+    answer = HeardAnswer()
     for told in (Said(0, "content", "4"), ChoiceEnd(0, "stop"), AnswerEnd("i", {"turns": 1}, {"seed": 2})):
         answer.hear(told)
     told_json = answer.as_json("q")
