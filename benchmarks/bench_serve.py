@@ -5,7 +5,8 @@
 A child process serves an agent whose policy follows a script and whose tool answers at once; this process is
 the client. Its CPU is read from /proc before and after, and the same conversations are run in a child without
 a server: the difference by turn is the overhead. The client that goes away leaves a real sandbox whose
-program sleeps. Fuzzed conversations are asked twice with one seed, at once and streamed, with a token per byte.
+program sleeps. Fuzzed conversations are asked twice with one seed, at once and
+streamed, with a token per byte.
 """
 
 from __future__ import annotations
@@ -357,7 +358,7 @@ async def stops(num: int = 20) -> dict[str, float]:
 
 async def _until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
-        while not holds():
+        while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 
 

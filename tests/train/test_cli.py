@@ -225,7 +225,7 @@ def test_sft_alone_has_no_stages(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert main(["sft", "recipes/quickstart.toml", "--output-dir=x", "--run.seed=5"]) == 0
     recipe, directory = seen[0]
     assert recipe.stages == [] and recipe.run.seed == 5 and str(directory) == "x"
-    assert capsys.readouterr().out == "report: x/report.html\ntalk with it: rocstar chat x\n"
+    assert capsys.readouterr().out == "report: x/report.html\n"
 
 
 def test_the_cold_start_alone_is_evaluated_within_the_last_stages_limits() -> None:
