@@ -115,7 +115,7 @@ $(VENV)/.rocstar-torch: | $(BIN)/python
 	@touch $@
 
 $(VENV)/.rocstar-runtime: $(VENV)/.rocstar-torch $(BUILD_INPUTS)
-	$(PIP) install --no-build-isolation -e '.[train,fabric]'
+	$(PIP) install --no-build-isolation -e '.[train,fabric,chat]'
 	@touch $@
 
 $(VENV)/.rocstar-dev: $(VENV)/.rocstar-torch $(BUILD_INPUTS)

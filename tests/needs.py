@@ -60,6 +60,13 @@ def redis_server() -> None:
         REDIS.skip()
 
 
+def commands(*names: str) -> None:
+    """Leaves the running test out where one of these is not on the PATH."""
+    for name in names:
+        if shutil.which(name) is None:
+            Need(name, f"apt-get install {name}").skip()
+
+
 def modules(*names: str) -> list[Any]:
     """These modules; the running test is left out where one cannot be imported."""
     found = []

@@ -15,11 +15,13 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 RUN_BY_TESTS = {
     "callbacks.md",
+    "chat.md",
     "own-data.md",
     "own-engine.md",
     "own-reward.md",
     "own-tool.md",
     "sandbox-alone.md",
+    "serve.md",
 }
 """Guides whose blocks are run, not only looked at."""
 GUIDES = [page for page in sorted((ROOT / "docs" / "guide").glob("*.md")) if page.name not in RUN_BY_TESTS]

@@ -24,19 +24,20 @@ from rocstar.train.recipe.config import Recipe, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe, shipped_recipes
 from rocstar.train.record.ending import guarded, run_interrupted
+from rocstar.train.served import verbs as served_verbs
 from rocstar.train.view import command as view_command
 
 Verb = Callable[[argparse.Namespace, list[str]], int]
 FIELDS = "fields are set with --section.field=value or --section.field value, switches with true or false"
-WITH_RECIPE = ("train", "sft", "eval", "rollout")
+WITH_RECIPE = ("train", "sft", "eval", "rollout", "serve", "chat")
 EXTRAS = {
-    **dict.fromkeys((*WITH_RECIPE, "replay", "compare", "grade"), "train"),
+    **dict.fromkeys((*WITH_RECIPE[:-1], "replay", "compare", "grade"), "train"),
     **dict.fromkeys(("sim", "report", "records"), "sim"),
     **dict.fromkeys(("view", "doctor", "export"), "train"),
     "import-gguf": "gguf",
 }
 """The extra of each verb that needs one. `sandbox` needs only what rocstar itself brings, and so do help,
-versions and checks of a recipe's fields."""
+versions and checks of a recipe's fields; `chat` tells its own, which depend on whom one talks with."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -124,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_sft(verbs)
     _add_eval(verbs)
     _add_rollout(verbs)
+    _add_serve(verbs)
     report = _verb(verbs, "report", "write report.html of a run directory, or of an evaluation's folder")
     report.add_argument("run", type=Path, help="run directory, or folder of an evaluation")
     text = "of an evaluation: also the questions of sets whose licence asks that they are not shown"
@@ -341,6 +343,15 @@ def _add_eval(verbs: Any) -> None:
     parser.set_defaults(verb=_eval)
 
 
+def _add_serve(verbs: Any) -> None:
+    parser = _verb(verbs, "serve", "an OpenAI-compatible endpoint of an agent, whose tools run here")
+    served_verbs.add_serve(parser, recipe_help=RECIPE_HELP)
+    parser.set_defaults(verb=_serve)
+    parser = _verb(verbs, "chat", "talk with a model in the terminal, and see its tools at work")
+    served_verbs.add_chat(parser, recipe_help=RECIPE_HELP)
+    parser.set_defaults(verb=_chat)
+
+
 def _add_compare(verbs: Any) -> None:
     parser = _verb(
         verbs, "compare", "which of two evaluations of the same questions is better, and how surely"
@@ -473,6 +484,8 @@ def _train(options: argparse.Namespace, rest: list[str]) -> int:
     if os.environ.get("RANK", "0") == "0":
         print(f"report: {directory / 'report.html'}")
         print(f"look into it: rocstar view {shlex.quote(str(directory))}")
+        if not options.only_sft:
+            print(f"talk with it: rocstar chat {shlex.quote(str(directory))}")
     return 0
 
 
@@ -505,6 +518,14 @@ def _view(options: argparse.Namespace, rest: list[str]) -> int:
     if rest:
         raise ConfigError(f"option {rest[0]!r} is not known; see `rocstar view --help`")
     return view_command.run(options)
+def _serve(options: argparse.Namespace, rest: list[str]) -> int:
+    _check_fields(rest)
+    return served_verbs.serve(options, rest, loading=_loading)
+
+
+def _chat(options: argparse.Namespace, rest: list[str]) -> int:
+    _check_fields(rest)
+    return served_verbs.chat(options, rest, loading=_loading)
 
 
 def _compare(options: argparse.Namespace, rest: list[str]) -> int:

@@ -98,6 +98,16 @@ class ChatFormat:
         shown = "" if tools is None else json.dumps([self._plain(tool) for tool in tools])
         return list(self._prompt_ids(question, json.dumps(context) if context else "", shown))
 
+    def messages_ids(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> list[int]:
+        """Ids of any messages up to and with the opening of the policy's next turn; `tools` as for a prompt.
+
+        Raises:
+            ChatError: the template cannot render them.
+        """
+        plain = [self._plain(message) for message in messages]
+        shown = self.tools if tools is None else [self._plain(tool) for tool in tools]
+        return self._encode(self._render(plain, shown, generation_prompt=True))
+
     def _make_prompt_ids(self, question: str, context: str, tools: str) -> list[int]:
         before: list[Message] = json.loads(context) if context else []
         messages = [self._plain(message) for message in [*before, {"role": "user", "content": question}]]
@@ -149,6 +159,15 @@ class ChatFormat:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of any ids, special tokens shown."""
         return self._text.text(ids)
+
+    @property
+    def joins_tokens(self) -> bool:
+        """The text of ids is that of their tokens, one behind the other, but for parts of characters."""
+        return self._text.is_joined
+
+    def token_text(self, token: int) -> str | None:
+        """Text of one token wherever it stands; None where its neighbours have a part in it."""
+        return self._text.of_token(token)
 
     def _decode(self, ids: list[int]) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=False)

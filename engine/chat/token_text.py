@@ -24,12 +24,20 @@ class TokenText:
         """`sample_ids`: those of SAMPLE. A decoder that they show not to be byte-level does all the work."""
         self._decode = decode
         self._texts = _Texts(decode)
-        self._is_joined = self._join(sample_ids) == decode(list(sample_ids))
+        self.is_joined = self._join(sample_ids) == decode(list(sample_ids))
+        """As far as the sample shows."""
 
     def text(self, ids: Sequence[int]) -> str:
-        if self._is_joined and PART not in (text := self._join(ids)):
+        if self.is_joined and PART not in (text := self._join(ids)):
             return text
         return self._decode(list(ids))
+
+    def of_token(self, token: int) -> str | None:
+        """The token's text where it is that in every text; None where its neighbours have a part in it."""
+        if not self.is_joined:
+            return None
+        text = self._texts[token]
+        return None if PART in text else text
 
     def _join(self, ids: Sequence[int]) -> str:
         return "".join(map(self._texts.__getitem__, ids))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from rocstar.engine.inference.weights import WeightSource
@@ -116,6 +116,21 @@ class Inference(Protocol):
     def release(self, request_id: str) -> None:
         """The trajectory is over: its KV may go."""
         return
+
+
+Heard = Callable[[int, int], None]
+"""Told of one token: its place in the present completion, from 0, and its id."""
+
+
+@runtime_checkable
+class TellsTokens(Protocol):
+    """An engine that tells of tokens as they come. Without it they are known when a completion ends."""
+
+    def on_tokens(self, request_id: str, heard: Heard) -> None:
+        """From the trajectory's next request on, call `heard`, on the event loop, for every token in order;
+        all of them before `generate` returns. `release` ends it.
+        """
+        ...
 
 
 class EngineTimes(Protocol):

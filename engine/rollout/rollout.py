@@ -85,6 +85,8 @@ class Agent:
     """Answers in the place of `tools`, where a task brings its own other side."""
     functions: Callable[[Task], Sequence[Mapping[str, Any]]] | None = None
     """What a task's prompt shows in place of the tools; a turn that calls them is then the answer."""
+    prompt: Callable[[Task], list[int]] | None = None
+    """The ids of a task's prompt, where they are not those of its question and context."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -155,7 +157,11 @@ async def _converse(
 ) -> FinishReason:
     """Turn by turn until the policy answers or a limit ends it; returns why it ended."""
     functions = None if agent.functions is None else agent.functions(task)
-    draft.append(agent.chat.prompt_ids(task.question, task.context, functions), Origin.prompt)
+    if agent.prompt is None:
+        prompt_ids = agent.chat.prompt_ids(task.question, task.context, functions)
+    else:
+        prompt_ids = agent.prompt(task)
+    draft.append(prompt_ids, Origin.prompt)
     end = len(draft.ids) + agent.limits.max_response_tokens
     token_stream, who = stream_of(key), str(key)
     while True:

@@ -20,7 +20,14 @@ from typing import Any, TypeVar
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling, StopReason
+from rocstar.engine.inference.base import (
+    Generation,
+    Heard,
+    InferenceError,
+    KvLoad,
+    Sampling,
+    StopReason,
+)
 from rocstar.engine.types import Failed, Origin, Trajectory
 
 T = TypeVar("T")
@@ -213,6 +220,7 @@ class ScriptedPolicy:
         self._live: dict[str, _Answering] = {}
         self._owners: set[str] = set()
         self._granting: dict[str, Callable[[], None]] = {}
+        self._hearing: dict[str, Heard] = {}
         self._queue: deque[asyncio.Future[None]] = deque()
 
     async def generate(
@@ -282,6 +290,8 @@ class ScriptedPolicy:
                 return StopReason.aborted
             live.ids.append(token)
             live.versions.append(self.version)
+            if (heard := self._hearing.get(request.request_id)) is not None:
+                heard(len(live.ids) - 1, token)
         return StopReason.stop if live.ids[-1] in request.stop_ids else StopReason.length
 
     async def _take_slot(self, live: _Answering) -> bool:
@@ -371,8 +381,12 @@ class ScriptedPolicy:
     def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
         self._granting[request_id] = granted
 
+    def on_tokens(self, request_id: str, heard: Heard) -> None:
+        self._hearing[request_id] = heard
+
     def release(self, request_id: str) -> None:
         self._granting.pop(request_id, None)
+        self._hearing.pop(request_id, None)
         self.released.append(request_id)
         self._abort(request_id)
         self._turns.pop(request_id, None)

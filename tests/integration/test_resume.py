@@ -62,7 +62,8 @@ def test_a_complete_run_is_left_as_it_is(resume: Callable[..., Any], run_dir: Pa
         ended = resume(*options)
         assert ended.returncode == 0, ended.stderr
         assert "this run is complete" in ended.stderr and "step_4" in ended.stderr
-        assert ended.stdout.startswith(f"report: {run_dir / 'report.html'}\n")
+        view, chat = f"look into it: rocstar view {run_dir}", f"talk with it: rocstar chat {run_dir}"
+        assert ended.stdout == f"report: {run_dir / 'report.html'}\n{view}\n{chat}\n"
         assert state_of(run_dir) == before
     assert "rl.lr: was 0.001, now 0.5" in ended.stderr
 

@@ -27,7 +27,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling, StopReason
+from rocstar.engine.inference.base import (
+    Generation,
+    Heard,
+    InferenceError,
+    KvLoad,
+    Sampling,
+    StopReason,
+)
 from rocstar.engine.inference.embedded import attention
 from rocstar.engine.inference.embedded.decoder import forward_of
 from rocstar.engine.inference.embedded.kv import Extra, SlotKv
@@ -103,6 +110,8 @@ class EmbeddedEngine:
         """Every request that `generate` waits for, by trajectory: the event loop's own list."""
         self._granting: dict[str, Callable[[], None]] = {}
         """Who wants to know of a trajectory's first slot."""
+        self._hearing: dict[str, Heard] = {}
+        """Who wants to know of a trajectory's tokens as they come."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
@@ -146,6 +155,7 @@ class EmbeddedEngine:
             seed=seed,
             future=asyncio.get_running_loop().create_future(),
             granted=self._granting.pop(request_id, None),
+            heard=self._hearing.get(request_id),
         )
         self._pending[request_id] = request
         self._inbox.append(request)
@@ -221,8 +231,12 @@ class EmbeddedEngine:
     def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
         self._granting[request_id] = granted
 
+    def on_tokens(self, request_id: str, heard: Heard) -> None:
+        self._hearing[request_id] = heard
+
     def release(self, request_id: str) -> None:
         self._granting.pop(request_id, None)
+        self._hearing.pop(request_id, None)
         self._inbox.append(("release", request_id))
         self._wake.set()
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rocstar.engine.inference.base import Generation, StopReason
+from rocstar.engine.inference.base import Generation, Heard, StopReason
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,6 +22,8 @@ class DecodeRequest:
     future: asyncio.Future[Generation]
     granted: Callable[[], None] | None = None
     """To be called on the event loop when it has a slot."""
+    heard: Heard | None = None
+    """To be called on the event loop for each token."""
     new_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     spans: list[list[int]] = field(default_factory=list)
@@ -36,6 +38,8 @@ class DecodeRequest:
         at = len(self.new_ids)
         self.new_ids.append(token)
         self.logprobs.append(logprob)
+        if self.heard is not None:
+            self.future.get_loop().call_soon_threadsafe(self.heard, at, token)
         if self.spans and self.spans[-1][2] == version:
             self.spans[-1][1] = at + 1
         else:

@@ -1,0 +1,138 @@
+"""Who is let in, and what goes on: every conversation from its order to its record.
+
+    order ──full? 429; closing? 503──> ServedConversation in a task of the server ──> record ──> counts
+
+Conversations are tasks of the server, not of the request that asked: a client that goes away ends its
+conversation in order, and what was written is kept. Who waits: the drain, for what goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rocstar.engine.rollout.rollout import Agent
+from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
+from rocstar.engine.serve.counts import Counts
+from rocstar.engine.serve.kept import KeptConversations
+from rocstar.engine.serve.refusals import ServeRefusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeskLimits:
+    """Bounds of what goes on.
+
+    Attributes:
+        max_choices: in flight at a time, running or waiting for a place; more are refused.
+        queue_timeout_s: how long a choice may wait for its place in the engine.
+        grace_s: how long a conversation may take to end when it is stopped.
+    """
+
+    max_choices: int = 1024
+    queue_timeout_s: float = 120.0
+    grace_s: float = 10.0
+
+
+class Desk:
+    """Invariant: at most `max_choices` choices are in flight; a conversation that was begun is counted once
+    when it ends, and kept, however it ends.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        tasks: asyncio.TaskGroup,
+        *,
+        kept: KeptConversations | None,
+        limits: DeskLimits,
+        counts: Counts,
+        note: Callable[[str], None],
+    ) -> None:
+        """
+        Args:
+            agent: whose engine is open.
+            tasks: the server's; conversations are tasks in it.
+            kept: takes the records; None = nothing is kept.
+            limits: of what goes on.
+            counts: for the metrics.
+            note: shows the operator a line.
+        """
+        self.agent, self.kept, self.limits, self.counts, self.note = agent, kept, limits, counts, note
+        self.is_closing = False
+        self._tasks = tasks
+        self._going: dict[ServedConversation, asyncio.Task[None]] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def in_flight(self) -> int:
+        """Choices that have begun and not ended."""
+        return sum(len(conversation.choices) for conversation in self._going)
+
+    def name(self) -> str:
+        """The id of the next conversation. `begin` has to follow."""
+        return secrets.token_hex(8) if self.kept is None else self.kept.begin()
+
+    def check_room(self, num_choices: int) -> None:
+        """ServeRefusal if so many choices cannot begin now."""
+        if self.is_closing:
+            raise ServeRefusal("the server is shutting down; ask another", status=503, code="closing")
+        if self.in_flight + num_choices > self.limits.max_choices:
+            self.counts.turned_away += 1
+            raise ServeRefusal(
+                f"{self.in_flight} choices are in flight and {num_choices} more were asked for; the server "
+                f"takes {self.limits.max_choices} at a time: ask again later",
+                status=429,
+                code="queue_full",
+            )
+
+    def begin(self, order: ConversationOrder) -> ServedConversation:
+        """Start a conversation, for which there is room."""
+        conversation = ServedConversation(self.agent, order, queue_timeout_s=self.limits.queue_timeout_s)
+        self._going[conversation] = self._tasks.create_task(self._see_through(conversation))
+        self._idle.clear()
+        self.counts.begun(order)
+        return conversation
+
+    def stop(self, conversation: ServedConversation) -> None:
+        """Its client has gone. What does not end within the grace is cancelled."""
+        task = self._going.get(conversation)
+        if task is None or conversation.has_ended:
+            return
+        conversation.stop()
+        asyncio.get_running_loop().call_later(self.limits.grace_s, task.cancel)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Take nothing new, and wait for what goes on; whether all of it came to its own end."""
+        self.is_closing = True
+        ended = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            ended = False
+            for conversation in list(self._going):
+                self.stop(conversation)
+            await self._idle.wait()
+        return ended
+
+    async def _see_through(self, conversation: ServedConversation) -> None:
+        name, kept = conversation.order.id, self.kept
+        try:
+            await conversation.run()
+        finally:
+            try:
+                self.counts.ended(conversation)
+                if kept is not None and conversation.trajectories:
+                    await kept.keep(name, conversation.trajectories)
+                elif kept is not None:
+                    await kept.forget(name)
+            except OSError as error:
+                self.counts.records_lost += 1
+                self.note(f"a conversation's record was not written: {error}; make room on the disk")
+            finally:
+                del self._going[conversation]
+                if not self._going:
+                    self._idle.set()

@@ -1,0 +1,360 @@
+"""The HTTP application: routes, and what holds for all of them.
+
+    request ──> guard (token, Host) ──> handler ──> Faces ──> Desk ──> ServedConversation
+                 │ ServeRefusal -> OpenAI's error              ▲ client gone: stopped, down to a tool's child
+                 └────────────────────────── parts, as JSON or as a stream ──┘
+
+Who waits: a request for its conversation; a stream for its client, `write_timeout_s` at most a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from rocstar.engine.rollout.rollout import Agent
+from rocstar.engine.serve.asked import (
+    AskedChat,
+    AskedCompletion,
+    AskedFeedback,
+    AskedTokens,
+    Sampled,
+    read,
+)
+from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
+from rocstar.engine.serve.counts import CONTENT_TYPE, Counts
+from rocstar.engine.serve.desk import Desk, DeskLimits
+from rocstar.engine.serve.faces import MODELS, Faces
+from rocstar.engine.serve.guard import Guard
+from rocstar.engine.serve.kept import KeptConversations
+from rocstar.engine.serve.refusals import ServeRefusal
+from rocstar.engine.serve.said import PING, ChatWords, CompletionWords, as_json, event, plain_id
+
+JSON = "application/json"
+STREAM_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",  # nginx would hold parts back
+}
+REMEMBERED = 1024
+"""Requests whose repetition with one seed is noticed."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """What a server is told at its start.
+
+    Attributes:
+        token: asked of every client; None on loopback.
+        max_context: tokens of a prompt and its answer together; None where the engine does not say.
+        desk: bounds of what goes on.
+        ping_s: a stream that has nothing to tell says so that often.
+        write_timeout_s: how long a client may take nothing of its stream.
+        body_timeout_s: the time a request's body has to arrive.
+        max_body_bytes: of a request.
+        isolation: what confines the tools, as answers tell it.
+    """
+
+    token: str | None = None
+    max_context: int | None = None
+    desk: DeskLimits = field(default_factory=DeskLimits)
+    ping_s: float = 10.0
+    write_timeout_s: float = 60.0
+    body_timeout_s: float = 30.0
+    max_body_bytes: int = 16 << 20
+    isolation: str = ""
+
+
+class Endpoint:
+    """The faces of one agent over HTTP. `app` is what a server runs."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        tasks: asyncio.TaskGroup,
+        options: ServeOptions,
+        *,
+        kept: KeptConversations | None,
+        note: Callable[[str], None],
+    ) -> None:
+        """
+        Args:
+            agent: whose engine is open.
+            tasks: the server's: conversations are tasks in it.
+            options: of the server.
+            kept: takes the records; None = nothing is kept.
+            note: shows the operator a line.
+        """
+        self.agent, self.options, self._kept, self._note = agent, options, kept, note
+        self.counts = Counts(self._gauges)
+        self.desk = Desk(agent, tasks, kept=kept, limits=options.desk, counts=self.counts, note=note)
+        self._faces = Faces(agent, options.max_context, self.desk.name)
+        self._guard = Guard(options.token)
+        self._told_fields: set[str] = set()
+        self._seeds: OrderedDict[tuple[str, str, int], str] = OrderedDict()
+        self._told_clients: set[str] = set()
+        self._started = int(time.time())
+        self.app = self._build()
+
+    def _build(self) -> web.Application:
+        app = web.Application(
+            middlewares=[self._answered],
+            client_max_size=self.options.max_body_bytes,
+            handler_args={"handler_cancellation": True},
+        )
+        app.router.add_post("/v1/chat/completions", self.chat)
+        app.router.add_post("/v1/completions", self.complete)
+        app.router.add_post("/v1/feedback", self.feedback)
+        app.router.add_get("/v1/models", self.models)
+        app.router.add_get("/v1/models/{model}", self.model)
+        for prefix in ("", "/v1"):
+            app.router.add_post(f"{prefix}/tokenize", self.tokenize)
+            app.router.add_get(f"{prefix}/tokenizer_info", self.tokenizer_info)
+        app.router.add_get("/health", self.health)
+        app.router.add_get("/metrics", self.metrics)
+        return app
+
+    @web.middleware
+    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            self._guard.check(request.path, request.headers, request.host)
+            response = await handler(request)
+        except ServeRefusal as refusal:
+            response = refused(refusal)
+        except web.HTTPException as error:
+            response = refused(_of_router(error))
+            if "Allow" in error.headers:
+                response.headers["Allow"] = error.headers["Allow"]
+        except (asyncio.CancelledError, ConnectionError):
+            self.counts.disconnects += 1
+            raise
+        resource = request.match_info.route.resource
+        self.counts.answers[resource.canonical if resource else "unknown", str(response.status)] += 1
+        return response
+
+    # ---- conversations ----
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        """/v1/chat/completions: the agent, or the model with the client's tools."""
+        asked = read(AskedChat, await self._body(request))
+        self._notice(request, asked)
+        self.desk.check_room(asked.n)
+        order = self._faces.chat(asked)
+        self._notice_seed(request, asked, order)
+        conversation = self.desk.begin(self._faces.named(order))
+        words = ChatWords(conversation, asked.model, self.options.isolation)
+        try:
+            if asked.stream:
+                return await self._stream(request, conversation, words, with_usage=asked.includes_usage)
+            parts = await conversation.all_parts()
+        finally:
+            self.desk.stop(conversation)
+        if (refusal := conversation.refusal()) is not None:
+            raise refusal
+        return _json(words.whole(parts))
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        """/v1/completions: the model alone."""
+        asked = read(AskedCompletion, await self._body(request))
+        self._notice(request, asked)
+        if asked.echo and asked.logprobs is not None:
+            raise ServeRefusal(
+                "echo with logprobs asks for log-probs of the prompt, which this engine does not compute; "
+                "leave one of them out",
+                param="echo",
+                code="unsupported_value",
+            )
+        orders = self._faces.completions(asked)
+        self.desk.check_room(asked.n * len(orders))
+        conversations = [self.desk.begin(self._faces.named(order)) for order in orders]
+        words = CompletionWords(
+            conversations, asked.model, echo=asked.echo, with_logprobs=asked.logprobs is not None
+        )
+        try:
+            if asked.stream:
+                return await self._stream(request, conversations[0], words, with_usage=asked.includes_usage)
+            parts = [await conversation.all_parts() for conversation in conversations]
+        finally:
+            for conversation in conversations:
+                self.desk.stop(conversation)
+        for conversation in conversations:
+            if (refusal := conversation.refusal()) is not None:
+                raise refusal
+        return _json(words.whole(parts))
+
+    async def _stream(
+        self,
+        request: web.Request,
+        conversation: ServedConversation,
+        words: ChatWords | CompletionWords,
+        *,
+        with_usage: bool,
+    ) -> web.StreamResponse:
+        """Parts as they come. What fails before the first is an error with its own status."""
+        began = asyncio.get_running_loop().time()
+        parts = await conversation.next(self.options.ping_s)
+        if (refusal := conversation.refusal()) is not None and not parts:
+            raise refusal
+        self.counts.first_part(asyncio.get_running_loop().time() - began)
+        response = web.StreamResponse(headers=STREAM_HEADERS)
+        await response.prepare(request)
+        await self._write(response, words.first())
+        while parts is not None:
+            await self._write(response, words.chunks(parts) or PING)
+            parts = await conversation.next(self.options.ping_s)
+        if (refusal := conversation.refusal()) is not None:
+            await self._write(response, event(refusal.body()))
+        else:
+            await self._write(response, words.last(with_usage=with_usage))
+        await response.write_eof()
+        return response
+
+    async def _write(self, response: web.StreamResponse, data: bytes) -> None:
+        """ConnectionError if the client takes nothing for too long."""
+        try:
+            async with asyncio.timeout(self.options.write_timeout_s):
+                await response.write(data)
+        except TimeoutError:
+            raise ConnectionResetError("the client takes nothing of its stream") from None
+
+    # ---- what else is asked ----
+
+    async def feedback(self, request: web.Request) -> web.Response:
+        """/v1/feedback: a person's verdict on one choice."""
+        asked = read(AskedFeedback, await self._body(request))
+        if self._kept is None:
+            raise ServeRefusal(
+                "nothing is kept here: start the server with --out", status=501, code="not_kept"
+            )
+        if not await self._kept.feedback(plain_id(asked.id), asked.index, asked.thumb, asked.comment):
+            raise ServeRefusal(
+                f"there is no choice {asked.index} of {asked.id[:80]!r}; give `id` and `index` of an answer",
+                status=404,
+                param="id",
+                code="not_found",
+            )
+        self.counts.thumbs += 1
+        return _json({"object": "feedback", "id": asked.id, "index": asked.index, "thumb": asked.thumb})
+
+    async def models(self, request: web.Request) -> web.Response:
+        """/v1/models."""
+        return _json({"object": "list", "data": [self._model(name) for name in MODELS]})
+
+    async def model(self, request: web.Request) -> web.Response:
+        """/v1/models/NAME."""
+        name = request.match_info["model"]
+        if name not in MODELS:
+            there = " and ".join(MODELS)
+            message = f"model {name[:80]!r} is not served; there are {there}"
+            raise ServeRefusal(message, status=404, param="model", code="model_not_found")
+        return _json(self._model(name))
+
+    def _model(self, name: str) -> dict[str, Any]:
+        told = {"id": name, "object": "model", "created": self._started, "owned_by": "rocstar"}
+        return told | {"max_model_len": self.options.max_context}
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        """/tokenize: ids of a text, or of messages."""
+        asked = read(AskedTokens, await self._body(request))
+        if (asked.prompt is None) == (not asked.messages):
+            raise ServeRefusal("give prompt or messages, one of them", param="prompt")
+        if asked.messages:
+            ids = self._faces.message_ids(asked.messages)
+        else:
+            ids = self._faces.text_ids(asked.prompt or "")
+        return _json({"tokens": ids, "count": len(ids), "max_model_len": self.options.max_context})
+
+    async def tokenizer_info(self, request: web.Request) -> web.Response:
+        """/tokenizer_info, which lm-eval asks for."""
+        chat = self.agent.chat
+        names = {
+            name: getattr(chat.tokenizer, name, None) for name in ("bos_token", "eos_token", "pad_token")
+        }
+        return _json({**names, "chat_template": chat.template})
+
+    async def health(self, request: web.Request) -> web.Response:
+        """/health: 503 while the server shuts down."""
+        if self.desk.is_closing:
+            raise ServeRefusal("the server is shutting down", status=503, code="closing")
+        return _json({"status": "ok"})
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """/metrics, for Prometheus."""
+        return web.Response(body=self.counts.render(), headers={"Content-Type": CONTENT_TYPE})
+
+    def _gauges(self) -> dict[str, float]:
+        load = self.agent.inference.load()
+        return {
+            "choices_in_flight": self.desk.in_flight,
+            "kv_tokens_total": load.total,
+            "kv_tokens_used": load.used,
+            "engine_running": load.running,
+            "engine_waiting": load.waiting,
+        }
+
+    # ---- of every request ----
+
+    async def _body(self, request: web.Request) -> bytes:
+        try:
+            async with asyncio.timeout(self.options.body_timeout_s):
+                return await request.read()
+        except TimeoutError:
+            raise ServeRefusal("the body did not arrive in time", status=408, code="slow_body") from None
+
+    def _notice(self, request: web.Request, asked: Sampled) -> None:
+        """Tell the operator once of each field that nobody reads."""
+        new = [name for name in asked.unknown() if name not in self._told_fields]
+        if new and len(self._told_fields) < REMEMBERED:
+            self._told_fields.update(new)
+            self._note(
+                f"{_client(request)} sends {', '.join(name[:40] for name in new)}, which nothing here reads"
+            )
+
+    def _notice_seed(self, request: web.Request, asked: Sampled, order: ConversationOrder) -> None:
+        """Tell the operator once of a client that asks the same with the same seed: it gets the same."""
+        client = _client(request)
+        if asked.seed is None or order.temperature == 0 or client in self._told_clients:
+            return
+        asking = client, order.task.id, asked.seed
+        if asking in self._seeds:
+            if len(self._told_clients) < REMEMBERED:
+                self._told_clients.add(client)
+            self._note(
+                f"{client} asks the same again with seed {asked.seed}, and gets the same again; for other "
+                "samples leave the seed out, or ask for several choices with n"
+            )
+        self._seeds[asking] = ""
+        while len(self._seeds) > REMEMBERED:
+            self._seeds.popitem(last=False)
+
+
+def refused(refusal: ServeRefusal) -> web.Response:
+    """A refusal as an answer."""
+    response = web.Response(
+        body=as_json(refusal.body()), status=refusal.status, headers=refusal.headers(), content_type=JSON
+    )
+    if refusal.status in (408, 413):
+        response.force_close()  # what is left of the body is not read
+    return response
+
+
+def _of_router(error: web.HTTPException) -> ServeRefusal:
+    if error.status == 413:
+        return ServeRefusal("the body is too large", status=413, code="body_too_large")
+    return ServeRefusal(f"{error.reason}: {error.status}", status=error.status, code="no_such_path")
+
+
+def _json(value: Any) -> web.Response:
+    return web.Response(body=as_json(value), content_type=JSON)
+
+
+def _client(request: web.Request) -> str:
+    return request.headers.get("User-Agent", "a client without a name")[:80]

@@ -1,0 +1,221 @@
+"""The three faces: what a request becomes, by the name of the model that it asks for.
+
+    /v1/chat/completions  rocstar-agent   the tool loop inside, its own tools
+                          rocstar-raw     one turn, the client's tools
+    /v1/completions       either          one turn behind a text or ids
+
+Nothing begins here: a request is an order, or a ServeRefusal that names the field.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rocstar.engine.chat.boundaries import ChatError
+from rocstar.engine.chat.shown import ShownCheck
+from rocstar.engine.rollout.rollout import Agent
+from rocstar.engine.serve.asked import (
+    AskedChat,
+    AskedCompletion,
+    AskedMessage,
+    Sampled,
+    check_chat,
+    functions_of,
+    max_tokens_of,
+    messages_of,
+)
+from rocstar.engine.serve.conversation import ConversationOrder, Face
+from rocstar.engine.serve.kept import CONVERSATION, TEMPERATURE
+from rocstar.engine.serve.refusals import ServeRefusal
+from rocstar.engine.types import Task
+
+AGENT, RAW = "rocstar-agent", "rocstar-raw"
+MODELS = (AGENT, RAW)
+SOURCE = "serve"
+TASK_ID, ANSWER = "task_id", "answer"
+"""Keys of a request's `metadata`: the task's name, which the noise depends on, and its true answer."""
+COMPLETION_TOKENS = 16
+"""What OpenAI gives a completion that names no limit."""
+
+
+@dataclass(slots=True)
+class Faces:
+    """Reads requests for one agent.
+
+    Args:
+        agent: what answers.
+        max_context: tokens of prompt and answer together; None where the engine does not say.
+        name: gives a conversation its id, when nothing can be wrong with it any more.
+    """
+
+    agent: Agent
+    max_context: int | None
+    name: Callable[[], str]
+    _own: ShownCheck = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._own = self._check_of(self.agent.chat.tools)
+
+    def chat(self, asked: AskedChat) -> ConversationOrder:
+        """The order of /v1/chat/completions."""
+        check_model(asked.model)
+        check_chat(asked)
+        messages = messages_of(asked.messages)
+        if asked.model == RAW:
+            functions = functions_of(asked)
+            ids = self.prompt_ids(messages, functions)
+            return self._order("raw", asked, messages, ids, max_tokens_of(asked), functions)
+        if asked.tools:
+            raise ServeRefusal(
+                f"tools: {AGENT} runs its own tools; ask for {RAW} to have calls of your own passed to you",
+                param="tools",
+                code="unsupported_value",
+            )
+        if messages[-1]["role"] != "user":
+            raise ServeRefusal(
+                f"messages.{len(messages) - 1}.role is {messages[-1]['role']}: the agent answers a user; end "
+                f"with a user's message, or ask for {RAW}",
+                param=f"messages.{len(messages) - 1}.role",
+            )
+        ids = self.prompt_ids(messages, None)
+        return self._order("agent", asked, messages, ids, max_tokens_of(asked), None)
+
+    def completions(self, asked: AskedCompletion) -> list[ConversationOrder]:
+        """The orders of /v1/completions, one per prompt."""
+        check_model(asked.model)
+        prompts = _prompts(asked)
+        if len(prompts) * asked.n > 1 and asked.stream:
+            raise ServeRefusal("stream is of one prompt and one choice; leave it out", param="stream")
+        orders = []
+        for k, prompt in enumerate(prompts):
+            ids = self.text_ids(prompt) if isinstance(prompt, str) else list(prompt)
+            if not ids:
+                raise ServeRefusal(f"prompt.{k} is empty; give a text or ids", param="prompt")
+            if max(ids) >= 1 << 31 or min(ids) < 0:
+                raise ServeRefusal(f"prompt.{k} has an id that is none of this model's", param="prompt")
+            text = prompt if isinstance(prompt, str) else self.agent.chat.decode(ids)
+            message = {"role": "user", "content": text}
+            limit = COMPLETION_TOKENS if asked.max_tokens is None else asked.max_tokens
+            orders.append(self._order("completion", asked, [message], ids, limit, []))
+        return orders
+
+    def prompt_ids(
+        self, messages: Sequence[Mapping[str, Any]], functions: Sequence[Mapping[str, Any]] | None
+    ) -> list[int]:
+        """What the policy reads of messages. ServeRefusal for what its template does not show."""
+        chat = self.agent.chat
+        try:
+            check = self._own if functions is None else self._check_of(functions)
+            check.check_prompt(messages)
+            if messages[-1]["role"] != "user":
+                return chat.messages_ids(messages, functions)
+            return chat.prompt_ids(messages[-1]["content"], messages[:-1], functions)
+        except ChatError as error:
+            raise ServeRefusal(
+                f"messages cannot be shown to the policy as they are: {error}", param="messages"
+            ) from None
+
+    def text_ids(self, text: str) -> list[int]:
+        """Ids of a text in which special tokens are themselves."""
+        plain = text.encode("utf-8", "replace").decode("utf-8")
+        return self.agent.chat.tokenizer.encode(plain, add_special_tokens=False)
+
+    def message_ids(self, asked: Sequence[AskedMessage]) -> list[int]:
+        """Ids of messages, as the agent would read them."""
+        return self.prompt_ids(messages_of(list(asked)), None)
+
+    def _check_of(self, tools: Sequence[Mapping[str, Any]]) -> ShownCheck:
+        names = {
+            name: getattr(self.agent.chat.tokenizer, name, None) or "" for name in ("bos_token", "eos_token")
+        }
+        return ShownCheck(self.agent.chat.template, tools, **names)
+
+    def _order(
+        self,
+        face: Face,
+        asked: Sampled,
+        messages: Sequence[Mapping[str, Any]],
+        ids: list[int],
+        max_tokens: int | None,
+        functions: Sequence[Mapping[str, Any]] | None,
+    ) -> ConversationOrder:
+        agent, metadata = self.agent, asked.metadata or {}
+        temperature = agent.sampling.temperature if asked.temperature is None else asked.temperature
+        task = Task(
+            id=metadata.get(TASK_ID) or _digest(face, messages, functions),
+            source=SOURCE,
+            question=str(messages[-1]["content"]),
+            answer=metadata.get(ANSWER, ""),
+            meta={"face": face, TEMPERATURE: temperature},
+            context=tuple(messages[:-1]),
+        )
+        order = ConversationOrder(
+            id="",
+            face=face,
+            task=task,
+            prompt_ids=ids,
+            seed=secrets.randbits(53) if asked.seed is None else asked.seed,
+            num_choices=asked.n,
+            temperature=temperature,
+            max_tokens=self._fitting(len(ids), max_tokens),
+            stops=tuple(asked.stop or ()),
+            functions=functions,
+            is_judged=ANSWER in metadata,
+            is_streamed=bool(asked.stream),
+        )
+        return order
+
+    def named(self, order: ConversationOrder) -> ConversationOrder:
+        """The order with the id of its conversation, which its records have too."""
+        name = self.name()
+        task = replace(order.task, meta={**order.task.meta, CONVERSATION: name})
+        return replace(order, id=name, task=task)
+
+    def _fitting(self, prompt: int, asked: int | None) -> int:
+        """The limit of the answer: as asked or as trained, and no more than there is room for."""
+        limit = self.agent.limits.max_response_tokens if asked is None else asked
+        if self.max_context is None:
+            return limit
+        room = self.max_context - prompt
+        if room < 1:
+            raise ServeRefusal(
+                f"the prompt has {prompt} tokens and the model takes {self.max_context} with its answer; "
+                "send fewer or shorter messages",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        return min(limit, room)
+
+
+def check_model(name: str) -> None:
+    """ServeRefusal for a model that is not served."""
+    if name not in MODELS:
+        raise ServeRefusal(
+            f"model {name[:80]!r} is not served; there are {' and '.join(MODELS)}",
+            status=404,
+            param="model",
+            code="model_not_found",
+        )
+
+
+def _prompts(asked: AskedCompletion) -> list[str | list[int]]:
+    given = asked.prompt
+    if isinstance(given, str):
+        return [given]
+    if given and all(isinstance(one, int) for one in given):
+        return [[one for one in given if isinstance(one, int)]]
+    prompts: list[str | list[int]] = [one for one in given if not isinstance(one, int)]
+    if not prompts:
+        raise ServeRefusal("prompt is empty; give a text or ids", param="prompt")
+    return prompts
+
+
+def _digest(face: str, messages: Sequence[Mapping[str, Any]], functions: Any) -> str:
+    """The name of a question that has none: equal questions have equal names."""
+    text = json.dumps([face, [dict(message) for message in messages], functions], sort_keys=True)
+    return f"{SOURCE}-{hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=10).hexdigest()}"

@@ -1,0 +1,92 @@
+"""A server from its socket to its drain.
+
+sockets ──> Endpoint in a TaskGroup ──SIGTERM, SIGINT──> nothing new, what goes on may end ──> closed
+                                          └─ a second one, or the drain's time: what goes on is stopped
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from rocstar.engine.rollout.rollout import Agent
+from rocstar.engine.serve.endpoint import Endpoint, ServeOptions
+from rocstar.engine.serve.kept import KeptConversations
+
+BACKLOG = 1024
+CLOSE_S = 5.0
+"""How long connections may take to close when everything has been answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """A server that answers."""
+
+    url: str
+    """Its address, up to and without /v1."""
+    endpoint: Endpoint
+
+
+@contextlib.asynccontextmanager
+async def open_endpoint(
+    agent: Agent,
+    options: ServeOptions,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    drain_s: float = 0.0,
+    kept: KeptConversations | None = None,
+    note: Callable[[str], None] = lambda line: None,
+) -> AsyncIterator[Listening]:
+    """Serve the agent while the block runs; then drain for `drain_s`. OSError for an address in use."""
+    with contextlib.closing(_listen(host, port)) as listening:
+        async with asyncio.TaskGroup() as tasks:
+            endpoint = Endpoint(agent, tasks, options, kept=kept, note=note)
+            runner = web.AppRunner(
+                endpoint.app, access_log=None, handler_cancellation=True, shutdown_timeout=CLOSE_S
+            )
+            await runner.setup()
+            try:
+                await web.SockSite(runner, listening, backlog=BACKLOG).start()
+                bound = listening.getsockname()
+                shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
+                yield Listening(url=f"http://{shown}:{bound[1]}", endpoint=endpoint)
+            finally:
+                await endpoint.desk.drain(drain_s)
+                await runner.cleanup()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, _, _, _, place = socket.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    return socket.create_server((str(place[0]), int(place[1])), family=family, backlog=BACKLOG)
+
+
+async def until_told(endpoint: Endpoint, drain_s: float, note: Callable[[str], None]) -> None:
+    """Return when a signal has come and everything that went on has ended, or a second signal has come."""
+    loop, told, hurry = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+    def signalled() -> None:
+        (hurry if told.is_set() else told).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled)
+    try:
+        await told.wait()
+        note(f"ending: {endpoint.desk.in_flight} choices may end within {drain_s:g} s; once more stops them")
+        drain = asyncio.ensure_future(endpoint.desk.drain(drain_s))
+        hurried = asyncio.ensure_future(hurry.wait())
+        await asyncio.wait([drain, hurried], return_when=asyncio.FIRST_COMPLETED)
+        for task in (drain, hurried):
+            task.cancel()
+        await asyncio.gather(drain, hurried, return_exceptions=True)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

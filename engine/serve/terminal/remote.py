@@ -1,0 +1,189 @@
+"""An endpoint as a client sees it: one request, and what comes of it while it comes.
+
+Who waits: `ask` for the next event of the stream, at most `silence_s`, as a server that lives says so every
+few seconds. Leaving it ends the stream, and so the conversation at the server, down to a tool's child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+
+from rocstar.engine.serve.parts import Said, ToolAnswer, ToolUse
+
+CONNECT_S = 10.0
+SILENCE_S = 60.0
+MAX_LINE_BYTES = 16 << 20
+
+
+class RemoteError(Exception):
+    """The endpoint refused, or went away; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceEnd:
+    """A choice has ended, for OpenAI's reason."""
+
+    choice: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerEnd:
+    """All has been said.
+
+    Attributes:
+        id: of the answer, for feedback; None where the endpoint gives none.
+        usage: tokens, as the endpoint counts them.
+        facts: what a rocstar endpoint tells besides.
+    """
+
+    id: str | None
+    usage: Mapping[str, Any]
+    facts: Mapping[str, Any]
+
+
+Told = Said | ToolUse | ToolAnswer | ChoiceEnd | AnswerEnd
+
+
+@dataclass(slots=True, kw_only=True)
+class RemoteChat:
+    """An endpoint's /v1/chat/completions.
+
+    Args:
+        url: up to and with /v1.
+        model: as the endpoint names it.
+        token: sent with every request, if there is one.
+        fields: further fields of every request.
+    """
+
+    url: str
+    model: str = "rocstar-agent"
+    token: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    silence_s: float = SILENCE_S
+    _session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> RemoteChat:
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_S),
+            headers={"User-Agent": "rocstar-chat", **headers},
+            read_bufsize=MAX_LINE_BYTES,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._session is not None
+        await self._session.close()
+
+    async def ask(
+        self, messages: Sequence[Mapping[str, Any]], *, num_choices: int = 1
+    ) -> AsyncIterator[Told]:
+        """What the endpoint says to the messages. RemoteError where it does not."""
+        body = {
+            "model": self.model,
+            "messages": list(messages),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **({"n": num_choices} if num_choices > 1 else {}),
+            **self.fields,
+        }
+        assert self._session is not None, "the client has not been entered"
+        usage: Mapping[str, Any] = {}
+        facts: Mapping[str, Any] = {}
+        answer_id: str | None = None
+        try:
+            async with self._session.post(f"{self.url}/chat/completions", json=body) as response:
+                if response.status != 200:
+                    raise RemoteError(await _refusal(response))
+                async for chunk in self._chunks(response):
+                    answer_id = chunk.get("id", answer_id)
+                    usage, facts = chunk.get("usage") or usage, chunk.get("rocstar") or facts
+                    for told in _told(chunk):
+                        yield told
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise RemoteError(f"{self.url}: {error}") from None
+        except TimeoutError:
+            raise RemoteError(f"{self.url} said nothing for {self.silence_s:g} s") from None
+        yield AnswerEnd(answer_id, usage, facts)
+
+    async def thumb(self, answer_id: str, choice: int, thumb: str) -> None:
+        """Tell what a person thinks of an answer. RemoteError where it is not stored."""
+        assert self._session is not None, "the client has not been entered"
+        told = {"id": answer_id, "index": choice, "thumb": thumb}
+        try:
+            async with asyncio.timeout(self.silence_s):
+                async with self._session.post(f"{self.url}/feedback", json=told) as response:
+                    if response.status != 200:
+                        raise RemoteError(await _refusal(response))
+        except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
+            raise RemoteError(f"{self.url}: {error or 'no answer in time'}") from None
+
+    async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
+        while True:
+            async with asyncio.timeout(self.silence_s):
+                line = await response.content.readline()
+            if not line:
+                raise RemoteError(f"{self.url} ended its stream in the middle")
+            if not line.startswith(b"data:"):
+                continue
+            data = line[5:].strip()
+            if data == b"[DONE]":
+                return
+            try:
+                chunk = json.loads(data)
+            except ValueError:
+                raise RemoteError(f"{self.url} sent what is no JSON: {data[:80]!r}") from None
+            if not isinstance(chunk, dict):
+                raise RemoteError(f"{self.url} sent what is no object: {data[:80]!r}")
+            if "error" in chunk:
+                raise RemoteError(str((chunk["error"] or {}).get("message", chunk["error"])))
+            yield chunk
+
+
+def _told(chunk: Mapping[str, Any]) -> list[Told]:
+    """What a chunk says."""
+    told: list[Told] = []
+    happened = chunk.get("server_tool_event")
+    if isinstance(happened, Mapping):
+        told.append(_tool_event(happened))
+    for choice in chunk.get("choices") or ():
+        index, delta = int(choice.get("index", 0)), choice.get("delta") or {}
+        if text := delta.get("reasoning_content"):
+            told.append(Said(index, "reasoning_content", str(text)))
+        if text := delta.get("content"):
+            told.append(Said(index, "content", str(text)))
+        if reason := choice.get("finish_reason"):
+            told.append(ChoiceEnd(index, str(reason)))
+    return told
+
+
+def _tool_event(event: Mapping[str, Any]) -> ToolUse | ToolAnswer:
+    choice, call_id, name = int(event.get("index", 0)), str(event.get("id", "")), event.get("name")
+    if event.get("type") == "tool_use":
+        return ToolUse(choice=choice, id=call_id, name=name, arguments=event.get("arguments"))
+    return ToolAnswer(
+        choice=choice,
+        id=call_id,
+        name=name,
+        status=str(event.get("status", "")),
+        is_error=bool(event.get("is_error")),
+        text=str(event.get("content", "")),
+    )
+
+
+async def _refusal(response: aiohttp.ClientResponse) -> str:
+    body = await response.read()
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"{response.url} answered {response.status}: {body[:200]!r}"

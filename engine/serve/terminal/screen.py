@@ -1,0 +1,95 @@
+"""What a person sees of an answer: appended line by line, at any width, never drawn again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.syntax import Syntax
+from rich.text import Text
+
+from rocstar.engine.serve.parts import Said, ToolUse
+from rocstar.engine.serve.terminal.remote import Told
+
+MAX_RESULT_LINES = 12
+"""Lines of a result that are shown at once; `/tools` shows all."""
+
+
+class Screen:
+    """Invariant: what was shown is never changed, and each kind of text begins on a line of its own."""
+
+    def __init__(self, console: Console, *, shows_all: bool = False) -> None:
+        """shows_all: results in full."""
+        self.console, self._shows_all = console, shows_all
+        self._kind = ""
+        self._at_line_begin = True
+
+    def show(self, told: Told) -> None:
+        """Show an event of an answer."""
+        if isinstance(told, Said):
+            self._begin(told.kind)
+            if told.text:
+                style = "dim italic" if told.kind == "reasoning_content" else ""
+                self.console.print(
+                    Text(_printable(told.text), style=style), end="", soft_wrap=True, highlight=False
+                )
+                self._at_line_begin = told.text.endswith("\n")
+        elif isinstance(told, ToolUse):
+            self._call(told.name, told.arguments)
+        elif hasattr(told, "text"):
+            self._result(told.text, told.status, is_error=told.is_error)
+
+    def end(self, note: str = "") -> None:
+        """The answer is over."""
+        self._line()
+        self._kind = ""
+        if note:
+            self.note(note)
+
+    def note(self, text: str) -> None:
+        """A line that is not the assistant's."""
+        self._line()
+        self.console.print(Text(_printable(text), style="dim"), soft_wrap=True)
+
+    def _begin(self, kind: str) -> None:
+        if kind != self._kind:
+            self._line()
+            if kind == "reasoning_content" and self._kind:
+                self.console.print()
+        self._kind = kind
+
+    def _line(self) -> None:
+        if not self._at_line_begin:
+            self.console.print()
+            self._at_line_begin = True
+
+    def _call(self, name: str | None, arguments: Mapping[str, Any] | None) -> None:
+        self._begin("call")
+        self.console.print(
+            Text(f"> {_printable(name or 'a call that cannot be read')}", style="bold cyan"), soft_wrap=True
+        )
+        for field, value in (arguments or {}).items():
+            if field == "code" and isinstance(value, str):
+                code = Syntax(
+                    _printable(value).rstrip("\n"), "python", word_wrap=True, background_color="default"
+                )
+                self.console.print(code)
+            elif value not in ("", None):
+                self.console.print(Text(_printable(f"{field}: {value}")), soft_wrap=True)
+
+    def _result(self, text: str, status: str, *, is_error: bool) -> None:
+        self._begin("result")
+        lines = _printable(text).rstrip("\n").split("\n")
+        shown = lines if self._shows_all else lines[:MAX_RESULT_LINES]
+        for line in shown:
+            self.console.print(Text(f"| {line}", style="red" if is_error else "green"), soft_wrap=True)
+        if len(shown) < len(lines):
+            self.console.print(Text(f"| ... {len(lines) - len(shown)} more lines: /tools", style="dim"))
+        if is_error:
+            self.console.print(Text(f"({_printable(status)})", style="red"))
+
+
+def _printable(text: str) -> str:
+    """The text without what would steer the terminal: a policy writes anything."""
+    return "".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text)

@@ -1,0 +1,202 @@
+"""An endpoint on loopback over a policy that follows a script."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from rocstar.engine.chat.chat import ChatFormat, load_template
+from rocstar.engine.inference.base import Sampling
+from rocstar.engine.rollout.rollout import Agent, RolloutLimits
+from rocstar.engine.serve.desk import DeskLimits
+from rocstar.engine.serve.endpoint import ServeOptions
+from rocstar.engine.serve.kept import KeptConversations
+from rocstar.engine.serve.opened import Listening, open_endpoint
+from rocstar.engine.testing.policy import ByteTokenizer, Reply, Request, ScriptedPolicy
+from rocstar.engine.tools.box import Dispatcher
+from rocstar.engine.tools.tool import Tool, ToolContext, ToolOutput
+from rocstar.engine.types import Attempt, Outcome, Scored
+
+TOKENIZER = ByteTokenizer()
+QUESTION = {"role": "user", "content": "2+2?"}
+
+
+@dataclass(kw_only=True)
+class SlowTool(Tool):
+    """Gives `text` when `open` is set; notes what becomes of its calls."""
+
+    text: str = "4"
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    noted: list[str] = field(default_factory=list)
+    began: asyncio.Event = field(default_factory=asyncio.Event)
+
+    name = "calc"
+    description = "Calculates"
+    parameters = {"type": "object", "properties": {"code": {"type": "string"}}}  # noqa: RUF012
+    keeps_deadline = True
+
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        self.began.set()
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.noted.append("cancelled")
+            raise
+        self.noted.append("answered")
+        return ToolOutput(self.text)
+
+
+class Fours:
+    """A judge: 1 for a text with "4" in it, if that is the answer."""
+
+    async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
+        return Scored(reward=float(attempt.task.answer in attempt.text), method="fours")
+
+
+def call(code: str) -> str:
+    return "<tool_call>" + json.dumps({"name": "calc", "arguments": {"code": code}}) + "</tool_call>"
+
+
+def scripted(replies: Sequence[str | Reply]) -> Callable[[Request], str | Reply]:
+    """The turns of every conversation."""
+    return lambda request: replies[request.turn - 1]
+
+
+def make_agent(
+    script: Any, tool: Tool, *, template: str = "compact", token_s: float | None = 0.0, **limits: Any
+) -> Agent:
+    bounds = {"max_response_tokens": 2000, "max_turns": 6, "max_tool_tokens": 200, "timeout_s": 60.0}
+    policy = (
+        script if isinstance(script, ScriptedPolicy) else ScriptedPolicy(script, TOKENIZER, token_s=token_s)
+    )
+    return Agent(
+        inference=policy,
+        chat=ChatFormat(TOKENIZER, load_template(template, None), [tool.schema]),
+        tools=Dispatcher(tools=[tool]),
+        judge=Fours(),
+        limits=RolloutLimits(**(bounds | limits)),
+        sampling=Sampling(),
+    )
+
+
+@dataclass(kw_only=True)
+class Client:
+    """A program that asks the endpoint."""
+
+    session: aiohttp.ClientSession
+    listening: Listening
+    tool: SlowTool
+    agent: Agent
+    notes: list[str]
+
+    @property
+    def desk(self) -> Any:
+        return self.listening.endpoint.desk
+
+    def post(self, path: str, body: Any, **options: Any) -> Any:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.session.post(self.listening.url + path, data=data, **options)
+
+    async def json(self, path: str, body: Any, *, status: int = 200, **options: Any) -> Any:
+        async with self.post(path, body, **options) as response:
+            told = await response.json()
+            assert response.status == status, told
+            return told
+
+    async def get(self, path: str, *, status: int = 200) -> bytes:
+        async with self.session.get(self.listening.url + path) as response:
+            assert response.status == status, await response.read()
+            return await response.read()
+
+    async def chat(self, *messages: Mapping[str, Any], status: int = 200, **fields: Any) -> Any:
+        body = {"model": "rocstar-agent", "messages": messages or [QUESTION], **fields}
+        return await self.json("/v1/chat/completions", body, status=status)
+
+    async def stream(self, *messages: Mapping[str, Any], **fields: Any) -> list[Any]:
+        """Every chunk of a stream; `: ping` and the end as texts."""
+        body = {"model": "rocstar-agent", "messages": messages or [QUESTION], "stream": True, **fields}
+        async with self.post("/v1/chat/completions", body) as response:
+            assert response.status == 200, await response.text()
+            return [chunk async for chunk in events(response)]
+
+
+async def events(response: aiohttp.ClientResponse) -> AsyncIterator[Any]:
+    async for line in response.content:
+        text = line.decode().strip()
+        if text.startswith("data: {"):
+            yield json.loads(text[6:])
+        elif text:
+            yield text
+
+
+def of_stream(chunks: Sequence[Any], choice: int = 0) -> dict[str, Any]:
+    """The message that chunks make, as one that is sent at once has it."""
+    message: dict[str, Any] = {"role": "", "content": "", "reasoning_content": "", "server_tool_events": []}
+    for chunk in chunks:
+        if isinstance(chunk, str):
+            continue
+        happened = chunk.get("server_tool_event")
+        if happened is not None and happened["index"] == choice:
+            message["server_tool_events"].append(happened)
+        for told in chunk["choices"]:
+            if told["index"] == choice:
+                for name in ("role", "content", "reasoning_content"):
+                    message[name] += told["delta"].get(name, "")
+    return {name: value for name, value in message.items() if value or name == "content"}
+
+
+Serving = Callable[..., Any]
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Serving:
+    """`async with serving(script, ...) as client`."""
+
+    @asynccontextmanager
+    async def serve(
+        script: Any,
+        *,
+        tool: SlowTool | None = None,
+        template: str = "compact",
+        token_s: float | None = 0.0,
+        keeps: bool = False,
+        desk: DeskLimits | None = None,
+        limits: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> AsyncIterator[Client]:
+        if tool is None:
+            tool = SlowTool()
+            tool.gate.set()
+        agent = make_agent(script, tool, template=template, token_s=token_s, **(limits or {}))
+        notes: list[str] = []
+        told = ServeOptions(**{"max_context": 4000, "desk": desk or DeskLimits(), **options})
+        if keeps:
+            async with keeping(tmp_path / "served", agent) as kept:
+                async with open_endpoint(agent, told, kept=kept, note=notes.append) as listening:
+                    async with aiohttp.ClientSession() as session:
+                        yield Client(
+                            session=session, listening=listening, tool=tool, agent=agent, notes=notes
+                        )
+            return
+        async with open_endpoint(agent, told, note=notes.append) as listening:
+            async with aiohttp.ClientSession() as session:
+                yield Client(session=session, listening=listening, tool=tool, agent=agent, notes=notes)
+
+    return serve
+
+
+def keeping(folder: Path, agent: Agent, **options: Any) -> KeptConversations:
+    return KeptConversations(
+        folder,
+        decode=agent.chat.decode,
+        num_answers=lambda text: text.count("<answer>"),
+        **{"temperature": 1.0, **options},
+    )

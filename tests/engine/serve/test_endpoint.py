@@ -1,0 +1,398 @@
+"""The endpoint over HTTP: what is answered, streamed, refused, stopped and kept."""
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rocstar.engine.inference.base import InferenceError
+from rocstar.engine.rollout.rollout import run_trajectory
+from rocstar.engine.serve.desk import DeskLimits
+from rocstar.engine.serve.endpoint import ServeOptions
+from rocstar.engine.serve.opened import open_endpoint
+from rocstar.engine.testing.policy import Reply, Request, ScriptedPolicy
+from rocstar.engine.types import Origin, Task, TrajectoryKey
+
+from .conftest import (
+    QUESTION,
+    TOKENIZER,
+    Client,
+    Serving,
+    SlowTool,
+    call,
+    events,
+    make_agent,
+    of_stream,
+    scripted,
+)
+
+THINKS = ["<think>Add.</think>" + call("2+2"), "So <answer>4</answer>"]
+RAW = {"model": "rocstar-raw", "messages": [QUESTION]}
+ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+
+
+async def test_the_loop_runs_inside_and_is_told(serving: Serving) -> None:
+    async with serving(scripted(THINKS)) as client:
+        told = await client.chat(seed=3)
+    message = told["choices"][0]["message"]
+    assert (message["content"], message["reasoning_content"]) == ("So <answer>4</answer>", "Add.")
+    use, answer = message["server_tool_events"]
+    assert (use["name"], use["arguments"], use["id"]) == ("calc", {"code": "2+2"}, answer["id"])
+    assert (answer["status"], answer["content"], answer["is_error"]) == ("ok", "4", False)
+    assert told["choices"][0]["finish_reason"] == "stop" and told["rocstar"]["seed"] == 3
+
+
+async def test_usage_is_the_sum_of_the_records_segments(serving: Serving) -> None:
+    async with serving(scripted(THINKS), keeps=True) as client:
+        told = await client.chat(n=2, stream=False)
+        agent, usage = client.agent, told["usage"]
+    task = Task(id="t", source="s", question=QUESTION["content"], answer="")
+    same = make_agent(scripted(THINKS), client.tool)
+    key = TrajectoryKey(seed=0, step=0, task_id="t", sibling=0)
+    direct = await run_trajectory(same, task, key)
+    by_origin = {
+        origin: sum(s.end - s.start for s in direct.segments if s.origin is origin) for origin in Origin
+    }
+    assert usage["prompt_tokens"] == by_origin[Origin.prompt]
+    assert usage["completion_tokens"] == 2 * by_origin[Origin.policy]
+    assert usage["tool_tokens"] == 2 * by_origin[Origin.tool] and usage["turns"] == 4
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    assert agent.inference.load().used == 0  # everything was released
+
+
+TURNS = st.lists(
+    st.lists(
+        st.sampled_from(["<think>", "</think>", "é🙂", "<", " \n", "word", "<tool_call>", call("1"), "STOP"]),
+        max_size=6,
+    ).map("".join),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=15)
+@given(turns=TURNS, stops=st.sampled_from([None, ["STOP"], ["\n"]]))
+def test_a_stream_says_what_is_said_at_once(turns: list[str], stops: list[str] | None) -> None:
+    """The tokenizer's tokens are bytes: the stream is cut at every one."""
+    script = scripted([*turns, "end", "end", "end", "end"])
+
+    async def both() -> None:
+        tool = SlowTool()
+        tool.gate.set()
+        agent = make_agent(script, tool)
+        async with open_endpoint(agent, ServeOptions()) as listening, aiohttp.ClientSession() as session:
+            client = Client(session=session, listening=listening, tool=tool, agent=agent, notes=[])
+            whole = await client.chat(stop=stops, seed=1, n=2)
+            chunks = await client.stream(stop=stops, seed=1, n=2, stream_options={"include_usage": True})
+        assert chunks[-1] == "data: [DONE]"
+        for k, choice in enumerate(whole["choices"]):
+            assert of_stream(chunks, k) == choice["message"]
+        ends = [c["choices"][0]["finish_reason"] for c in chunks[:-1] if c["choices"]]
+        assert [end for end in ends if end] == [choice["finish_reason"] for choice in whole["choices"]]
+        assert chunks[-2]["usage"] == whole["usage"]
+
+    asyncio.run(both())
+
+
+async def test_tokens_are_sent_as_they_come(serving: Serving) -> None:
+    async with serving(scripted(["abc"])) as client:
+        chunks = await client.stream()
+    texts = [c["choices"][0]["delta"].get("content") for c in chunks[:-1]]
+    assert texts == ["", "a", "b", "c", None]
+
+
+async def test_a_stream_pings_while_a_tool_runs(serving: Serving) -> None:
+    tool = SlowTool()
+    async with serving(scripted(THINKS), tool=tool, ping_s=0.01) as client:
+        body = {"model": "rocstar-agent", "messages": [QUESTION], "stream": True}
+        async with client.post("/v1/chat/completions", body) as response:
+            seen = []
+            async for told in events(response):
+                seen.append(told)
+                if told == ": ping" and not tool.gate.is_set():
+                    assert any("server_tool_event" in c for c in seen if isinstance(c, dict))
+                    tool.gate.set()
+    assert ": ping" in seen and of_stream(seen)["content"] == "So <answer>4</answer>"
+
+
+async def test_requests_without_a_seed_are_independent(serving: Serving) -> None:
+    async with serving(lambda request: str(request.seed)) as client:
+        told = [await client.chat() for _ in range(16)]
+        assert len({one["choices"][0]["message"]["content"] for one in told}) == 16
+        many = await client.chat(n=16, seed=5)
+        again = await client.chat(n=16, seed=5)
+    texts = [choice["message"]["content"] for choice in many["choices"]]
+    assert len(set(texts)) == 16
+    assert texts == [choice["message"]["content"] for choice in again["choices"]]
+    assert sum("asks the same again with seed 5" in note for note in client.notes) == 1
+
+
+async def test_limits_are_of_all_turns_together(serving: Serving) -> None:
+    async with serving(scripted(["12345" + call("1"), "67890" * 30])) as client:
+        told = await client.chat(max_tokens=160, temperature=0.25)
+        assert told["choices"][0]["finish_reason"] == "length"
+        usage = told["usage"]
+        assert usage["completion_tokens"] + usage["tool_tokens"] == 160
+        assert {r.sampling.temperature for r in client.agent.inference.requests} == {0.25}
+
+
+async def test_an_answer_has_room_in_the_model(serving: Serving) -> None:
+    async with serving(lambda request: Reply(text="a", stops=False), max_context=200) as client:
+        told = await client.chat()
+        assert told["usage"]["total_tokens"] == 200 and told["choices"][0]["finish_reason"] == "length"
+        refused = await client.chat({"role": "user", "content": "long " * 50}, status=400)
+    assert refused["error"]["code"] == "context_length_exceeded" and refused["error"]["param"] == "messages"
+
+
+async def test_a_stop_text_ends_the_policy_and_not_its_tool(serving: Serving) -> None:
+    tool = SlowTool(text="END")
+    tool.gate.set()
+    async with serving(scripted([call("1"), "one END two"]), tool=tool, keeps=True) as client:
+        told = await client.chat(stop=["END", "never"])
+        requests = client.agent.inference.requests
+    choice = told["choices"][0]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("one", "stop")
+    assert choice["message"]["server_tool_events"][1]["content"] == "END"
+    # What was written behind the stop text is in no record.
+    written = told["usage"]["completion_tokens"]
+    assert written == len(call("1")) + 1 + len("one END") and len(requests) == 2
+
+
+async def test_a_known_answer_is_judged(serving: Serving) -> None:
+    async with serving(scripted(THINKS)) as client:
+        told = await client.chat(metadata={"answer": "4", "task_id": "t"}, n=2)
+        assert told["rocstar"]["rewards"] == [1.0, 1.0] and told["rocstar"]["task_id"] == "t"
+        assert "rewards" not in (await client.chat())["rocstar"]
+
+
+async def test_the_raw_face_gives_the_calls_to_the_client(serving: Serving) -> None:
+    say = 'I add. <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    async with serving(scripted([say])) as client:
+        told = await client.json("/v1/chat/completions", {**RAW, "tools": [ADD]})
+        streamed = await client.stream(model="rocstar-raw", tools=[ADD])
+        results = [
+            QUESTION,
+            {"role": "assistant", "content": None, "tool_calls": told["choices"][0]["message"]["tool_calls"]},
+            {"role": "tool", "tool_call_id": "call_0_1_0", "content": "3"},
+        ]
+        await client.json("/v1/chat/completions", {**RAW, "messages": results, "tools": [ADD]})
+        prompt = client.agent.chat.decode(client.agent.inference.requests[-1].ids)
+    choice = told["choices"][0]
+    assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] == "I add."
+    (made,) = choice["message"]["tool_calls"]
+    assert (made["function"]["name"], json.loads(made["function"]["arguments"])) == ("add", {"a": 1})
+    deltas = [c["choices"][0]["delta"].get("tool_calls") for c in streamed[:-1]]
+    assert [d for d in deltas if d] == [[{"index": 0, **made}]]
+    assert "Tools: add" in prompt and "<tool_response>\n3\n</tool_response>" in prompt
+    assert not client.tool.noted
+
+
+async def test_completions_continue_texts_and_ids(serving: Serving) -> None:
+    async with serving(lambda request: Reply(text=f"<think>{len(request.ids)}")) as client:
+        body = {"model": "rocstar-raw", "prompt": ["ab", "abc"], "echo": True, "n": 2}
+        told = await client.json("/v1/completions", body)
+        ids = {"model": "rocstar-raw", "prompt": [5, 6, 7], "logprobs": 1, "max_tokens": 3, "stream": False}
+        scored = await client.json("/v1/completions", ids)
+        async with client.post("/v1/completions", {**ids, "logprobs": None, "stream": True}) as response:
+            chunks = [chunk async for chunk in events(response)]
+    assert [c["text"] for c in told["choices"]] == ["ab<think>2"] * 2 + ["abc<think>3"] * 2
+    assert [c["index"] for c in told["choices"]] == [0, 1, 2, 3]
+    (choice,) = scored["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("<th", "length")
+    columns = choice["logprobs"]
+    assert columns["tokens"] == ["<", "t", "h"] and columns["text_offset"] == [0, 1, 2]
+    assert all(value < 0 for value in columns["token_logprobs"])
+    assert "".join(c["choices"][0]["text"] for c in chunks[:-1]) == "<th"
+
+
+BAD: list[tuple[str, Any, int, str | None]] = [
+    ("/v1/chat/completions", {"messages": [QUESTION]}, 400, "model"),
+    ("/v1/chat/completions", {"model": "gpt", "messages": [QUESTION]}, 404, "model"),
+    ("/v1/chat/completions", {"model": "rocstar-agent", "messages": []}, 400, "messages"),
+    ("/v1/chat/completions", {**RAW, "temperature": -1}, 400, "temperature"),
+    ("/v1/chat/completions", {**RAW, "n": 0}, 400, "n"),
+    ("/v1/chat/completions", {**RAW, "top_p": 0.9}, 400, "top_p"),
+    ("/v1/chat/completions", {**RAW, "stop": [""]}, 400, "stop.0"),
+    ("/v1/chat/completions", {**RAW, "seed": "x"}, 400, "seed"),
+    (
+        "/v1/chat/completions",
+        {**RAW, "max_tokens": 3, "max_completion_tokens": 4},
+        400,
+        "max_completion_tokens",
+    ),
+    ("/v1/chat/completions", {**RAW, "response_format": {"type": "json_object"}}, 400, "response_format"),
+    ("/v1/chat/completions", {**RAW, "tools": [ADD], "tool_choice": "required"}, 400, "tool_choice"),
+    ("/v1/chat/completions", {**RAW, "tools": [{"type": "x"}]}, 400, "tools.0"),
+    ("/v1/chat/completions", {**RAW, "model": "rocstar-agent", "tools": [ADD]}, 400, "tools"),
+    ("/v1/chat/completions", {**RAW, "messages": [{"role": "user"}]}, 400, "messages.0.content"),
+    (
+        "/v1/chat/completions",
+        {**RAW, "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        400,
+        "messages.0.content.0",
+    ),
+    (
+        "/v1/chat/completions",
+        {"model": "rocstar-agent", "messages": [QUESTION, {"role": "assistant", "content": "a"}]},
+        400,
+        "messages.1.role",
+    ),
+    ("/v1/chat/completions", b"{", 400, None),
+    ("/v1/chat/completions", b"[1]", 400, None),
+    ("/v1/completions", {"model": "rocstar-raw", "prompt": []}, 400, "prompt"),
+    ("/v1/completions", {"model": "rocstar-raw", "prompt": [-1]}, 400, "prompt"),
+    ("/v1/completions", {"model": "rocstar-raw", "prompt": "a", "echo": True, "logprobs": 1}, 400, "echo"),
+    ("/v1/completions", {"model": "rocstar-raw", "prompt": ["a", "b"], "stream": True}, 400, "stream"),
+    ("/tokenize", {}, 400, "prompt"),
+    ("/v1/feedback", {"id": "chatcmpl-1-ab", "thumb": "sideways"}, 400, "thumb"),
+    ("/v1/feedback", {"id": "chatcmpl-1-ab", "thumb": "up"}, 404, "id"),
+    ("/nowhere", {}, 404, None),
+]
+
+
+async def test_what_is_wrong_is_named(serving: Serving) -> None:
+    async with serving(scripted(["4"]), keeps=True) as client:
+        for path, body, status, param in BAD:
+            told = await client.json(path, body, status=status)
+            assert told["error"]["param"] == param, (body, told)
+            assert told["error"]["message"] and told["error"]["type"]
+        assert not client.agent.inference.requests
+        known = {"user": "u", "top_p": 1, "response_format": {"type": "text"}, "colour": "red"}
+        await client.chat(**known)
+        await client.chat(**known)
+    assert [note for note in client.notes if "colour" in note and "user" not in note] == client.notes[:1]
+
+
+async def test_more_than_there_is_room_for_is_turned_away(serving: Serving) -> None:
+    tool = SlowTool()
+    async with serving(scripted(THINKS), tool=tool, desk=DeskLimits(max_choices=2)) as client:
+        first = asyncio.ensure_future(client.chat(n=2))
+        await tool.began.wait()
+        async with client.post("/v1/chat/completions", {**RAW}) as response:
+            assert (response.status, response.headers["Retry-After"]) == (429, "1")
+        tool.gate.set()
+        assert len((await first)["choices"]) == 2
+
+
+async def test_who_gets_no_place_in_time_is_told(serving: Serving) -> None:
+    policy, tool = ScriptedPolicy(scripted(THINKS), TOKENIZER, max_running=1), SlowTool()
+    async with serving(policy, tool=tool, desk=DeskLimits(queue_timeout_s=0.01)) as client:
+        first = asyncio.ensure_future(client.chat())
+        await tool.began.wait()
+        assert (await client.chat(status=503))["error"]["code"] == "queue_timeout"
+        tool.gate.set()
+        await first
+
+
+async def test_a_client_that_leaves_ends_the_tool_and_frees_the_engine(serving: Serving) -> None:
+    tool = SlowTool()
+    async with serving(scripted(THINKS), tool=tool, keeps=True) as client:
+        asking = asyncio.ensure_future(client.chat())
+        await tool.began.wait()
+        assert client.desk.in_flight == 1
+        asking.cancel()
+        await client.desk._idle.wait()
+        assert tool.noted == ["cancelled"] and client.agent.inference.released
+        assert client.desk.counts.ends[("tool_failed",)] == 1
+        assert client.agent.inference.load().used == 0
+
+
+async def test_a_client_that_leaves_ends_the_generation(serving: Serving) -> None:
+    began = asyncio.Event()
+
+    def script(request: Request) -> Reply:
+        began.set()
+        return Reply(text="x", delay_s=3600.0)
+
+    async with serving(script) as client:
+        body = {"model": "rocstar-agent", "messages": [QUESTION], "stream": True}
+        asking = asyncio.ensure_future(
+            client.session.post(client.listening.url + "/v1/chat/completions", json=body)
+        )
+        await began.wait()
+        asking.cancel()
+        await client.desk._idle.wait()
+        assert client.desk.counts.ends[("aborted",)] == 1 and client.desk.counts.disconnects == 1
+
+
+async def test_a_failure_of_ours_is_no_answer(serving: Serving) -> None:
+    lost = Reply(error=InferenceError("replica_lost", "gone", retryable=True))
+    async with serving(scripted([lost])) as client:
+        assert (await client.chat(status=503))["error"]["code"] == "replica_lost"
+    async with serving(scripted([call("1"), lost])) as client:
+        chunks = await client.stream()
+        assert chunks[-1]["error"]["code"] == "replica_lost"  # and no [DONE]
+    late = Reply(text="4", delay_s=3600.0)
+    async with serving(scripted([late]), limits={"timeout_s": 0.01}) as client:
+        assert (await client.chat(status=504))["error"]["code"] == "deadline"
+
+
+async def test_who_may_ask(serving: Serving) -> None:
+    token = "a-token-of-some-length"
+    async with serving(scripted(["4"]), token=token) as client:
+        assert (await client.json("/v1/chat/completions", RAW, status=401))["error"][
+            "code"
+        ] == "invalid_api_key"
+        await client.get("/v1/models", status=401)
+        await client.get("/health")
+        bearer = {"Authorization": f"Bearer {token}", "Host": "evil.example"}
+        await client.json("/v1/chat/completions", RAW, headers=bearer)
+    async with serving(scripted(["4"])) as client:
+        for headers in (
+            {"Host": "evil.example"},
+            {"Origin": "http://evil.example"},
+            {"Sec-Fetch-Site": "cross-site"},
+        ):
+            await client.json("/v1/chat/completions", RAW, status=403, headers=headers)
+        await client.json("/v1/chat/completions", RAW, headers={"Host": "localhost:80"})
+
+
+async def test_a_drain_lets_what_goes_on_end(serving: Serving) -> None:
+    tool = SlowTool()
+    async with serving(scripted(THINKS), tool=tool) as client:
+        first = asyncio.ensure_future(client.chat())
+        await tool.began.wait()
+        drain = asyncio.ensure_future(client.desk.drain(60.0))
+        await asyncio.sleep(0)  # it begins
+        assert (await client.chat(status=503))["error"]["code"] == "closing"
+        await client.get("/health", status=503)
+        tool.gate.set()
+        assert await drain and (await first)["choices"]
+
+
+async def test_a_drain_that_takes_too_long_stops_the_rest(serving: Serving) -> None:
+    tool = SlowTool()
+    async with serving(scripted(THINKS), tool=tool) as client:
+        first = asyncio.ensure_future(client.chat(status=503))
+        await tool.began.wait()
+        assert not await client.desk.drain(0.0)
+        await first
+    assert tool.noted == ["cancelled"]
+
+
+async def test_what_else_is_asked(serving: Serving) -> None:
+    async with serving(scripted(["4"])) as client:
+        models = json.loads(await client.get("/v1/models"))
+        assert [model["id"] for model in models["data"]] == ["rocstar-agent", "rocstar-raw"]
+        assert json.loads(await client.get("/v1/models/rocstar-raw"))["max_model_len"] == 4000
+        await client.get("/v1/models/gpt", status=404)
+        text = await client.json("/tokenize", {"prompt": "ab"})
+        prompt = await client.json("/tokenize", {"messages": [QUESTION]})
+        assert text["count"] == 2 and prompt["tokens"] == client.agent.chat.prompt_ids("2+2?")
+        assert json.loads(await client.get("/tokenizer_info"))["eos_token"] == "<|endoftext|>"
+        await client.chat()
+        metrics = (await client.get("/metrics")).decode()
+    assert 'rocstar_serve_choices_ended_total{reason="answered"} 1.0' in metrics
+    assert f'rocstar_serve_tokens_total{{origin="prompt"}} {float(prompt["count"])}' in metrics
+
+
+@pytest.mark.parametrize("template", ["rstar2", "qwen3"])
+async def test_other_templates(serving: Serving, template: str) -> None:
+    replies = ["I see.</reason><answer>4</answer>" if template == "rstar2" else "<think>I see.</think>4"]
+    async with serving(scripted(replies), template=template) as client:
+        message = (await client.chat())["choices"][0]["message"]
+    assert message["reasoning_content"] == "I see." and "4" in message["content"]

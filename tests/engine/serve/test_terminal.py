@@ -1,0 +1,182 @@
+"""The terminal in front of an endpoint: what a person sees, takes back, stops and saves."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from rocstar.engine.serve.parts import Said, ToolAnswer, ToolUse
+from rocstar.engine.serve.terminal.remote import AnswerEnd, ChoiceEnd, RemoteChat, RemoteError
+from rocstar.engine.serve.terminal.screen import Screen
+from rocstar.engine.serve.terminal.session import ChatSession, answer_all
+from rocstar.engine.serve.terminal.talk import HeardAnswer, Talk, TalkError, final_answer, votes
+from rocstar.engine.testing.policy import Reply
+
+from .conftest import Client, Serving, SlowTool, call, scripted
+
+THINKS = ["<think>Add.</think>" + call("print(2+2)"), "So \\boxed{4}"]
+
+
+def screen(width: int = 40) -> tuple[Screen, io.StringIO]:
+    out = io.StringIO()
+    return Screen(Console(file=out, width=width, no_color=True, highlight=False)), out
+
+
+@asynccontextmanager
+async def chatting(client: Client, **fields: Any) -> AsyncIterator[tuple[ChatSession, io.StringIO]]:
+    shown, out = screen()
+    async with RemoteChat(url=f"{client.listening.url}/v1", fields=fields) as remote:
+        yield ChatSession(remote, shown), out
+
+
+class Typed:
+    """A person who writes these lines; an exception is a key."""
+
+    def __init__(self, lines: Sequence[str | type[BaseException]]) -> None:
+        self._lines = list(lines)
+
+    async def next(self) -> str:
+        line = self._lines.pop(0) if self._lines else EOFError
+        if isinstance(line, str):
+            return line
+        raise line
+
+
+async def test_a_person_sees_thought_code_result_and_answer(serving: Serving) -> None:
+    async with serving(scripted(THINKS)) as client, chatting(client) as (session, out):
+        await session.run(Typed(["2+2?", "/tools"]))
+    assert out.getvalue().startswith("Add.\n> calc\nprint(2+2)") and "| 4\nSo \\boxed{4}\n" in out.getvalue()
+    assert out.getvalue().count("| 4") == 2
+    assert [m["content"] for m in session.talk.messages] == ["2+2?", "So \\boxed{4}"]
+
+
+async def test_what_is_stopped_is_kept_and_its_tool_is_over(serving: Serving) -> None:
+    tool = SlowTool()
+    replies = ["First. " + call("1"), "Second."]
+    async with serving(scripted(replies), tool=tool) as client, chatting(client) as (session, out):
+        seen, show = asyncio.Event(), session.screen.show
+
+        def noting(told: Any) -> None:
+            show(told)
+            if isinstance(told, ToolUse):
+                seen.set()
+
+        session.screen.show = noting  # type: ignore[method-assign]
+        asking = asyncio.ensure_future(session.ask("2+2?"))
+        await seen.wait()
+        session.stop()
+        await asking
+        await client.desk._idle.wait()
+        assert tool.noted == ["cancelled"]
+        tool.gate.set()
+        await session.run(Typed(["And now?", "/undo", "/undo", "/undo"]))
+        (asked,) = [r.ids for r in client.agent.inference.requests if b"now" in _bytes(client, r.ids)][:1]
+    assert "(stopped)" in out.getvalue()
+    assert "First." in client.agent.chat.decode(asked)
+    assert "nothing to take back" in out.getvalue() and not session.talk.messages
+
+
+def _bytes(client: Client, ids: Sequence[int]) -> bytes:
+    return client.agent.chat.decode(ids).encode()
+
+
+async def test_several_samples_vote(serving: Serving) -> None:
+    texts = ["\\boxed{5}", "\\boxed{4}", "it is \\boxed{4}"]
+    script = lambda request: texts[int(request.request_id[-1])]  # noqa: E731
+    async with serving(script, keeps=True) as client, chatting(client) as (session, out):
+        await session.run(Typed(["/n 3", "2+2?", "/good", "/n 0"]))
+    assert "2 of 3: 4\n1 of 3: 5" in out.getvalue() and "noted: up" in out.getvalue()
+    assert session.talk.messages[-1]["content"] == "\\boxed{4}"
+    assert "give a number from 1 to 128" in out.getvalue()
+
+
+async def test_a_talk_is_saved_and_loaded(serving: Serving, tmp_path: Path) -> None:
+    path = tmp_path / "talk.json"
+    async with serving(scripted(["é"])) as client, chatting(client) as (session, out):
+        await session.run(
+            Typed(["/system Be brief.", "2+2?", f"/save {path}", "/new", f"/load {path}", "/nope"])
+        )
+        saved = session.talk.messages
+        await session.run(Typed(["/load nowhere", "/bad", "/help", "/system", "/quit", "never"]))
+    assert saved == session.talk.messages == json.loads(path.read_text())["messages"]
+    assert [m["role"] for m in saved] == ["system", "user", "assistant"]
+    for told in ("/nope is no command", "'nowhere' cannot be read", "no finished answer", "Alt-Enter"):
+        assert told in out.getvalue()
+
+
+async def test_ctrl_c_twice_leaves(serving: Serving) -> None:
+    async with serving(scripted(["4"])) as client, chatting(client) as (session, out):
+        await session.run(Typed([KeyboardInterrupt, "2+2?", KeyboardInterrupt, KeyboardInterrupt, "never"]))
+    assert out.getvalue().count("once more leaves") == 2 and len(session.talk.messages) == 2
+
+
+async def test_an_endpoint_that_refuses_is_told(serving: Serving) -> None:
+    async with serving(scripted([Reply(text="a" * 50, stops=False)]), max_context=60) as client:
+        async with chatting(client) as (session, out):
+            await session.run(Typed(["2+2?" * 20]))
+            assert "error: the prompt has" in out.getvalue() and not session.talk.messages
+        async with RemoteChat(url="http://127.0.0.1:1/v1") as nobody:
+            with pytest.raises(RemoteError, match="/v1: "):
+                async for _ in nobody.ask([]):
+                    pass
+
+
+async def test_prompts_that_nobody_types(serving: Serving, capsys: pytest.CaptureFixture[str]) -> None:
+    async with serving(scripted(THINKS)) as client, chatting(client) as (session, out):
+        remote, shown = session.remote, session.screen
+        assert await answer_all(remote, ["2+2?"], num_choices=1, as_json=False, screen=shown)
+        assert await answer_all(remote, ["a", "b"], num_choices=2, as_json=True, screen=shown)
+    assert out.getvalue().endswith("So \\boxed{4}\n")
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["prompt"], second["prompt"], first["content"]) == ("a", "b", "So \\boxed{4}")
+    assert first["votes"] == {"4": 2} and first["usage"]["turns"] == 4 and len(first["choices"]) == 2
+
+
+def test_nothing_that_a_policy_writes_steers_the_terminal() -> None:
+    shown, out = screen()
+    evil = "\x1b]0;owned\x07\x1b[2J"
+    for told in (
+        Said(0, "content", evil),
+        ToolUse(choice=0, id="1", name=evil, arguments={"code": evil, "input": evil}),
+        ToolAnswer(choice=0, id="1", name="f", status="ok", is_error=False, text=evil),
+    ):
+        shown.show(told)
+    shown.end(evil)
+    assert "\x1b" not in out.getvalue() and "\x07" not in out.getvalue()
+
+
+def test_long_results_are_cut_until_they_are_asked_for() -> None:
+    shown, out = screen()
+    lines = "\n".join(map(str, range(30)))
+    shown.show(ToolAnswer(choice=0, id="1", name="f", status="error", is_error=True, text=lines))
+    assert "| 11\n| ... 18 more lines: /tools\n(error)\n" in out.getvalue()
+
+
+def test_answers_are_compared_by_what_they_box() -> None:
+    assert final_answer("x \\boxed{1} so \\boxed{\\frac{1}{2}}") == "\\frac{1}{2}"
+    assert final_answer("one\ntwo \n") == "two" and final_answer("") == ""
+    assert votes(["\\boxed{1}", "2", "it is \\boxed{1}"]) == [("1", 2), ("2", 1)]
+
+
+def test_an_answer_for_a_program() -> None:
+    answer = HeardAnswer()
+    for told in (Said(0, "content", "4"), ChoiceEnd(0, "stop"), AnswerEnd("i", {"turns": 1}, {"seed": 2})):
+        answer.hear(told)
+    told_json = answer.as_json("q")
+    assert (told_json["content"], told_json["finish_reason"], told_json["seed"]) == ("4", "stop", 2)
+    assert "choices" not in told_json
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"messages": [{"role": "assistant", "content": "a"}]}', '{"messages": 1}']
+)
+def test_a_file_without_a_talk_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "t").write_text(text)
+    with pytest.raises(TalkError, match="holds no talk"):
+        Talk.load(tmp_path / "t")

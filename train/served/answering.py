@@ -1,0 +1,142 @@
+"""A model's engine, the endpoint over it and the folder of its records, put together.
+
+recipe | run | checkpoint ──> recipe ──> engine and sandbox ──> Endpoint ──> clients
+                                                                  └─> records, config.toml
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tomllib
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rocstar.engine.progress.progress import working
+from rocstar.engine.progress.status import StatusLine
+from rocstar.engine.serve.desk import DeskLimits
+from rocstar.engine.serve.endpoint import ServeOptions
+from rocstar.engine.serve.kept import KeptConversations
+from rocstar.engine.serve.opened import Listening, open_endpoint, until_told
+from rocstar.train.evaluation.opened_model import OpenedModel, open_model
+from rocstar.train.evaluation.saved_model import run_to_end
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.toml import to_toml
+from rocstar.train.record.run_directory import CONFIG, TRAJECTORIES, claim, discard_if_unused
+
+RESPONSE_TOKENS, TURNS = 4096, 16
+"""Limits of an answer of a recipe that has no stage to take them from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOrder:
+    """What is to be served, and how.
+
+    Attributes:
+        recipe: with the model.
+        out: the folder of the records; None = none are kept.
+        max_tokens: of an answer, tool results included; None = as the recipe's last stage.
+        max_turns: of an answer; None = as the recipe's last stage.
+    """
+
+    recipe: Recipe
+    out: Path | None
+    max_tokens: int | None = None
+    max_turns: int | None = None
+    host: str = "127.0.0.1"
+    port: int = 0
+    token: str | None = None
+    note: Callable[[str], None] = field(default=lambda line: say(line))
+    max_choices: int = 1024
+    queue_timeout_s: float = 120.0
+    drain_s: float = 30.0
+
+
+def say(line: str) -> None:
+    """Show the operator a line."""
+    print(f"rocstar: {line}", file=sys.stderr, flush=True)
+
+
+def serve(order: ServeOrder) -> None:
+    """Serve until a signal. ConfigError for what cannot be served."""
+
+    async def work() -> None:
+        async with serving(order) as (served, listening):
+            _announce(order, served, listening)
+            await until_told(listening.endpoint, order.drain_s, order.note)
+
+    run_to_end(work())
+
+
+@contextlib.asynccontextmanager
+async def serving(order: ServeOrder) -> AsyncIterator[tuple[OpenedModel, Listening]]:
+    """The endpoint over the model, while the block runs."""
+    stages = order.recipe.stages
+    tokens, turns = (
+        (stages[-1].max_response_tokens, stages[-1].max_turns) if stages else (RESPONSE_TOKENS, TURNS)
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        if order.out is not None:
+            stack.enter_context(_folder(order.out, order.recipe))
+        with StatusLine(), working("loading the model"):
+            served = await stack.enter_async_context(
+                open_model(
+                    order.recipe,
+                    None,
+                    max_response_tokens=order.max_tokens or tokens,
+                    max_turns=order.max_turns or turns,
+                )
+            )
+        kept = None
+        if order.out is not None:
+            kept = KeptConversations(
+                order.out,
+                decode=served.agent.chat.decode,
+                num_answers=served.num_answers,
+                temperature=order.recipe.rl.temperature,
+            )
+            await stack.enter_async_context(kept)
+        options = ServeOptions(
+            token=order.token,
+            max_context=served.max_context,
+            desk=DeskLimits(max_choices=order.max_choices, queue_timeout_s=order.queue_timeout_s),
+            isolation=served.isolation,
+        )
+        opening = open_endpoint(
+            served.agent, options, host=order.host, port=order.port, kept=kept, note=order.note
+        )
+        try:
+            listening = await stack.enter_async_context(opening)
+        except OSError as error:
+            raise ConfigError(
+                f"--host {order.host} --port {order.port} cannot be listened at ({error.strerror}); choose "
+                "another port, or 0 for any that is free"
+            ) from None
+        yield served, listening
+
+
+@contextlib.contextmanager
+def _folder(out: Path, recipe: Recipe) -> Iterator[None]:
+    """The folder of the records, this process's alone: new, or of the same recipe and model."""
+    with claim(out, resume=(out / TRAJECTORIES).exists(), mark=TRAJECTORIES):
+        try:
+            path, text = out / CONFIG, to_toml(recipe)
+            if path.exists() and tomllib.loads(path.read_text(encoding="utf-8")) != tomllib.loads(text):
+                raise ConfigError(
+                    f"--out {str(out)!r} has the records of another recipe or model ({CONFIG} says which); "
+                    "take another folder"
+                )
+            path.write_text(text, encoding="utf-8")
+            yield
+        finally:
+            discard_if_unused(out)
+
+
+def _announce(order: ServeOrder, served: OpenedModel, listening: Listening) -> None:
+    guard = "token required" if order.token else "no token, loopback only"
+    order.note(f"serving {served.recipe.model.path} at {listening.url}/v1 ({guard})")
+    kept = "no records are kept" if order.out is None else f"records in {os.path.relpath(order.out)}"
+    order.note(f"models rocstar-agent and rocstar-raw; {kept}; Ctrl-C ends it")

@@ -1,0 +1,232 @@
+"""`rocstar serve` and `rocstar chat`: their options, and what these choose. Imports torch only to work."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from rocstar.sandbox.extras import lacking
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.load import load_recipe, recipe_of_model
+from rocstar.train.record.run_directory import CONFIG, complete_checkpoints
+
+Loading = Callable[[], AbstractContextManager[None]]
+"""Shows that torch is being imported."""
+
+
+def add_serve(parser: argparse.ArgumentParser, *, recipe_help: str) -> None:
+    """The options of `rocstar serve`."""
+    _add_target(parser, recipe_help)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at; default 127.0.0.1")
+    parser.add_argument("--port", type=_port, default=8000, help="0 = any that is free; default 8000")
+    text = "a file that holds the token that clients must send; needed unless --host is loopback"
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help=text)
+    _add_records(parser, "served")
+    _add_limits(parser)
+    text = "choices in flight, running or waiting; more are refused with 429; default 1024"
+    parser.add_argument("--max-choices", type=_number, default=1024, metavar="N", help=text)
+    text = "how long a choice may wait for a place in the engine; default 120"
+    parser.add_argument("--queue-timeout", type=_seconds, default=120.0, metavar="S", help=text)
+    text = "how long what goes on may take to end after SIGTERM; default 30"
+    parser.add_argument("--drain", type=_seconds, default=30.0, metavar="S", help=text)
+
+
+def _add_target(parser: argparse.ArgumentParser, recipe_help: str) -> None:
+    text = f"a run directory (its last checkpoint), a checkpoint or model folder, or {recipe_help}"
+    parser.add_argument("target", metavar="RUN_OR_MODEL_OR_RECIPE", help=text)
+    parser.add_argument("--model", help="Hugging Face directory, checkpoint, or hub name; default model.path")
+
+
+def _add_records(parser: argparse.ArgumentParser, name: str) -> None:
+    text = f"folder of the records, new or of the same model; default runs/{name}-NAME"
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--out", type=Path, metavar="DIR", help=text)
+    where.add_argument("--no-records", action="store_true", help="keep nothing of what is said")
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    text = "tokens of an answer, tool results included; default: as the recipe's last stage"
+    parser.add_argument("--max-tokens", type=_number, metavar="N", help=text)
+    text = "turns of an answer; default: as the recipe's last stage"
+    parser.add_argument("--max-turns", type=_number, metavar="N", help=text)
+
+
+def add_chat(parser: argparse.ArgumentParser, *, recipe_help: str) -> None:
+    """The options of `rocstar chat`."""
+    _add_target(parser, f"the URL of an endpoint (http://.../v1), or {recipe_help}")
+    text = "of a URL: the model's name there; default rocstar-agent"
+    parser.add_argument("--served-model", default="rocstar-agent", metavar="NAME", help=text)
+    text = "of a URL: a file that holds its token"
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help=text)
+    parser.add_argument(
+        "--prompt", metavar="P", help="ask this, print the answer and end; - = standard input"
+    )
+    text = "of --prompt, or where standard input is no terminal, a prompt a line: one JSON object per answer"
+    parser.add_argument("--json", action="store_true", help=text)
+    parser.add_argument("--n", type=_number, default=1, metavar="K", help="ask K times at once, and vote")
+    parser.add_argument("--temperature", type=_temperature, metavar="T", help="default: as the server has it")
+    parser.add_argument("--seed", type=_seed, metavar="S", help="of the noise; default: a new one each time")
+    _add_records(parser, "chats")
+    _add_limits(parser)
+
+
+def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) -> int:
+    """Do what the options say. `rest` are fields of the recipe. 1 if an answer failed."""
+    if missing := lacking("rocstar chat", "chat"):
+        raise ConfigError(missing)
+    from rocstar.train.served.chatting import ChatOrder, chat_locally, chat_with
+
+    sampled = {"temperature": options.temperature, "seed": options.seed, "max_tokens": options.max_tokens}
+    order = ChatOrder(
+        prompts=_prompts(options),
+        as_json=options.json,
+        num_choices=options.n,
+        fields={name: value for name, value in sampled.items() if value is not None},
+    )
+    if options.target.partition("://")[0] in ("http", "https"):
+        if rest or options.model or options.out or options.max_turns:
+            given = rest[0] if rest else "--model, --out and --max-turns"
+            raise ConfigError(f"{given}: of a model that is opened here; {options.target} is open already")
+        token = _token(options.token_file)
+        return chat_with(order, url=options.target, model=options.served_model, token=token)
+    if missing := lacking("rocstar chat of a model that is opened here", "train"):
+        raise ConfigError(missing)
+    recipe = recipe_of(options.target, options.model, rest)
+    with loading():
+        from rocstar.train.served.answering import ServeOrder
+
+    serving = ServeOrder(
+        recipe=recipe,
+        out=_out(options, recipe, "chats"),
+        max_tokens=options.max_tokens,
+        max_turns=options.max_turns,
+        token=secrets.token_hex(16),
+        drain_s=0.0,
+    )
+    return chat_locally(order, serving)
+
+
+def _prompts(options: argparse.Namespace) -> list[str] | None:
+    """What is asked without a person; None where one types."""
+    if options.prompt is not None and options.prompt != "-":
+        return [options.prompt]
+    if options.prompt is None and sys.stdin.isatty():
+        if options.json:
+            raise ConfigError("--json is of --prompt, or of prompts that are piped in")
+        return None
+    text = sys.stdin.read()
+    given = [line.strip() for line in text.splitlines()] if options.json else [text.strip()]
+    if not any(given):
+        raise ConfigError("standard input holds no prompt; pipe one in, or give --prompt")
+    return [prompt for prompt in given if prompt]
+
+
+def serve(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) -> int:
+    """Do what the options say. `rest` are fields of the recipe."""
+    from rocstar.engine.serve.guard import check_bind
+
+    token = _token(options.token_file)
+    try:
+        check_bind(options.host, token)
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"--host {options.host}: {error}") from None
+    recipe = recipe_of(options.target, options.model, rest)
+    with loading():
+        from rocstar.train.served.answering import ServeOrder
+        from rocstar.train.served.answering import serve as serve_order
+
+    serve_order(
+        ServeOrder(
+            recipe=recipe,
+            out=_out(options, recipe, "served"),
+            max_tokens=options.max_tokens,
+            max_turns=options.max_turns,
+            host=options.host,
+            port=options.port,
+            token=token,
+            max_choices=options.max_choices,
+            queue_timeout_s=options.queue_timeout,
+            drain_s=options.drain,
+        )
+    )
+    return 0
+
+
+def recipe_of(target: str, model: str | None, rest: Sequence[str]) -> Recipe:
+    """The recipe of a run, of a model's folder, or by its name, with the model that is meant."""
+    folder = Path(target)
+    if (folder / CONFIG).is_file():
+        saved = complete_checkpoints(folder)
+        if not saved and model is None:
+            raise ConfigError(f"{target!r} has no complete checkpoint; let it train on, or give --model")
+        if saved and model is None:
+            return recipe_of_model(saved[-1], rest)
+        recipe = load_recipe(folder / CONFIG, rest)
+    elif (folder / "config.json").is_file():
+        recipe = recipe_of_model(folder, rest)
+    else:
+        recipe = load_recipe(target, rest)
+    if model is None:
+        return recipe
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": model})})
+
+
+def _out(options: argparse.Namespace, recipe: Recipe, name: str) -> Path | None:
+    if options.no_records:
+        return None
+    chosen: Path | None = options.out
+    return Path(f"runs/{name}-{recipe.run.name}") if chosen is None else chosen
+
+
+def _token(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"--token-file {str(path)!r} cannot be read: {error}; write the token into it"
+        ) from None
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
+    return int(text)
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number, 1 or more")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.lstrip("-").isdecimal() or abs(int(text)) >= 1 << 63:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a seed, a whole number of 64 bits")
+    return int(text)
+
+
+def _temperature(text: str) -> float:
+    try:
+        temperature = float(text)
+    except ValueError:
+        temperature = -1.0
+    if not 0 <= temperature <= 10:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a temperature, 0 to 10")
+    return temperature
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < 1e7:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
+    return seconds
