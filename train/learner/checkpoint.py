@@ -33,10 +33,10 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.conversion_mapping import get_model_conversion_mapping
 
+from rocstar.train.learner.adapters import FOLDER as ADAPTER
+from rocstar.train.learner.adapters import Adapters, weights_of
 from rocstar.train.learner.gather import gathered, planned
 from rocstar.train.learner.learner import Learner
-from rocstar.train.learner.lora import FOLDER as ADAPTER
-from rocstar.train.learner.lora import Adapters, weights_of
 from rocstar.train.learner.weight_file import SINGLE, files_of, write_index
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.run_directory import COMPLETE as COMPLETE

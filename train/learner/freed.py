@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from rocstar.train.learner.lora import send_frozen
+from rocstar.train.learner.adapters import send_frozen
 from rocstar.train.learner.optim import Optimizers, bytes_here
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from rocstar.train.learner.lora import Weight, weights_of
+from rocstar.train.learner.adapters import Weight, weights_of
 
 FILE_BYTES = 1 << 30
 """Weights for which one more rank writes."""

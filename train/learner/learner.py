@@ -31,9 +31,9 @@ from rocstar.kernels.linear_loss import linear_logprobs, linear_loss
 from rocstar.kernels.row_loss import RowLoss
 from rocstar.train.algorithm.loss import CLIP_HIGH, CLIP_LOW, clip, imitation_loss, policy_loss
 from rocstar.train.algorithm.off_policy import Corrected, Correction, Gate, correct, measure, token_factors
+from rocstar.train.learner.adapters import send_frozen
 from rocstar.train.learner.batch import CHECKED, MicroBatch, last_token
 from rocstar.train.learner.freed import Freed, give_back
-from rocstar.train.learner.lora import send_frozen
 from rocstar.train.learner.loss_stats import LossStats, worst_tokens
 from rocstar.train.learner.optim import Optimizers, OptimSpec, build
 from rocstar.train.learner.policy_model import Head, PolicyModel

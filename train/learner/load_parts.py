@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from rocstar.engine.progress.progress import working
-from rocstar.train.learner import lora
+from rocstar.train.learner import adapters
 from rocstar.train.learner.model_io import load_model, local_folder
 from rocstar.train.learner.team import World, is_apart, local_device, place_adapted, shard
 from rocstar.train.recipe.config import Recipe
@@ -39,9 +39,9 @@ def load_learner(path: str, world: World, recipe: Recipe) -> PreTrainedModel:
         base = recipe.model.path
         model = load_model(base, recipe.model.dtype)
         named = str(Path(base).absolute()) if Path(base).is_dir() else base
-        lora.add_adapters(model, recipe.lora, seed=recipe.run.seed, base=named)
+        adapters.add_adapters(model, recipe.lora, seed=recipe.run.seed, base=named)
         if path != base:
-            lora.load_adapters(Path(path) / lora.FOLDER, model)
+            adapters.load_adapters(Path(path) / adapters.FOLDER, model)
         place_adapted(model, world, recipe.model, tokens_per_microbatch=tokens)
         return model
 

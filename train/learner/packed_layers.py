@@ -2,8 +2,8 @@
 
 The arithmetic is the model's own, in fewer passes over memory (kernels/layers.py). In the last layer only
 tokens whose hidden state somebody reads go beyond its keys and values: the others' queries, output projection
-and MLP would be thrown away. Linear modules may have adapters (lora.py); what is frozen gets no gradient, and
-its input is not kept for one.
+and MLP would be thrown away. Linear modules may have adapters (adapters.py); what is frozen gets no gradient,
+and its input is not kept for one.
 
 Legend: T flat tokens, R of them kept, C hidden size, H query heads, K key-value heads, D head size.
 """
@@ -23,7 +23,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from rocstar.kernels import layers
-from rocstar.train.learner.lora import adapted, add_adapted, base_of, is_frozen
+from rocstar.train.learner.adapters import adapted, add_adapted, base_of, is_frozen
 from rocstar.train.learner.packed_attention import PackedAttention
 
 FAMILIES = (LlamaDecoderLayer, MistralDecoderLayer, Qwen2DecoderLayer, Qwen3DecoderLayer)

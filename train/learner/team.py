@@ -27,6 +27,7 @@ from transformers import PreTrainedModel
 
 from rocstar.engine.inference.weights import LiveWeights, WeightSource
 from rocstar.train.learner import activations, checkpoint
+from rocstar.train.learner.adapters import MergedWeights, has_adapters
 from rocstar.train.learner.balance import Cost
 from rocstar.train.learner.batch import MicroBatch, share_out
 from rocstar.train.learner.checkpoint_writer import CheckpointWriter, Order
@@ -34,7 +35,6 @@ from rocstar.train.learner.freed import Freed
 from rocstar.train.learner.gather import planned
 from rocstar.train.learner.leader import BEAT_S, SILENT_S, Leader
 from rocstar.train.learner.learner import BadMicroBatch, Learner, LossSettings, NonFiniteGradientError
-from rocstar.train.learner.lora import MergedWeights, has_adapters
 from rocstar.train.learner.loss_stats import LossStats
 from rocstar.train.learner.model_io import DTYPES
 from rocstar.train.learner.model_size import row_cost

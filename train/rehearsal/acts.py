@@ -15,9 +15,9 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from rocstar.train.learner import checkpoint
+from rocstar.train.learner.adapters import weights_of
 from rocstar.train.learner.batch import MicroBatch, empty_microbatch
 from rocstar.train.learner.learner import Learner
-from rocstar.train.learner.lora import weights_of
 from rocstar.train.learner.model_io import DTYPES
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.team import World, place_adapted, shard

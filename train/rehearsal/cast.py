@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from rocstar.train.learner.adapters import add_adapters
 from rocstar.train.learner.known_models import known_config
-from rocstar.train.learner.lora import add_adapters
 from rocstar.train.learner.model_io import DTYPES
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.recipe.config import Recipe

@@ -152,10 +152,10 @@ def test_adapters_alone_have_gradients_and_moments(tmp_path: Path) -> None:
     weights = sum(parameter.numel() for parameter in model.parameters())
     linears = [m for m in model.model.layers.modules() if isinstance(m, torch.nn.Linear)]
     adapters = sum(4 * (linear.in_features + linear.out_features) for linear in linears)
-    blocks = 512 * 4 * len(linears)
-    step = held(found)
-    assert step[Category.parameters] == pytest.approx(2 * weights + 4 * adapters, abs=blocks)
-    assert step[Category.gradients] == pytest.approx(4 * adapters, abs=blocks)
-    assert step[Category.moments] == pytest.approx(8 * adapters, abs=2 * blocks)
+    blocks = 512 * 2 * len(linears)  # each tensor's last one
+    step, later = held(found), held(found, "publish")
+    assert 0 <= step[Category.parameters] - 2 * weights - 4 * adapters < 2 * blocks
+    assert 0 <= later[Category.gradients] - 4 * adapters <= blocks
+    assert 0 <= later[Category.moments] - 8 * adapters <= 3 * blocks  # AdamW counts its steps
     assert step[Category.engine] > 2 * weights
     assert not found.misplaced and found.verdict is not None and found.verdict.fits

@@ -15,13 +15,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
-from rocstar.train.learner import checkpoint, lora, packed_layers
+from rocstar.train.learner import adapters, checkpoint, packed_layers
+from rocstar.train.learner.adapters import Adapters, MergedWeights
 from rocstar.train.learner.batch import MicroBatch, pack
 from rocstar.train.learner.example import Example
 from rocstar.train.learner.gather import planned
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.load_parts import load_learner
-from rocstar.train.learner.lora import Adapters, MergedWeights
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.team import World
@@ -41,7 +41,7 @@ ADAMW = OptimSpec(kind="adamw", lr=1e-2, weight_decay=0.1, grad_clip=1.0, warmup
 def made(config: LoraConfig = LORA, *, is_trained: bool = True, dtype: torch.dtype = torch.float32) -> Any:
     """A model with adapters; `is_trained`: their B is not zero."""
     model: Any = build_model(SCRATCH, 60, seed=3).to(dtype)  # type: ignore[arg-type]
-    lora.add_adapters(model, config, seed=5, base="somewhere")
+    adapters.add_adapters(model, config, seed=5, base="somewhere")
     if is_trained:
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
@@ -187,14 +187,14 @@ def test_what_is_saved_is_read_by_peft_and_by_us(tmp_path: Path) -> None:
         expected = merged(model)(input_ids=ids).logits
         torch.testing.assert_close(theirs(input_ids=ids).logits, expected, atol=1e-5, rtol=1e-5)
     ours = made(is_trained=False)
-    lora.load_adapters(tmp_path / "adapter", ours)
+    adapters.load_adapters(tmp_path / "adapter", ours)
     for (name, a), b in zip(model.named_parameters(), ours.parameters(), strict=True):
         assert torch.equal(a, b), name
     other = made(LoraConfig(rank=2))
     with pytest.raises(ConfigError, match="another rank"):
-        lora.load_adapters(tmp_path / "adapter", other)
+        adapters.load_adapters(tmp_path / "adapter", other)
     with pytest.raises(ConfigError, match="cannot be read"):
-        lora.load_adapters(tmp_path / "nothing", other)
+        adapters.load_adapters(tmp_path / "nothing", other)
 
 
 def test_a_learner_begins_with_a_checkpoints_adapters_on_the_recipes_base(
@@ -206,7 +206,7 @@ def test_a_learner_begins_with_a_checkpoints_adapters_on_the_recipes_base(
     merged(model).save_pretrained(folder)
     saved = Adapters.of(model)
     assert saved is not None
-    saved.save(folder / lora.FOLDER)
+    saved.save(folder / adapters.FOLDER)
     settings = {"run": {"seed": 5}, "model": {"path": str(base)}, "lora": {"rank": 4, "alpha": 12}}
     recipe, alone = parse_recipe(settings, where="test"), World(rank=0, size=1)
     for path, expected in ((folder, model), (base, made(is_trained=False))):
@@ -217,8 +217,8 @@ def test_a_learner_begins_with_a_checkpoints_adapters_on_the_recipes_base(
 
 def test_a_model_without_adapters_is_served_as_it_is() -> None:
     model = build_model(SCRATCH, 60, seed=3)
-    assert not lora.has_adapters(model) and Adapters.of(model) is None
-    for weight, (name, parameter) in zip(lora.weights_of(model), model.named_parameters(), strict=True):
+    assert not adapters.has_adapters(model) and Adapters.of(model) is None
+    for weight, (name, parameter) in zip(adapters.weights_of(model), model.named_parameters(), strict=True):
         assert (weight.name, weight.parameter) == (name, parameter)
         assert weight.whole().data_ptr() == parameter.data_ptr()
 
@@ -245,7 +245,7 @@ def test_frozen_weights_go_away_and_adapters_stay() -> None:
     here = torch.device("cpu")
     frozen, away = weight(learns=False, at=here), weight(learns=False, at=device)
     learns = weight(learns=True, at=here)
-    assert lora.send_frozen([frozen, learns, away], device) == 6
+    assert adapters.send_frozen([frozen, learns, away], device) == 6
     assert (frozen.data.device, learns.data.device) == (device, here)
 
 
