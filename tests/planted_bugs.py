@@ -413,6 +413,30 @@ BUGS = [
         "test_load_parts.py::test_a_ranks_part_is_that_of_the_loaded_model",
     ),
     Bug(
+        "Weight.whole",
+        "torch.addmm(wide, b, a, alpha=self.layer.scaling[NAME])",
+        "torch.addmm(wide, b, a)",
+        "test_adapters.py::test_the_merge_adds_alpha_over_rank_times_the_product",
+    ),
+    Bug(
+        "add_adapters",
+        "parameter.requires_grad_(_is_adapter(name))",
+        "parameter.requires_grad_(True)",
+        "test_adapters.py::test_only_adapters_move_and_have_moments",
+    ),
+    Bug(
+        "load_learner",
+        "path != base",
+        "False",
+        "test_adapters.py::test_a_learner_begins_with_a_checkpoints_adapters_on_the_recipes_base",
+    ),
+    Bug(
+        "Learner._come_back",
+        "self._is_away",
+        "False",
+        "test_adapters.py::test_a_learner_gets_its_frozen_weights_back_before_a_forward",
+    ),
+    Bug(
         "freed.give_back",
         "optimizers.zero_grad()",
         "pass",

@@ -262,7 +262,7 @@ class _Builder:
         async with open_sandbox(recipe) as sandbox:
             made, tokenizer = await self._first_model(tasks, sandbox)
             chat = chat_format(recipe, tokenizer)
-            if is_apart(self.world, recipe.model):
+            if recipe.lora.rank or is_apart(self.world, recipe.model):
                 begun = saved or (self.cold if recipe.model.path != "scratch" else None)
                 start = str(begun) if begun else self._hand_over(made, tokenizer)
                 learned = self._load_sharded(start, token)

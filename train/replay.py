@@ -23,10 +23,10 @@ from rocstar.train.groups.selection import Selection
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.learner import Learner
+from rocstar.train.learner.load_parts import load_learner
 from rocstar.train.learner.loss_stats import LossStats
-from rocstar.train.learner.model_io import load_model
 from rocstar.train.learner.model_size import row_cost
-from rocstar.train.learner.team import World, shard
+from rocstar.train.learner.team import World
 from rocstar.train.learner.update_metrics import update_metrics
 from rocstar.train.loop import loss_settings, pack_updates, stage_optimizer
 from rocstar.train.recipe.config import Recipe
@@ -125,8 +125,7 @@ def _learn_again(
     recipe: Recipe, saved: Path, selections: Mapping[int, Selection], bad_steps: int
 ) -> dict[int, float | None]:
     """The loss of each step in turn, from the weights of the checkpoint `saved`."""
-    model = load_model(str(saved), "float32")
-    shard(model, ALONE, recipe.model)
+    model = load_learner(str(saved), ALONE, recipe)
     learner = Learner(model)
     learner.use(stage_optimizer(recipe))
     checkpoint.load_optimizer(saved, learner)

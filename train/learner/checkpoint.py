@@ -33,6 +33,8 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.conversion_mapping import get_model_conversion_mapping
 
+from rocstar.train.learner.adapters import FOLDER as ADAPTER
+from rocstar.train.learner.adapters import Adapters, weights_of
 from rocstar.train.learner.gather import gathered, planned
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.weight_file import SINGLE, files_of, write_index
@@ -66,17 +68,17 @@ def latest(run_dir: Path, *, before: int | None = None) -> Path | None:
 def full_weights(
     model: PreTrainedModel, dtype: torch.dtype | None = None, *, keeps: bool = True
 ) -> list[tuple[str, Tensor]]:
-    """Every parameter unsharded, in `dtype` or its own; a collective under FSDP. A tied one appears once.
+    """Every weight whole, in `dtype` or its own; a collective under FSDP. A tied one appears once.
 
     Parts are rounded before they travel. Without `keeps` this rank only gives its parts, and gets no list.
     """
     weights = []
-    for name, parameter in model.named_parameters():
-        weight = parameter.detach()
+    for one in weights_of(model):
+        weight = one.whole()
         any_weight: Any = weight if dtype is None else weight.to(dtype)
         whole = any_weight.full_tensor() if hasattr(any_weight, "full_tensor") else any_weight
         if keeps:
-            weights.append((name, whole))
+            weights.append((one.name, whole))
     return weights
 
 
@@ -90,6 +92,8 @@ class Snapshot:
     """Unsharded: those that this rank writes."""
     files: dict[str, str]
     """Of every weight, the file it is in."""
+    adapters: Adapters | None
+    """What learns, where that is not all weights; `weights` have it merged."""
     optimizer: dict[str, Any] | None
     """This rank's shards; None before the first step, for torch would step once to make a state."""
     schedule: list[dict[str, Any]]
@@ -111,6 +115,7 @@ def snapshot(
         shell=_shell(learner.model),
         weights=weights,
         files=files_of(plan),
+        adapters=Adapters.of(learner.model),
         optimizer=_optimizer_copy(learner),
         schedule=learner.optimizers.schedule_state(),
         progress=progress,
@@ -216,6 +221,8 @@ def _save_rest(partial: Path, snap: Snapshot) -> None:
     for name, content in snap.tokenizer_files.items():
         (partial / name).parent.mkdir(parents=True, exist_ok=True)
         (partial / name).write_bytes(content)
+    if snap.adapters is not None:
+        snap.adapters.save(partial / ADAPTER)
     state = {"schedule": snap.schedule, "progress": snap.progress}
     (partial / "state" / "progress.json").write_text(json.dumps(state), encoding="utf-8")
     for path in partial.rglob("*"):
@@ -240,14 +247,19 @@ def check_space(directory: Path, model: PreTrainedModel) -> None:
         raise CheckpointError(lack)
 
 
-def checkpoint_bytes(parameters: int) -> int:
-    """About what a checkpoint takes: float32 weights, twice their size of moments, and a rest."""
-    return 16 * parameters + (1 << 20)
+def checkpoint_bytes(parameters: int, adapters: int = 0, dtype_bytes: int = 4) -> int:
+    """About what a checkpoint takes: float32 weights, twice their size of moments, and a rest.
+
+    With so many parameters in adapters these alone have moments, and the others are of `dtype_bytes` each.
+    """
+    held = dtype_bytes * parameters + 16 * adapters if adapters else 16 * parameters
+    return held + (1 << 20)
 
 
 def _lack_of_space(directory: Path, model: PreTrainedModel) -> str | None:
     """What to tell the user if there is no room for the weights, twice their size of moments, and a rest."""
-    needed = 4 * sum(p.numel() * p.element_size() for p in model.parameters()) + (1 << 20)
+    each = ((4 if p.requires_grad else 1) * p.numel() * p.element_size() for p in model.parameters())
+    needed = sum(each) + (1 << 20)
     free = shutil.disk_usage(directory.parent).free
     if free >= needed:
         return None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
+from rocstar.train.learner.adapters import send_frozen
 from rocstar.train.learner.optim import Optimizers, bytes_here
 
 
@@ -19,21 +22,28 @@ class Freed:
     """Of the optimizer, now in CPU memory."""
     held: int
     """What the device's allocator still holds for this process; 0 on a CPU, where none can be asked."""
+    frozen: int = 0
+    """Of weights that do not learn, now in CPU memory."""
 
     def metrics(self) -> dict[str, float]:
         return {
             "memory/freed_gradients": float(self.gradients),
             "memory/freed_moments": float(self.moments),
+            "memory/freed_frozen": float(self.frozen),
             "memory/held": float(self.held),
         }
 
 
-def give_back(optimizers: Optimizers | None, device: torch.device, *, moments: bool) -> Freed:
-    """Drop the gradients, move the moments to CPU memory where asked, and empty the allocator's cache.
+def give_back(
+    optimizers: Optimizers | None, device: torch.device, *, moments: bool, frozen: Iterable[nn.Parameter] = ()
+) -> Freed:
+    """Drop the gradients, move to CPU memory the moments where asked and what of `frozen` does not learn, and
+    empty the allocator's cache.
 
-    Nothing that an update needs is lost: the next one makes its gradients anew and fetches the moments.
+    Nothing that an update needs is lost: the next one makes its gradients anew and fetches the rest.
     """
     found = moved = held = 0
+    away = send_frozen(frozen, torch.device("cpu"))
     if optimizers is not None:
         found = sum(bytes_here(p.grad) for p in optimizers.parameters() if p.grad is not None)
         optimizers.zero_grad()
@@ -43,4 +53,4 @@ def give_back(optimizers: Optimizers | None, device: torch.device, *, moments: b
         gc.collect()  # a cycle may hold what a traceback or a hook has seen
         torch.cuda.empty_cache()
         held = torch.cuda.memory_reserved(device)
-    return Freed(gradients=found, moments=moved, held=held)
+    return Freed(gradients=found, moments=moved, held=held, frozen=away)

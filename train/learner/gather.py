@@ -16,19 +16,29 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from rocstar.train.learner.adapters import Weight, weights_of
+
 FILE_BYTES = 1 << 30
 """Weights for which one more rank writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A parameter, and the rank that will have all of it."""
+    """A weight, and the rank that will have all of it."""
 
-    name: str
+    weight: Weight
     owner: int
-    parameter: Tensor
     dtype: torch.dtype
     """Of the whole tensor."""
+
+    @property
+    def name(self) -> str:
+        return self.weight.name
+
+    @property
+    def parameter(self) -> Tensor:
+        """This rank's part of it, or what an adapter adds to."""
+        return self.weight.parameter.detach()
 
 
 def owners(sizes: Sequence[int], ranks: int) -> list[int]:
@@ -47,20 +57,20 @@ def owners(sizes: Sequence[int], ranks: int) -> list[int]:
 
 
 def planned(model: nn.Module, ranks: int, dtype: torch.dtype | None = None) -> list[Planned]:
-    """Every parameter and who will own it, in `dtype` or its own type; a tied one appears once."""
-    parameters = list(model.named_parameters())
-    if not any(hasattr(parameter, "full_tensor") for _, parameter in parameters):
+    """Every weight and who will own it, in `dtype` or its own type; a tied one appears once."""
+    weights = weights_of(model)
+    if not any(hasattr(weight.parameter, "full_tensor") for weight in weights):
         ranks = 1
-    types = [dtype or parameter.dtype for _, parameter in parameters]
-    sizes = [p.numel() * of.itemsize for (_, p), of in zip(parameters, types, strict=True)]
-    found = zip(parameters, types, owners(sizes, ranks), strict=True)
-    return [Planned(name, owner, parameter.detach(), of) for (name, parameter), of, owner in found]
+    types = [dtype or weight.parameter.dtype for weight in weights]
+    sizes = [w.parameter.numel() * of.itemsize for w, of in zip(weights, types, strict=True)]
+    found = zip(weights, types, owners(sizes, ranks), strict=True)
+    return [Planned(weight, owner, of) for weight, of, owner in found]
 
 
 def gathered(plan: Sequence[Planned], rank: int) -> Iterator[tuple[str, Tensor]]:
     """What this rank owns, one tensor after the other. A collective: every rank must come to the end."""
     for one in plan:
-        whole = whole_on(one.parameter, one.owner, rank, one.dtype)
+        whole = whole_on(one.weight.whole(), one.owner, rank, one.dtype)
         if whole is not None:
             yield one.name, whole
 

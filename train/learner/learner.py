@@ -31,6 +31,7 @@ from rocstar.kernels.linear_loss import linear_logprobs, linear_loss
 from rocstar.kernels.row_loss import RowLoss
 from rocstar.train.algorithm.loss import CLIP_HIGH, CLIP_LOW, clip, imitation_loss, policy_loss
 from rocstar.train.algorithm.off_policy import Corrected, Correction, Gate, correct, measure, token_factors
+from rocstar.train.learner.adapters import send_frozen
 from rocstar.train.learner.batch import CHECKED, MicroBatch, last_token
 from rocstar.train.learner.freed import Freed, give_back
 from rocstar.train.learner.loss_stats import LossStats, worst_tokens
@@ -110,7 +111,9 @@ class Learner:
         self.gone_through = (0, 0)
         """Microbatches done and in all of the batch that is learned now. Any thread may look."""
         self.offloads_moments = False
-        """`give_back` moves the optimizer's moments to CPU memory."""
+        """`give_back` moves the optimizer's moments, and weights that do not learn, to CPU memory."""
+        self._is_away = False
+        """Such weights are there."""
         self._optimizers: Optimizers | None = None
         self._grad_clip = math.inf
 
@@ -120,7 +123,15 @@ class Learner:
 
     def give_back(self) -> Freed:
         """Free what is not needed until the next update."""
-        return give_back(self._optimizers, self.device, moments=self.offloads_moments)
+        self._is_away = self.offloads_moments
+        frozen = self.model.parameters() if self.offloads_moments else ()
+        return give_back(self._optimizers, self.device, moments=self.offloads_moments, frozen=frozen)
+
+    def _come_back(self) -> None:
+        """Before a forward: all weights are on the device."""
+        if self._is_away:
+            send_frozen(self.model.parameters(), self.device)
+            self._is_away = False
 
     @property
     def optimizers(self) -> Optimizers:
@@ -138,6 +149,7 @@ class Learner:
             ids_T = micro.targets_T.to(self.device)
             return lambda hidden, weight: linear_logprobs(hidden, weight, ids_T, temperature=temperature)
 
+        self._come_back()
         found = []
         for micro in microbatches:
             found.append(self.policy(micro, head_for(micro)))
@@ -147,6 +159,7 @@ class Learner:
     @torch.no_grad()
     def greedy(self, ids: Sequence[int], num_tokens: int) -> tuple[list[int], list[float]]:
         """The likeliest ids behind `ids`, one after the other, and their fp32 log-probs."""
+        self._come_back()
         row, logprobs = list(ids), []
 
         def head(hidden_TD: Tensor, weight_VD: Tensor) -> tuple[Tensor, Tensor]:
@@ -213,6 +226,7 @@ class Learner:
 
     @fast_products()
     def _backward(self, micro: MicroBatch, head: Head[tuple[Tensor, RowLoss]]) -> tuple[Tensor, RowLoss]:
+        self._come_back()
         loss, rows = self.policy(micro, head)
         torch.autograd.backward(loss * self.world_size)
         return loss.detach(), rows

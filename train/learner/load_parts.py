@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from rocstar.engine.progress.progress import working
+from rocstar.train.learner import adapters
 from rocstar.train.learner.model_io import load_model, local_folder
-from rocstar.train.learner.team import World, is_apart, local_device, shard
+from rocstar.train.learner.team import World, is_apart, local_device, place_adapted, shard
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 
@@ -28,17 +29,30 @@ Parted = Callable[[PreTrainedModel], None]
 
 
 def load_learner(path: str, world: World, recipe: Recipe) -> PreTrainedModel:
-    """This rank's part of the model at `path`, in float32 on its device. ConfigError: no model to learn."""
+    """This rank's part of the model at `path`, in float32 on its device. ConfigError: no model to learn.
+
+    With adapters: the recipe's model in the recipe's type, and the adapters of `path` where that is one of
+    the run's checkpoints.
+    """
+    tokens = recipe.rl.tokens_per_microbatch
+    if recipe.lora.rank:
+        base = recipe.model.path
+        model = load_model(base, recipe.model.dtype)
+        named = str(Path(base).absolute()) if Path(base).is_dir() else base
+        adapters.add_adapters(model, recipe.lora, seed=recipe.run.seed, base=named)
+        if path != base:
+            adapters.load_adapters(Path(path) / adapters.FOLDER, model)
+        place_adapted(model, world, recipe.model, tokens_per_microbatch=tokens)
+        return model
 
     def parted(model: PreTrainedModel) -> None:
-        tokens = recipe.rl.tokens_per_microbatch
         shard(model, world, recipe.model, tokens_per_microbatch=tokens)
 
-    model = read_parts(path, parted) if is_apart(world, recipe.model) else None
-    if model is None:
-        model = load_model(path, "float32")
-        parted(model)
-    return model
+    part = read_parts(path, parted) if is_apart(world, recipe.model) else None
+    if part is None:
+        part = load_model(path, "float32")
+        parted(part)
+    return part
 
 
 def read_parts(path: str, parted: Parted) -> PreTrainedModel | None:

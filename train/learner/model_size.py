@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from rocstar.train.learner.balance import Cost
 from rocstar.train.learner.known_models import known_config
 from rocstar.train.learner.model_io import DTYPES
 from rocstar.train.learner.scratch import build_model
+from rocstar.train.recipe.lora_config import LoraConfig
 from rocstar.train.recipe.model_config import ModelConfig
 
 GB = 1e9
@@ -38,6 +40,8 @@ class ModelSize:
     """Bytes of activations that all layers keep of a token."""
     kept_inputs_per_token: int
     """The same where layers keep their input alone and are run again, one by one."""
+    adapters: int = 0
+    """Parameters of adapters, which then learn alone; 0: all do."""
 
     @property
     def root_parameters(self) -> int:
@@ -51,6 +55,8 @@ class ModelSize:
 
     def learner_bytes(self, ranks: int) -> float:
         """What each of `ranks` holds: weights, gradients, moments, and what FSDP gathers."""
+        if self.adapters:
+            return self.dtype_bytes * self.parameters + 16 * self.adapters
         held = 16 * self.parameters / ranks
         if ranks > 1 or self.dtype_bytes < 4:
             held += 2 * self.dtype_bytes * (self.root_parameters + self.layer_parameters)
@@ -77,10 +83,12 @@ def gigabytes(num_bytes: float) -> str:
     return f"{num_bytes / GB:,.2f} GB" if num_bytes >= 0.1 * GB else f"{num_bytes / 1e6:,.2f} MB"
 
 
-def measure(config: ModelConfig) -> ModelSize | str:
-    """The size of a recipe's model, or why it is not known. Reads no weights and asks no hub."""
+def measure(config: ModelConfig, lora: LoraConfig | None = None) -> ModelSize | str:
+    """The size of a recipe's model with its adapters, or why it is not known. Reads no weights and asks no
+    hub."""
+    lora = lora or LoraConfig()
     if config.path == "scratch":
-        return _size(build_model(config.scratch, config.scratch.vocab_size, seed=0), config)
+        return _size(build_model(config.scratch, config.scratch.vocab_size, seed=0), config, lora)
     build: Any = AutoModelForCausalLM  # transformers has no types for it
     try:
         found = known_config(config.path) or AutoConfig.from_pretrained(config.path, local_files_only=True)
@@ -91,12 +99,13 @@ def measure(config: ModelConfig) -> ModelSize | str:
             f"the configuration of {config.path!r} is not on this machine; a folder with its config.json "
             "as --model.path is enough"
         )
-    return _size(model, config)
+    return _size(model, config, lora)
 
 
-def _size(model: Any, config: ModelConfig) -> ModelSize:
+def _size(model: Any, config: ModelConfig, lora: LoraConfig) -> ModelSize:
     of = model.config.get_text_config()
     layers = model.get_decoder().layers
+    kept = partial(kept_bytes, of, DTYPES[config.dtype].itemsize, adapted=lora.rank > 0)
     head_dim = getattr(of, "head_dim", None) or of.hidden_size // of.num_attention_heads
     return ModelSize(
         parameters=_count(model),
@@ -106,8 +115,17 @@ def _size(model: Any, config: ModelConfig) -> ModelSize:
         vocabulary=of.vocab_size,
         kv_values_per_token=2 * len(layers) * of.num_key_value_heads * head_dim,
         dtype_bytes=DTYPES[config.dtype].itemsize,
-        kept_per_token=kept_bytes(of, DTYPES[config.dtype].itemsize, 1, inputs_alone=False),
-        kept_inputs_per_token=kept_bytes(of, DTYPES[config.dtype].itemsize, 1, inputs_alone=True),
+        kept_per_token=kept(1, inputs_alone=False),
+        kept_inputs_per_token=kept(1, inputs_alone=True),
+        adapters=_adapters(model, lora),
+    )
+
+
+def _adapters(model: nn.Module, lora: LoraConfig) -> int:
+    return sum(
+        lora.rank * (module.in_features + module.out_features)
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Linear) and path.rpartition(".")[2] in lora.targets
     )
 
 

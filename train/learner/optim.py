@@ -140,4 +140,5 @@ def build(model: nn.Module, spec: OptimSpec) -> Optimizers:
     muon = torch.optim.Muon(
         matrices, lr=spec.lr, momentum=0.95, weight_decay=spec.weight_decay, adjust_lr_fn="match_rms_adamw"
     )
-    return Optimizers([muon, adamw([p for _, p in parameters if id(p) not in chosen])], spec.rate)
+    rest = [p for _, p in parameters if id(p) not in chosen]  # none where adapters learn: all are matrices
+    return Optimizers([muon, adamw(rest)] if rest else [muon], spec.rate)

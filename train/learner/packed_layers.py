@@ -2,7 +2,8 @@
 
 The arithmetic is the model's own, in fewer passes over memory (kernels/layers.py). In the last layer only
 tokens whose hidden state somebody reads go beyond its keys and values: the others' queries, output projection
-and MLP would be thrown away.
+and MLP would be thrown away. Linear modules may have adapters (adapters.py); what is frozen gets no gradient,
+and its input is not kept for one.
 
 Legend: T flat tokens, R of them kept, C hidden size, H query heads, K key-value heads, D head size.
 """
@@ -13,6 +14,7 @@ from types import MethodType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
@@ -21,6 +23,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from rocstar.kernels import layers
+from rocstar.train.learner.adapters import adapted, add_adapted, base_of, is_frozen
 from rocstar.train.learner.packed_attention import PackedAttention
 
 FAMILIES = (LlamaDecoderLayer, MistralDecoderLayer, Qwen2DecoderLayer, Qwen3DecoderLayer)
@@ -50,7 +53,7 @@ def _is_plain(layer: nn.Module) -> bool:
     parts = {**dict(layer.self_attn.named_children()), **dict(layer.mlp.named_children())}
     norms: list[nn.Module] = [layer.input_layernorm, layer.post_attention_layernorm]
     norms += [parts[name] for name in ("q_norm", "k_norm") if name in parts]
-    return all(type(parts[name]) is nn.Linear for name in LINEARS) and all(
+    return all(type(base_of(parts[name])) is nn.Linear for name in LINEARS) and all(
         type(norm).__name__.endswith("RMSNorm") for norm in norms
     )
 
@@ -107,6 +110,9 @@ def _attention(
 
 def _mlp(layer: Any, hidden_TC: Tensor) -> Tensor:
     mlp = layer.mlp
+    if is_frozen(mlp.down_proj):
+        gate, up = _norm_project(layer.post_attention_layernorm, hidden_TC, mlp.gate_proj, mlp.up_proj)
+        return add_adapted(hidden_TC, F.silu(gate) * up, mlp.down_proj)
     gate, up = _norm_project(layer.post_attention_layernorm, hidden_TC, mlp.gate_proj, mlp.up_proj)
     return _with_bias(layers.add_gated(hidden_TC, gate, up, mlp.down_proj.weight), mlp.down_proj)
 
@@ -116,15 +122,21 @@ def _normalise(norm: Any, x: Tensor) -> Tensor:
 
 
 def _project(x: Tensor, *linears: Any) -> tuple[Tensor, ...]:
+    if is_frozen(linears[0]):
+        return tuple(adapted(x, linear) for linear in linears)
     return layers.linears(x, [linear.weight for linear in linears], [linear.bias for linear in linears])
 
 
 def _norm_project(norm: Any, x: Tensor, *linears: Any) -> tuple[Tensor, ...]:
+    if is_frozen(linears[0]):
+        return _project(_normalise(norm, x), *linears)
     weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
     return layers.norm_linears(x, norm.weight, norm.variance_epsilon, weights, biases)
 
 
 def _add_linear(residual: Tensor, x: Tensor, linear: Any) -> Tensor:
+    if is_frozen(linear):
+        return add_adapted(residual, x, linear)
     return _with_bias(layers.add_linear(residual, x, linear.weight), linear)
 
 

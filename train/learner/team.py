@@ -25,7 +25,9 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rocstar.engine.inference.weights import LiveWeights, WeightSource
 from rocstar.train.learner import activations, checkpoint
+from rocstar.train.learner.adapters import MergedWeights, has_adapters
 from rocstar.train.learner.balance import Cost
 from rocstar.train.learner.batch import MicroBatch, share_out
 from rocstar.train.learner.checkpoint_writer import CheckpointWriter, Order
@@ -250,14 +252,34 @@ def shard(
     fully_shard(model, mesh=mesh, mp_policy=precision)
 
 
+def place_adapted(
+    model: PreTrainedModel, world: World, config: ModelConfig, *, tokens_per_microbatch: int = 0
+) -> None:
+    """Make a model with adapters the learner of a world of one, on its device. ConfigError: see `check_head`.
+
+    Nothing is sharded: what is frozen needs neither gradient nor moments, and is held in the type in which it
+    is served.
+    """
+    assert world.size == 1, "adapters learn on one rank"
+    check_head(model)
+    if runs_layers_again(model, world, config, tokens_per_microbatch):
+        checkpoint_activations(model)
+    any_model: Any = model  # transformers has no types for it
+    any_model.to(local_device())
+
+
 def runs_layers_again(model: PreTrainedModel, world: World, config: ModelConfig, tokens: int) -> bool:
     """What model.activation_checkpointing means for this model on this device."""
-    numbers = sum(parameter.numel() for parameter in model.parameters())
+    held = sum(p.numel() * (16 if p.requires_grad else p.element_size()) for p in model.parameters())
     holders = world.local_size if config.sharding == "node" else world.size
     kept = activations.kept_bytes(
-        model.config.get_text_config(), DTYPES[config.dtype].itemsize, tokens, inputs_alone=False
+        model.config.get_text_config(),
+        DTYPES[config.dtype].itemsize,
+        tokens,
+        inputs_alone=False,
+        adapted=has_adapters(model),
     )
-    needed = 16 * numbers / holders + kept
+    needed = held / holders + kept
     device = activations.device_bytes(local_device(), world.local_size)
     return activations.keep_inputs_alone(config.activation_checkpointing, needed, device)
 
@@ -341,6 +363,13 @@ class LearnerTeam:
         payloads = [(version,)] * self.world.size
         weights: list[tuple[str, Tensor]] = await self._everywhere("full_weights", payloads)
         return weights
+
+    async def source(self, version: int | None = None) -> WeightSource | None:
+        """The same for who asks tensor by tensor; with adapters these are merged as they are asked for."""
+        if has_adapters(self.learner.model):
+            return MergedWeights(self.learner.model)
+        weights = await self.full_weights(version)
+        return None if weights is None else LiveWeights(weights)
 
     async def write_weights(self, folder: Path, dtype: torch.dtype) -> None:
         """See `write_weights_here`."""

@@ -12,7 +12,14 @@ from typing import Any, Protocol
 from rocstar.train.groups.from_rollouts import Records
 from rocstar.train.learner.model_io import model_on_disk
 from rocstar.train.plan.plan import Machines, describe
-from rocstar.train.plan.preflight import Findings, LoadSet, check_sets, examine_directory, rehearse
+from rocstar.train.plan.preflight import (
+    Findings,
+    LoadSet,
+    check_lora,
+    check_sets,
+    examine_directory,
+    rehearse,
+)
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.sft_config import SftConfig
@@ -61,6 +68,7 @@ def dry_run_of_training(
         found = Findings()
         examine_directory(recipe, run_dir, found, resume=resume, elsewhere=elsewhere)
         found.of(lambda: Records.open(rollouts, recipe, run_dir))
+    found.of(lambda: check_lora(recipe, machines.ranks))
     plan = found.of(lambda: describe(recipe, name, machines)) or ""
     rehearsed = found.of(lambda: learner(recipe, machines)) if learner else None
     if rehearsed is not None:

@@ -44,7 +44,7 @@ class Machines:
 
 def describe(recipe: Recipe, path: str, machines: Machines) -> str:
     """The plan as comments of TOML, to be printed under the recipe."""
-    size = measure(recipe.model)
+    size = measure(recipe.model, recipe.lora)
     memory = [f"memory: not known, for {size}"] if isinstance(size, str) else _learner(recipe, size, machines)
     ranks, ranks_per_node = machines.ranks, machines.ranks_per_node
     engine = backend_of(recipe).plan(recipe, size, ranks=ranks, ranks_per_node=ranks_per_node)
@@ -76,13 +76,16 @@ def _learner(recipe: Recipe, size: ModelSize, machines: Machines) -> list[str]:
     ranks, dtype, params = machines.ranks, size.dtype_bytes, size.parameters
     if recipe.model.sharding == "node":
         ranks = machines.ranks_per_node
-    lines = [
-        f"memory per rank, {machines.ranks} of them, by arithmetic ({params:,} parameters):",
-        row("weights", 4 * params / ranks, "float32" + (f", a {ranks}th of them" if ranks > 1 else "")),
-        row("gradients", 4 * params / ranks, "float32"),
-        row("optimizer", 8 * params / ranks, "two moments of AdamW"),
-    ]
-    if machines.ranks > 1 or dtype < 4:
+    lines = [f"memory per rank, {machines.ranks} of them, by arithmetic ({params:,} parameters):"]
+    if size.adapters:
+        lines += _adapters(recipe, size)
+    else:
+        lines += [
+            row("weights", 4 * params / ranks, "float32" + (f", a {ranks}th of them" if ranks > 1 else "")),
+            row("gradients", 4 * params / ranks, "float32"),
+            row("optimizer", 8 * params / ranks, "two moments of AdamW"),
+        ]
+    if not size.adapters and (machines.ranks > 1 or dtype < 4):
         whole = size.root_parameters + size.layer_parameters
         text = f"embedding, head and one layer whole, with gradients, {recipe.model.dtype}"
         lines.append(row("gathered", 2 * dtype * whole, text))
@@ -91,7 +94,8 @@ def _learner(recipe: Recipe, size: ModelSize, machines: Machines) -> list[str]:
         f"{min(rows)} rows on a CPU, {max(rows)} on a GPU: {gigabytes(max(rows) * size.vocabulary * dtype)}"
     )
     lines.append(row("logits", min(rows) * size.vocabulary * dtype, text))
-    lines.append(row("head", 4 * size.vocabulary * size.hidden, "its gradient, added up in float32"))
+    if not size.adapters:
+        lines.append(row("head", 4 * size.vocabulary * size.hidden, "its gradient, added up in float32"))
     tokens, choice = recipe.rl.tokens_per_microbatch, recipe.model.activation_checkpointing
     again = f"where layers keep their input alone and are run again, of {tokens:,} tokens"
     if choice != "on":
@@ -100,6 +104,17 @@ def _learner(recipe: Recipe, size: ModelSize, machines: Machines) -> list[str]:
         text = again + (" ('auto': where the rest does not fit)" if choice == "auto" else "")
         lines.append(row("kept inputs", tokens * size.kept_inputs_per_token, text))
     return lines
+
+
+def _adapters(recipe: Recipe, size: ModelSize) -> list[str]:
+    """What is held where adapters learn alone."""
+    count = size.adapters
+    return [
+        row("weights", size.dtype_bytes * size.parameters, f"{recipe.model.dtype}, frozen"),
+        row("adapters", 4 * count, f"float32, {count:,} parameters of rank {recipe.lora.rank}"),
+        row("gradients", 4 * count, "float32, of the adapters"),
+        row("optimizer", 8 * count, "two moments of AdamW"),
+    ]
 
 
 def _launch(path: str, machines: Machines) -> list[str]:

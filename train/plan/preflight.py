@@ -232,6 +232,7 @@ def check(
     loads the data next.
     """
     found = examine(recipe)
+    found.of(lambda: check_lora(recipe, Machines.parse(None).ranks))
     if run_dir is not None and os.environ.get("RANK", "0") == "0":
         examine_directory(recipe, run_dir, found, resume=resume)
         if found.problems:
@@ -390,14 +391,26 @@ def examine_directory(
         found.of(lambda: check_disk(recipe, run_dir))
 
 
+def check_lora(recipe: Recipe, ranks: int) -> None:
+    """ConfigError where adapters are to learn and cannot."""
+    rank = recipe.lora.rank
+    if rank and (missing := lacking(f"lora.rank = {rank}", "lora")):
+        raise ConfigError(missing)
+    if rank and ranks > 1:
+        raise ConfigError(
+            f"lora.rank = {rank}: adapters learn on one rank, and there are {ranks}; start it without "
+            "torchrun, or set lora.rank = 0"
+        )
+
+
 def check_disk(recipe: Recipe, run_dir: Path) -> None:
     """ConfigError where the checkpoints that lie there at one time have no room."""
-    size = measure(recipe.model)
+    size = measure(recipe.model, recipe.lora)
     if isinstance(size, str):
         return  # what is missing of the model is said elsewhere
     there = next(path for path in (run_dir, *run_dir.absolute().parents) if path.is_dir())
     num = max(1, peak_checkpoints(recipe) - len(complete_checkpoints(run_dir)))
-    each = checkpoint_bytes(size.parameters)
+    each = checkpoint_bytes(size.parameters, size.adapters, size.dtype_bytes)
     free = shutil.disk_usage(there).free
     if free < num * each:
         raise ConfigError(

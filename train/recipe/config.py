@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.eval_config import EvalConfig, check_labels, listed
+from rocstar.train.recipe.lora_config import LoraConfig
 from rocstar.train.recipe.model_config import ModelConfig
 from rocstar.train.recipe.reward_config import RewardConfig
 from rocstar.train.recipe.rl_config import OffPolicyConfig, RlConfig
@@ -30,6 +31,7 @@ class Recipe(Section):
 
     run: RunConfig = RunConfig()
     model: ModelConfig = ModelConfig()
+    lora: LoraConfig = LoraConfig()
     tool: ToolConfig = ToolConfig()
     tasks: dict[str, DataConfig] = Field(
         {}, exclude=True, description="named sources of tasks; loading puts them where they are referred to"
@@ -77,6 +79,11 @@ class Recipe(Section):
             raise ValueError(
                 f"rl.max_staleness = {self.rl.max_staleness} lets rollouts and learner run beside each "
                 "other, which engine.deterministic = true excludes; set one of them to 0 or false"
+            )
+        if self.lora.rank and self.model.path == "scratch":
+            raise ValueError(
+                f"lora.rank = {self.lora.rank} adapts a model that is there, and model.path = 'scratch' "
+                "makes one; name a model, or set lora.rank = 0"
             )
         check_labels(self.eval)
         check_tools(

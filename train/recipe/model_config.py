@@ -53,7 +53,9 @@ class ModelConfig(Section):
         "with a copy on every node",
     )
     offload_moments: Expert[bool] = Field(
-        False, description="keep the optimizer's moments in CPU memory while servers take the learner's place"
+        False,
+        description="keep the optimizer's moments, and with [lora] the frozen weights, in CPU memory while "
+        "servers take the learner's place",
     )
     scratch: ScratchConfig = Field(ScratchConfig(), description="architecture for path = 'scratch'")
 

@@ -138,6 +138,7 @@ METRICS = _listed({
     "engine/kv_peak/{replica}": ("share", "of the replica's KV pool, in use at most, looked at each second"),
     "memory/freed_gradients": ("bytes", "of gradients that rank 0 gave back before servers started"),
     "memory/freed_moments": ("bytes", "of moments that rank 0 moved to CPU memory for that time"),
+    "memory/freed_frozen": ("bytes", "of frozen weights that rank 0 moved to CPU memory for that time"),
     "memory/held": ("bytes", "that rank 0's GPU still held for the learner when the servers started"),
     "time/step": ("s", "wall time of the step: the sum of the phases below"),
     "time/generate": ("s", "the policy was decoding"),

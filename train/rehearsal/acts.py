@@ -15,11 +15,12 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from rocstar.train.learner import checkpoint
+from rocstar.train.learner.adapters import weights_of
 from rocstar.train.learner.batch import MicroBatch, empty_microbatch
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.model_io import DTYPES
 from rocstar.train.learner.optim import OptimSpec
-from rocstar.train.learner.team import World, shard
+from rocstar.train.learner.team import World, place_adapted, shard
 from rocstar.train.loop import loss_settings, stage_optimizer
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.rehearsal.cast import give_memory
@@ -50,7 +51,11 @@ class LearnerOnStage:
             give_memory(model, gpu.weights)
             any_model: Any = model
             any_model.to = lambda *_, **__: model  # it lies there already, and torch cannot swap fake tensors
-            shard(model, world, recipe.model, tokens_per_microbatch=recipe.rl.tokens_per_microbatch)
+            place = place_adapted if recipe.lora.rank else shard
+            place(model, world, recipe.model, tokens_per_microbatch=recipe.rl.tokens_per_microbatch)
+            if recipe.lora.rank:  # no op has made any of it anew
+                for parameter in model.parameters():
+                    gpu.ledger.made(parameter)
             del any_model.to
         self.learner = Learner(model, world_size=world.size)
         book_gradients(model, gpu.ledger)
@@ -69,9 +74,16 @@ class LearnerOnStage:
             self.learner.policy_step(updates, loss_settings(self._recipe))
 
     def publish(self) -> None:
-        """The weights for the servers, whole, as rank 0 holds them until they are written."""
+        """The weights for the servers, whole, as rank 0 holds them until they are written.
+
+        Those with adapters are merged one after the other.
+        """
         with self._gpu.ledger.act("publish"), self._gpu.host.act("publish"):
             with self._gpu.ledger.scope(Category.gathers):
+                if self._recipe.lora.rank:
+                    for weight in weights_of(self.learner.model):
+                        weight.whole()
+                    return
                 dtype = DTYPES[self._recipe.model.dtype]
                 weights = checkpoint.full_weights(self.learner.model, dtype)
             del weights
@@ -85,11 +97,15 @@ class LearnerOnStage:
     def over(self) -> Acts:
         """Everything that was seen."""
         ledger = self._gpu.ledger
+        state = ledger.held(Category.parameters) + ledger.held(Category.moments)
+        if self._recipe.lora.rank and self._recipe.model.offload_moments:
+            frozen = [p for p in self.learner.model.parameters() if not p.requires_grad]
+            state -= ledger.held(Category.moments) + sum(p.numel() * p.element_size() for p in frozen)
         return Acts(
             gpu=ledger.peaks,
             host=self._gpu.host.peaks,
             reads=dict(self._gpu.reads.most_common()),
-            state=ledger.held(Category.parameters) + ledger.held(Category.moments),
+            state=state,
             runs_again=any(getattr(m, "gradient_checkpointing", False) for m in self.learner.model.modules()),
         )
 

@@ -9,10 +9,23 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from rocstar.train.learner.adapters import add_adapters
 from rocstar.train.learner.known_models import known_config
+from rocstar.train.learner.model_io import DTYPES
 from rocstar.train.learner.scratch import build_model
+from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.model_config import ModelConfig
+
+
+def learner_without_weights(recipe: Recipe) -> PreTrainedModel:
+    """What learns, on `meta`: the model in float32, or in the recipe's type with adapters in float32."""
+    any_model: Any = model_without_weights(recipe.model)  # transformers has no types for it
+    model: PreTrainedModel = any_model
+    if recipe.lora.rank:
+        any_model.to(DTYPES[recipe.model.dtype])
+        add_adapters(model, recipe.lora, seed=recipe.run.seed)
+    return model
 
 
 def model_without_weights(config: ModelConfig) -> PreTrainedModel:

@@ -19,6 +19,7 @@ class Category(StrEnum):
     gathers = "gathers"  # whole weights of an FSDP unit, and what its collectives need
     head = "head"  # logits of a chunk, and the gradients that the loss makes
     temporary = "temporary"  # of backward and of the optimizer
+    engine = "engine"  # beside adapters: an embedded engine's copy of the weights, and its KV
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,8 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from rocstar.train.learner.balance import Cost
@@ -21,10 +23,10 @@ from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.rehearsal.acts import Acts, LearnerOnStage
-from rocstar.train.rehearsal.cast import model_without_weights
-from rocstar.train.rehearsal.categories import GIB, highest
+from rocstar.train.rehearsal.cast import learner_without_weights, model_without_weights
+from rocstar.train.rehearsal.categories import GIB, Category, highest
 from rocstar.train.rehearsal.decode import decode
-from rocstar.train.rehearsal.fake_gpu import MisplacedTensorError, fake_gpu
+from rocstar.train.rehearsal.fake_gpu import FakeGpu, MisplacedTensorError, fake_gpu
 from rocstar.train.rehearsal.hardware import HARDWARE, Hardware
 from rocstar.train.rehearsal.report import Packing, Rehearsal
 from rocstar.train.rehearsal.rows import PackedStep, RowLengths, batch_of, examples, rl_rows, sft_rows
@@ -56,7 +58,7 @@ def rehearse_recipe(
         ConfigError: the model's configuration is not known here, or the recipe learns nothing.
     """
     began = clock()
-    model, size = model_without_weights(recipe.model), measure(recipe.model)
+    model, size = learner_without_weights(recipe), measure(recipe.model, recipe.lora)
     if isinstance(size, str):
         raise ConfigError(f"nothing can be rehearsed: {size}")
     cost = row_cost(model)
@@ -129,6 +131,7 @@ def _play(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         with fake_gpu(machines.ranks, memory_bytes=int(memory_gib * GIB)) as gpu, scopes(gpu.ledger):
+            engine = _engine_beside(recipe, gpu)  # noqa: F841  # held until the acts are over
             world = World(rank=0, size=machines.ranks, local_size=machines.ranks_per_node)
             played = LearnerOnStage(gpu, recipe, model, world)
             if "sft" in batches and "sft" in acts:
@@ -146,6 +149,18 @@ def _play(
                 except MisplacedTensorError as error:
                     misplaced.append(str(error))
     return seen, misplaced
+
+
+def _engine_beside(recipe: Recipe, gpu: FakeGpu) -> Tensor | None:
+    """What an embedded engine holds while adapters learn: merged weights, and KV at the recipe's limits."""
+    size = measure(recipe.model, recipe.lora)
+    if not recipe.lora.rank or recipe.engine.kind != "embedded" or isinstance(size, str):
+        return None
+    rl, slots = recipe.rl, recipe.engine.max_running * recipe.engine.num_replicas
+    tokens = min(slots, rl.tasks_per_step * rl.rollouts_per_task) * _limit(recipe) if recipe.stages else 0
+    num_bytes = size.dtype_bytes * (size.parameters + size.kv_values_per_token * tokens)
+    with gpu.ledger.scope(Category.engine):
+        return torch.empty(num_bytes, dtype=torch.uint8, device=gpu.device)
 
 
 def _packing(batch: PackedStep) -> Packing:

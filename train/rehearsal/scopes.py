@@ -89,7 +89,7 @@ def local(tensor: Tensor) -> Tensor:
 def book_gradients(model: nn.Module, ledger: MemoryLedger) -> None:
     """Without FSDP autograd hands every parameter its gradient: book it when it does."""
     for parameter in model.parameters():
-        if not hasattr(parameter, "_local_tensor"):
+        if parameter.requires_grad and not hasattr(parameter, "_local_tensor"):
             any_parameter: Any = parameter  # torch has no types for its hooks
             any_parameter.register_post_accumulate_grad_hook(
                 lambda p: ledger.file([p.grad] if p.grad is not None else [], Category.gradients)

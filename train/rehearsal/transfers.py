@@ -29,7 +29,7 @@ class Transfers:
 
 def transfers(size: ModelSize, engine: EngineConfig, machines: Machines, hardware: Hardware) -> Transfers:
     """What moves when weights are published and saved, for `engine.publish` and `engine.placement`."""
-    whole = 4 * size.parameters
+    whole = (size.dtype_bytes if size.adapters else 4) * size.parameters
     served = size.dtype_bytes * size.parameters
     gather_s = (
         0.0
@@ -45,12 +45,13 @@ def transfers(size: ModelSize, engine: EngineConfig, machines: Machines, hardwar
         delivered_s = served / hardware.disk_write + servers * served / hardware.disk_read
     if engine.kind != "embedded" and engine.placement == "restart":
         delivered_s += hardware.server_start_s
-    saved = checkpoint_bytes(size.parameters)
+    saved = checkpoint_bytes(size.parameters, size.adapters, size.dtype_bytes)
+    moments = 8 * (size.adapters or size.parameters)
     return Transfers(
         publish_bytes=served,
         checkpoint_bytes=saved,
         gather_s=gather_s,
         publish_s=gather_s + delivered_s,
-        checkpoint_s=gather_s + (whole + 2 * whole / machines.ranks) / hardware.host_copy,
-        checkpoint_write_s=max(whole / hardware.disk_write, 2 * whole / machines.ranks / hardware.disk_write),
+        checkpoint_s=gather_s + (whole + moments / machines.ranks) / hardware.host_copy,
+        checkpoint_write_s=max(whole, moments / machines.ranks) / hardware.disk_write,
     )

@@ -73,6 +73,11 @@ def _fix(peak: MemoryPeak, memory_gib: float, settings: MemorySettings) -> str:
         )
     if settings.dtype == "float32":
         return 'set model.dtype = "bfloat16": forward and backward then take half'
+    if engine := held.get(Category.engine, 0):
+        return (
+            f'set engine.kind = "sglang" and engine.placement = "restart": {engine / GIB:.1f} GiB are the '
+            "engine's copy of the weights and its KV, and a server has its place while the learner waits"
+        )
     return (
         f"take more GPUs: {rest / GIB:.1f} GiB do not depend on the batch on each of {settings.ranks}; "
         "--world tries others"

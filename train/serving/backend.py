@@ -68,7 +68,7 @@ class Learning:
 
     Args:
         origin: the policy now.
-        team: the learner; `team.full_weights()` are its weights, None where `origin.model` is the learner's.
+        team: the learner; `team.source()` are its weights, None where `origin.model` is the learner's.
         thread: the learner's own thread, in which all its work runs.
         run_dir: the folder of the run, for logs and weights.
         note: shows the user one line.
@@ -82,8 +82,7 @@ class Learning:
 
     async def weights(self) -> WeightSource:
         """The learner's present weights, whole. They may be those that it goes on to change: copy them."""
-        found = await self.team.full_weights() or checkpoint.full_weights(self.team.learner.model)
-        return LiveWeights(found)
+        return await self.team.source() or LiveWeights(checkpoint.full_weights(self.team.learner.model))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

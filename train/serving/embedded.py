@@ -58,9 +58,10 @@ class Embedded(EngineBackend):
         per_token = size.kv_values_per_token * size.dtype_bytes
         several = f", {num} of them behind the {recipe.engine.policy} scheduler" if num > 1 else ""
         lines = [f"engine: embedded{several}, on the first rank of each node, which holds besides:"]
-        if ranks > 1 or size.dtype_bytes < 4:
+        if ranks > 1 or size.dtype_bytes < 4 or size.adapters:
             copy = size.dtype_bytes * size.parameters
-            lines.append(memory_row("its weights", copy, "a copy that is not sharded"))
+            what = "with the adapters merged" if size.adapters else "that is not sharded"
+            lines.append(memory_row("its weights", copy, f"a copy {what}"))
         text = (
             f"at most {slots} trajectories x {tokens:,} response tokens x {per_token:,} bytes; prompts on top"
         )
@@ -203,8 +204,7 @@ class EnginePublisher:
             engine.quiesce()
 
     async def publish(self, version: int) -> None:
-        weights = await self._team.full_weights(version)
-        await self._engine.publish(version, None if weights is None else LiveWeights(weights))
+        await self._engine.publish(version, await self._team.source(version))
 
 
 def serve_in(publish: Publish, loop: asyncio.AbstractEventLoop) -> Serve:

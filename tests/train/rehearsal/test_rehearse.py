@@ -138,3 +138,24 @@ def test_the_command_prints_one_object_and_refuses(
     assert "set model.activation_checkpointing = true" in refused["problems"][-1]
     assert main(arguments) == 2
     assert "--dry-run" in capsys.readouterr().err
+
+
+def test_adapters_alone_have_gradients_and_moments(tmp_path: Path) -> None:
+    """Beside them lie frozen weights in the recipe's type, and an embedded engine's merged copy of these."""
+    values = tomllib.loads(RECIPE)
+    scratch = parse_recipe(values, where="test").model.scratch
+    model = build_model(scratch, 1000, seed=0)
+    model.config.save_pretrained(tmp_path)
+    values["model"] = {"dtype": "bfloat16", "path": str(tmp_path)}
+    values["lora"] = {"rank": 4}
+    found = rehearse(parse_recipe(values, where="test"), "rl", "publish", ranks=1)
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    linears = [m for m in model.model.layers.modules() if isinstance(m, torch.nn.Linear)]
+    adapters = sum(4 * (linear.in_features + linear.out_features) for linear in linears)
+    blocks = 512 * 2 * len(linears)  # each tensor's last one
+    step, later = held(found), held(found, "publish")
+    assert 0 <= step[Category.parameters] - 2 * weights - 4 * adapters < 2 * blocks
+    assert 0 <= later[Category.gradients] - 4 * adapters <= blocks
+    assert 0 <= later[Category.moments] - 8 * adapters <= 3 * blocks  # AdamW counts its steps
+    assert step[Category.engine] > 2 * weights
+    assert not found.misplaced and found.verdict is not None and found.verdict.fits

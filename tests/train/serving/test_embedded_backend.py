@@ -34,10 +34,10 @@ async def test_engines_decode_until_a_weight_changes_and_after_its_version_serve
     log: list[str] = []
     engines: Any = [Recorded("a", log), Recorded("b", log)]
 
-    async def full_weights(version: int) -> None:
+    async def source(version: int) -> None:
         return None
 
-    team: Any = SimpleNamespace(learner=SimpleNamespace(before_change=None), full_weights=full_weights)
+    team: Any = SimpleNamespace(learner=SimpleNamespace(before_change=None), source=source)
     publisher = EnginePublisher(engines[0], engines, team)
     for version in (1, 2):
         log.clear()

@@ -1,0 +1,229 @@
+"""Adapters on a model that stays as it is (LoRA, arXiv 2106.09685): peft puts them there, they alone learn.
+
+    learner:          x W' + alpha / rank * x A' B'     W in the recipe's type and frozen, A and B float32
+    served and saved: W + alpha / rank * B A            added in float32, rounded once to the type of W
+
+Names are those of the model before: what is `q_proj.base_layer.weight` in here is `q_proj.weight` to others.
+Merged tensors are made one at a time, when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.lora_config import LoraConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+NAME = "default"
+"""What peft calls an adapter that nobody named."""
+FOLDER, WEIGHTS = "adapter", "adapter_model.safetensors"
+"""Of a checkpoint, in the form that peft's `from_pretrained` reads."""
+_BASE, _PREFIX = ".base_layer.", "base_model.model."
+
+
+def add_adapters(model: PreTrainedModel, config: LoraConfig, *, seed: int, base: str = "") -> None:
+    """Put adapters into the model and freeze all else. They change nothing yet: their B is zero.
+
+    Args:
+        model: changed in place; where it has no memory (`meta`), they have none.
+        config: of the recipe, with a rank.
+        seed: of their A; torch's generator is left as it was.
+        base: where the model came from, for whoever loads the adapters alone.
+
+    Raises:
+        ConfigError: the model has no module of some name in `config.targets`.
+    """
+    from peft import LoraConfig as PeftConfig
+    from peft import inject_adapter_in_model
+
+    for name in config.targets:
+        if not any(_is_linear(module, path, name) for path, module in model.named_modules()):
+            raise ConfigError(
+                f"lora.targets names {name!r}, and {type(model).__name__} has no linear module of that name; "
+                f"it has {', '.join(_linear_names(model))}"
+            )
+    wanted = PeftConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        target_modules=list(config.targets),
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=base or None,
+    )
+    any_model: Any = model  # transformers' own mixin is another type to peft
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        inject_adapter_in_model(wanted, any_model, low_cpu_mem_usage=next(model.parameters()).is_meta)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(_is_adapter(name))
+        if _is_adapter(name):
+            parameter.data = parameter.data.float()
+    any_model.eval()  # as a loaded model is; nothing in it drops out
+
+
+def _is_linear(module: nn.Module, path: str, name: str) -> bool:
+    return isinstance(module, nn.Linear) and path.rpartition(".")[2] == name
+
+
+def _linear_names(model: nn.Module) -> list[str]:
+    linears = (path for path, module in model.named_modules() if isinstance(module, nn.Linear))
+    names = dict.fromkeys(path.rpartition(".")[2] for path in linears)
+    return [name for name in names if name != "lm_head"]
+
+
+def _is_adapter(name: str) -> bool:
+    return ".lora_A." in name or ".lora_B." in name
+
+
+def has_adapters(model: nn.Module) -> bool:
+    """Whether only adapters of the model learn."""
+    return any(hasattr(module, "lora_A") for module in model.modules())
+
+
+def base_of(linear: Any) -> Any:
+    """The module that an adapter adds to; itself where it has none."""
+    return linear.base_layer if hasattr(linear, "lora_A") else linear
+
+
+def is_frozen(linear: Any) -> bool:
+    """Whether its own weight does not learn."""
+    return not base_of(linear).weight.requires_grad
+
+
+def adapted(x: Tensor, linear: Any) -> Tensor:
+    """What a frozen linear module makes of rows x, its adapter included."""
+    base = base_of(linear)
+    return _with_adapter(F.linear(x, base.weight, base.bias), x, linear)
+
+
+def add_adapted(residual: Tensor, x: Tensor, linear: Any) -> Tensor:
+    """residual + `adapted`, added by the matrix product."""
+    base = base_of(linear)
+    out = torch.addmm(residual, x, base.weight.T)
+    return _with_adapter(out if base.bias is None else out + base.bias, x, linear)
+
+
+def _with_adapter(out: Tensor, x: Tensor, linear: Any) -> Tensor:
+    """The adapter's part added, computed in the type of x."""
+    if not hasattr(linear, "lora_A"):
+        return out
+    a, b = (pair[NAME].weight.to(x.dtype) for pair in (linear.lora_A, linear.lora_B))
+    return torch.addmm(out, F.linear(x, a), b.T, alpha=linear.scaling[NAME])
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A tensor of the model as everybody else knows it."""
+
+    name: str
+    parameter: Tensor
+    """The learner's own: all of the tensor, or what an adapter adds to."""
+    layer: Any = None
+    """The module with that adapter; None where there is none."""
+
+    def whole(self) -> Tensor:
+        """The tensor with its adapter in it; the parameter itself where it has none."""
+        own = self.parameter.detach()
+        if self.layer is None:
+            return own
+        a, b = (pair[NAME].weight.detach() for pair in (self.layer.lora_A, self.layer.lora_B))
+        wide = own.to(b.device, torch.float32)
+        return torch.addmm(wide, b, a, alpha=self.layer.scaling[NAME]).to(own.dtype)
+
+
+def weights_of(model: nn.Module) -> list[Weight]:
+    """Every tensor that is served and saved, adapters merged; without adapters the parameters. A tied one
+    appears once."""
+    adapted_ones = ((path, module) for path, module in model.named_modules() if hasattr(module, "lora_A"))
+    layers = {f"{path}{_BASE}weight": module for path, module in adapted_ones}
+    return [
+        Weight(name.replace(_BASE, "."), parameter, layers.get(name))
+        for name, parameter in model.named_parameters()
+        if not _is_adapter(name)
+    ]
+
+
+class MergedWeights:
+    """The learner's weights on their way to an engine, merged one by one when they are asked for.
+
+    They must not change while a publish is under way.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._weights = {weight.name: weight for weight in weights_of(model)}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(weight.parameter.shape) for name, weight in self._weights.items()}
+
+    def tensor(self, name: str) -> Tensor:
+        return self._weights[name].whole()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapters:
+    """The adapters of a model, copied to CPU memory, as peft saves them."""
+
+    tensors: Mapping[str, Tensor]
+    config: Any
+    """peft's."""
+
+    @staticmethod
+    def of(model: PreTrainedModel) -> Adapters | None:
+        """None for a model without."""
+        if not has_adapters(model):
+            return None
+        any_model: Any = model
+        found = {_saved_name(name): weight.to("cpu", copy=True) for name, weight in _adapters(model)}
+        return Adapters(tensors=found, config=any_model.peft_config[NAME])
+
+    def save(self, folder: Path) -> None:
+        self.config.save_pretrained(str(folder))
+        save_file(dict(self.tensors), folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def load_adapters(folder: Path, model: nn.Module) -> None:
+    """Give the model's adapters the values that `Adapters.save` wrote. ConfigError where they are others'."""
+    path = folder / WEIGHTS
+    try:
+        saved = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"adapters cannot be read from {str(path)!r}: {error}") from None
+    own = {_saved_name(name): weight for name, weight in _adapters(model)}
+    if {n: w.shape for n, w in own.items()} != {n: w.shape for n, w in saved.items()}:
+        raise ConfigError(
+            f"{str(path)!r} holds adapters of another rank, other targets or another model than the recipe's"
+        )
+    for name, weight in own.items():
+        weight.copy_(saved[name])
+
+
+def _adapters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    return ((name, p.detach()) for name, p in model.named_parameters() if _is_adapter(name))
+
+
+def _saved_name(name: str) -> str:
+    """peft's files know nothing of an adapter's name, and everything of its wrapper's."""
+    return _PREFIX + name.replace(f".{NAME}.", ".")
+
+
+def send_frozen(parameters: Iterable[nn.Parameter], device: torch.device) -> int:
+    """Move what does not learn to `device`. Returns how many bytes moved."""
+    moved = 0
+    for parameter in parameters:
+        if not parameter.requires_grad and parameter.device != device:
+            moved += parameter.numel() * parameter.element_size()
+            parameter.data = parameter.data.to(device)
+    return moved
