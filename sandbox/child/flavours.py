@@ -70,6 +70,14 @@ FLAVOURS: Final[dict[str, Flavour]] = {
             environment=_SYMPY,
         ),
         Flavour(
+            name="plot",
+            modules=(*_SCIENTIFIC, "matplotlib", "matplotlib.pyplot"),
+            warm_up=_programs("stdlib", "numeric", "scientific", "plot"),
+            install="pip install numpy sympy scipy matplotlib",
+            packages=frozenset(("numpy", "sympy", "mpmath", "scipy", "matplotlib")),
+            environment=_SYMPY,
+        ),
+        Flavour(
             name="verifier",
             modules=(*_STDLIB, "sympy", "math_verify", "reasoning_gym"),
             warm_up=_programs("stdlib", "verifier"),

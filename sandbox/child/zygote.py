@@ -6,6 +6,7 @@ it inherits, and from then on takes orders to fork. Its environment holds nothin
 
 import argparse
 import atexit
+import builtins
 import contextlib
 import gc
 import importlib
@@ -17,7 +18,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from rocstar.sandbox import _native
-from rocstar.sandbox.child import cell, cpp
+from rocstar.sandbox.child import cell, cpp, display, figures
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 
 
@@ -129,6 +130,8 @@ def settle() -> None:
     """Leaves a heap that forks cheaply, and nothing of the zygote that a child would run at its end."""
     sys.modules["__main__"] = cell.MAIN
     sys.argv = [""]
+    sys.modules[figures.__name__] = figures  # whatever this process was started as
+    vars(builtins)["display"] = display.display
     os.environ.pop("HOME", None)
     if tempfile := sys.modules.get("tempfile"):
         vars(tempfile)["tempdir"] = None  # a child has its own

@@ -48,6 +48,9 @@ the disk that scratch directories are on, and that can take half a minute on an 
 STUCK_S = 60.0
 """One that only answers PING, and no call for so long beyond what the longest may take, has lost them."""
 
+JOINED_BYTES = 1 << 16
+"""More is not copied to be sent: that would take the loop's time."""
+
 SUPERVISOR = Path(__file__).parents[1] / "_supervisor"
 
 ENVIRONMENT = {
@@ -58,6 +61,7 @@ ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "TMPDIR": ".",
     "MPLCONFIGDIR": ".",
+    "MPLBACKEND": "module://rocstar.sandbox.child.figures",
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
 }
 """All that supervisor, zygotes and children see. A fixed hash seed makes the order of sets repeatable; the
@@ -82,6 +86,7 @@ class SupervisorOptions:
     replicas: int = 1
     without: tuple[str, ...] = ()
     allow_no_isolation: bool = False
+    nice: int = 0
     cpp: CppOptions = field(default_factory=CppOptions)
     scratch_parent: str = field(default_factory=lambda: default_scratch_parent())
     python: str = field(default_factory=lambda: sys.executable)
@@ -99,6 +104,7 @@ class SupervisorOptions:
         words += [f"--readable={path}" for path in (*paths, *SYSTEM_PATHS)]
         words += [f"--without={layer}" for layer in self.without]
         words += [f"--private={path}" for path in private_folders((*paths, *kept_paths(self.python)))]
+        words += [f"--nice={self.nice}"] if self.nice else []
         words += ["--allow-no-isolation"] if self.allow_no_isolation else []
         zygote = [self.python, "-P", "-m", "rocstar.sandbox.child.zygote"]
         if CPP in self.flavours:
@@ -148,16 +154,19 @@ class Supervisor(asyncio.Protocol):
     def pid(self) -> int:
         return self._process.pid
 
-    def write(self, data: bytes) -> None:
-        """Sends a frame. A call may be with the supervisor from now on: it is watched until there is none."""
-        self._send(data)
+    def write(self, *pieces: bytes) -> None:
+        """Sends frames, in pieces. The supervisor may have a call now, and is watched until it has none."""
+        self._send(*pieces)
         if self._timer is None:
             self._silent_s = self._stuck_s = 0.0
             self._wind()
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, *pieces: bytes) -> None:
         assert self._transport is not None
-        self._transport.write(data)
+        if sum(map(len, pieces)) < JOINED_BYTES:
+            self._transport.write(b"".join(pieces))
+        else:
+            self._transport.writelines(pieces)
 
     # --- start and end -----------------------------------------------------------------------------------
 

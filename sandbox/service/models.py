@@ -11,6 +11,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 import msgspec
 from msgspec import Meta, Struct
 
+from rocstar.sandbox.files import MAX_FILES as MOST_FILES
 from rocstar.sandbox.files import MAX_FILES_BYTES
 from rocstar.sandbox.service.errors import Refused, TooLarge
 from rocstar.sandbox.service.rules import AUTO, MAX_DEADLINE_S, Rules
@@ -31,6 +32,17 @@ _COUNTED_BYTES = 1 << 16
 # --- native ----------------------------------------------------------------------------------------------
 
 
+MAX_JSON_FILES_BYTES = 8 << 20
+"""Of all files in one JSON text: while it is read or written nobody else's is. What is larger goes by itself:
+/v1/sessions/{id}/files."""
+
+_TAKEN = Meta(
+    max_length=MOST_FILES, description=f"name to base64; together at most {MAX_JSON_FILES_BYTES} bytes"
+)
+GivenFiles = Annotated[dict[str, bytes], _TAKEN]
+WantedFiles = Annotated[list[str], Meta(max_length=MOST_FILES)]
+
+
 class RequestBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """One program."""
 
@@ -42,9 +54,12 @@ class RequestBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class RunBody(RequestBody, kw_only=True, forbid_unknown_fields=True):
-    """One program, and until when."""
+    """One program, and until when. `displays`: figures, and what `display` shows, are wanted."""
 
     deadline_s: Deadline = None
+    files: GivenFiles = {}
+    fetch_files: WantedFiles = []
+    displays: bool = False
 
 
 class BatchBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -69,6 +84,9 @@ class CellBody(Struct, kw_only=True, forbid_unknown_fields=True):
     code: str
     wall_s: float | None = None
     deadline_s: Deadline = None
+    files: GivenFiles = {}
+    fetch_files: WantedFiles = []
+    displays: bool = False
 
 
 # --- code-judge: fields in the order in which that server complains of them --------------------------------

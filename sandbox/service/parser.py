@@ -18,7 +18,12 @@ def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]
         default="127.0.0.1",
         help="address to bind (default: %(default)s); any but loopback needs a token",
     )
-    add("--port", type=_port, default=8088, help="port to bind (default: %(default)s); 0 takes a free one")
+    add(
+        "--port",
+        type=port_number,
+        default=8088,
+        help="port to bind (default: %(default)s); 0 takes a free one",
+    )
     add(
         "--token-file",
         metavar="FILE",
@@ -74,7 +79,7 @@ def _run(options: argparse.Namespace) -> int:
     return run(options)
 
 
-def _port(text: str) -> int:
+def port_number(text: str) -> int:
     if not text.isdecimal() or int(text) > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is no port; give 0 to 65535")
     return int(text)

@@ -1,17 +1,15 @@
 """SandboxFusion's dialect: /run_code and /run_jupyter, for Python and C++.
 
-Files of a request are the sandbox's own (`ExecRequest.files`). They are fetched by a few lines of Python that
-run after the program and hand them over as the value of a trailing expression. A session runs the notebook.
+Files of a request, and those that it fetches, are the sandbox's own (`ExecRequest.files`, `fetch`). A session
+runs the notebook.
 """
 
 import asyncio
 import base64
-import binascii
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from rocstar.sandbox.pool.wire import NO_FILES, with_files
@@ -48,21 +46,6 @@ from rocstar.sandbox.types import (
 RETRYABLE_STATUS = 504
 """HTTP status of a failure of ours that may pass: the one that this API's clients retry."""
 
-_FETCH = """
-def _rocstar_fetch(names):
-    import base64, json, os
-    there = [name for name in names if os.path.isfile(name)]
-    text = json.dumps({name: base64.b64encode(open(name, "rb").read()).decode() for name in there})
-    return type("Files", (), {"__repr__": lambda self: text})()  # what is handed over is JSON itself
-_rocstar_fetch(%r)
-"""
-_RUN = """\
-def _rocstar_run(source):
-    import linecache, sys
-    linecache.cache["<cell>"] = (len(source), None, source.splitlines(keepends=True), "<cell>")
-    exec(compile(source, "<cell>", "exec", dont_inherit=True), sys.modules["__main__"].__dict__)
-_rocstar_run(%r)
-"""
 _LAST_LINE = re.compile(r"^(\w+(?:\.\w+)*)(?:: (.*))?$", re.S)
 TRACEBACK = "Traceback (most recent call last):\n"
 
@@ -106,9 +89,14 @@ class SandboxFusion:
 
     def _request(self, run: CodeRun, owner: str) -> ExecRequest:
         flavour = "cpp" if run.language == "cpp" else self._rules.choose(run.code)
-        code = run.code if run.language == "cpp" else _with_fetch(run)
         return ExecRequest(
-            code=code, stdin=run.stdin, limits=run.limits, flavour=flavour, files=run.files, owner=owner
+            code=run.code if run.language == "cpp" else run.code + SCRIPT_END,
+            stdin=run.stdin,
+            limits=run.limits,
+            flavour=flavour,
+            files=run.files,
+            fetch=tuple(run.fetch_files),
+            owner=owner,
         )
 
     async def run_jupyter(self, request: web.Request) -> web.Response:
@@ -133,7 +121,7 @@ class SandboxFusion:
         message = ""
         try:
             if run.files:
-                await _must(session, "", run.files)
+                await _must(session, files=run.files)
             for source in run.cells:
                 left_s = run.total_timeout - (loop.time() - start_s)
                 result = await session.run(source, wall_s=_cell_wall_s(run, left_s)) if left_s > 0 else None
@@ -142,7 +130,7 @@ class SandboxFusion:
                     break
                 cells.append(_cell(result))
             if run.fetch_files and status == "Finished":
-                files = _fetched((await _must(session, _FETCH % run.fetch_files)).value, run.fetch_files)
+                files = _encoded((await _must(session, fetch=run.fetch_files)).files)
         except SessionLost as loss:
             status, message = "Error", f"the interpreter is gone: {loss.reason}"
         finally:
@@ -163,39 +151,19 @@ def _cell_wall_s(run: NotebookBody, left_s: float) -> float:
     return max(0.001, min(left_s, run.cell_timeout or left_s))
 
 
-async def _must(session: Session, code: str, files: Mapping[str, bytes] = NO_FILES) -> ExecResult:
-    """Runs a cell of ours. Raises SandboxError if it fails: no files can be written here, say."""
-    result = await session.run(code, files=files)
+async def _must(
+    session: Session, *, files: Mapping[str, bytes] = NO_FILES, fetch: Sequence[str] = ()
+) -> ExecResult:
+    """Writes or takes files. Raises SandboxError if that fails: no files can be written here, say."""
+    result = await session.run("", files=files, fetch=fetch)
     if result.status is not Status.OK:
         reason = result.stderr.strip().rpartition("\n")[2]
         raise SandboxError(f"the files could not be handled: {reason}", kind="files", retryable=False)
     return result
 
 
-def _with_fetch(run: CodeRun) -> str:
-    if not run.fetch_files:
-        return run.code + SCRIPT_END
-    # The program is one statement of ours, so that its own line numbers stay right.
-    return _RUN % run.code + _FETCH % run.fetch_files
-
-
-def _fetched(value: str | None, wanted: Sequence[str]) -> dict[str, str]:
-    """What a program's last expression handed over, of the files that were asked for. It can lie about what
-    is in them, not about their names: a client saves them by name."""
-    try:
-        files = msgspec.json.decode(value or "{}", type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
-        return {}
-    found = ((name, files.get(name)) for name in wanted)
-    return {name: text for name, text in found if isinstance(text, str) and _is_base64(text)}
-
-
-def _is_base64(text: str) -> bool:
-    try:
-        base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return False
-    return True
+def _encoded(files: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: base64.b64encode(content).decode() for name, content in files.items()}
 
 
 def _code_answer(run: CodeRun, result: ExecResult) -> CodeAnswer:
@@ -216,7 +184,7 @@ def _code_answer(run: CodeRun, result: ExecResult) -> CodeAnswer:
         status="Success" if run_result is not None and run_result.return_code == 0 else "Failed",
         compile_result=compile_result,
         run_result=run_result,
-        files=_fetched(result.value, run.fetch_files) if run.fetch_files else {},
+        files=_encoded(result.files),
     )
 
 

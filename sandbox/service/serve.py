@@ -45,6 +45,9 @@ from rocstar.sandbox.types import (
 FAIL_S = 5.0
 """How long calls have to answer that they failed, once the sandbox is closed under them."""
 
+PROGRAMS_NICE = 5
+"""How far programs stand back from the service and its supervisor, which answer for all of them."""
+
 BACKLOG = 4096
 MAX_DESCRIPTORS = 65_536
 OWN_DESCRIPTORS = 128
@@ -244,6 +247,7 @@ async def _open_sandbox(
         max_sessions=options.max_sessions,
         lease_s=options.session_lease_s,
         cpp_command=command_from(os.environ),
+        nice=PROGRAMS_NICE,
         on_warm=lambda flavour: starting.warm(flavour),
     )
     if options.flavours == ",".join(offered_flavours()):  # nobody chose
