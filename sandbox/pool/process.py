@@ -70,7 +70,8 @@ temporary directory is the program's own."""
 SYSTEM_PATHS = (
     *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo"),
     *("/etc/ld.so.cache", "/etc/localtime", "/dev/zero", "/dev/urandom", "/dev/random"),
-    *("/sys/devices/system/cpu", "/proc/cpuinfo", "/proc/meminfo"),
+    *(f"/sys/devices/system/cpu/{name}" for name in ("online", "possible", "present")),
+    *("/proc/cpuinfo", "/proc/meminfo"),
 )
 """What a program may read besides the Python installation."""
 

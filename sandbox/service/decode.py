@@ -171,7 +171,8 @@ def _refusal(mistake: Mistake) -> Refused:
     if mistake.kind in ("too_short", "too_long"):
         number = mistake.ctx["actual_length"]
         refused = TooLarge if mistake.kind == "too_long" else Refused
-        return refused(f"{path} has {number} calls; {mistake.fix}", field=path)
+        what = "calls" if path == "requests" else "entries"
+        return refused(f"{path} has {number} {what}; {mistake.fix}", field=path)
     shown = "missing" if mistake.kind == "missing" else _shown(mistake.value)
     kind = "unknown_flavour" if mistake.loc[-1:] == ("flavour",) else ""
     return Refused(f"{path or 'the body'} is {shown}; {mistake.fix}", field=path or "body", kind=kind)

@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Meta, Struct
 
 from rocstar.sandbox.files import MAX_FILES as MOST_FILES
-from rocstar.sandbox.files import MAX_FILES_BYTES
 from rocstar.sandbox.service.errors import Refused, TooLarge
 from rocstar.sandbox.service.rules import AUTO, MAX_DEADLINE_S, Rules
 from rocstar.sandbox.types import Limits
@@ -124,10 +123,13 @@ DEFAULT_S = {"compile_timeout": 10, "run_timeout": 10, "total_timeout": 45}
 LEAST_S = 0.001
 MAX_CELLS = 1000
 MAX_FILES = 32
-"""Given and fetched; how large they may be together is `files.MAX_FILES_BYTES`."""
+"""Given and fetched."""
+
+MAX_GIVEN_BYTES = 32 << 20
+"""Of all files that are given; of those fetched MAX_JSON_FILES_BYTES come back."""
 
 _ABOUT_FILES = Meta(
-    max_length=MAX_FILES, description=f"name to content; together at most {MAX_FILES_BYTES} bytes"
+    max_length=MAX_FILES, description=f"name to content; together at most {MAX_GIVEN_BYTES} bytes"
 )
 FetchFiles = Annotated[list[str], Meta(max_length=MAX_FILES)]
 

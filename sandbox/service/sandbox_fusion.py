@@ -30,7 +30,7 @@ from rocstar.sandbox.service.decode_sandbox_fusion import (
 )
 from rocstar.sandbox.service.http import to_json
 from rocstar.sandbox.service.incoming import Incoming, owner_of
-from rocstar.sandbox.service.models import NotebookBody
+from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES, NotebookBody
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.types import (
     ExecRequest,
@@ -163,7 +163,13 @@ async def _must(
 
 
 def _encoded(files: Mapping[str, bytes]) -> dict[str, str]:
-    return {name: base64.b64encode(content).decode() for name, content in files.items()}
+    """Those that fit into one answer, the smallest first."""
+    room, fitting = MAX_JSON_FILES_BYTES, {}
+    for name, content in sorted(files.items(), key=lambda item: len(item[1])):
+        room -= len(content)
+        if room >= 0:
+            fitting[name] = base64.b64encode(content).decode()
+    return fitting
 
 
 def _code_answer(run: CodeRun, result: ExecResult) -> CodeAnswer:

@@ -5,13 +5,15 @@
 # expect: ok
 # output: HELD
 # held-by: fork
+import contextlib
 import os
 import resource
 import signal
 
 os.umask(0o777)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+with contextlib.suppress(ValueError):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
 print("HELD: left")
 
 # %% call

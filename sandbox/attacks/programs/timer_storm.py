@@ -2,9 +2,10 @@
 # group: cpu
 # tries: a timer that interrupts it a million times a second
 # breach: another call gets no answer
-# expect: ok
-# output: HELD
+# expect: ok timeout
+# output: \A
 # held-by: limits; the wall clock
+# limits: wall_s=1
 import signal
 import time
 
