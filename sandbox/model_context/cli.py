@@ -3,7 +3,7 @@
 import argparse
 
 from rocstar.sandbox.extras import lacking, offered_flavours
-from rocstar.sandbox.service.parser import port_number
+from rocstar.sandbox.service.parser import add_flavour_file, port_number
 
 DESCRIPTION = """Serve the sandbox to programs that speak the Model Context Protocol: over standard input and
 output, or with --http over HTTP, at /mcp. Tools: run_python, run_cell, write_file, read_file, close_session.
@@ -37,6 +37,7 @@ def add_mcp_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]")
         metavar="A,B",
         help="interpreters kept warm (default: %(default)s); a call gets one by its imports",
     )
+    add_flavour_file(parser)
     add("--max-sessions", type=int, default=64, help="sessions held (default: %(default)s)")
     add("--allow-shared-user", action="store_true", help="as of `rocstar sandbox serve`")
     parser.set_defaults(run=_run)

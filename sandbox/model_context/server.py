@@ -18,8 +18,7 @@ import uvloop
 from mcp.server import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 
-from rocstar.sandbox.child.flavours import FLAVOURS
-from rocstar.sandbox.console import Starting
+from rocstar.sandbox.console import Starting, require_own_users
 from rocstar.sandbox.model_context.guard import Guard, owner_of
 from rocstar.sandbox.model_context.tools import INSTRUCTIONS, NAME, OwnerOf, Toolbox
 from rocstar.sandbox.pool.pool import SandboxPool
@@ -29,9 +28,9 @@ from rocstar.sandbox.service.metrics import Metrics
 from rocstar.sandbox.service.serve import (
     PROGRAMS_NICE,
     Address,
+    chosen_flavours,
     listen,
     raise_descriptor_limit,
-    require_own_users,
 )
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.types import SessionSandbox
@@ -47,9 +46,7 @@ LEASE_S = 1800.0
 def run(options: argparse.Namespace) -> int:
     """Serves until its input ends, or a signal. Raises ValueError, OSError or SandboxError for what keeps it
     from starting."""
-    for name in options.flavours.split(","):
-        if name not in FLAVOURS:
-            raise ValueError(f"--flavours has {name!r}; there are {', '.join(FLAVOURS)}")
+    chosen_flavours(options)
     owners = read_owners(options.token_file, os.environ)
     if options.http:
         require_token_unless_loopback(options.host, owners)
@@ -59,9 +56,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _serve(options: argparse.Namespace, owners: Owners) -> int:
-    starting = Starting("mcp", options.flavours.replace(",", ", "))
+    flavours, own = chosen_flavours(options)
+    starting = Starting("mcp", ", ".join(flavours))
     pool = SandboxPool(
-        options.flavours.split(","),
+        flavours,
+        declared=own,
         max_sessions=options.max_sessions,
         lease_s=LEASE_S,
         weights=owners.weights(),
@@ -69,7 +68,7 @@ async def _serve(options: argparse.Namespace, owners: Owners) -> int:
         on_warm=starting.warm,
     )
     async with pool:
-        require_own_users(pool.isolation, options.allow_shared_user)
+        require_own_users(pool.isolation, options.allow_shared_user, "mcp")
         if options.http:
             listening = listen(Address(host=options.host, port=options.port))
             for host, port, *_ in (one.getsockname() for one in listening):

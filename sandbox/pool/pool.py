@@ -21,7 +21,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from rocstar.sandbox.child.cpp import CPP, DEFAULT_COMMAND, DEFAULT_COMPILE_S, CppOptions
-from rocstar.sandbox.child.flavours import FLAVOURS
+from rocstar.sandbox.child.declared import NO_FLAVOURS
+from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.calls import Call, Calls
 from rocstar.sandbox.pool.keeper import Keeper
@@ -99,6 +100,7 @@ class SandboxPool:
         weights: of owners, 1 for those left out: who has twice the weight gets twice the places while both
             have calls that wait.
         cpp_command, compile_s: how the C++ flavour compiles, and how long it may (cpp.py).
+        declared: flavours of a user's own (`read_flavours`), of which `flavours` names those to start.
         nice: how far programs stand back from this process and the supervisor, as in nice(1), 0 to 19.
         on_warm: told of a flavour whenever an interpreter of it is warm, while the pool starts and later.
 
@@ -123,6 +125,7 @@ class SandboxPool:
         cpp_command: str = DEFAULT_COMMAND,
         compile_s: float = DEFAULT_COMPILE_S,
         nice: int = 0,
+        declared: Mapping[str, Flavour] = NO_FLAVOURS,
         on_warm: Callable[[str], None] = lambda flavour: None,
     ) -> None:
         live = default_max_live() if max_live is None else max_live
@@ -132,8 +135,9 @@ class SandboxPool:
                 "are needed"
             )
         for name in flavours:
-            if name not in FLAVOURS:
-                raise ValueError(f"unknown flavour {name!r}; there are {', '.join(FLAVOURS)}")
+            if name not in FLAVOURS and name not in declared:
+                there = ", ".join((*FLAVOURS, *declared))
+                raise ValueError(f"unknown flavour {name!r}; there are {there}")
         for layer in without:
             if layer not in LAYERS:
                 raise ValueError(f"unknown layer {layer!r}; these can be left out: {', '.join(LAYERS)}")
@@ -147,6 +151,7 @@ class SandboxPool:
             without=tuple(without),
             allow_no_isolation=allow_no_isolation,
             nice=nice,
+            declared=tuple(declared[name] for name in dict.fromkeys(flavours) if name in declared),
             cpp=CppOptions(command=cpp_command, compile_s=compile_s),
         )
         self._deterministic = deterministic

@@ -31,6 +31,8 @@ from typing import Any, cast
 
 from rocstar.sandbox import _native
 from rocstar.sandbox.child.cpp import CPP, CppOptions
+from rocstar.sandbox.child.declared import words_of
+from rocstar.sandbox.child.flavours import Flavour
 from rocstar.sandbox.pool import wire
 from rocstar.sandbox.types import SandboxError
 
@@ -88,26 +90,29 @@ class SupervisorOptions:
     without: tuple[str, ...] = ()
     allow_no_isolation: bool = False
     nice: int = 0
+    declared: tuple[Flavour, ...] = ()
     cpp: CppOptions = field(default_factory=CppOptions)
     scratch_parent: str = field(default_factory=lambda: default_scratch_parent())
     python: str = field(default_factory=lambda: sys.executable)
     program: str = str(SUPERVISOR)
 
     def command(self, fd: int) -> list[str]:
-        paths = python_paths()
+        sites = [flavour.site for flavour in self.declared if flavour.site]
+        paths = [*python_paths(), *sites]
+        kept = [*kept_paths(self.python), *sites]
         words = [self.program, f"--fd={fd}", f"--parent={os.getpid()}", f"--max-live={self.max_live}"]
         words += [f"--max-sessions={self.max_sessions}", f"--memory-bytes={self.memory_bytes}"]
         words += [f"--lease-us={round(self.lease_s * 1e6)}", f"--replicas={self.replicas}"]
         words += [f"--scratch-parent={self.scratch_parent}"]
         words += [f"--flavour={name}" for name in self.flavours]
         words += [f"--scratch-bytes={self.scratch_bytes}"]
-        words += [f"--keep={path}" for path in kept_paths(self.python)]
+        words += [f"--keep={path}" for path in kept]
         words += [f"--readable={path}" for path in (*paths, *SYSTEM_PATHS)]
         words += [f"--without={layer}" for layer in self.without]
-        words += [f"--private={path}" for path in private_folders((*paths, *kept_paths(self.python)))]
+        words += [f"--private={path}" for path in private_folders((*paths, *kept))]
         words += [f"--nice={self.nice}"] if self.nice else []
         words += ["--allow-no-isolation"] if self.allow_no_isolation else []
-        zygote = [self.python, "-P", "-m", "rocstar.sandbox.child.zygote"]
+        zygote = [self.python, "-P", "-m", "rocstar.sandbox.child.zygote", *words_of(self.declared)]
         if CPP in self.flavours:
             words += self.cpp.supervisor_words()
             zygote += [f"--compile={json.dumps(self.cpp.zygote_words())}"]

@@ -46,6 +46,7 @@ def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]
         metavar="A,B",
         help="interpreters kept warm (default: %(default)s); a call that names none gets one by its imports",
     )
+    add_flavour_file(parser)
     add("--max-live", type=_count, help="programs at a time (default: MAX_WORKERS, or 1.5 per core)")
     add("--memory-bytes", type=_count, help="what calls may take together (default: 3/4 of the machine)")
     add("--max-calls", type=_count, default=65_536, help="calls in flight before 429 (default: %(default)s)")
@@ -71,6 +72,14 @@ def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]
     )
     add("--access-log", action="store_true", help="a line per request on standard error")
     parser.set_defaults(run=_run)
+
+
+def add_flavour_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--flavour-file",
+        metavar="FILE",
+        help="flavours of your own, warm as well: TOML tables [flavour.NAME] with imports and environment",
+    )
 
 
 def _run(options: argparse.Namespace) -> int:

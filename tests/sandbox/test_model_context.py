@@ -143,6 +143,8 @@ async def test_who_may_not_call_is_told_so(
 
 
 def test_an_address_that_others_reach_needs_a_token() -> None:
-    options = argparse.Namespace(http=True, host="0.0.0.0", port=0, token_file=None, flavours="stdlib")
+    options = argparse.Namespace(
+        http=True, host="0.0.0.0", port=0, token_file=None, flavours="stdlib", flavour_file=None
+    )
     with pytest.raises(ValueError, match="token is needed"):
         server.run(options)
