@@ -13,7 +13,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from rocstar.sandbox.types import Display, ExecResult, SandboxError, Status
+from rocstar.sandbox.types import Display, ExecResult, Status
 
 PICTURES = ("image/png", "image/jpeg")
 """What a model takes as a picture; other displays come as resources."""
@@ -41,7 +41,7 @@ def of_result(result: ExecResult, **more: str) -> CallToolResult:
     return CallToolResult(content=content, structured_content=fields, is_error=is_error)
 
 
-def of_failure(error: SandboxError | ValueError) -> CallToolResult:
+def of_failure(error: Exception) -> CallToolResult:
     """No result: the sandbox failed, or the call asks for what cannot be."""
     return CallToolResult(content=[text_of(str(error))], is_error=True)
 

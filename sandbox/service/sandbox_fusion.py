@@ -33,6 +33,7 @@ from rocstar.sandbox.service.incoming import Incoming, owner_of
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES, NotebookBody
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.types import (
+    Display,
     ExecRequest,
     ExecResult,
     Limits,
@@ -117,6 +118,7 @@ class SandboxFusion:
         session = await self._sandbox.open_session(flavour=flavour, limits=limits, owner=owner)
         cells: list[CellAnswer] = []
         files: dict[str, str] = {}
+        room = MAX_JSON_FILES_BYTES
         status: CommandStatus = "Finished"
         message = ""
         try:
@@ -124,11 +126,15 @@ class SandboxFusion:
                 await _must(session, files=run.files)
             for source in run.cells:
                 left_s = run.total_timeout - (loop.time() - start_s)
-                result = await session.run(source, wall_s=_cell_wall_s(run, left_s)) if left_s > 0 else None
+                result = None
+                if left_s > 0:
+                    wall_s = _cell_wall_s(run, left_s)
+                    result = await session.run(source, wall_s=wall_s, displays=True)
                 if result is None or result.status is Status.TIMEOUT:
                     status = "TimeLimitExceeded"
                     break
-                cells.append(_cell(result))
+                shown, room = _fitting(result.displays, room)
+                cells.append(_cell(result, shown))
             if run.fetch_files and status == "Finished":
                 files = _encoded((await _must(session, fetch=run.fetch_files)).files)
         except SessionLost as loss:
@@ -206,7 +212,17 @@ def _command(result: ExecResult) -> Command:
     )
 
 
-def _cell(result: ExecResult) -> CellAnswer:
+def _fitting(displays: Sequence[Display], room: int) -> tuple[list[Display], int]:
+    """Those that fit into what is left of the answer, and what is left then."""
+    fitting = []
+    for one in displays:
+        if len(one.data) <= room:
+            fitting.append(one)
+            room -= len(one.data)
+    return fitting, room
+
+
+def _cell(result: ExecResult, shown: Sequence[Display]) -> CellAnswer:
     """A notebook's view of a result: a traceback is no part of standard error."""
     stderr, errors = result.stderr, []
     if result.status is not Status.OK:
@@ -215,8 +231,16 @@ def _cell(result: ExecResult) -> CellAnswer:
         match = _LAST_LINE.match(trace.strip().rpartition("\n")[2])
         name, value = (match[1], match[2] or "") if match else (str(result.status), trace)
         errors = [CellFault(ename=name, evalue=value, traceback=(found + trace).splitlines())]
-    display = [] if result.value is None else [{"text/plain": result.value}]
+    display = [{one.mime: _text_of(one)} for one in shown]
+    if result.value is not None:
+        display.append({"text/plain": result.value})
     return CellAnswer(stdout=result.stdout, stderr=stderr, display=display, error=errors)
+
+
+def _text_of(shown: Display) -> str:
+    """As notebooks have it: base64 for a picture, the text itself for what is text."""
+    is_text = shown.mime.startswith("text/") or shown.mime == "image/svg+xml"
+    return shown.data.decode("utf-8", "replace") if is_text else base64.b64encode(shown.data).decode()
 
 
 def _no_code(message: str) -> CodeAnswer:

@@ -12,4 +12,4 @@ axes.set_title("a title")
 axes.legend()
 figure.savefig(io.BytesIO(), format="png", bbox_inches="tight")
 plt.close(figure)
-matplotlib.font_manager._get_font.cache_clear()  # it holds open files, which a child does not have
+vars(matplotlib.font_manager)["_get_font"].cache_clear()  # of open files, which a child has not
