@@ -1,4 +1,4 @@
-"""`rocstar sandbox run`, `doctor`, `serve`, `worker` and `bench`.
+"""`rocstar sandbox run`, `doctor`, `serve`, `mcp`, `worker` and `bench`.
 
 Exit status of `run`: the program's own; 128 + N after signal N, as in a shell; 2 for a mistake in the command
 line or a failure of the sandbox itself; 130 after Ctrl-C.
@@ -17,6 +17,7 @@ from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.console import guarded, parsed, say
 from rocstar.sandbox.extras import left_out
 from rocstar.sandbox.fabric.cli import add_worker_parser
+from rocstar.sandbox.model_context.cli import add_mcp_parser
 from rocstar.sandbox.service.parser import add_serve_parser
 from rocstar.sandbox.types import DEFAULT_LIMITS, LIMIT_BOUNDS, ExecRequest, ExecResult, Limits, Status
 
@@ -37,6 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_run(verbs)
     add_doctor(verbs)
     add_serve_parser(verbs)
+    add_mcp_parser(verbs)
     add_worker_parser(verbs)
     add_bench_parser(verbs)
     return parser

@@ -71,6 +71,19 @@ def is_unread() -> bool:
     return True
 
 
+def require_own_users(isolation: str, allowed: bool, verb: str) -> None:
+    """Raises ValueError for a server of root whose programs all are root's, which nobody would expect."""
+    if os.geteuid() != 0 or "uid" in isolation.split("+"):
+        return
+    problem = "programs would have no user of their own, though this is root"
+    if allowed:
+        return say(f"{problem}: --allow-shared-user", verb)
+    raise ValueError(
+        f"{problem}; `rocstar sandbox doctor` tells why. Start it as an ordinary user, or accept it with "
+        "--allow-shared-user"
+    )
+
+
 class Starting:
     """Shows what a pool that starts is at: a line at first, and one for each flavour that is warm."""
 

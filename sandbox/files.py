@@ -1,19 +1,29 @@
-"""Files that a program finds in its directory: checked and packed by the pool, written by the child.
+"""Files that a program finds in its directory, and that are taken from it.
 
-    code sent = 0xFF | u32 number of files | (u32 name, u64 content | name, content)... | the program
+    code sent = 0xFF | u32 number of files, its top bit: displays are wanted
+                     | (u32 name, u64 content | name, content)... | the program
 
-No UTF-8 begins with 0xFF, so a program never passes for a pack. The child writes them as the program's own
-user, within the program's own limits, before the program exists: nothing of it shows in a traceback. The
+Checked and packed by the pool, written by the child; the supervisor reads those that the caller asked for
+(csrc/sandbox/fetch.h).
+
+No UTF-8 begins with 0xFF, so a program never passes for a pack. The child writes the files as the program's
+own user, within the program's own limits, before the program exists: nothing of it shows in a traceback. The
 zygote imports this module, so it imports nothing that the zygote would not have.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 MARK = b"\xff"
 MAX_FILES = 64
-MAX_FILES_BYTES = 32 << 20
-"""Bytes of all files of one request together: a frame must stay far below the zygote's own memory."""
+MAX_FILES_BYTES = 64 << 20
+"""Bytes of all files of one request together, and of one answer."""
+
+MAX_DISPLAYS = 32
+DISPLAY_FOLDER = ".display"
+"""As in csrc/sandbox/fetch.h."""
+
+_WANTS_DISPLAYS = 1 << 31
 
 MAX_NAME_BYTES = 200
 
@@ -38,6 +48,21 @@ def check(files: Mapping[str, bytes]) -> None:
     total = sum(map(len, files.values()))
     if total > MAX_FILES_BYTES:
         raise ValueError(f"files has {total} bytes; at most {MAX_FILES_BYTES} bytes are sent")
+
+
+def check_fetch(names: Sequence[str]) -> None:
+    """Raises TypeError or ValueError for what no file of a program can be called."""
+    if not names:
+        return
+    if isinstance(names, str) or not isinstance(names, Collection):
+        raise TypeError(f"fetch is {names!r}; give a tuple of names")
+    if len(names) > MAX_FILES:
+        raise ValueError(f"fetch has {len(names)} names; at most {MAX_FILES} are taken")
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"fetch has {name!r}; give names as str")
+        if why := fault_of(name):
+            raise ValueError(f"fetch has the name {name[:MAX_NAME_BYTES]!r}: {why}")
 
 
 def fault_of(name: str) -> str:
@@ -70,19 +95,23 @@ def _folders(files: Mapping[str, bytes]) -> list[str]:
     return sorted({"/".join(folders[:n]) for folders in parts for n in range(1, len(folders) + 1)})
 
 
-def pack(files: Mapping[str, bytes], code: bytes) -> bytes:
-    """What is sent in the place of `code`."""
-    pieces = [MARK, len(files).to_bytes(4, "little")]
+def pack(files: Mapping[str, bytes], code: bytes, *, displays: bool = False) -> list[bytes]:
+    """What is sent in the place of `code`, in pieces: a large content is not copied here."""
+    if not files and not displays:
+        return [code]
+    pieces = [MARK, (len(files) | displays * _WANTS_DISPLAYS).to_bytes(4, "little")]
     for name, content in files.items():
         encoded = name.encode()
         pieces += [len(encoded).to_bytes(4, "little"), len(content).to_bytes(8, "little"), encoded, content]
-    return b"".join((*pieces, code))
+    return [*pieces, code]
 
 
-def unpack_here(packed: bytes) -> bytes:
-    """Write the files into the working directory of the child and return the program. Raises OSError."""
+def unpack_here(packed: bytes) -> tuple[bytes, bool]:
+    """Write the files into the working directory of the child; the program, and whether displays are wanted.
+    Raises OSError."""
     view, at = memoryview(packed), 5
-    for _ in range(int.from_bytes(view[1:at], "little")):
+    number = int.from_bytes(view[1:at], "little")
+    for _ in range(number & ~_WANTS_DISPLAYS):
         end = at + 12 + int.from_bytes(view[at : at + 4], "little")
         name = str(view[at + 12 : end], "utf-8")
         size, at = int.from_bytes(view[at + 4 : at + 12], "little"), end
@@ -92,4 +121,4 @@ def unpack_here(packed: bytes) -> bytes:
         while at < end + size:
             at += os.write(fd, view[at : end + size])
         os.close(fd)
-    return packed[at:]
+    return packed[at:], number >= _WANTS_DISPLAYS

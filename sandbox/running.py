@@ -11,7 +11,7 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from typing import TypeVar
@@ -36,6 +36,8 @@ def run(
     limits: Limits = DEFAULT_LIMITS,
     seed: int | None = None,
     files: Mapping[str, bytes] | None = None,
+    fetch: Sequence[str] = (),
+    displays: bool = False,
 ) -> ExecResult:
     """Runs one program and waits for its end: for scripts, consoles and notebooks, from any thread.
 
@@ -50,6 +52,8 @@ def run(
         limits=limits,
         seed=seed,
         files={} if files is None else files,
+        fetch=tuple(fetch),
+        displays=displays,
     )
     return _background().wait(request)
 

@@ -19,6 +19,7 @@ from rocstar.sandbox.types import (
     ExecRequest,
     ExecResult,
     Limits,
+    OnOutput,
     SandboxError,
     SessionLost,
     Status,
@@ -170,18 +171,32 @@ class FakeSession:
         wall_s: float | None = None,
         deadline: float | None = None,
         files: Mapping[str, bytes] | None = None,
+        fetch: Sequence[str] = (),
+        displays: bool = False,
+        on_output: OnOutput | None = None,
     ) -> ExecResult:
         self._check()
         limits = self._template.limits
         if wall_s is not None:
             limits = dataclasses.replace(limits, wall_s=wall_s)
         try:
-            request = dataclasses.replace(self._template, code=code, limits=limits, files=files or {})
+            request = dataclasses.replace(
+                self._template,
+                code=code,
+                limits=limits,
+                files=files or {},
+                fetch=tuple(fetch),
+                displays=displays,
+            )
             result = await self._sandbox.run(request, deadline=deadline)
         except SessionLost as loss:
             self.lost = loss.reason
             raise
         self.cells.append(code)
+        if on_output is not None:
+            for name, text in (("stdout", result.stdout), ("stderr", result.stderr)):
+                if text:
+                    on_output(name, text)
         if result.exit_code not in (0, 1, MEMORY_EXIT):  # it exited, crashed or was killed
             self.lost = "died"
         return result

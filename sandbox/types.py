@@ -5,7 +5,8 @@ A program that ends in any way at all gives an `ExecResult`; its `status` says h
 """
 
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -99,8 +100,10 @@ class ExecRequest:
 
     flavour: "auto" chooses among those at hand by what the code imports (see scan.py). files: name to content
     of what the program finds in its directory; they and their directories count beyond `limits.files`, and
-    `limits.file_bytes` is at least the largest. owner: whose call it is: owners share a pool's places fairly,
-    however many calls each has. Without one a call, or a batch of them, is by itself."""
+    `limits.file_bytes` is at least the largest. fetch: names of files that the result is to have. displays:
+    whether figures, and what `display` shows, are wanted. owner: whose call it is: owners share a pool's
+    places fairly, however many calls each has. Without one a call, or a batch of them, is by itself.
+    """
 
     code: str
     stdin: str = ""
@@ -109,10 +112,13 @@ class ExecRequest:
     seed: int | None = None
     files: Mapping[str, bytes] = field(default_factory=dict, hash=False)
     owner: str = ""
+    fetch: Sequence[str] = ()
+    displays: bool = False
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
         program_files.check(self.files)
+        program_files.check_fetch(self.fetch)
         for name in ("code", "stdin"):
             text = getattr(self, name)
             if not isinstance(text, str):
@@ -131,6 +137,22 @@ def _kind(value: object) -> str:
     return "None" if value is None else f"of type {type(value).__name__}"
 
 
+MIMES = ("image/png", "image/jpeg", "image/svg+xml", "text/html", "text/markdown", "text/latex")
+"""What a program may display; anything else is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """A picture or a page that a program showed. `mime`: one of MIMES. The content is the program's word."""
+
+    mime: str
+    data: bytes
+
+
+OnOutput = Callable[[str, str], None]
+"""Told of "stdout" or "stderr" and a piece of text, as it is written."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecResult:
     """How a program ended, what it wrote and what it used.
@@ -143,6 +165,9 @@ class ExecResult:
         isolation: the layers that held this program, joined by "+".
         tier: what they add up to ("B", "A", or "none", which only a pool with `allow_no_isolation` gives; see
             docs/reference/sandbox.md).
+        files: those that were asked for (`fetch`), as they were when the program had ended. One that is not
+            there, is no regular file or makes them more than 64 MiB is left out.
+        displays: what it showed, in order, if that was asked for; at most 32.
     """
 
     status: Status
@@ -158,6 +183,8 @@ class ExecResult:
     peak_memory_bytes: int
     isolation: str
     tier: str = "none"
+    files: Mapping[str, bytes] = field(default_factory=dict, hash=False)
+    displays: tuple[Display, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.exit_code is None) == (self.signal is None):
@@ -168,13 +195,20 @@ class ExecResult:
             raise ValueError(f"status {self.status} contradicts exit_code={self.exit_code}")
 
     def to_json(self) -> dict[str, Any]:
-        """A dict of plain JSON values, with the field names above."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        """A dict of plain JSON values, with the field names above; bytes are base64."""
+        found = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        found["files"] = {name: b64encode(content).decode() for name, content in self.files.items()}
+        found["displays"] = [
+            {"mime": one.mime, "data": b64encode(one.data).decode()} for one in self.displays
+        ]
+        return found
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "ExecResult":
         """The inverse of `to_json`."""
-        return cls(**{**fields, "status": Status(fields["status"])})
+        files = {name: b64decode(text) for name, text in fields.get("files", {}).items()}
+        displays = tuple(Display(one["mime"], b64decode(one["data"])) for one in fields.get("displays", ()))
+        return cls(**{**fields, "status": Status(fields["status"]), "files": files, "displays": displays})
 
 
 class SandboxError(Exception):
@@ -237,9 +271,14 @@ class Session(Protocol):
         wall_s: float | None = None,
         deadline: float | None = None,
         files: Mapping[str, bytes] | None = None,
+        fetch: Sequence[str] = (),
+        displays: bool = False,
+        on_output: OnOutput | None = None,
     ) -> ExecResult:
         """Runs one cell. `wall_s` replaces the session's own limit for this cell. `files` are written before
-        it runs, within the limits that the session was opened with. An uncaught exception is an `error` and
+        it runs, within the limits that the session was opened with; `fetch` and `displays` are as in an
+        ExecRequest. `on_output` is told what the cell writes as it does, at most `output_bytes` of each
+        stream. An uncaught exception is an `error` and
         leaves the session alive, and so does a `timeout` if the cell stops when it is interrupted
         (KeyboardInterrupt). A cell that exits, crashes or is killed still has a result; the session is then
         lost."""

@@ -81,6 +81,7 @@ void Supervisor::order_child(Request request, Server& server) {
                     .session = session,
                     .has_scratch = home->directory() >= 0,
                     .uid = home->uid(),
+                    .nice = options_.nice,
                     .limits = {.address_space_bytes = limits.memory_bytes,
                                .cpu_s = session ? RLIM_INFINITY - 1 : limits.cpu_s,
                                .file_bytes = limits.file_bytes}};
@@ -262,6 +263,7 @@ void Supervisor::start_cell(Request request, Process& session) {
   session.interrupted_before = session.interrupts > 0;
   session.interrupts = 0;
   session.flags = 0;
+  session.shown[0] = session.shown[1] = 0;
   begin_work(session);
   reserved_bytes_ += session.limits.memory_bytes - session.reserved_bytes;
   session.reserved_bytes = session.limits.memory_bytes;

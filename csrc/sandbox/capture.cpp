@@ -57,18 +57,19 @@ void HeadTail::clear() {
   tail_start_ = 0;
 }
 
-bool Capture::drain() {
+std::string_view Capture::drain() {
   // One pipe holds 64 KiB: a child that writes without end gets one buffer per wake-up, not the reactor.
   static char buffer[64 << 10];
-  if (!pipe_) return false;
+  if (!pipe_) return {};
   const ssize_t got = read(pipe_.get(), buffer, sizeof buffer);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return {};
   if (got <= 0) {
     pipe_.reset();
-    return false;
+    return {};
   }
-  kept_.append({buffer, static_cast<size_t>(got)});
-  return true;
+  const std::string_view read{buffer, static_cast<size_t>(got)};
+  kept_.append(read);
+  return read;
 }
 
 }  // namespace rocstar

@@ -45,8 +45,8 @@ class Capture {
   Capture() = default;
   Capture(UniqueFd pipe, uint64_t cap) : pipe_(std::move(pipe)), kept_(cap) {}
 
-  // Reads once without blocking; closes the pipe at its end. True when there was something to read.
-  bool drain();
+  // Reads once without blocking; closes the pipe at its end. What was read, until the next call for any pipe.
+  std::string_view drain();
   int fd() const { return pipe_.get(); }
   HeadTail& kept() { return kept_; }
   const HeadTail& kept() const { return kept_; }

@@ -20,6 +20,7 @@ struct Confinement {
   int program = -1;  // becomes kProgramFd
   Role role = Role::kInterpreter;
   uint32_t uid = 0;
+  int32_t nice = 0;
   Rlimits limits;
   SeccompFilter* filter = nullptr;  // null: none
   pid_t parent;

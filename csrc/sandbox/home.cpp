@@ -153,6 +153,8 @@ std::shared_ptr<Home> Homes::take() {
     std::string path = draw_path();
     if (rename(slots_[slot].path.c_str(), path.c_str()) != 0) fail("rename(" + slots_[slot].path + ")");
     slots_[slot].path = std::move(path);
+    // When somebody looked into it before is nobody else's business.
+    if (futimens(slots_[slot].directory.get(), nullptr) != 0) fail("futimens(" + slots_[slot].path + ")");
   }
   auto home = std::make_shared<Home>(*this, slot);
   free_.pop_back();

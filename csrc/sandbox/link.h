@@ -48,6 +48,7 @@ struct ForkOrder {
   uint8_t session;
   uint8_t has_scratch;  // the directory and the ruleset are attached
   uint32_t uid;         // 0: keep
+  int32_t nice;         // above the zygote's own
   Rlimits limits;       // address space: above the zygote's own
 };
 

@@ -36,6 +36,7 @@ struct Supervisor::Process {
   Capture out, err;
   std::string value;         // of a program; of a session, replies that are not complete yet
   uint64_t value_bytes = 0;  // seen
+  uint64_t shown[2] = {};    // of output and error, sent as it was written
   std::string to_send;       // down the control socket
   size_t sent = 0;
   bool watching_control_writes = false;

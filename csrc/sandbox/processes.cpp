@@ -14,6 +14,7 @@
 #include <system_error>
 #include <utility>
 
+#include "fetch.h"
 #include "process.h"
 
 #ifndef P_PIDFD
@@ -110,8 +111,8 @@ void Supervisor::take_replies(Process& process) {
 void Supervisor::finish_cell(Process& session, const CellReply& reply, std::string_view value) {
   // The reply was written after everything else that the cell wrote.
   // Once is enough, for a pipe holds no more than one reading takes, and a thread of it may go on writing for ever.
-  session.out.drain();
-  session.err.drain();
+  take_output(session, session.out);
+  take_output(session, session.err);
   Outcome outcome{.id = session.request.id, .code = reply.code, .flags = session.flags};
   const uint64_t used = cpu_us_of(session.pid);
   outcome.cpu_us = used - std::min(used, session.cpu_us_before);
@@ -140,8 +141,20 @@ void Supervisor::set_cpu_limit(const Process& process, bool idle) const {
 
 // --- ending ------------------------------------------------------------------------------------------------
 
+// As much as the result will show at most, and not what is between a session's cells: nobody follows that.
+void Supervisor::show_output(Process& process, const Capture& stream, std::string_view bytes) {
+  if ((process.request.wants & kWantsOutput) == 0 || process.state != Process::State::kRunning) return;
+  const bool error = &stream == &process.err;
+  uint64_t& shown = process.shown[error];
+  bytes = bytes.substr(0, process.limits.output_bytes - std::min(shown, process.limits.output_bytes));
+  shown += bytes.size();
+  if (!bytes.empty()) append_output(outbox_, process.request.id, error ? 2 : 1, bytes);
+}
+
+void Supervisor::take_output(Process& process, Capture& stream) { show_output(process, stream, stream.drain()); }
+
 void Supervisor::drain(Process& process, Capture& stream) {
-  stream.drain();
+  take_output(process, stream);
   // A session that was asked to stop has its grace for that, whatever it still writes.
   const bool asked = process.flags & Outcome::kOutputLimit;
   if (!asked && stream.kept().total() > output_cap(process)) stop(process, Outcome::kOutputLimit);
@@ -183,8 +196,8 @@ void Supervisor::reap(Process& process) {
   if (done != 0) info = {};  // reaped by somebody else, which cannot be: it is gone all the same
   for (Capture* stream : {&process.out, &process.err}) {
     // What its pipe holds, and its end. A branch may have the same pipe and go on writing: not more than that.
-    stream->drain();
-    stream->drain();
+    take_output(process, *stream);
+    take_output(process, *stream);
     if (stream->kept().total() > output_cap(process)) process.flags |= Outcome::kOutputLimit;
   }
   char rest[4096];
@@ -261,6 +274,8 @@ void Supervisor::report(Process& process, Outcome outcome) {
   if (out.truncated) outcome.flags |= Outcome::kStdoutTruncated;
   if (err.truncated) outcome.flags |= Outcome::kStderrTruncated;
   if (!outcome.value.empty()) outcome.flags |= Outcome::kHasValue;
+  const Request& request = process.request;
+  append_files(outbox_, outcome.id, process.home->directory(), request.fetch, request.wants & kWantsDisplays);
   append_result(outbox_, outcome, status_of(outcome, process.limits));
 }
 

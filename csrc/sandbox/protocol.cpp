@@ -85,7 +85,11 @@ Request decode_request(FrameType type, std::string_view payload) {
   } else if (type == FrameType::kCell) {
     request.session = in.number<uint64_t>();
     request.limits.wall_us = in.number<uint64_t>();
-    request.code = in.take(in.number<uint32_t>());
+    const auto code_length = in.number<uint32_t>();
+    const auto fetch_length = in.number<uint32_t>();
+    request.wants = in.number<uint8_t>();
+    request.code = in.take(code_length);
+    request.fetch = in.take(fetch_length);
   } else {
     Limits& limits = request.limits;
     for (uint64_t* field : {&limits.wall_us, &limits.cpu_s, &limits.memory_bytes, &limits.output_bytes,
@@ -100,8 +104,11 @@ Request decode_request(FrameType type, std::string_view payload) {
     request.weight = std::max(1u, in.number<uint32_t>());
     const auto code_length = in.number<uint32_t>();
     const auto stdin_length = in.number<uint32_t>();
+    const auto fetch_length = in.number<uint32_t>();
+    request.wants = in.number<uint8_t>();
     request.code = in.take(code_length);
     request.stdin_bytes = in.take(stdin_length);
+    request.fetch = in.take(fetch_length);
   }
   in.finish();
   return request;
@@ -115,7 +122,10 @@ void append_request(std::string& to, const Request& request) {
     if (request.type == FrameType::kBranch) return;
     put(to, request.limits.wall_us);
     put(to, static_cast<uint32_t>(request.code.size()));
+    put(to, static_cast<uint32_t>(request.fetch.size()));
+    put(to, request.wants);
     to += request.code;
+    to += request.fetch;
     return;
   }
   const Limits& limits = request.limits;
@@ -130,8 +140,11 @@ void append_request(std::string& to, const Request& request) {
   put(to, request.weight);
   put(to, static_cast<uint32_t>(request.code.size()));
   put(to, static_cast<uint32_t>(request.stdin_bytes.size()));
+  put(to, static_cast<uint32_t>(request.fetch.size()));
+  put(to, request.wants);
   to += request.code;
   to += request.stdin_bytes;
+  to += request.fetch;
 }
 
 uint64_t decode_id(std::string_view payload) {
@@ -213,6 +226,21 @@ void append_zygote(std::string& to, uint8_t flavour, uint64_t pid) {
 void append_json(std::string& to, FrameType type, std::string_view json) {
   const FrameWriter frame(to, type);
   to += json;
+}
+
+void append_output(std::string& to, uint64_t id, uint8_t stream, std::string_view bytes) {
+  const FrameWriter frame(to, FrameType::kOutput);
+  put(to, id);
+  put(to, stream);
+  to += bytes;
+}
+
+void append_file(std::string& to, uint64_t id, std::string_view name, std::string_view bytes) {
+  const FrameWriter frame(to, FrameType::kFile);
+  put(to, id);
+  put(to, static_cast<uint8_t>(name.size()));
+  to += name;
+  to += bytes;
 }
 
 void FrameReader::feed(std::string_view bytes) {

@@ -2,14 +2,17 @@
 //
 //   frame   = u32 length of the rest | u8 type | payload          native byte order: both ends share a machine
 //   limits  = u64 wall_us, cpu_s, memory, output, file, files
-//   RUN     = u64 id | limits | u8 flavour | u8 has_seed | u64 seed | u64 lane | u32 weight, code, stdin | bytes
+//   RUN     = u64 id | limits | u8 flavour | u8 has_seed | u64 seed | u64 lane | u32 weight, code, stdin, fetch
+//             | u8 wants | bytes
 //   OPEN    = as RUN, without code: starts a session, whose number is this id
-//   CELL    = u64 id, session, wall_us | u32 code | bytes
+//   CELL    = u64 id, session, wall_us | u32 code, fetch | u8 wants | bytes
 //   BRANCH  = u64 id, session                                     starts a session from the state of another
 //   CANCEL  = u64 id                  CLOSE = u64 session
 //   PING    = u64 number                                          answered at once by PONG with the same number
 //   RESULT  = u64 id | u8 status | u8 signaled | i32 code | u32 flags | u64 wall_us, cpu_us, peak
 //             | u32 out, err, value | bytes                       all three texts are valid UTF-8
+//   OUTPUT  = u64 id | u8 stream | bytes                          written just now, for who wants to follow
+//   FILE    = u64 id | u8 name | bytes of the name | bytes          a piece of a file; a RESULT follows the last
 //   OPENED  = u64 id                                              answers OPEN and BRANCH
 //   FAILED  = u64 id | u8 why | UTF-8 text                        no result exists: it was not the program's doing
 //   GONE    = u64 session | u8 why                                a session ended, for whatever reason
@@ -43,6 +46,8 @@ enum class FrameType : uint8_t {
   kGone = 21,
   kZygote = 22,
   kPong = 23,
+  kOutput = 24,
+  kFile = 25,
 };
 
 inline constexpr uint32_t kMaxFrameBytes = 256u << 20;
@@ -70,6 +75,9 @@ inline constexpr uint64_t kOwnersLane = uint64_t{1} << 63;
 
 struct Compiled;
 
+// What an answer is to have besides: output as it is written, and what the program displays.
+inline constexpr uint8_t kWantsOutput = 1, kWantsDisplays = 2;
+
 // What the pool asks for: a program, a session, a cell of a session, or a branch of one.
 struct Request {
   FrameType type = FrameType::kRun;
@@ -82,6 +90,8 @@ struct Request {
   std::optional<uint64_t> seed;
   std::string code;
   std::string stdin_bytes;
+  std::string fetch;  // names of files that the answer is to have, each with a line's end
+  uint8_t wants = 0;
   uint32_t attempts = 0;               // lost with their zygotes; not sent
   std::shared_ptr<Compiled> compiled;  // a C++ program that is ready to start; not sent
 };
@@ -143,6 +153,8 @@ void append_opened(std::string& to, uint64_t id);
 void append_gone(std::string& to, uint64_t session, GoneWhy why);
 void append_zygote(std::string& to, uint8_t flavour, uint64_t pid);
 void append_json(std::string& to, FrameType type, std::string_view json);
+void append_output(std::string& to, uint64_t id, uint8_t stream, std::string_view bytes);
+void append_file(std::string& to, uint64_t id, std::string_view name, std::string_view bytes);
 // For tests: what the pool sends.
 void append_request(std::string& to, const Request& request);
 void append_id(std::string& to, FrameType type, uint64_t id);

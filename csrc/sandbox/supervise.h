@@ -69,6 +69,7 @@ struct SupervisorOptions {
   std::shared_ptr<Cgroup> cgroup;         // around everything, where there is one
   std::shared_ptr<UniqueFd> users;        // while it is open no other pool of this machine has these slots' users
   uint64_t compile_wall_us = 20'000'000;  // of the C++ flavour
+  int32_t nice = 0;                       // of programs, above our own
   std::string hello_json;                 // sent to the pool once every zygote is ready
 };
 
@@ -168,6 +169,8 @@ class Supervisor {
   void read_control(Process& process);
   void take_replies(Process& process);
   void drain(Process& process, Capture& stream);
+  void take_output(Process& process, Capture& stream);
+  void show_output(Process& process, const Capture& stream, std::string_view bytes);
   void kill(Process& process, Outcome::Flag why);
   void interrupt(Process& process, Outcome::Flag why);
   void stop(Process& process, Outcome::Flag why);

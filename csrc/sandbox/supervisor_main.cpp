@@ -18,7 +18,7 @@ constexpr const char* kUsage =
     "usage: _supervisor --fd N --parent PID --flavour NAME... [--replicas N] [--max-live N] [--max-sessions N]\n"
     "    [--memory-bytes N] [--lease-us N] [--scratch-parent DIR] [--scratch-bytes N] [--readable PATH...]\n"
     "    [--keep PATH...] [--private FOLDER...] [--without LAYER...] [--allow-no-isolation] [--tool PATH...]\n"
-    "    [--library PATH...] [--loader PATH...] [--compile-wall-us N] -- ZYGOTE COMMAND...\n";
+    "    [--library PATH...] [--loader PATH...] [--compile-wall-us N] [--nice N] -- ZYGOTE COMMAND...\n";
 
 struct Arguments {
   rocstar::SupervisorOptions supervisor;
@@ -58,6 +58,7 @@ Arguments parse(int argc, char** argv) {
                                     {"library", required_argument, nullptr, 'L'},
                                     {"loader", required_argument, nullptr, 'D'},
                                     {"compile-wall-us", required_argument, nullptr, 'C'},
+                                    {"nice", required_argument, nullptr, 'N'},
                                     {nullptr, 0, nullptr, 0}};
   Arguments given;
   rocstar::SupervisorOptions& supervisor = given.supervisor;
@@ -119,6 +120,9 @@ Arguments parse(int argc, char** argv) {
         break;
       case 'C':
         supervisor.compile_wall_us = number(optarg);
+        break;
+      case 'N':
+        supervisor.nice = static_cast<int32_t>(number(optarg));
         break;
       default:
         refuse();

@@ -85,6 +85,7 @@ void Zygote::fork(const ForkOrder& order, std::vector<UniqueFd> fds, const std::
                   .error = fds[2].get(),
                   .control = fds[3].get(),
                   .uid = order.uid,
+                  .nice = order.nice,
                   .limits = order.limits,
                   .parent = getppid()};
   how.limits.address_space_bytes += meter_.bytes();

@@ -41,12 +41,15 @@ Request random_request(std::mt19937_64& random, FrameType type) {
     if (random() % 2) request.seed = random() % 3;
   }
   if (type == FrameType::kRun) request.stdin_bytes = random_text(random, 100);
+  if (type != FrameType::kBranch) request.fetch = random_text(random, 30);
+  if (type != FrameType::kBranch) request.wants = static_cast<uint8_t>(random());
   return request;
 }
 
 bool same(const Request& a, const Request& b) {
   return a.type == b.type && a.id == b.id && a.session == b.session && a.flavour == b.flavour && a.seed == b.seed &&
-         a.code == b.code && a.stdin_bytes == b.stdin_bytes && std::memcmp(&a.limits, &b.limits, sizeof a.limits) == 0;
+         a.code == b.code && a.stdin_bytes == b.stdin_bytes && a.fetch == b.fetch && a.wants == b.wants &&
+         std::memcmp(&a.limits, &b.limits, sizeof a.limits) == 0;
 }
 
 constexpr FrameType kRequests[] = {FrameType::kRun, FrameType::kOpen, FrameType::kCell, FrameType::kBranch};
@@ -82,9 +85,9 @@ void lengths_that_lie_are_refused() {
   std::string bytes;
   append_request(bytes, {.type = FrameType::kRun, .id = 1, .code = "code", .stdin_bytes = "in"});
   std::string payload = payload_of(bytes);
-  const size_t lengths = payload.size() - 6 - 8;
+  const size_t lengths = payload.size() - 6 - 1 - 12;
   for (const uint32_t lie : {0u, 3u, 5u, 7u, 0x7FFFFFFFu, 0xFFFFFFFFu}) {
-    for (const size_t at : {lengths, lengths + 4}) {
+    for (const size_t at : {lengths, lengths + 4, lengths + 8}) {
       std::string forged = payload;
       std::memcpy(forged.data() + at, &lie, sizeof lie);
       CHECK(refused([&] { decode_request(FrameType::kRun, forged); }));

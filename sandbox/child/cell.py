@@ -20,8 +20,15 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from rocstar.sandbox import files
+from rocstar.sandbox.child import display
 
 CELL = "<cell>"
+CO_COROUTINE = 0x80
+"""As in the module inspect, which a zygote without it does not import."""
+
+AWAIT_END_S = 0.1
+"""What a cell has left running may take so long to be cancelled."""
+
 VALUE_FD = 3
 MEMORY_EXIT = 86
 """Exit code for an uncaught MemoryError. A program that forges it is still counted as failed."""
@@ -55,9 +62,10 @@ def run_cell(code: bytes, seed: int) -> int:
     """Runs a program from its UTF-8 source and returns the exit code for this process."""
     if code[:1] == files.MARK:
         try:
-            code = files.unpack_here(code)
+            code, wanted = files.unpack_here(code)
         except OSError as error:
             return finish(not_written(error))
+        display.begin(wanted)
     if names_random(code):
         reseed(seed)
     return finish(run_source(code))
@@ -109,7 +117,10 @@ def run_session_cell(code: bytes, seed: int | None) -> tuple[int, bytes, bool]:
     values: list[str] = []
     try:
         if code[:1] == files.MARK:
-            code = files.unpack_here(code)
+            code, wanted = files.unpack_here(code)
+            display.begin(wanted)
+        else:
+            display.begin(False)
     except OSError as error:
         exit_code = not_written(error)
         flush()
@@ -134,6 +145,8 @@ def run_source(code: bytes, name: str = CELL, take_value: "Callable[[str], objec
         value = evaluate(source, MAIN.__dict__, name)
         if value is not None:
             (take_value or write_value)(repr(value))
+            display.show_value(value)
+        display.show_figures()
     except SystemExit as stop:
         if take_value is not None:
             raise
@@ -192,14 +205,51 @@ def evaluate(source: str, namespace: dict[str, Any], name: str = CELL) -> object
 def evaluate_tree(source: str, namespace: dict[str, Any], name: str) -> object:
     tree = ast.parse(source, name)
     last = tree.body[-1] if tree.body else None
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if "await" in source or "async" in source else 0
+    body = tail = None
     if isinstance(last, ast.Expr):
         tree.body.pop()
+        tail = compile(ast.Expression(last.value), name, "eval", flags, dont_inherit=True)
     if tree.body:
-        exec(compile(tree, name, "exec", dont_inherit=True), namespace)
-    if not isinstance(last, ast.Expr):
-        return None
-    value: object = eval(compile(ast.Expression(last.value), name, "eval", dont_inherit=True), namespace)
-    return None if is_hidden(source, last) else value
+        body = compile(tree, name, "exec", flags, dont_inherit=True)
+    awaits = any(code is not None and code.co_flags & CO_COROUTINE for code in (body, tail))
+    value = awaited(body, tail, namespace) if awaits else evaluated(body, tail, namespace)
+    return None if isinstance(last, ast.Expr) and is_hidden(source, last) else value
+
+
+def evaluated(body: types.CodeType | None, tail: types.CodeType | None, namespace: dict[str, Any]) -> object:
+    if body is not None:
+        exec(body, namespace)
+    value: object = None if tail is None else eval(tail, namespace)
+    return value
+
+
+def awaited(body: types.CodeType | None, tail: types.CodeType | None, namespace: dict[str, Any]) -> object:
+    """The same with an event loop around it, as long as the cell takes: what it leaves running is cancelled.
+    No asyncio.Runner, for its first interrupt stops nothing that does not wait."""
+    import asyncio
+
+    async def whole() -> object:
+        value: object = None
+        for code in (body, tail):
+            if code is None:
+                continue
+            value = eval(code, namespace)
+            if code.co_flags & CO_COROUTINE:
+                value = await value  # type: ignore[misc]
+        return value if tail is not None else None
+
+    loop = asyncio.new_event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(whole())
+    finally:
+        for task in (left := asyncio.all_tasks(loop)):
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=AWAIT_END_S))
+        asyncio.set_event_loop(None)
+        loop.close()
 
 
 def is_hidden(source: str, last: ast.Expr) -> bool:

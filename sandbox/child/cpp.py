@@ -26,7 +26,8 @@ _SYSTEM_TOOLS = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")
 _LIBRARIES = (
     *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo"),
     *("/etc/ld.so.cache", "/etc/localtime", "/dev/zero", "/dev/urandom", "/dev/random"),
-    *("/sys/devices/system/cpu", "/proc/cpuinfo", "/proc/meminfo"),
+    *(f"/sys/devices/system/cpu/{name}" for name in ("online", "possible", "present")),
+    *("/proc/cpuinfo", "/proc/meminfo"),
 )
 _LOADERS = ("/lib/ld-*.so*", "/lib64/ld-*.so*", "/lib/*/ld-*.so*")
 

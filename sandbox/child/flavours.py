@@ -16,7 +16,8 @@ class Flavour:
 
     install: what to install when a module is missing. packages: what a program may import that is slow to
     import and is here already (scan.py chooses by it). chosen: False for a flavour with a purpose of its own,
-    which is only ever taken by its name. environment: set while the modules are imported.
+    which is only ever taken by its name. environment: set while the modules are imported. site: a folder of
+    packages that come before the others (declared.py).
     """
 
     name: str
@@ -26,6 +27,7 @@ class Flavour:
     packages: frozenset[str] = frozenset()
     chosen: bool = True
     environment: Mapping[str, str] = field(default_factory=dict)
+    site: str = ""
 
 
 def _programs(*names: str) -> str:
@@ -67,6 +69,14 @@ FLAVOURS: Final[dict[str, Flavour]] = {
             warm_up=_programs("stdlib", "numeric", "scientific"),
             install="pip install numpy sympy scipy",
             packages=frozenset(("numpy", "sympy", "mpmath", "scipy")),
+            environment=_SYMPY,
+        ),
+        Flavour(
+            name="plot",
+            modules=(*_SCIENTIFIC, "matplotlib", "matplotlib.pyplot"),
+            warm_up=_programs("stdlib", "numeric", "scientific", "plot"),
+            install="pip install numpy sympy scipy matplotlib",
+            packages=frozenset(("numpy", "sympy", "mpmath", "scipy", "matplotlib")),
             environment=_SYMPY,
         ),
         Flavour(

@@ -13,7 +13,6 @@ from typing import Final
 from rocstar.sandbox.child.flavours import FLAVOURS
 
 RELATIVES: Final = {
-    "matplotlib": "numpy",
     "networkx": "numpy",
     "pandas": "numpy",
     "pylab": "numpy",
@@ -57,9 +56,8 @@ def imported(code: str) -> frozenset[str]:
         return frozenset()
     if "b64decode(" in text:
         text = "\n".join((text, *_unwrapped(text)))
-    return frozenset(
-        RELATIVES.get(name, name) for name in _PACKAGES if name in text and _is_imported(name, text)
-    )
+    found = {RELATIVES.get(name, name) for name in _PACKAGES if name in text and _is_imported(name, text)}
+    return frozenset(found | {"numpy"} if "matplotlib" in found else found)
 
 
 def _is_imported(name: str, text: str) -> bool:

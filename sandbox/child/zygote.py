@@ -6,6 +6,7 @@ it inherits, and from then on takes orders to fork. Its environment holds nothin
 
 import argparse
 import atexit
+import builtins
 import contextlib
 import gc
 import importlib
@@ -17,7 +18,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from rocstar.sandbox import _native
-from rocstar.sandbox.child import cell, cpp
+from rocstar.sandbox.child import cell, cpp, declared, display, figures
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 
 
@@ -30,10 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if options.flavour == cpp.CPP:
         return serve_cpp(options)
+    flavour = {**FLAVOURS, **declared.read_word(options.declared)}[options.flavour]
     try:
-        preload(FLAVOURS[options.flavour])
+        if flavour.site:
+            declared.put_first(flavour.site)
+        preload(flavour)
     except ImportError as error:
-        flavour = FLAVOURS[options.flavour]
         message = (
             f"flavour {flavour.name!r} needs {error.name or error}: {flavour.install or 'repair this Python'}"
         )
@@ -76,7 +79,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="rocstar.sandbox.child.zygote",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, width=100),
     )
-    parser.add_argument("--flavour", choices=sorted(FLAVOURS), required=True)
+    parser.add_argument("--flavour", required=True)
+    parser.add_argument("--declared", default="{}", help="flavours of a user's own, as JSON")
     parser.add_argument("--fd", type=int, required=True, help="the inherited socket")
     parser.add_argument(
         "--parent", type=int, required=True, help="pid of the supervisor, whose death ends this process"
@@ -129,6 +133,8 @@ def settle() -> None:
     """Leaves a heap that forks cheaply, and nothing of the zygote that a child would run at its end."""
     sys.modules["__main__"] = cell.MAIN
     sys.argv = [""]
+    sys.modules[figures.__name__] = figures  # whatever this process was started as
+    vars(builtins)["display"] = display.display
     os.environ.pop("HOME", None)
     if tempfile := sys.modules.get("tempfile"):
         vars(tempfile)["tempdir"] = None  # a child has its own

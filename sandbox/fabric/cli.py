@@ -12,7 +12,7 @@ import signal
 from pathlib import Path
 
 from rocstar.sandbox.child.flavours import FLAVOURS
-from rocstar.sandbox.console import INTERRUPTED, Starting, Waiting, say
+from rocstar.sandbox.console import INTERRUPTED, Starting, Waiting, require_own_users, say
 from rocstar.sandbox.extras import lacking, left_out, offered_flavours
 from rocstar.sandbox.types import SandboxError
 
@@ -71,6 +71,11 @@ def add_worker_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser
     parser.add_argument(
         "--memory-bytes", type=int, metavar="N", help="of all programs together; default: the pool's"
     )
+    parser.add_argument(
+        "--allow-shared-user",
+        action="store_true",
+        help="run as root even where programs cannot have a user of their own",
+    )
     parser.add_argument("--name", help="how the worker is listed; default: host, process and a random part")
     parser.add_argument("--patience-s", type=float, default=300.0, help="how long Redis may be away")
     parser.add_argument("--drain-s", type=float, default=10.0, help="how long to finish after a signal")
@@ -117,6 +122,7 @@ async def work(url: str, flavours: tuple[str, ...], max_live: int, options: argp
         os.environ.pop(name, None)
     memory = {} if options.memory_bytes is None else {"memory_bytes": options.memory_bytes}
     async with SandboxPool(flavours, max_live=max_live, on_warm=starting.warm, **memory) as pool:
+        require_own_users(pool.isolation, options.allow_shared_user, "worker")
         worker = RedisWorker(
             Link(url, Waiting("worker", f"Redis at {place}", options.patience_s).tried),
             as_batch(pool),

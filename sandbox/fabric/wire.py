@@ -1,8 +1,8 @@
 """What travels through Redis: entries of calls to the workers, answers back to the client. Pure functions.
 
     entry    {"v", "flavour", "limits": [{...}],
-              "calls": [[id, remaining_s, code, stdin, limits index, seed, {file: base64}, owner]]}
-                        the last one only of calls with files
+              "calls": [[id, remaining_s, code, stdin, limits index, seed, {file: base64}, owner, [fetch],
+                         displays]]}    from the files on only as far as a call has any of it
     answers  {"v", "refs": [entry ref], "fields": [...], "results": [[ref index, id, field values...]],
               "errors": [[ref index, id or null, message, kind, retryable]]}
 
@@ -65,7 +65,10 @@ def encode_entry(calls: Sequence[WireCall]) -> bytes:
         number = limits.setdefault(request.limits, len(limits))
         row = [call.id, call.remaining_s, request.code, request.stdin, number, request.seed]
         files = {name: b64encode(content).decode() for name, content in request.files.items()}
-        rows.append([*row, files, request.owner] if request.owner else [*row, files] if files else row)
+        more = [files, request.owner, list(request.fetch), request.displays]
+        while more and not more[-1]:
+            more.pop()
+        rows.append([*row, *more])
     tables = [{name: getattr(limit, name) for name in _LIMIT_FIELDS} for limit in limits]
     return _dump({"v": VERSION, "flavour": flavours.pop(), "limits": tables, "calls": rows})
 
@@ -87,7 +90,9 @@ def decode_entry(blob: bytes) -> list[WireCall]:
                     flavour=flavour,
                     seed=seed,
                     files=_files(*more[:1]),
-                    owner="".join(more[1:]),
+                    owner="".join(more[1:2]),
+                    fetch=tuple(*more[2:3]),
+                    displays=any(more[3:]),
                 ),
             )
             for call_id, remaining_s, code, stdin, number, seed, *more in message["calls"]
@@ -112,7 +117,7 @@ def encode_answers(answers: Iterable[Answer]) -> bytes:
         if isinstance(outcome, SandboxError):
             errors.append([number, answer.call_id, str(outcome), outcome.kind, outcome.retryable])
         else:
-            values = [getattr(outcome, name) for name in _RESULT_FIELDS]
+            values = list(outcome.to_json().values())
             results.append([number, answer.call_id, *values])
     message = {"v": VERSION, "refs": list(refs), "fields": _RESULT_FIELDS}
     return _dump({**message, "results": results, "errors": errors})
@@ -148,7 +153,8 @@ def weight(outcome: Outcome) -> int:
     """About how many characters an outcome takes in a message."""
     if isinstance(outcome, SandboxError):
         return 128 + len(str(outcome))
-    return 256 + len(outcome.stdout) + len(outcome.stderr) + len(outcome.value or "")
+    taken = sum(map(len, outcome.files.values())) + sum(len(one.data) for one in outcome.displays)
+    return 256 + len(outcome.stdout) + len(outcome.stderr) + len(outcome.value or "") + taken * 4 // 3
 
 
 def _dump(message: dict[str, Any]) -> bytes:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.lanes import Lanes
+from rocstar.sandbox.pool.taken import Taken
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, SessionLost
 
 MAX_ATTEMPTS = 4
@@ -39,23 +40,25 @@ class Call:
     """A call of the supervisor until it is answered.
 
     Args:
-        encode: the frame, given the call's id.
+        encode: the pieces of the frame, given the call's id.
         longest_s: how long it may take once it runs.
         restartable: it can be sent to another supervisor.
         opens: the limits of the session that it starts.
         session: whose cell or branch it is.
         lane: calls of one wait for each other, those of different ones share the places.
         weight: of the lane, against others.
+        taken: what comes before the result.
         then: called once the supervisor has answered, which a caller that was cancelled does not wait for.
     """
 
-    encode: Callable[[int], bytes]
+    encode: Callable[[int], list[bytes]]
     longest_s: float
     restartable: bool
     opens: Limits | None = None
     session: object | None = None
     lane: int = 0
     weight: int = 1
+    taken: Taken = field(default_factory=Taken)
     then: Callable[[], None] | None = None
     id: int = 0
     attempts: int = 0
@@ -67,7 +70,7 @@ class Line(Protocol):
 
     def ready(self) -> bool: ...
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, *pieces: bytes) -> None: ...
 
 
 class Calls:
@@ -107,6 +110,8 @@ class Calls:
                 await self.submit(call)
                 outcome = await call.future
                 taken = True
+                if isinstance(outcome, ExecResult):
+                    outcome = await call.taken.added_to(outcome)
             return outcome
         except TimeoutError:
             raise late() from None
@@ -163,7 +168,7 @@ class Calls:
             call.id = self._next_id
             call.attempts += 1
             try:
-                frames.append(call.encode(call.id))
+                frames += call.encode(call.id)
             except ValueError as error:
                 self._waiting.ended(call.lane)
                 self.room.release()
@@ -171,7 +176,7 @@ class Calls:
                 continue
             self.sent[call.id] = call
         if frames:
-            self._line.write(b"".join(frames))
+            self._line.write(*frames)
 
     def _fits(self) -> bool:
         """One of a lane that has nothing with the supervisor does not wait behind the window: that is for
@@ -285,14 +290,15 @@ class _Batch:
         if not self._submitted:
             return None
         index = await self._done.get()
-        future = self._submitted.pop(index).future
-        self._unread_bytes -= _size_of(future)
+        call = self._submitted.pop(index)
+        future = call.future
+        self._unread_bytes -= _size_of(call)
         failure = future.exception()
         if isinstance(failure, ValueError):  # too long to be sent
             return index, SandboxError(str(failure), kind="too_large", retryable=False)
         if failure is not None and not isinstance(failure, SandboxError):
             raise failure
-        return index, failure if failure is not None else future.result()
+        return index, failure if failure is not None else await call.taken.added_to(future.result())
 
     async def _submit_more(self) -> tuple[int, SandboxError] | None:
         """Returns early with a request that was refused."""
@@ -309,11 +315,11 @@ class _Batch:
                 return index, error
             self._next += 1
             self._submitted[index] = call
-            call.future.add_done_callback(lambda future, index=index: self._ended(index, future))  # type: ignore[misc]
+            call.future.add_done_callback(lambda future, index=index, call=call: self._ended(index, call))  # type: ignore[misc]
         return None
 
-    def _ended(self, index: int, future: asyncio.Future[Any]) -> None:
-        self._unread_bytes += _size_of(future)
+    def _ended(self, index: int, call: Call) -> None:
+        self._unread_bytes += _size_of(call)
         self._done.put_nowait(index)
 
     def left(self) -> list[int]:
@@ -325,12 +331,15 @@ class _Batch:
             self._calls.abandon(call)
 
 
-def _size_of(future: asyncio.Future[Any]) -> int:
+def _size_of(call: Call) -> int:
     """What an outcome holds of memory, for the most part."""
+    future = call.future
     if future.cancelled() or future.exception() is not None:
         return 0
     result = future.result()
-    return len(result.stdout) + len(result.stderr) if isinstance(result, ExecResult) else 0
+    if not isinstance(result, ExecResult):
+        return 0
+    return len(result.stdout) + len(result.stderr) + call.taken.bytes
 
 
 def late() -> SandboxError:

@@ -89,10 +89,10 @@ class Keeper:
         self._restart_if_dead()
         return self._living is not None
 
-    def write(self, data: bytes) -> None:
+    def write(self, *pieces: bytes) -> None:
         """Nothing is sent to a dead one, which has no calls any more."""
         if (living := self._living) is not None:
-            living.write(data)
+            living.write(*pieces)
 
     def _new(self) -> Supervisor:
         return Supervisor(

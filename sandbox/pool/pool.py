@@ -21,17 +21,20 @@ from types import TracebackType
 from typing import Any, Self
 
 from rocstar.sandbox.child.cpp import CPP, DEFAULT_COMMAND, DEFAULT_COMPILE_S, CppOptions
-from rocstar.sandbox.child.flavours import FLAVOURS
+from rocstar.sandbox.child.declared import NO_FLAVOURS
+from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.calls import Call, Calls
 from rocstar.sandbox.pool.keeper import Keeper
 from rocstar.sandbox.pool.process import SupervisorOptions
 from rocstar.sandbox.pool.session import LiveSession, OpenSessions
+from rocstar.sandbox.pool.taken import Taken
 from rocstar.sandbox.types import (
     DEFAULT_LIMITS,
     ExecRequest,
     ExecResult,
     Limits,
+    OnOutput,
     SandboxError,
     check_seed,
 )
@@ -97,6 +100,8 @@ class SandboxPool:
         weights: of owners, 1 for those left out: who has twice the weight gets twice the places while both
             have calls that wait.
         cpp_command, compile_s: how the C++ flavour compiles, and how long it may (cpp.py).
+        declared: flavours of a user's own (`read_flavours`), of which `flavours` names those to start.
+        nice: how far programs stand back from this process and the supervisor, as in nice(1), 0 to 19.
         on_warm: told of a flavour whenever an interpreter of it is warm, while the pool starts and later.
 
     Invariants: every `run` ends in exactly one result, SandboxError or cancellation; when `run` was cancelled
@@ -119,6 +124,8 @@ class SandboxPool:
         weights: Mapping[str, int] | None = None,
         cpp_command: str = DEFAULT_COMMAND,
         compile_s: float = DEFAULT_COMPILE_S,
+        nice: int = 0,
+        declared: Mapping[str, Flavour] = NO_FLAVOURS,
         on_warm: Callable[[str], None] = lambda flavour: None,
     ) -> None:
         live = default_max_live() if max_live is None else max_live
@@ -128,8 +135,9 @@ class SandboxPool:
                 "are needed"
             )
         for name in flavours:
-            if name not in FLAVOURS:
-                raise ValueError(f"unknown flavour {name!r}; there are {', '.join(FLAVOURS)}")
+            if name not in FLAVOURS and name not in declared:
+                there = ", ".join((*FLAVOURS, *declared))
+                raise ValueError(f"unknown flavour {name!r}; there are {there}")
         for layer in without:
             if layer not in LAYERS:
                 raise ValueError(f"unknown layer {layer!r}; these can be left out: {', '.join(LAYERS)}")
@@ -142,6 +150,8 @@ class SandboxPool:
             replicas=max(1, live // 12) if replicas is None else replicas,
             without=tuple(without),
             allow_no_isolation=allow_no_isolation,
+            nice=nice,
+            declared=tuple(declared[name] for name in dict.fromkeys(flavours) if name in declared),
             cpp=CppOptions(command=cpp_command, compile_s=compile_s),
         )
         self._deterministic = deterministic
@@ -212,12 +222,20 @@ class SandboxPool:
 
     # --- calls -------------------------------------------------------------------------------------------
 
-    async def run(self, request: ExecRequest | str, *, deadline: float | None = None) -> ExecResult:
-        """Runs one program; a str is `ExecRequest(code=...)`. `deadline`: absolute `loop.time()`. Raises
+    async def run(
+        self,
+        request: ExecRequest | str,
+        *,
+        deadline: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> ExecResult:
+        """Runs one program; a str is `ExecRequest(code=...)`. `deadline`: absolute `loop.time()`. `on_output`
+        is told what it writes as it does; such a call is not started again when the supervisor dies. Raises
         SandboxError for failures of ours."""
         if not isinstance(request, ExecRequest):
             request = request_of(request)
-        result: ExecResult = await self._calls.perform(self._call_of(request, self._lane()), deadline)
+        call = self._call_of(request, self._lane(), on_output)
+        result: ExecResult = await self._calls.perform(call, deadline)
         return result
 
     def run_batch(
@@ -249,8 +267,8 @@ class SandboxPool:
         lane = lane_of(owner) or self._lane()
         weight = self._weights.get(lane, 1)
 
-        def encode(call_id: int) -> bytes:
-            return wire.encode_open(call_id, limits, index, seed, lane, weight)
+        def encode(call_id: int) -> list[bytes]:
+            return [wire.encode_open(call_id, limits, index, seed, lane, weight)]
 
         call = Call(encode, limits.wall_s, restartable=True, opens=limits, lane=lane, weight=weight)
         session: LiveSession = await self._calls.perform(call, deadline)
@@ -261,10 +279,10 @@ class SandboxPool:
         self._lanes += 1
         return self._lanes
 
-    def _call_of(self, request: ExecRequest, lane: int) -> Call:
+    def _call_of(self, request: ExecRequest, lane: int, on_output: OnOutput | None = None) -> Call:
         flavour = self._flavour(request.flavour, request.code)
         self._check_memory(wire.with_files(request.limits, request.files))
-        if request.files:
+        if request.files or request.fetch or request.displays:
             self._check_files(flavour)
         if self._deterministic and request.seed is None:
             request = replace(request, seed=seed_of(request))
@@ -272,12 +290,14 @@ class SandboxPool:
         weight = self._weights.get(lane, 1)
         index = self.flavours.index(flavour)
         compile_s = self._keeper.options.cpp.compile_s if flavour == CPP else 0.0
+        follows = on_output is not None
         return Call(
-            lambda call_id: wire.encode_run(call_id, request, index, lane, weight),
+            lambda call_id: wire.encode_run(call_id, request, index, lane, weight, follows=follows),
             compile_s + request.limits.wall_s,
-            restartable=True,
+            restartable=not follows,
             lane=lane,
             weight=weight,
+            taken=Taken(on_output),
         )
 
     def _flavour(self, name: str, code: str) -> str:
@@ -330,6 +350,12 @@ class SandboxPool:
             call = self._calls.sent[number]
             assert call.opens is not None
             self._calls.settle(number, self._sessions.opened(number, call.opens, call.lane, call.weight))
+        elif kind == wire.OUTPUT:
+            call_id, stream, data = wire.decode_output(frame[1])
+            self._calls.sent[call_id].taken.output(stream, data)
+        elif kind == wire.FILE:
+            call_id, name, data = wire.decode_file(frame[1])
+            self._calls.sent[call_id].taken.piece(name, data)
         elif kind == wire.GONE:
             self._sessions.gone(*wire.decode_gone(frame[1]))
         elif kind == wire.ZYGOTE:

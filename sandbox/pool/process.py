@@ -31,6 +31,8 @@ from typing import Any, cast
 
 from rocstar.sandbox import _native
 from rocstar.sandbox.child.cpp import CPP, CppOptions
+from rocstar.sandbox.child.declared import words_of
+from rocstar.sandbox.child.flavours import Flavour
 from rocstar.sandbox.pool import wire
 from rocstar.sandbox.types import SandboxError
 
@@ -48,6 +50,9 @@ the disk that scratch directories are on, and that can take half a minute on an 
 STUCK_S = 60.0
 """One that only answers PING, and no call for so long beyond what the longest may take, has lost them."""
 
+JOINED_BYTES = 1 << 16
+"""More is not copied to be sent: that would take the loop's time."""
+
 SUPERVISOR = Path(__file__).parents[1] / "_supervisor"
 
 ENVIRONMENT = {
@@ -58,6 +63,7 @@ ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "TMPDIR": ".",
     "MPLCONFIGDIR": ".",
+    "MPLBACKEND": "module://rocstar.sandbox.child.figures",
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
 }
 """All that supervisor, zygotes and children see. A fixed hash seed makes the order of sets repeatable; the
@@ -66,7 +72,8 @@ temporary directory is the program's own."""
 SYSTEM_PATHS = (
     *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo"),
     *("/etc/ld.so.cache", "/etc/localtime", "/dev/zero", "/dev/urandom", "/dev/random"),
-    *("/sys/devices/system/cpu", "/proc/cpuinfo", "/proc/meminfo"),
+    *(f"/sys/devices/system/cpu/{name}" for name in ("online", "possible", "present")),
+    *("/proc/cpuinfo", "/proc/meminfo"),
 )
 """What a program may read besides the Python installation."""
 
@@ -82,25 +89,30 @@ class SupervisorOptions:
     replicas: int = 1
     without: tuple[str, ...] = ()
     allow_no_isolation: bool = False
+    nice: int = 0
+    declared: tuple[Flavour, ...] = ()
     cpp: CppOptions = field(default_factory=CppOptions)
     scratch_parent: str = field(default_factory=lambda: default_scratch_parent())
     python: str = field(default_factory=lambda: sys.executable)
     program: str = str(SUPERVISOR)
 
     def command(self, fd: int) -> list[str]:
-        paths = python_paths()
+        sites = [flavour.site for flavour in self.declared if flavour.site]
+        paths = [*python_paths(), *sites]
+        kept = [*kept_paths(self.python), *sites]
         words = [self.program, f"--fd={fd}", f"--parent={os.getpid()}", f"--max-live={self.max_live}"]
         words += [f"--max-sessions={self.max_sessions}", f"--memory-bytes={self.memory_bytes}"]
         words += [f"--lease-us={round(self.lease_s * 1e6)}", f"--replicas={self.replicas}"]
         words += [f"--scratch-parent={self.scratch_parent}"]
         words += [f"--flavour={name}" for name in self.flavours]
         words += [f"--scratch-bytes={self.scratch_bytes}"]
-        words += [f"--keep={path}" for path in kept_paths(self.python)]
+        words += [f"--keep={path}" for path in kept]
         words += [f"--readable={path}" for path in (*paths, *SYSTEM_PATHS)]
         words += [f"--without={layer}" for layer in self.without]
-        words += [f"--private={path}" for path in private_folders((*paths, *kept_paths(self.python)))]
+        words += [f"--private={path}" for path in private_folders((*paths, *kept))]
+        words += [f"--nice={self.nice}"] if self.nice else []
         words += ["--allow-no-isolation"] if self.allow_no_isolation else []
-        zygote = [self.python, "-P", "-m", "rocstar.sandbox.child.zygote"]
+        zygote = [self.python, "-P", "-m", "rocstar.sandbox.child.zygote", *words_of(self.declared)]
         if CPP in self.flavours:
             words += self.cpp.supervisor_words()
             zygote += [f"--compile={json.dumps(self.cpp.zygote_words())}"]
@@ -148,16 +160,19 @@ class Supervisor(asyncio.Protocol):
     def pid(self) -> int:
         return self._process.pid
 
-    def write(self, data: bytes) -> None:
-        """Sends a frame. A call may be with the supervisor from now on: it is watched until there is none."""
-        self._send(data)
+    def write(self, *pieces: bytes) -> None:
+        """Sends frames, in pieces. The supervisor may have a call now, and is watched until it has none."""
+        self._send(*pieces)
         if self._timer is None:
             self._silent_s = self._stuck_s = 0.0
             self._wind()
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, *pieces: bytes) -> None:
         assert self._transport is not None
-        self._transport.write(data)
+        if sum(map(len, pieces)) < JOINED_BYTES:
+            self._transport.write(b"".join(pieces))
+        else:
+            self._transport.writelines(pieces)
 
     # --- start and end -----------------------------------------------------------------------------------
 

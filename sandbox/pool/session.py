@@ -5,13 +5,13 @@ caller -> LiveSession (one cell at a time) -> OpenSessions -> Calls -> superviso
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from rocstar.sandbox import files as program_files
 from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.calls import Call, Calls, Line
-from rocstar.sandbox.types import ExecResult, Limits, SandboxError, SessionLost
+from rocstar.sandbox.pool.taken import Taken
+from rocstar.sandbox.types import ExecResult, Limits, OnOutput, SandboxError, SessionLost
 
 BRANCH_S = 30.0
 """No branch takes so long."""
@@ -53,11 +53,20 @@ class LiveSession:
         wall_s: float | None = None,
         deadline: float | None = None,
         files: Mapping[str, bytes] | None = None,
+        fetch: Sequence[str] = (),
+        displays: bool = False,
+        on_output: OnOutput | None = None,
     ) -> ExecResult:
-        program_files.check(files or wire.NO_FILES)
         limits = self.limits if wall_s is None else dataclasses.replace(self.limits, wall_s=wall_s)
+        cell = wire.CellOrder(
+            code=code,
+            wall_s=limits.wall_s,
+            files=files or wire.NO_FILES,
+            fetch=tuple(fetch),
+            displays=displays,
+        )
         async with self._own_turn(deadline):
-            return await self._owner.run_cell(self, code, limits.wall_s, deadline, files or wire.NO_FILES)
+            return await self._owner.run_cell(self, cell, deadline, on_output)
 
     async def branch(self) -> "LiveSession":
         async with self._own_turn(None):
@@ -119,23 +128,28 @@ class OpenSessions:
     async def run_cell(
         self,
         session: LiveSession,
-        code: str,
-        wall_s: float,
+        cell: wire.CellOrder,
         deadline: float | None,
-        files: Mapping[str, bytes],
+        on_output: OnOutput | None,
     ) -> ExecResult:
-        def encode(call_id: int) -> bytes:
-            return wire.encode_cell(call_id, session.number, code, wall_s, files)
+        def encode(call_id: int) -> list[bytes]:
+            return wire.encode_cell(call_id, session.number, cell, follows=on_output is not None)
 
         call = Call(
-            encode, wall_s, restartable=False, session=session, lane=session.lane, weight=session.weight
+            encode,
+            cell.wall_s,
+            restartable=False,
+            session=session,
+            lane=session.lane,
+            weight=session.weight,
+            taken=Taken(on_output),
         )
         result: ExecResult = await self._calls.perform(call, deadline)
         return result
 
     async def branch(self, session: LiveSession) -> LiveSession:
-        def encode(call_id: int) -> bytes:
-            return wire.encode_branch(call_id, session.number)
+        def encode(call_id: int) -> list[bytes]:
+            return [wire.encode_branch(call_id, session.number)]
 
         call = Call(
             encode,

@@ -5,8 +5,8 @@ tests and benchmarks hold against it.
 """
 
 import struct
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +15,9 @@ from rocstar.sandbox.types import LIMIT_BOUNDS, MAX_TEXT_BYTES, ExecRequest, Lim
 
 RUN, CANCEL, OPEN, CELL, BRANCH, CLOSE, PING = 1, 2, 3, 4, 5, 6, 7
 HELLO, FATAL, RESULT, FAILED, OPENED, GONE, ZYGOTE, PONG = 16, 17, 18, 19, 20, 21, 22, 23
+OUTPUT, FILE = 24, 25
+WANTS_OUTPUT, WANTS_DISPLAYS = 1, 2
+STREAMS = {1: "stdout", 2: "stderr"}
 
 STATUSES = tuple(Status)
 """Values in the order of csrc/sandbox/protocol.h."""
@@ -35,9 +38,25 @@ GONE_REASONS = {1: "died", 2: "evicted", 3: "expired", 4: "closed"}
 
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellOrder:
+    """A session's next cell. Raises TypeError or ValueError for files and names that cannot be."""
+
+    code: str
+    wall_s: float
+    files: Mapping[str, bytes] = field(default_factory=lambda: NO_FILES)
+    fetch: Sequence[str] = ()
+    displays: bool = False
+
+    def __post_init__(self) -> None:
+        program_files.check(self.files)
+        program_files.check_fetch(self.fetch)
+
+
 _HEADER = struct.Struct("=IB")
-_RUN = struct.Struct("=QQQQQQQBBQQIII")
-_CELL = struct.Struct("=QQQI")
+_RUN = struct.Struct("=QQQQQQQBBQQIIIIB")
+_CELL = struct.Struct("=QQQIIB")
 _BRANCH = struct.Struct("=QQ")
 _ID = struct.Struct("=Q")
 RESULT_HEAD = struct.Struct("=QBBiIQQQIII")
@@ -59,23 +78,50 @@ def encode_text(name: str, text: str, errors: str) -> bytes:
     return encoded
 
 
-def encode_run(call_id: int, request: ExecRequest, flavour: int, lane: int = 0, weight: int = 1) -> bytes:
-    """Lone surrogates in the code reach the child, which reports them as Python does; in stdin become "?"."""
-    code = encode_code(request.code, request.files)
+def frame_of(kind: int, head: bytes, pieces: Sequence[bytes]) -> list[bytes]:
+    """A frame whose payload is not copied."""
+    return [_HEADER.pack(len(head) + sum(map(len, pieces)) + 1, kind) + head, *pieces]
+
+
+def encode_run(
+    call_id: int,
+    request: ExecRequest,
+    flavour: int,
+    lane: int = 0,
+    weight: int = 1,
+    *,
+    follows: bool = False,
+) -> list[bytes]:
+    """The pieces of a frame. Lone surrogates in the code reach the child, which reports them as Python does;
+    in stdin become "?". follows: output is wanted as it is written."""
+    code = encode_code(request.code, request.files, request.displays)
     stdin = encode_text("stdin", request.stdin, "replace")
-    limits = with_files(request.limits, request.files)
-    head = _run_head(call_id, limits, flavour, request.seed, (lane, weight), len(code), len(stdin))
-    return frame(RUN, head + code + stdin)
+    fetch = encode_fetch(request.fetch)
+    limits = with_files(request.limits, request.files, displays=request.displays)
+    sizes = (sum(map(len, code)), len(stdin), len(fetch))
+    wants = wants_of(follows, request.displays)
+    head = _run_head(call_id, limits, flavour, request.seed, (lane, weight), sizes, wants)
+    return frame_of(RUN, head, [*code, stdin, fetch])
 
 
-def encode_code(code: str, files: Mapping[str, bytes]) -> bytes:
-    text = encode_text("code", code, "surrogatepass")
-    return program_files.pack(files, text) if files else text
+def encode_code(code: str, files: Mapping[str, bytes], displays: bool = False) -> list[bytes]:
+    return program_files.pack(files, encode_text("code", code, "surrogatepass"), displays=displays)
 
 
-def with_files(limits: Limits, files: Mapping[str, bytes]) -> Limits:
+def encode_fetch(names: Sequence[str]) -> bytes:
+    return "".join(f"{name}\n" for name in names).encode()
+
+
+def wants_of(follows: bool, displays: bool) -> int:
+    return follows * WANTS_OUTPUT | displays * WANTS_DISPLAYS
+
+
+def with_files(limits: Limits, files: Mapping[str, bytes], *, displays: bool = False) -> Limits:
     """Room for what comes along beside what the program may use itself: its child holds the files twice
-    while it writes them, and keeps them as long as it lives."""
+    while it writes them, and keeps them as long as it lives. What it displays lies in files as well."""
+    if displays:
+        more = limits.files + program_files.MAX_DISPLAYS + 1
+        limits = replace(limits, files=min(more, LIMIT_BOUNDS["files"][1]))
     if not files:
         return limits
     memory_bytes = limits.memory_bytes + 2 * sum(map(len, files.values()))
@@ -90,7 +136,7 @@ def with_files(limits: Limits, files: Mapping[str, bytes]) -> Limits:
 def encode_open(
     call_id: int, limits: Limits, flavour: int, seed: int | None, lane: int = 0, weight: int = 1
 ) -> bytes:
-    return frame(OPEN, _run_head(call_id, limits, flavour, seed, (lane, weight), 0, 0))
+    return frame(OPEN, _run_head(call_id, limits, flavour, seed, (lane, weight), (0, 0, 0), 0))
 
 
 def _run_head(
@@ -99,8 +145,8 @@ def _run_head(
     flavour: int,
     seed: int | None,
     lane: tuple[int, int],
-    code: int,
-    stdin: int,
+    sizes: tuple[int, int, int],
+    wants: int,
 ) -> bytes:
     return _RUN.pack(
         call_id,
@@ -114,16 +160,18 @@ def _run_head(
         seed is not None,
         seed or 0,
         *lane,
-        code,
-        stdin,
+        *sizes,
+        wants,
     )
 
 
-def encode_cell(
-    call_id: int, session: int, code: str, wall_s: float, files: Mapping[str, bytes] = NO_FILES
-) -> bytes:
-    text = encode_code(code, files)
-    return frame(CELL, _CELL.pack(call_id, session, round(wall_s * 1e6), len(text)) + text)
+def encode_cell(call_id: int, session: int, cell: CellOrder, *, follows: bool = False) -> list[bytes]:
+    text, fetch = encode_code(cell.code, cell.files, cell.displays), encode_fetch(cell.fetch)
+    wants = wants_of(follows, cell.displays)
+    sizes = (sum(map(len, text)), len(fetch))
+    return frame_of(
+        CELL, _CELL.pack(call_id, session, round(cell.wall_s * 1e6), *sizes, wants), [*text, fetch]
+    )
 
 
 def encode_branch(call_id: int, session: int) -> bytes:
@@ -143,6 +191,18 @@ def decode_failed(payload: bytes) -> tuple[int, str, str]:
 def decode_gone(payload: bytes) -> tuple[int, str]:
     """The session's number and why it ended."""
     return decode_id(payload), GONE_REASONS[payload[_ID.size]]
+
+
+def decode_output(payload: bytes) -> tuple[int, str, bytes]:
+    """The call's id, the stream's name, what was written to it."""
+    return decode_id(payload), STREAMS[payload[_ID.size]], payload[_ID.size + 1 :]
+
+
+def decode_file(payload: bytes) -> tuple[int, str, bytes]:
+    """The call's id, the file's name, a piece of it."""
+    start = _ID.size + 1
+    end = start + payload[_ID.size]
+    return decode_id(payload), payload[start:end].decode(), payload[end:]
 
 
 def decode_zygote(payload: bytes) -> tuple[int, int]:

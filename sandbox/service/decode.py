@@ -5,14 +5,22 @@ In a batch each item is either an `ExecRequest` or its own `Refused`: one bad it
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
+from rocstar.sandbox import files as program_files
 from rocstar.sandbox.service.errors import Refused, TooLarge, Unparsable
 from rocstar.sandbox.service.mistakes import Loc, Mistake, mistakes
-from rocstar.sandbox.service.models import BodyModel, CellBody, RequestBody, models_of
+from rocstar.sandbox.service.models import (
+    MAX_JSON_FILES_BYTES,
+    BodyModel,
+    CellBody,
+    RequestBody,
+    models_of,
+)
 from rocstar.sandbox.service.rules import AUTO, Rules
 from rocstar.sandbox.types import MAX_TEXT_BYTES, ExecRequest, Limits
 
@@ -69,7 +77,29 @@ def parse_json(body: bytes, *, strict: bool = True) -> Any:
 
 def decode_run(body: bytes, rules: Rules, owner: str = "") -> RunCall:
     run = _read(body, models_of(rules).run)
-    return RunCall(request=_request(run, "", rules, owner), deadline_s=run.deadline_s)
+    check_files(run.files, run.fetch_files)
+    request = replace(
+        _request(run, "", rules, owner),
+        files=run.files,
+        fetch=tuple(run.fetch_files),
+        displays=run.displays,
+    )
+    return RunCall(request=request, deadline_s=run.deadline_s)
+
+
+def check_files(files: Mapping[str, bytes], fetch: Sequence[str]) -> None:
+    """Raises Refused for names that no file can have, and for more than one text can carry."""
+    try:
+        program_files.check(files)
+        program_files.check_fetch(fetch)
+    except ValueError as error:
+        raise Refused(
+            str(error), field="files" if str(error).startswith("files") else "fetch_files"
+        ) from None
+    total = sum(map(len, files.values()))
+    if total > MAX_JSON_FILES_BYTES:
+        message = f"files has {total} bytes; at most {MAX_JSON_FILES_BYTES} are taken in one request"
+        raise TooLarge(f"{message}, more by PUT /v1/sessions/ID/files/NAME", field="files")
 
 
 def decode_batch(body: bytes, rules: Rules, owner: str = "") -> BatchCall:
@@ -111,6 +141,7 @@ def decode_session(body: bytes, rules: Rules) -> SessionCall:
 def decode_cell(body: bytes, rules: Rules) -> CellBody:
     cell = _read(body, models_of(rules).cell)
     _check_code(cell.code, "")
+    check_files(cell.files, cell.fetch_files)
     return cell
 
 
@@ -140,7 +171,8 @@ def _refusal(mistake: Mistake) -> Refused:
     if mistake.kind in ("too_short", "too_long"):
         number = mistake.ctx["actual_length"]
         refused = TooLarge if mistake.kind == "too_long" else Refused
-        return refused(f"{path} has {number} calls; {mistake.fix}", field=path)
+        what = "calls" if path == "requests" else "entries"
+        return refused(f"{path} has {number} {what}; {mistake.fix}", field=path)
     shown = "missing" if mistake.kind == "missing" else _shown(mistake.value)
     kind = "unknown_flavour" if mistake.loc[-1:] == ("flavour",) else ""
     return Refused(f"{path or 'the body'} is {shown}; {mistake.fix}", field=path or "body", kind=kind)

@@ -9,7 +9,7 @@ from rocstar.sandbox.service.borrowed import fault, raise_all, read_body
 from rocstar.sandbox.service.decode import check_text
 from rocstar.sandbox.service.errors import Refused
 from rocstar.sandbox.service.mistakes import Mistake
-from rocstar.sandbox.service.models import LEAST_S, CodeRunBody, NotebookBody, models_of
+from rocstar.sandbox.service.models import LEAST_S, MAX_GIVEN_BYTES, CodeRunBody, NotebookBody, models_of
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.types import Limits
 
@@ -78,7 +78,7 @@ def _files(files: Mapping[str, bytes]) -> list[Mistake]:
     found = [fault(why, "files", name) for name, why in faults.items()]
     if name := program_files.clash({name: files[name] for name in files if name not in faults}):
         found.append(fault("it is a directory of another file", "files", name))
-    total, most = sum(map(len, files.values())), program_files.MAX_FILES_BYTES
+    total, most = sum(map(len, files.values())), MAX_GIVEN_BYTES
     if total > most:
         largest = max(files, key=lambda name: len(files[name]))
         msg = f"the files have {total} bytes together; at most {most} bytes are taken"

@@ -17,6 +17,9 @@ OWNER: Any = getattr(web, "RequestKey", lambda name, kind: name)("owner", str)
 
 D = TypeVar("D")
 
+LARGE_BYTES = 1 << 22
+"""From this on a body is put together beside the loop."""
+
 SMALL_BYTES = 1 << 13
 """Up to this a body is decoded at once: that takes ten milliseconds at most, of very small calls."""
 
@@ -105,7 +108,9 @@ class Incoming:
         except TimeoutError:
             message = f"the body did not arrive within {self._timeout_s:g} s"
             raise Refused(message, field="body", status=408, kind="slow_body") from None
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        if len(chunks) == 1:
+            return chunks[0]
+        return b"".join(chunks) if size < LARGE_BYTES else await asyncio.to_thread(b"".join, chunks)
 
     def _too_large(self) -> TooLarge:
         message = f"the body is larger than the {self._max_bytes} bytes that this service takes"

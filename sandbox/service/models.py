@@ -11,7 +11,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 import msgspec
 from msgspec import Meta, Struct
 
-from rocstar.sandbox.files import MAX_FILES_BYTES
+from rocstar.sandbox.files import MAX_FILES as MOST_FILES
 from rocstar.sandbox.service.errors import Refused, TooLarge
 from rocstar.sandbox.service.rules import AUTO, MAX_DEADLINE_S, Rules
 from rocstar.sandbox.types import Limits
@@ -31,6 +31,17 @@ _COUNTED_BYTES = 1 << 16
 # --- native ----------------------------------------------------------------------------------------------
 
 
+MAX_JSON_FILES_BYTES = 8 << 20
+"""Of all files in one JSON text: while it is read or written nobody else's is. What is larger goes by itself:
+/v1/sessions/{id}/files."""
+
+_TAKEN = Meta(
+    max_length=MOST_FILES, description=f"name to base64; together at most {MAX_JSON_FILES_BYTES} bytes"
+)
+GivenFiles = Annotated[dict[str, bytes], _TAKEN]
+WantedFiles = Annotated[list[str], Meta(max_length=MOST_FILES)]
+
+
 class RequestBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """One program."""
 
@@ -42,9 +53,12 @@ class RequestBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class RunBody(RequestBody, kw_only=True, forbid_unknown_fields=True):
-    """One program, and until when."""
+    """One program, and until when. `displays`: figures, and what `display` shows, are wanted."""
 
     deadline_s: Deadline = None
+    files: GivenFiles = {}
+    fetch_files: WantedFiles = []
+    displays: bool = False
 
 
 class BatchBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -69,6 +83,9 @@ class CellBody(Struct, kw_only=True, forbid_unknown_fields=True):
     code: str
     wall_s: float | None = None
     deadline_s: Deadline = None
+    files: GivenFiles = {}
+    fetch_files: WantedFiles = []
+    displays: bool = False
 
 
 # --- code-judge: fields in the order in which that server complains of them --------------------------------
@@ -106,10 +123,13 @@ DEFAULT_S = {"compile_timeout": 10, "run_timeout": 10, "total_timeout": 45}
 LEAST_S = 0.001
 MAX_CELLS = 1000
 MAX_FILES = 32
-"""Given and fetched; how large they may be together is `files.MAX_FILES_BYTES`."""
+"""Given and fetched."""
+
+MAX_GIVEN_BYTES = 32 << 20
+"""Of all files that are given; of those fetched MAX_JSON_FILES_BYTES come back."""
 
 _ABOUT_FILES = Meta(
-    max_length=MAX_FILES, description=f"name to content; together at most {MAX_FILES_BYTES} bytes"
+    max_length=MAX_FILES, description=f"name to content; together at most {MAX_GIVEN_BYTES} bytes"
 )
 FetchFiles = Annotated[list[str], Meta(max_length=MAX_FILES)]
 

@@ -6,12 +6,14 @@ An outcome is an `ExecResult` as JSON, or `{"error": {"kind", "message", "retrya
 import asyncio
 import dataclasses
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from rocstar.sandbox.files import fault_of
 from rocstar.sandbox.service.answers import Outcomes, SessionId
 from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.decode import (
@@ -22,13 +24,19 @@ from rocstar.sandbox.service.decode import (
     decode_session,
 )
 from rocstar.sandbox.service.errors import Refused
+from rocstar.sandbox.service.followed import check_taken, event_line, followed, stream_kind
 from rocstar.sandbox.service.http import NDJSON, failure, failure_answer, respond, to_json
 from rocstar.sandbox.service.idempotency import Execution, HttpAnswer, IdempotencyStore, key_of
 from rocstar.sandbox.service.incoming import Incoming, owner_of
+from rocstar.sandbox.service.models import CellBody
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.service.shares import Shares
-from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+from rocstar.sandbox.types import ExecRequest, ExecResult, OnOutput, SandboxError, Status
+
+BYTES = "application/octet-stream"
+PIECE_BYTES = 1 << 18
+"""Of a file, written at a time."""
 
 SHORT_CHARS = 4096
 """Kept of a stream when too much output is held."""
@@ -64,6 +72,8 @@ class Native:
             web.post("/v1/sessions", self.open_session),
             web.post("/v1/sessions/{id}/run", self.run_cell),
             web.post("/v1/sessions/{id}/branch", self.branch_session),
+            web.put("/v1/sessions/{id}/files/{name:.+}", self.put_file),
+            web.get("/v1/sessions/{id}/files/{name:.+}", self.get_file, allow_head=False),
             web.delete("/v1/sessions/{id}", self.close_session),
         ]
 
@@ -131,7 +141,7 @@ class Native:
         await response.write_eof()
         return response
 
-    async def _written(self, response: web.StreamResponse, line: bytes) -> None:
+    async def _written(self, response: web.StreamResponse, line: bytes | memoryview) -> None:
         """Its client has so long to take what was sent before; while it does not, no more programs start."""
         try:
             async with asyncio.timeout(self._write_timeout_s):
@@ -182,21 +192,99 @@ class Native:
 
         return respond(await self._once(request, body, work))
 
-    async def run_cell(self, request: web.Request) -> web.Response:
+    async def run_cell(self, request: web.Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
         session_id, owner = request.match_info["id"], owner_of(request)
 
         async def work(_: Execution | None = None) -> HttpAnswer:
             call = await self._incoming.decoded(body, lambda body: decode_cell(body, self._rules))
-            deadline = self._admission.deadline(call.deadline_s)
             with self._admission.admitted(owner):
-                return await _answer(
-                    self._sessions.run(
-                        session_id, call.code, wall_s=call.wall_s, deadline=deadline, owner=owner
-                    )
-                )
+                return await _answer(self._cell(session_id, call, owner))
 
+        kind = stream_kind(request.headers.get("Accept", ""))
+        if kind:
+            if "Idempotency-Key" in request.headers:
+                raise Refused(
+                    "a cell that is followed is run anew each time; leave the key out", field="Accept"
+                )
+            call = await self._incoming.decoded(body, lambda body: decode_cell(body, self._rules))
+            with self._admission.admitted(owner):
+                return await self._followed(
+                    request, kind, lambda tell: self._cell(session_id, call, owner, tell)
+                )
         return respond(await self._once(request, body, work))
+
+    def _cell(
+        self, session_id: str, call: CellBody, owner: str, tell: OnOutput | None = None
+    ) -> Coroutine[None, None, ExecResult]:
+        return self._sessions.run(
+            session_id,
+            call.code,
+            wall_s=call.wall_s,
+            deadline=self._admission.deadline(call.deadline_s),
+            owner=owner,
+            files=call.files,
+            fetch=call.fetch_files,
+            displays=call.displays,
+            on_output=tell,
+        )
+
+    async def _followed(
+        self,
+        request: web.Request,
+        kind: str,
+        start: Callable[[OnOutput], Coroutine[None, None, ExecResult]],
+    ) -> web.StreamResponse:
+        """Output as it is written, then the result. A failure before either is an answer as any other."""
+        response: web.StreamResponse | None = None
+        async with aclosing(followed(start)) as events:
+            async for event in events:
+                if isinstance(event, SandboxError) and response is None:
+                    return respond(failure_answer(event))
+                response = response or await _open_stream(request, kind)
+                await self._written(response, event_line(kind, event))
+        assert response is not None, "the last event is the result"
+        await response.write_eof()
+        return response
+
+    async def put_file(self, request: web.Request) -> web.Response:
+        """The body, as it is, becomes a file of the session's directory."""
+        content = await self._incoming.read(request)
+        result = await self._touch(request, files={request.match_info["name"]: content})
+        if result.status is Status.OK:
+            return web.Response(status=204)
+        raise Refused(result.stderr.strip() or f"the file cannot be written: {result.status}", field="name")
+
+    async def get_file(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["name"]
+        content = (await self._touch(request, fetch=(name,))).files.get(name)
+        if content is None:
+            message = f"the session has no file {ascii(name)[1:61]} that can be fetched"
+            raise Refused(message, field="name", status=404, kind="no_file")
+        response = web.StreamResponse(headers={"Content-Type": BYTES, "Content-Length": str(len(content))})
+        await response.prepare(request)
+        view = memoryview(content)
+        for start in range(0, len(view), PIECE_BYTES):
+            await self._written(response, view[start : start + PIECE_BYTES])
+        await response.write_eof()
+        return response
+
+    async def _touch(
+        self, request: web.Request, *, files: Mapping[str, bytes] | None = None, fetch: Sequence[str] = ()
+    ) -> ExecResult:
+        """An empty cell: it writes and takes files. Raises Refused and SandboxError."""
+        owner = owner_of(request)
+        if why := fault_of(request.match_info["name"]):
+            raise Refused(f"the file's name is none: {why}", field="name")
+        with self._admission.admitted(owner):
+            return await self._sessions.run(
+                request.match_info["id"],
+                "",
+                deadline=self._admission.deadline(None),
+                owner=owner,
+                files=files,
+                fetch=fetch,
+            )
 
     async def branch_session(self, request: web.Request) -> web.Response:
         body = await self._incoming.read(request)
@@ -250,13 +338,16 @@ def shortened(result: ExecResult) -> ExecResult:
 
 async def _answer(running: Awaitable[ExecResult]) -> HttpAnswer:
     try:
-        return HttpAnswer(status=200, body=to_json(await running))
+        result = await running
+        check_taken(result)
+        return HttpAnswer(status=200, body=to_json(result))
     except SandboxError as error:
         return failure_answer(error)
 
 
-async def _open_stream(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": NDJSON, "X-Accel-Buffering": "no"})
+async def _open_stream(request: web.Request, kind: str = NDJSON) -> web.StreamResponse:
+    headers = {"Content-Type": kind, "X-Accel-Buffering": "no", "Cache-Control": "no-store"}
+    response = web.StreamResponse(headers=headers)
     await response.prepare(request)
     return response
 

@@ -95,6 +95,10 @@ ROUTES = (
     _native(
         "POST", "/v1/sessions/{id}/run", "Run one cell.", "Result", body="Cell", example={"code": PROGRAM}
     ),
+    _native("PUT", "/v1/sessions/{id}/files/{name}", "Write a file: the body, as it is.", None, status=204),
+    _native(
+        "GET", "/v1/sessions/{id}/files/{name}", "Read a file.", None, content="application/octet-stream"
+    ),
     _native("POST", "/v1/sessions/{id}/branch", "Go on twice from here.", "SessionId", status=201),
     _native("DELETE", "/v1/sessions/{id}", "End a session.", None, status=204),
     _judging("run", "", "Run one submission and show its output."),
@@ -166,6 +170,8 @@ def _operation(route: Route) -> dict[str, Any]:
     parameters = []
     if "{id}" in route.path:
         parameters.append({"name": "id", "in": "path", "required": True, "schema": {"type": "string"}})
+    if "{name}" in route.path:
+        parameters.append({"name": "name", "in": "path", "required": True, "schema": {"type": "string"}})
     if route.method == "POST" and route.dialect == NATIVE:
         parameters.append({"name": "Idempotency-Key", "in": "header", "schema": {"type": "string"}})
     if parameters:

@@ -18,7 +18,12 @@ def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]
         default="127.0.0.1",
         help="address to bind (default: %(default)s); any but loopback needs a token",
     )
-    add("--port", type=_port, default=8088, help="port to bind (default: %(default)s); 0 takes a free one")
+    add(
+        "--port",
+        type=port_number,
+        default=8088,
+        help="port to bind (default: %(default)s); 0 takes a free one",
+    )
     add(
         "--token-file",
         metavar="FILE",
@@ -41,6 +46,7 @@ def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]
         metavar="A,B",
         help="interpreters kept warm (default: %(default)s); a call that names none gets one by its imports",
     )
+    add_flavour_file(parser)
     add("--max-live", type=_count, help="programs at a time (default: MAX_WORKERS, or 1.5 per core)")
     add("--memory-bytes", type=_count, help="what calls may take together (default: 3/4 of the machine)")
     add("--max-calls", type=_count, default=65_536, help="calls in flight before 429 (default: %(default)s)")
@@ -68,13 +74,21 @@ def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]
     parser.set_defaults(run=_run)
 
 
+def add_flavour_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--flavour-file",
+        metavar="FILE",
+        help="flavours of your own, warm as well: TOML tables [flavour.NAME] with imports and environment",
+    )
+
+
 def _run(options: argparse.Namespace) -> int:
     from rocstar.sandbox.service.serve import run
 
     return run(options)
 
 
-def _port(text: str) -> int:
+def port_number(text: str) -> int:
     if not text.isdecimal() or int(text) > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is no port; give 0 to 65535")
     return int(text)

@@ -1,17 +1,15 @@
 """SandboxFusion's dialect: /run_code and /run_jupyter, for Python and C++.
 
-Files of a request are the sandbox's own (`ExecRequest.files`). They are fetched by a few lines of Python that
-run after the program and hand them over as the value of a trailing expression. A session runs the notebook.
+Files of a request, and those that it fetches, are the sandbox's own (`ExecRequest.files`, `fetch`). A session
+runs the notebook.
 """
 
 import asyncio
 import base64
-import binascii
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from rocstar.sandbox.pool.wire import NO_FILES, with_files
@@ -32,9 +30,10 @@ from rocstar.sandbox.service.decode_sandbox_fusion import (
 )
 from rocstar.sandbox.service.http import to_json
 from rocstar.sandbox.service.incoming import Incoming, owner_of
-from rocstar.sandbox.service.models import NotebookBody
+from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES, NotebookBody
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.types import (
+    Display,
     ExecRequest,
     ExecResult,
     Limits,
@@ -48,21 +47,6 @@ from rocstar.sandbox.types import (
 RETRYABLE_STATUS = 504
 """HTTP status of a failure of ours that may pass: the one that this API's clients retry."""
 
-_FETCH = """
-def _rocstar_fetch(names):
-    import base64, json, os
-    there = [name for name in names if os.path.isfile(name)]
-    text = json.dumps({name: base64.b64encode(open(name, "rb").read()).decode() for name in there})
-    return type("Files", (), {"__repr__": lambda self: text})()  # what is handed over is JSON itself
-_rocstar_fetch(%r)
-"""
-_RUN = """\
-def _rocstar_run(source):
-    import linecache, sys
-    linecache.cache["<cell>"] = (len(source), None, source.splitlines(keepends=True), "<cell>")
-    exec(compile(source, "<cell>", "exec", dont_inherit=True), sys.modules["__main__"].__dict__)
-_rocstar_run(%r)
-"""
 _LAST_LINE = re.compile(r"^(\w+(?:\.\w+)*)(?:: (.*))?$", re.S)
 TRACEBACK = "Traceback (most recent call last):\n"
 
@@ -106,9 +90,14 @@ class SandboxFusion:
 
     def _request(self, run: CodeRun, owner: str) -> ExecRequest:
         flavour = "cpp" if run.language == "cpp" else self._rules.choose(run.code)
-        code = run.code if run.language == "cpp" else _with_fetch(run)
         return ExecRequest(
-            code=code, stdin=run.stdin, limits=run.limits, flavour=flavour, files=run.files, owner=owner
+            code=run.code if run.language == "cpp" else run.code + SCRIPT_END,
+            stdin=run.stdin,
+            limits=run.limits,
+            flavour=flavour,
+            files=run.files,
+            fetch=tuple(run.fetch_files),
+            owner=owner,
         )
 
     async def run_jupyter(self, request: web.Request) -> web.Response:
@@ -129,20 +118,25 @@ class SandboxFusion:
         session = await self._sandbox.open_session(flavour=flavour, limits=limits, owner=owner)
         cells: list[CellAnswer] = []
         files: dict[str, str] = {}
+        room = MAX_JSON_FILES_BYTES
         status: CommandStatus = "Finished"
         message = ""
         try:
             if run.files:
-                await _must(session, "", run.files)
+                await _must(session, files=run.files)
             for source in run.cells:
                 left_s = run.total_timeout - (loop.time() - start_s)
-                result = await session.run(source, wall_s=_cell_wall_s(run, left_s)) if left_s > 0 else None
+                result = None
+                if left_s > 0:
+                    wall_s = _cell_wall_s(run, left_s)
+                    result = await session.run(source, wall_s=wall_s, displays=True)
                 if result is None or result.status is Status.TIMEOUT:
                     status = "TimeLimitExceeded"
                     break
-                cells.append(_cell(result))
+                shown, room = _fitting(result.displays, room)
+                cells.append(_cell(result, shown))
             if run.fetch_files and status == "Finished":
-                files = _fetched((await _must(session, _FETCH % run.fetch_files)).value, run.fetch_files)
+                files = _encoded((await _must(session, fetch=run.fetch_files)).files)
         except SessionLost as loss:
             status, message = "Error", f"the interpreter is gone: {loss.reason}"
         finally:
@@ -163,39 +157,25 @@ def _cell_wall_s(run: NotebookBody, left_s: float) -> float:
     return max(0.001, min(left_s, run.cell_timeout or left_s))
 
 
-async def _must(session: Session, code: str, files: Mapping[str, bytes] = NO_FILES) -> ExecResult:
-    """Runs a cell of ours. Raises SandboxError if it fails: no files can be written here, say."""
-    result = await session.run(code, files=files)
+async def _must(
+    session: Session, *, files: Mapping[str, bytes] = NO_FILES, fetch: Sequence[str] = ()
+) -> ExecResult:
+    """Writes or takes files. Raises SandboxError if that fails: no files can be written here, say."""
+    result = await session.run("", files=files, fetch=fetch)
     if result.status is not Status.OK:
         reason = result.stderr.strip().rpartition("\n")[2]
         raise SandboxError(f"the files could not be handled: {reason}", kind="files", retryable=False)
     return result
 
 
-def _with_fetch(run: CodeRun) -> str:
-    if not run.fetch_files:
-        return run.code + SCRIPT_END
-    # The program is one statement of ours, so that its own line numbers stay right.
-    return _RUN % run.code + _FETCH % run.fetch_files
-
-
-def _fetched(value: str | None, wanted: Sequence[str]) -> dict[str, str]:
-    """What a program's last expression handed over, of the files that were asked for. It can lie about what
-    is in them, not about their names: a client saves them by name."""
-    try:
-        files = msgspec.json.decode(value or "{}", type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
-        return {}
-    found = ((name, files.get(name)) for name in wanted)
-    return {name: text for name, text in found if isinstance(text, str) and _is_base64(text)}
-
-
-def _is_base64(text: str) -> bool:
-    try:
-        base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return False
-    return True
+def _encoded(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Those that fit into one answer, the smallest first."""
+    room, fitting = MAX_JSON_FILES_BYTES, {}
+    for name, content in sorted(files.items(), key=lambda item: len(item[1])):
+        room -= len(content)
+        if room >= 0:
+            fitting[name] = base64.b64encode(content).decode()
+    return fitting
 
 
 def _code_answer(run: CodeRun, result: ExecResult) -> CodeAnswer:
@@ -216,7 +196,7 @@ def _code_answer(run: CodeRun, result: ExecResult) -> CodeAnswer:
         status="Success" if run_result is not None and run_result.return_code == 0 else "Failed",
         compile_result=compile_result,
         run_result=run_result,
-        files=_fetched(result.value, run.fetch_files) if run.fetch_files else {},
+        files=_encoded(result.files),
     )
 
 
@@ -232,7 +212,17 @@ def _command(result: ExecResult) -> Command:
     )
 
 
-def _cell(result: ExecResult) -> CellAnswer:
+def _fitting(displays: Sequence[Display], room: int) -> tuple[list[Display], int]:
+    """Those that fit into what is left of the answer, and what is left then."""
+    fitting = []
+    for one in displays:
+        if len(one.data) <= room:
+            fitting.append(one)
+            room -= len(one.data)
+    return fitting, room
+
+
+def _cell(result: ExecResult, shown: Sequence[Display]) -> CellAnswer:
     """A notebook's view of a result: a traceback is no part of standard error."""
     stderr, errors = result.stderr, []
     if result.status is not Status.OK:
@@ -241,8 +231,16 @@ def _cell(result: ExecResult) -> CellAnswer:
         match = _LAST_LINE.match(trace.strip().rpartition("\n")[2])
         name, value = (match[1], match[2] or "") if match else (str(result.status), trace)
         errors = [CellFault(ename=name, evalue=value, traceback=(found + trace).splitlines())]
-    display = [] if result.value is None else [{"text/plain": result.value}]
+    display = [{one.mime: _text_of(one)} for one in shown]
+    if result.value is not None:
+        display.append({"text/plain": result.value})
     return CellAnswer(stdout=result.stdout, stderr=stderr, display=display, error=errors)
+
+
+def _text_of(shown: Display) -> str:
+    """As notebooks have it: base64 for a picture, the text itself for what is text."""
+    is_text = shown.mime.startswith("text/") or shown.mime == "image/svg+xml"
+    return shown.data.decode("utf-8", "replace") if is_text else base64.b64encode(shown.data).decode()
 
 
 def _no_code(message: str) -> CodeAnswer:

@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from rocstar.sandbox.child.cpp import command_from
-from rocstar.sandbox.child.flavours import FLAVOURS
-from rocstar.sandbox.console import INTERRUPTED, Starting, say
+from rocstar.sandbox.child.declared import read_flavours
+from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
+from rocstar.sandbox.console import INTERRUPTED, Starting, require_own_users, say
 from rocstar.sandbox.extras import lacking, left_out, offered_flavours
 from rocstar.sandbox.pool.pool import SandboxPool, default_max_live, default_memory_bytes
 from rocstar.sandbox.service.app import Service, ServiceOptions
@@ -44,6 +45,9 @@ from rocstar.sandbox.types import (
 
 FAIL_S = 5.0
 """How long calls have to answer that they failed, once the sandbox is closed under them."""
+
+PROGRAMS_NICE = 5
+"""How far programs stand back from the service and its supervisor, which answer for all of them."""
 
 BACKLOG = 4096
 MAX_DESCRIPTORS = 65_536
@@ -106,10 +110,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def service_options(options: argparse.Namespace, owners: Owners) -> ServiceOptions:
-    flavours = options.flavours.split(",")
-    for name in flavours:
-        if name not in FLAVOURS:
-            raise ValueError(f"--flavours has {name!r}; there are {', '.join(FLAVOURS)}")
+    flavours, _ = chosen_flavours(options)
     judge = JudgeOptions.from_environment(os.environ)
     if options.max_live is None:
         options.max_live = judge.workers
@@ -141,6 +142,16 @@ def service_options(options: argparse.Namespace, owners: Owners) -> ServiceOptio
         session_lease_s=options.session_lease_s,
         max_sessions=options.max_sessions,
     )
+
+
+def chosen_flavours(options: argparse.Namespace) -> tuple[list[str], dict[str, Flavour]]:
+    """Names of those to start, and those of a user's own. Raises ValueError, OSError for their file."""
+    own = read_flavours(options.flavour_file) if options.flavour_file else {}
+    names = list(dict.fromkeys((*options.flavours.split(","), *own)))
+    for name in names:
+        if name not in FLAVOURS and name not in own:
+            raise ValueError(f"--flavours has {name!r}; there are {', '.join((*FLAVOURS, *own))}")
+    return names, own
 
 
 class Ending:
@@ -238,12 +249,14 @@ async def _open_sandbox(
 ) -> SessionSandbox:
     pool = SandboxPool(
         settings.rules.flavours,
+        declared=chosen_flavours(options)[1],
         max_live=options.max_live,
         weights=settings.owners.weights(),
         memory_bytes=options.memory_bytes,
         max_sessions=options.max_sessions,
         lease_s=options.session_lease_s,
         cpp_command=command_from(os.environ),
+        nice=PROGRAMS_NICE,
         on_warm=lambda flavour: starting.warm(flavour),
     )
     if options.flavours == ",".join(offered_flavours()):  # nobody chose
@@ -253,7 +266,7 @@ async def _open_sandbox(
     if options.redis is None and options.redis_file is None:
         starting = Starting("serve", flavours)
         await stack.enter_async_context(pool)
-        require_own_users(pool.isolation, options.allow_shared_user)
+        require_own_users(pool.isolation, options.allow_shared_user, "serve")
         return pool
     if missing := lacking("rocstar sandbox serve --redis", "fabric"):
         raise ValueError(missing)
@@ -271,21 +284,8 @@ async def _open_sandbox(
     await reach(url)
     fabric = await stack.enter_async_context(RedisFabric(url, prefix=options.redis_prefix or PREFIX))
     await stack.enter_async_context(pool)
-    require_own_users(pool.isolation, options.allow_shared_user)
+    require_own_users(pool.isolation, options.allow_shared_user, "serve")
     return SplitSandbox(fabric, pool)
-
-
-def require_own_users(isolation: str, allowed: bool) -> None:
-    """Raises ValueError for a service of root whose programs all are root's, which nobody would expect."""
-    if os.geteuid() != 0 or "uid" in isolation.split("+"):
-        return
-    problem = "programs would have no user of their own, though this is root"
-    if allowed:
-        return say(f"{problem}: --allow-shared-user", "serve")
-    raise ValueError(
-        f"{problem}; `rocstar sandbox doctor` tells why. Start it as an ordinary user, or accept it with "
-        "--allow-shared-user"
-    )
 
 
 async def _drained(service: Service, hurry: asyncio.Event, timeout_s: float) -> bool:

@@ -7,12 +7,20 @@ with the reason. The table adds a lease of its own, so that an abandoned session
 import asyncio
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from rocstar.sandbox.service.metrics import Metrics
 from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
-from rocstar.sandbox.types import ExecResult, Limits, SandboxError, Session, SessionLost, SessionSandbox
+from rocstar.sandbox.types import (
+    ExecResult,
+    Limits,
+    OnOutput,
+    SandboxError,
+    Session,
+    SessionLost,
+    SessionSandbox,
+)
 
 MAX_REMEMBERED = 16_384
 """Ended sessions whose reason is remembered."""
@@ -62,11 +70,29 @@ class SessionTable:
         return await self._add(session, flavour, owner)
 
     async def run(
-        self, session_id: str, code: str, *, wall_s: float | None, deadline: float, owner: str = ""
+        self,
+        session_id: str,
+        code: str,
+        *,
+        wall_s: float | None = None,
+        deadline: float,
+        owner: str = "",
+        files: Mapping[str, bytes] | None = None,
+        fetch: Sequence[str] = (),
+        displays: bool = False,
+        on_output: OnOutput | None = None,
     ) -> ExecResult:
-        """Runs one cell after those that wait. Raises SessionLost."""
+        """Runs one cell after those that wait; see Session.run. Raises SessionLost."""
         async with self._using(session_id, owner, deadline) as entry:
-            result = await entry.session.run(code, wall_s=wall_s, deadline=deadline)
+            result = await entry.session.run(
+                code,
+                wall_s=wall_s,
+                deadline=deadline,
+                files=files,
+                fetch=fetch,
+                displays=displays,
+                on_output=on_output,
+            )
             self._metrics.saw_result(entry.flavour, result)
             return result
 

@@ -18,7 +18,7 @@ class Silent:
     def ready(self) -> bool:
         return True
 
-    def write(self, data: bytes) -> None:
+    def write(self, *pieces: bytes) -> None:
         pass
 
 
@@ -27,7 +27,7 @@ def new_calls() -> Calls:
 
 
 def call_of(lane: int, weight: int = 1) -> Call:
-    return Call(lambda call_id: b"", 1.0, restartable=True, lane=lane, weight=weight)
+    return Call(lambda call_id: [b""], 1.0, restartable=True, lane=lane, weight=weight)
 
 
 def answer_all(calls: Calls, stdout: str = "") -> int:

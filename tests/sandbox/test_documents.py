@@ -32,7 +32,7 @@ def test_there_is_a_block_without_a_loop_and_one_with() -> None:
 def test_the_service_document_names_every_path_and_no_unknown_option() -> None:
     text = (DOCS / "service.md").read_text(encoding="utf-8")
     for route in ROUTES:
-        last = route.path.replace("{id}", "ID").rpartition("/")[2]
+        last = route.path.replace("{id}", "ID").replace("{name}", "NAME").rpartition("/")[2]
         assert f"/{last}" in text or last in ("batch", "long-batch"), route.path
     shown = subprocess.run(
         [sys.executable, "-c", "from rocstar.sandbox.cli import main; main(['serve', '--help'])"],

@@ -11,6 +11,8 @@ from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, Limits, SandboxError, Status
 
+LARGE = bytes(32 << 20)
+
 beside_the_pool = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -97,7 +99,7 @@ async def test_without_a_scratch_directory_files_are_refused() -> None:
         ({"a": b"", "a/b": b""}, "'a' both as a file and as a directory"),
         ({"a/b": b"", "a/b/c/d": b""}, "'a/b' both"),
         ({str(i): b"" for i in range(65)}, "65 entries; at most 64"),
-        ({"a": b"x" * (16 << 20), "b": b"x" * (16 << 20), "c": b"x"}, "33554433 bytes; at most 33554432"),
+        ({"a": LARGE, "b": LARGE, "c": b"x"}, "67108865 bytes; at most 67108864"),
     ],
 )
 def test_a_wrong_file_is_named(given: dict[str, bytes], message: str) -> None:
@@ -107,11 +109,13 @@ def test_a_wrong_file_is_named(given: dict[str, bytes], message: str) -> None:
 
 @pytest.mark.parametrize("code", ["", "1", "\udcff", "\ud800x", "\xff", "é"])
 def test_no_program_passes_for_a_pack(code: str) -> None:
-    assert wire.encode_code(code, {})[:1] != files.MARK
+    assert wire.encode_code(code, {})[0][:1] != files.MARK
 
 
 def test_a_pack_gives_back_what_went_in(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     given = {"a/b": b"\x00\xff", "c": b""}
-    assert files.unpack_here(files.pack(given, b"code \xff")) == b"code \xff"
+    for displays in (False, True):
+        packed = b"".join(files.pack(given, b"code \xff", displays=displays))
+        assert files.unpack_here(packed) == (b"code \xff", displays)
     assert {name: (tmp_path / name).read_bytes() for name in given} == given

@@ -76,7 +76,7 @@ async def test_a_fake_session_is_lost_as_the_real_one(cells: list[dict[str, Any]
     session = await FakeSandbox(script, otherwise=testing.ok()).open_session()
     for cell in cells:
         if "lost" not in cell:
-            assert (await session.run(cell["code"])).to_json() == cell["result"]
+            assert await session.run(cell["code"]) == ExecResult.from_json(cell["result"])
             continue
         with pytest.raises(SessionLost) as loss:
             await session.run(cell["code"])
@@ -102,7 +102,7 @@ def test_each_builder_ends_as_the_real_thing_does(status: Status) -> None:
 async def test_replayed_recordings_are_the_recorded_results() -> None:
     fake: Sandbox = FakeSandbox.from_recordings(RECORDINGS)
     for case in CASES:
-        assert (await fake.run(ExecRequest(code=case["code"]))).to_json() == case["result"]
+        assert await fake.run(ExecRequest(code=case["code"])) == ExecResult.from_json(case["result"])
 
 
 async def test_requests_are_remembered_in_order() -> None:

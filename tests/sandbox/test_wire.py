@@ -108,23 +108,23 @@ def test_a_request_that_is_too_long_in_bytes_is_refused() -> None:
     with pytest.raises(ValueError, match=r"code is .* bytes long"):
         wire.encode_run(1, request, 0)
     with pytest.raises(ValueError, match=r"code is .* bytes long"):
-        wire.encode_cell(1, 2, request.code, 1.0)
+        wire.encode_cell(1, 2, wire.CellOrder(code=request.code, wall_s=1.0))
 
 
-RUN_HEAD = struct.Struct("=QQQQQQQBBQQIII")
+RUN_HEAD = struct.Struct("=QQQQQQQBBQQIIIIB")
 
 
 def test_a_program_is_encoded_field_by_field() -> None:
     limits = Limits(wall_s=1.5, cpu_s=2, memory_bytes=3 << 20, output_bytes=4, file_bytes=5, files=6)
     request = ExecRequest(code="é\ud800", stdin="in\ud800", limits=limits, seed=7)
-    payload = wire.encode_run(9, request, 1, 8, 2)[5:]
-    assert RUN_HEAD.unpack_from(payload) == (9, 1_500_000, 2, 3 << 20, 4, 5, 6, 1, 1, 7, 8, 2, 5, 3)
+    payload = b"".join(wire.encode_run(9, request, 1, 8, 2))[5:]
+    assert RUN_HEAD.unpack_from(payload) == (9, 1_500_000, 2, 3 << 20, 4, 5, 6, 1, 1, 7, 8, 2, 5, 3, 0, 0)
     assert payload[RUN_HEAD.size :] == "é\ud800".encode("utf-8", "surrogatepass") + b"in?"
 
 
 def test_seed_zero_is_a_seed() -> None:
     flags = [
-        RUN_HEAD.unpack_from(wire.encode_run(1, ExecRequest(code="", seed=seed), 0), 5)[8:10]
+        RUN_HEAD.unpack_from(wire.encode_run(1, ExecRequest(code="", seed=seed), 0)[0], 5)[8:10]
         for seed in (None, 0, 5)
     ]
     assert flags == [(0, 0), (1, 0), (1, 5)]

@@ -1,12 +1,13 @@
 """SandboxFusion's dialect over a fake sandbox. The fields are those of its `sandbox_api.py` at 469de08."""
 
 import base64
+import dataclasses
 from typing import Any
 
 import pytest
 
-from rocstar.sandbox.files import MAX_FILES_BYTES
 from rocstar.sandbox.service.decode_code_judge import SCRIPT_END
+from rocstar.sandbox.service.models import MAX_GIVEN_BYTES, MAX_JSON_FILES_BYTES
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.testing import FakeSandbox, error, ok, signaled, timeout
 from rocstar.sandbox.types import ExecResult, SandboxError
@@ -137,7 +138,7 @@ async def test_a_service_that_allows_little_time_gives_that_by_default(serve: An
 
 @pytest.mark.parametrize("path", ["/run_code", "/run_jupyter"])
 async def test_files_above_the_limit_are_refused_by_a_message_that_names_it(serve: Any, path: str) -> None:
-    half = base64.b64encode(b"x" * (MAX_FILES_BYTES // 2)).decode()
+    half = base64.b64encode(b"x" * (MAX_GIVEN_BYTES // 2)).decode()
     body = {"code": "x", "language": "python", "cells": ["x"], "files": {"a": half, "b": half}}
     fake = FakeSandbox({}, otherwise=ok())
     async with serve(fake) as service:
@@ -209,13 +210,14 @@ async def test_a_sandbox_without_sessions_says_so(serve: Any) -> None:
         assert (await service.post("/v1/sessions", {}))[0] == 501
 
 
-@pytest.mark.parametrize(
-    "value", ['{"../../.ssh/keys": "eA==", "a.txt": "eQ=="}', '\'{"a.txt": "eQ=="}\'', "[", "{}", "x"]
-)
-async def test_only_files_that_were_asked_for_come_back(serve: Any, value: str) -> None:
-    """A program that writes to the value's descriptor chose the names that a client saves by."""
-    async with serve(FakeSandbox({}, otherwise=ok(value=value))) as service:
-        _, answer = await service.post(
-            "/run_code", {"code": "x", "language": "python", "fetch_files": ["a.txt", "b.txt"]}
-        )
-    assert answer["files"] == ({"a.txt": "eQ=="} if value.startswith('{"..') else {})
+async def test_what_fits_into_one_answer_comes_back(serve: Any) -> None:
+    """The sandbox gives what was asked for, by the names that were asked for; nothing that the program wrote
+    to the value's descriptor is looked at."""
+    files = {"large": b"x" * MAX_JSON_FILES_BYTES, "a.txt": b"y"}
+    result = dataclasses.replace(ok(value='{"../../.ssh/keys": "eA=="}'), files=files)
+    fake = FakeSandbox({}, otherwise=result)
+    async with serve(fake) as service:
+        body = {"code": "x", "language": "python", "fetch_files": ["large", "a.txt"]}
+        _, answer = await service.post("/run_code", body)
+    assert answer["files"] == {"a.txt": "eQ=="}
+    assert fake.requests[0].fetch == ("large", "a.txt")

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox import cli
+from rocstar.sandbox.console import require_own_users
 from rocstar.sandbox.service import auth
-from rocstar.sandbox.service.serve import require_own_users
 
 COMMAND = [
     sys.executable,
@@ -235,9 +235,9 @@ def test_root_does_not_serve_programs_as_root(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     if not refused:
-        return require_own_users(isolation, allowed)
+        return require_own_users(isolation, allowed, "serve")
     with pytest.raises(ValueError, match="no user of their own, though this is root"):
-        require_own_users(isolation, allowed)
+        require_own_users(isolation, allowed, "serve")
 
 
 def test_help_imports_no_server() -> None:

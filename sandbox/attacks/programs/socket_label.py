@@ -1,0 +1,15 @@
+# mypy: ignore-errors
+# group: ipc
+# tries: the security label of who is at the other end
+# breach: it is told
+# expect: ok
+# output: HELD
+# held-by: seccomp
+import socket
+
+end = socket.socket(fileno=3)
+try:
+    print("BREACH:", end.getsockopt(socket.SOL_SOCKET, 31, 64))
+except OSError as error:
+    print(f"HELD: {error!r}")
+end.detach()

@@ -1,0 +1,115 @@
+"""What a program displays beside its text: figures, and values that have a picture or a page of themselves.
+
+    display(value), plt.show(), figures that are open at the end, a value at the end of a cell
+        --> a file of DISPLAY_FOLDER: the type's name, a line's end, the content --> csrc/sandbox/fetch.h
+
+Only where the caller wants it; otherwise `display` prints and figures are dropped. The zygote imports this
+module, and `figures.py`, so that a child needs no file of ours. The next cell uses names again, for each file
+that is created counts.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from rocstar.sandbox.files import DISPLAY_FOLDER, MAX_DISPLAYS
+
+PICTURES = (("image/png", "_repr_png_"), ("image/jpeg", "_repr_jpeg_"), ("image/svg+xml", "_repr_svg_"))
+PAGES = (("text/html", "_repr_html_"), ("text/markdown", "_repr_markdown_"), ("text/latex", "_repr_latex_"))
+"""The types, and the method by which a value gives itself so, as notebooks have it."""
+
+_folder = _home = ""
+_shown = 0
+
+
+def begin(wanted: bool) -> None:
+    """A call or a cell begins: what the one before displayed is gone."""
+    global _folder, _home, _shown
+    if wanted and not _home:
+        _home = os.path.join(os.getcwd(), DISPLAY_FOLDER)  # a later cell may be elsewhere
+    _folder = _home if wanted else ""
+    _shown = 0
+    if wanted and os.path.isdir(_folder):
+        for name in os.listdir(_folder):
+            os.truncate(os.path.join(_folder, name), 0)
+
+
+def display(*values: object) -> None:
+    """Shows values: as a picture or a page where they have one and the caller takes it, else as text."""
+    for value in values:
+        if not (_folder and (_show_figure(value) or _show_as(value, (*PICTURES, *PAGES)))):
+            print(repr(value))
+
+
+def show_value(value: object) -> None:
+    """Of the last expression of a cell; its text goes another way."""
+    if _folder:
+        _show_figure(value) or _show_as(value, (*PICTURES, *PAGES))
+
+
+def show_figures() -> None:
+    """Displays the figures that pyplot has open, and closes them."""
+    managers = sys.modules.get("matplotlib._pylab_helpers")
+    if managers is None:
+        return
+    if _folder:
+        for manager in managers.Gcf.get_all_fig_managers():
+            _show_figure(manager.canvas.figure)
+    managers.Gcf.destroy_all()
+
+
+def _show_figure(value: object) -> bool:
+    figures = sys.modules.get("matplotlib.figure")
+    if figures is None or not isinstance(value, figures.Figure):
+        return False
+    import io
+
+    picture = io.BytesIO()
+    value.savefig(picture, format="png", bbox_inches="tight")
+    keep("image/png", picture.getvalue())
+    if (managers := sys.modules.get("matplotlib._pylab_helpers")) is not None:
+        managers.Gcf.destroy_fig(value)
+    return True
+
+
+def _show_as(value: object, kinds: tuple[tuple[str, str], ...]) -> bool:
+    for mime, name in kinds:
+        own: Callable[[], Any] | None = getattr(value, name, None)
+        content = own() if callable(own) and not isinstance(value, type) else None
+        if isinstance(content, str):
+            content = content.encode("utf-8", "replace")
+        if isinstance(content, bytes) and content:
+            keep(mime, content)
+            return True
+    return False
+
+
+def keep(mime: str, content: bytes) -> None:
+    """Writes one more. What has no room is said so on standard error."""
+    global _shown
+    if _shown >= MAX_DISPLAYS:
+        return
+    try:
+        fd = _open(os.path.join(_folder, str(_shown)))
+        left = memoryview(mime.encode() + b"\n" + content)
+        try:
+            while left:
+                left = left[os.write(fd, left) :]
+        except OSError:
+            os.ftruncate(fd, 0)
+            raise
+        finally:
+            os.close(fd)
+    except OSError as error:
+        print(f"what is displayed cannot be kept: {error.strerror}", file=sys.stderr)
+        return
+    _shown += 1
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    except FileNotFoundError:
+        os.makedirs(_folder, exist_ok=True)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

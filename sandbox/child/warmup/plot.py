@@ -1,0 +1,15 @@
+"""What drawing a figure does, done once before forking: fonts are looked for, and text is laid out."""
+
+import io
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+
+figure, axes = plt.subplots()
+axes.plot(np.arange(3), [1.0, 4.0, 2.0], label="a")
+axes.set_title("a title")
+axes.legend()
+figure.savefig(io.BytesIO(), format="png", bbox_inches="tight")
+plt.close(figure)
+vars(matplotlib.font_manager)["_get_font"].cache_clear()  # of open files, which a child has not

@@ -1,0 +1,154 @@
+"""`rocstar sandbox mcp` as a process.
+
+start: options -> sandbox -> tools -> stdio, or sockets -> "serving on"
+stop:  the end of standard input; SIGTERM or Ctrl-C -> sessions closed -> sandbox closed -> exit
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+
+import uvicorn
+import uvloop
+from mcp.server import MCPServer
+from mcp.server.transport_security import TransportSecuritySettings
+
+from rocstar.sandbox.console import Starting, require_own_users
+from rocstar.sandbox.model_context.guard import Guard, owner_of
+from rocstar.sandbox.model_context.tools import INSTRUCTIONS, NAME, OwnerOf, Toolbox
+from rocstar.sandbox.pool.pool import SandboxPool
+from rocstar.sandbox.service.auth import Owners, read_owners, require_token_unless_loopback
+from rocstar.sandbox.service.calls import Admission
+from rocstar.sandbox.service.metrics import Metrics
+from rocstar.sandbox.service.serve import (
+    PROGRAMS_NICE,
+    Address,
+    chosen_flavours,
+    listen,
+    raise_descriptor_limit,
+)
+from rocstar.sandbox.service.sessions import SessionTable
+from rocstar.sandbox.types import SessionSandbox
+
+MAX_CALLS = 256
+MAX_CONNECTIONS = 256
+MAX_BODY_BYTES = 16 << 20
+"""Of one request: the files of a call as base64, and room to spare."""
+
+LEASE_S = 1800.0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serves until its input ends, or a signal. Raises ValueError, OSError or SandboxError for what keeps it
+    from starting."""
+    chosen_flavours(options)
+    owners = read_owners(options.token_file, os.environ)
+    if options.http:
+        require_token_unless_loopback(options.host, owners)
+        raise_descriptor_limit()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(options, owners))
+
+
+async def _serve(options: argparse.Namespace, owners: Owners) -> int:
+    flavours, own = chosen_flavours(options)
+    starting = Starting("mcp", ", ".join(flavours))
+    pool = SandboxPool(
+        flavours,
+        declared=own,
+        max_sessions=options.max_sessions,
+        lease_s=LEASE_S,
+        weights=owners.weights(),
+        nice=PROGRAMS_NICE,
+        on_warm=starting.warm,
+    )
+    async with pool:
+        require_own_users(pool.isolation, options.allow_shared_user, "mcp")
+        if options.http:
+            listening = listen(Address(host=options.host, port=options.port))
+            for host, port, *_ in (one.getsockname() for one in listening):
+                shown = f"[{host}]" if ":" in host else host
+                print(f"rocstar sandbox: serving on http://{shown}:{port}/mcp", flush=True)
+            await serve_http(pool, options.max_sessions, owners, listening)
+        else:
+            async with offered(pool, options.max_sessions, Owners(), lambda headers: "") as server:
+                await _until_ended(server)
+    return 0
+
+
+@asynccontextmanager
+async def offered(
+    pool: SessionSandbox, max_sessions: int, owners: Owners, whose: OwnerOf
+) -> AsyncIterator["MCPServer[None]"]:
+    """The tools over a pool, as a server of the SDK."""
+    metrics = Metrics(lambda: {})
+    weights = owners.weights()
+    admission = Admission(pool, metrics, max_in_flight=MAX_CALLS, weights=weights)
+    sessions = SessionTable(pool, metrics, lease_s=LEASE_S, max_sessions=max_sessions, weights=weights)
+    server: MCPServer[None] = MCPServer(NAME, instructions=INSTRUCTIONS, log_level="WARNING")
+    Toolbox(admission, sessions, whose).offer(server)
+    sweeping = asyncio.create_task(sessions.sweep_for_ever())
+    try:
+        yield server
+    finally:
+        sweeping.cancel()
+        await asyncio.wait((sweeping,))
+        await sessions.close_all()
+
+
+async def _until_ended(server: "MCPServer[None]") -> None:
+    """Over standard input and output, until the first ends or a signal comes."""
+    serving = asyncio.create_task(server.run_stdio_async())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, serving.cancel)
+    with suppress(asyncio.CancelledError):
+        await serving
+
+
+async def serve_http(
+    pool: SessionSandbox, max_sessions: int, owners: Owners, listening: Sequence[socket.socket]
+) -> None:
+    """Over HTTP on these sockets, which are closed then."""
+    try:
+        async with offered(pool, max_sessions, owners, partial(owner_of, owners)) as server:
+            # The guard has checked names of hosts and pages, those of a network address too.
+            security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+            inner = server.streamable_http_app(
+                max_request_body_size=MAX_BODY_BYTES,
+                max_sessions=MAX_CONNECTIONS,
+                transport_security=security,
+            )
+            config = uvicorn.Config(
+                Guard(inner, owners),
+                log_level="warning",
+                limit_concurrency=MAX_CONNECTIONS,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=5,
+                h11_max_incomplete_event_size=1 << 16,
+                lifespan="on",
+            )
+            await _Listener(config).serve(sockets=list(listening))
+    finally:
+        for one in listening:
+            one.close()
+
+
+class _Listener(uvicorn.Server):
+    """Ends at a signal, and leaves it to the caller what the end of the process is."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)

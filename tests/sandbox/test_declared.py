@@ -1,0 +1,67 @@
+"""Flavours of a user's own: what is declared is imported beforehand, from an environment of its own."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from rocstar.sandbox.child.declared import read_flavours
+from rocstar.sandbox.pool.pool import SandboxPool
+from rocstar.sandbox.types import ExecRequest, SandboxError
+
+VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    site = tmp_path / "own" / "lib" / VERSION / "site-packages"
+    site.mkdir(parents=True)
+    (site / "ours.py").write_text("from time import monotonic_ns\nIMPORTED = monotonic_ns()\n")
+    (site / "msgspec.py").write_text("OWN = True\n")  # a package that rocstar has as well
+    (site / "later.py").write_text("x = 5\n")
+    return tmp_path
+
+
+def declare(folder: Path, text: str) -> str:
+    path = folder / "flavours.toml"
+    path.write_text(text)
+    return str(path)
+
+
+async def test_its_imports_are_there_before_and_its_packages_come_first(environment: Path) -> None:
+    own = read_flavours(declare(environment, '[flavour.own]\nimports = ["ours"]\nenvironment = "own"\n'))
+    code = "import later, msgspec, ours\nours.IMPORTED, msgspec.OWN, later.x"
+    async with SandboxPool(("own",), declared=own, max_live=2) as pool:
+        seen = {(await pool.run(ExecRequest(code=code, flavour="own"))).value for _ in range(2)}
+    assert len(seen) == 1, "it was imported once, in the zygote"
+    assert next(iter(seen)).endswith("True, 5)"), seen  # type: ignore[union-attr]
+
+
+async def test_a_package_that_is_missing_is_named_with_its_place(environment: Path) -> None:
+    text = '[flavour.own]\nimports = ["nowhere_at_all"]\nenvironment = "own"\n'
+    own = read_flavours(declare(environment, text))
+    with pytest.raises(SandboxError, match="'own' needs nowhere_at_all: install it in own") as caught:
+        async with SandboxPool(("own",), declared=own):
+            pass
+    assert caught.value.kind == "missing_import"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[flavour.numeric]\n", "give a name of letters that is none of"),
+        ("[flavour.'a b']\n", "give a name of letters"),
+        ("[flavour.own]\nimport = []\n", "has import; there are imports and environment"),
+        ("[flavour.own]\nimports = 'ours'\n", "give a list of names of modules"),
+        ("[flavour.own]\nimports = ['os; x']\n", "give a list of names of modules"),
+        ("[flavour.own]\nenvironment = 'nowhere'\n", "has no lib/python"),
+        ("[flavour.own]\nenvironment = 1\n", "give the path of a virtual environment"),
+        ("flavour = 1\n", "give tables"),
+        ("[flavours.own]\n", "has flavours; give tables"),
+        ("", "has no flavour; give tables"),
+        ("[", "is no TOML"),
+    ],
+)
+def test_a_wrong_declaration_says_what_to_mend(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        read_flavours(declare(tmp_path, text))

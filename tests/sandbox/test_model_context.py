@@ -1,0 +1,150 @@
+"""The tools by the Model Context Protocol, from the SDK's own client: over pipes and over HTTP."""
+
+import argparse
+import asyncio
+import base64
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .. import needs
+
+mcp = pytest.importorskip("mcp", reason=needs.package("mcp").reason)
+
+import httpx2  # noqa: E402
+from mcp.client.streamable_http import streamable_http_client  # noqa: E402
+
+from rocstar.sandbox.model_context import server  # noqa: E402
+from rocstar.sandbox.service.auth import Owner, Owners  # noqa: E402
+from rocstar.sandbox.service.serve import Address, listen  # noqa: E402
+from rocstar.sandbox.testing import FakeSandbox, ok  # noqa: E402
+
+SECONDS = 120.0
+FIGURE = "import matplotlib.pyplot as plt\nplt.plot([1, 4, 2])\nplt.show()"
+PNG = b"\x89PNG\r\n\x1a\n"
+FIRST, SECOND = "first-0123456789abcdef", "second-0123456789abcdef"
+OWNERS = Owners((Owner(name="first", token=FIRST), Owner(name="second", token=SECOND)))
+
+
+def text_of(answer: Any) -> str:
+    return "".join(part.text for part in answer.content if part.type == "text")
+
+
+async def test_a_hundred_cells_in_ten_sessions_and_a_figure() -> None:
+    """Over standard input and output of `rocstar sandbox mcp`."""
+    program = Path(sys.executable).with_name("rocstar")
+    options = ["--flavours", "stdlib,plot", "--allow-shared-user"]
+    process = mcp.StdioServerParameters(command=str(program), args=["sandbox", "mcp", *options])
+    async with asyncio.timeout(SECONDS), mcp.Client(process) as client:
+        offered = {tool.name for tool in (await client.list_tools()).tools}
+        assert offered == {"run_python", "run_cell", "write_file", "read_file", "close_session"}
+
+        async def ten_cells(number: int) -> list[str]:
+            answer = await client.call_tool("run_cell", {"code": f"x = {number}\nx"})
+            session = answer.structured_content["session"]
+            seen = [answer.structured_content["value"]]
+            for _ in range(9):
+                more = {"code": "x += 10\nx", "session": session}
+                seen.append((await client.call_tool("run_cell", more)).structured_content["value"])
+            return seen
+
+        seen = await asyncio.gather(*(ten_cells(number) for number in range(10)))
+        assert seen == [[str(number + 10 * cell) for cell in range(10)] for number in range(10)]
+
+        drawn = await client.call_tool("run_python", {"code": FIGURE, "wall_s": 30})
+        (picture,) = [part for part in drawn.content if part.type == "image"]
+        assert picture.mime_type == "image/png" and base64.b64decode(picture.data).startswith(PNG)
+
+        failed = await client.call_tool("run_python", {"code": "1 / 0"})
+        assert failed.is_error and "ZeroDivisionError" in text_of(failed)
+        late = await client.call_tool("run_python", {"code": "while True: pass", "wall_s": 0.2})
+        assert late.is_error and late.structured_content["status"] == "timeout"
+
+        table = {
+            "code": "print(open('in.csv').read(2))\nopen('out.bin', 'wb').write(b'\\xff')",
+            "fetch": ["out.bin"],
+        }
+        answer = await client.call_tool("run_python", {**table, "files": {"in.csv": "a,b"}})
+        (file,) = [part.resource for part in answer.content if part.type == "resource"]
+        assert text_of(answer).startswith("a,") and base64.b64decode(file.blob) == b"\xff"
+
+        content = base64.b64encode(bytes(range(256))).decode()
+        wrote = await client.call_tool("write_file", {"session": "", "name": "b", "content_base64": content})
+        place = {"session": wrote.structured_content["session"], "name": "b"}
+        (read,) = [
+            part.resource
+            for part in (await client.call_tool("read_file", place)).content
+            if part.type == "resource"
+        ]
+        assert read.blob == content
+        for wrong in ({**place, "name": "nowhere"}, {**place, "name": "../x"}, {**place, "session": "?"}):
+            assert (await client.call_tool("read_file", wrong)).is_error
+        assert text_of(await client.call_tool("close_session", {"session": place["session"]})) == "closed"
+        assert (await client.call_tool("run_cell", {"code": "1", "session": place["session"]})).is_error
+
+
+@asynccontextmanager
+async def listening(owners: Owners) -> AsyncIterator[str]:
+    """The server over HTTP, before a sandbox that answers at once; its address."""
+    sandbox: Any = FakeSandbox(lambda request: ok("ran\n"))
+    sockets = listen(Address(host="127.0.0.1", port=0))
+    serving = asyncio.create_task(server.serve_http(sandbox, 4, owners, sockets))
+    try:
+        yield f"http://127.0.0.1:{sockets[0].getsockname()[1]}/mcp"
+    finally:
+        serving.cancel()
+        await asyncio.wait((serving,))
+
+
+@asynccontextmanager
+async def client_of(address: str, token: str = "", **headers: str) -> AsyncIterator[Any]:
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=SECONDS) as http,
+        mcp.Client(streamable_http_client(address, http_client=http)) as client,
+    ):
+        yield client
+
+
+async def test_over_http_a_session_is_its_owners() -> None:
+    async with listening(OWNERS) as address:
+        async with client_of(address, FIRST) as client:
+            answer = await client.call_tool("run_cell", {"code": "1"})
+            assert text_of(answer) == "ran"
+            own = {"code": "2", "session": answer.structured_content["session"]}
+            assert not (await client.call_tool("run_cell", own)).is_error
+            async with client_of(address, SECOND) as other:
+                assert "unknown" in text_of(await other.call_tool("run_cell", own))
+
+
+@pytest.mark.parametrize(
+    ("owners", "headers", "status"),
+    [
+        (OWNERS, {}, 401),
+        (OWNERS, {"Authorization": f"Bearer {FIRST}x"}, 401),
+        (OWNERS, {"Authorization": f"Basic {FIRST}"}, 401),
+        (Owners(), {"Origin": "http://evil.example.com"}, 403),
+        (Owners(), {"Host": "evil.example.com"}, 403),
+        (Owners(), {"Sec-Fetch-Site": "cross-site"}, 403),
+    ],
+)
+async def test_who_may_not_call_is_told_so(
+    owners: Owners,
+    headers: dict[str, str],
+    status: int,
+) -> None:
+    async with listening(owners) as address, httpx2.AsyncClient() as http:
+        assert (await http.post(address, json={}, headers=headers)).status_code == status
+
+
+def test_an_address_that_others_reach_needs_a_token() -> None:
+    options = argparse.Namespace(
+        http=True, host="0.0.0.0", port=0, token_file=None, flavours="stdlib", flavour_file=None
+    )
+    with pytest.raises(ValueError, match="token is needed"):
+        server.run(options)

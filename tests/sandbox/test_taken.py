@@ -1,0 +1,167 @@
+"""What comes of a call beside its text: files, displays, output while it runs. And awaiting."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from rocstar.sandbox.files import MAX_FILES_BYTES
+from rocstar.sandbox.pool.pool import SandboxPool
+from rocstar.sandbox.pool.taken import Taken
+from rocstar.sandbox.types import Display, ExecRequest, Limits, Status
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PICTURE = b"\x89PNG not much of a picture"
+SHOWN = f"""
+class Picture:
+    def __repr__(self): return "a picture"
+    def _repr_png_(self): return {PICTURE!r}
+class Page:
+    def _repr_html_(self): return "<b>a page</b>"
+"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pool() -> AsyncIterator[SandboxPool]:
+    async with SandboxPool(max_live=2) as pool:
+        if not pool._facts["files"]:
+            pytest.skip("this kernel has no Landlock, or cannot ask about new files")
+        yield pool
+
+
+async def test_files_that_are_asked_for_come_back_however_the_program_ended(pool: SandboxPool) -> None:
+    code = (
+        "import os\nos.mkdir('a')\nopen('a/b', 'wb').write(bytes(256))\nopen('é', 'w').close()\nos._exit(3)"
+    )
+    request = ExecRequest(code=code, fetch=("a/b", "é", "nowhere", "a"))
+    result = await pool.run(request)
+    assert result.exit_code == 3
+    assert result.files == {"a/b": bytes(256), "é": b""}
+    async for _, outcome in pool.run_batch([request]):
+        assert outcome.files == result.files  # type: ignore[union-attr]
+
+
+async def test_sixty_four_mib_go_up_and_down(pool: SandboxPool) -> None:
+    """As a file of their own, never as a part of the program, and put together beside the loop."""
+    content = b"0123456789abcdef" * (MAX_FILES_BYTES // 16)
+    limits = Limits(file_bytes=MAX_FILES_BYTES, wall_s=20.0)
+    request = ExecRequest(
+        code="import os\nos.rename('up', 'down')", files={"up": content}, fetch=("down", "up"), limits=limits
+    )
+    result = await pool.run(request)
+    assert result.status is Status.OK, result
+    assert list(result.files) == ["down"] and result.files["down"] == content
+
+
+async def test_what_is_more_than_an_answer_holds_is_left_out(pool: SandboxPool) -> None:
+    limits = Limits(file_bytes=MAX_FILES_BYTES + 1, wall_s=20.0)
+    code = f"open('large', 'wb').truncate({MAX_FILES_BYTES + 1})\nopen('small', 'w').write('x')"
+    result = await pool.run(ExecRequest(code=code, fetch=("large", "small"), limits=limits))
+    assert result.files == {"small": b"x"}
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../x", "", "a//b", "a\nb"])
+async def test_a_name_of_no_file_of_a_program_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="fetch has the name"):
+        ExecRequest(code="", fetch=(name,))
+
+
+async def test_what_is_displayed_comes_in_its_order(pool: SandboxPool) -> None:
+    code = SHOWN + "display(Page(), 5, Picture())\nPicture()"
+    result = await pool.run(ExecRequest(code=code, displays=True))
+    page, picture = Display("text/html", b"<b>a page</b>"), Display("image/png", PICTURE)
+    assert result.displays == (page, picture, picture), result
+    assert (result.stdout, result.value) == ("5\n", "a picture")
+    plain = await pool.run(ExecRequest(code=code))
+    assert plain.displays == () and "a picture" in plain.stdout
+
+
+async def test_a_cell_displays_only_what_is_its_own(pool: SandboxPool) -> None:
+    session = await pool.open_session()
+    first = await session.run(
+        SHOWN + "import os\nos.mkdir('x')\nos.chdir('x')\ndisplay(Picture())", displays=True
+    )
+    second = await session.run("display(Picture())")
+    third = await session.run("1", displays=True)
+    fourth = await session.run("display(Page(), Page())", displays=True)
+    assert [len(one.displays) for one in (first, second, third, fourth)] == [1, 0, 0, 2], first
+
+
+FORGED = {
+    "a picture of no type that is known": ("f('0', b'text/x-evil\\nx'); f('1', b'image/png\\nx')", 1),
+    "no type at all": ("f('0', b'x' * 100)", 0),
+    "more than are taken": ("[f(str(n), b'image/png\\nx') for n in range(40)]", 32),
+    "a folder in the place of one": (
+        "f('0', b'image/png\\nx'); os.mkdir('.display/1'); f('2', b'image/png\\nx')",
+        1,
+    ),
+    "a name of another": ("f('00', b'image/png\\nx'); f('0 ', b'image/png\\nx')", 0),
+}
+
+
+@pytest.mark.parametrize("how", FORGED)
+async def test_a_program_that_forges_displays_gets_pictures_at_most(pool: SandboxPool, how: str) -> None:
+    forge, number = FORGED[how]
+    code = f"import os\nos.mkdir('.display')\ndef f(n, c): open('.display/' + n, 'wb').write(c)\n{forge}"
+    result = await pool.run(ExecRequest(code=code, displays=True))
+    assert result.status is Status.OK and len(result.displays) == number, result
+
+
+async def test_output_is_told_while_a_cell_runs(pool: SandboxPool) -> None:
+    session = await pool.open_session(limits=Limits(wall_s=30.0))
+    told: list[tuple[str, str]] = []
+    first = asyncio.Event()
+
+    def tell(stream: str, text: str) -> None:
+        told.append((stream, text))
+        first.set()
+
+    code = "import sys, time\nprint('é')\nwhile True: time.sleep(0.01)"
+    running = asyncio.create_task(session.run(code, on_output=tell))
+    await asyncio.wait_for(first.wait(), 20)
+    assert not running.done() and told == [("stdout", "é\n")]
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_as_much_is_told_as_the_result_may_show(pool: SandboxPool) -> None:
+    told: dict[str, str] = {"stdout": "", "stderr": ""}
+
+    def tell(stream: str, text: str) -> None:
+        told[stream] += text
+
+    code = "import sys\nprint('x' * 5000)\nprint('y', file=sys.stderr)"
+    request = ExecRequest(code=code, limits=Limits(output_bytes=4096))
+    result = await pool.run(request, on_output=tell)
+    assert result.status is Status.OK and told == {"stdout": "x" * 4096, "stderr": "y\n"}
+
+
+async def test_half_a_character_waits_for_the_other_half() -> None:
+    told: list[str] = []
+    taken = Taken(lambda stream, text: told.append(text))
+    for piece in (b"a\xc3", b"\xa9", b"\xff"):
+        taken.output("stdout", piece)
+    assert told == ["a", "é", "\ufffd"]
+
+
+@pytest.mark.parametrize(
+    ("code", "value"),
+    [
+        ("import asyncio\nawait asyncio.sleep(0, 7)", "7"),
+        ("async def f(): return 3\nx = await f()\nx + 1", "4"),
+        ("async def g():\n    yield 1\n    yield 2\n[n async for n in g()]", "[1, 2]"),
+        ("async def f(): return 5\nawait f();", None),
+        ("'await'", "'await'"),
+    ],
+)
+async def test_a_program_may_await_at_its_top(pool: SandboxPool, code: str, value: str | None) -> None:
+    result = await pool.run(code)
+    assert (result.status, result.value) == (Status.OK, value), result.stderr
+
+
+async def test_an_exception_of_what_is_awaited_has_its_line(pool: SandboxPool) -> None:
+    result = await pool.run("async def f():\n    1 / 0\nawait f()")
+    assert result.status is Status.ERROR
+    assert 'File "<cell>", line 2, in f' in result.stderr and "cell.py" not in result.stderr
