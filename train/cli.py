@@ -17,6 +17,7 @@ from typing import Any
 from rocstar.sandbox.console import parsed
 from rocstar.sandbox.extras import lacking
 from rocstar.train.evaluation import command as eval_command
+from rocstar.train.plan.node_doctor import add_node_options, node_doctor
 from rocstar.train.recipe.config import Recipe, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe, shipped_recipes
@@ -26,7 +27,7 @@ Verb = Callable[[argparse.Namespace, list[str]], int]
 FIELDS = "fields are set with --section.field=value or --section.field value, switches with true or false"
 WITH_RECIPE = ("train", "sft", "eval", "rollout")
 EXTRAS = {
-    **dict.fromkeys((*WITH_RECIPE, "replay", "compare", "grade"), "train"),
+    **dict.fromkeys((*WITH_RECIPE, "replay", "compare", "grade", "doctor"), "train"),
     **dict.fromkeys(("sim", "report", "records"), "sim"),
     "import-gguf": "gguf",
 }
@@ -132,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     replay.set_defaults(verb=_replay)
     _add_records(verbs)
     _add_grade(verbs)
+    _add_doctor(verbs)
     _add_recipe(verbs)
     elsewhere = {
         "import-gguf": "turn a GGUF file into a Hugging Face directory",
@@ -217,6 +219,20 @@ def _records(options: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
+def _add_doctor(verbs: Any) -> None:
+    parser = _verb(verbs, "doctor", "is this node fit for a run, with the fix for what is not")
+    add_node_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(verb=_doctor)
+
+
+def _doctor(options: argparse.Namespace, rest: list[str]) -> int:
+    _check_fields(rest)
+    if options.node is None:
+        raise ConfigError("what is to be looked at? rocstar doctor --node [RECIPE]: this node before a run")
+    return node_doctor(options, rest)
+
+
 def _add_recipe(verbs: Any) -> None:
     parser = _verb(verbs, "recipe", "what the fields of a recipe mean, with default, unit and bounds")
     parser.add_argument("field", nargs="?", help="section.field, or a section; default: what everyone sets")
@@ -256,8 +272,8 @@ def _add_train(verbs: Any) -> None:
 def _add_dry_run(parser: argparse.ArgumentParser) -> None:
     text = "check model, data, engine, output directory and disk, and print recipe and plan; build nothing"
     parser.add_argument("--dry-run", action="store_true", help=text)
-    text = "of --dry-run: nodes and ranks on each, 8x8 for example; default: this process, or torchrun's"
-    parser.add_argument("--world", metavar="NODESxRANKS", help=text)
+    text = "of --dry-run: nodes and GPUs on each, 8x8 for example; default: this process, or torchrun's"
+    parser.add_argument("--world", metavar="NODESxGPUS", help=text)
     text = "of --dry-run: rehearse the learner on GPUs of M GiB that are not there; refuse what does not fit"
     parser.add_argument("--gpu-memory-gb", type=_memory, metavar="M", help=text)
     parser.add_argument("--json", action="store_true", help="of --dry-run: print one JSON object")
