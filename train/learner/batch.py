@@ -86,13 +86,14 @@ def _column(value: Any) -> Any:
 
 def _from_columns(*columns: Any) -> MicroBatch:
     """The microbatch of what `_column` gave of its fields."""
-    found = [
+    found: list[Any] = [
         torch.from_numpy(column.astype(np.int64) if column.dtype == np.int32 else column)
         if isinstance(column, np.ndarray)
         else column
         for column in columns
     ]
-    return MicroBatch(**dict(zip((field.name for field in fields(MicroBatch)), found, strict=True)))
+    by_name: dict[str, Any] = dict(zip((field.name for field in fields(MicroBatch)), found, strict=True))
+    return MicroBatch(**by_name)
 
 
 def policy_examples(trajectories: Sequence[Trajectory], advantages: Sequence[Advantage]) -> list[Example]:

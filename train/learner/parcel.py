@@ -55,7 +55,7 @@ class Parcel:
     def message(self) -> Tensor:
         """All columns in one buffer of bytes, each where `unpacked` will look for it."""
         message = torch.empty(self.header.num_bytes, dtype=torch.uint8)
-        room = memoryview(message.numpy())
+        room: memoryview = message.numpy().data
         for column, (start, end) in zip(self.columns, _places(self.header.sizes), strict=True):
             room[start:end] = column.raw()
         return message
@@ -63,7 +63,7 @@ class Parcel:
 
 def unpacked(header: ParcelHeader, message: Tensor) -> Any:
     """The payload; its columns lie in the message."""
-    room = memoryview(message.numpy())
+    room: memoryview = message.numpy().data
     return pickle.loads(header.pickled, buffers=[room[a:b] for a, b in _places(header.sizes)])
 
 

@@ -119,7 +119,7 @@ def test_the_command_says_all_of_it_and_what_a_launcher_needs(
     told = json.loads(capsys.readouterr().out)
     wrong = {check["name"]: check for check in told["checks"] if check["fitness"] == "problem"}
     assert wrong.keys() == {"ports", "recipe"} and not told["fit"]
-    assert told["node"]["ranks"] == 2, "servers have the other GPUs"
+    assert told["node"]["ranks"] == 3, "servers have the other GPUs"
     assert main(["doctor", "--node", "--port=7"]) == 2
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "node gpu-a: NOT fit" and sum(line.split()[0] == "fix" for line in lines[1:]) == 1
