@@ -5,8 +5,9 @@
 Synthetic groups of 32 trajectories of 6,450 tokens, at three sizes up to 1/32 of a step of 16,384; figures of
 that step are the largest's times what it lacks, and the three show whether that is right. Seven eighths of
 the groups come as bytes from other nodes (engine/nodes/wire.py). All are journaled as they end, then select,
-RoC, metrics and packing for 64 ranks run as in a step, then the index is written; a loop with the gauge of a
-run watches all of it. Tokens are those of this repository's text and code under a BPE of 16,000 words, spread
+RoC, metrics and packing for 64 ranks run as in a step, 63 ranks' microbatches are sent over gloo, all to one
+process on loopback that throws them away, then the index is written; a loop with the gauge of a run watches
+all of it. Tokens are those of this repository's text and code under a BPE of 16,000 words, spread
 over ids up to 151,936; log-probs are float32, of sampled tokens of which three quarters are nearly certain.
 """
 
@@ -14,15 +15,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
 import itertools
+import pickle
+import socket
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+import torch.distributed as dist
 import uvloop
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -50,14 +58,18 @@ from rocstar.engine.types import (
 from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.source import Batch
 from rocstar.train.learner.balance import Cost
-from rocstar.train.loop import prepare
+from rocstar.train.learner.batch import MicroBatch, share_out
+from rocstar.train.learner.parcel import Parcel, ParcelHeader
+from rocstar.train.learner.team import send_messages
+from rocstar.train.loop import loss_settings, prepare
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.record.loop_lag import LoopLag
 
 QWEN3_14B = Cost(per_token=2 * 13.2e9, per_pair=4.0 * 40 * 5120, per_target=2.0 * 5120 * 151936)
 STEP, SIBLINGS, PROMPT, LENGTH, VOCAB = 16_384, 32, 300, 6_450, 151_936
-TURNS, NODES, IN_FLIGHT = 6, 8, 8
+TURNS, NODES, IN_FLIGHT, RANKS = 6, 8, 8, 64
+SINK = "--sink"
 POLICY = 0.85
 """The share that the policy wrote of a turn and its tool's answer."""
 LIMITS = RolloutLimits(max_response_tokens=LENGTH, max_turns=TURNS, max_tool_tokens=512, timeout_s=3600.0)
@@ -139,6 +151,49 @@ def order_of(task: Task) -> GroupOrder:
     return GroupOrder(task=task, step=1, seed=0, size=SIBLINGS, limits=LIMITS, temperature=1.0)
 
 
+def _join(port: int, rank: int) -> None:
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+
+
+def sink(port: int) -> None:
+    """Take what `scatter` sends, until it sends nothing more."""
+    _join(port, 1)
+    while True:
+        headers: list[Any] = [None]
+        dist.broadcast_object_list(headers, src=0)
+        if headers[0] is None:
+            return
+        found: list[ParcelHeader] = pickle.loads(headers[0])
+        for header in found:
+            dist.recv(torch.empty(header.num_bytes, dtype=torch.uint8), src=0)
+
+
+@contextlib.contextmanager
+def other_ranks() -> Iterator[None]:
+    """A process that stands for all ranks but this one."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with subprocess.Popen([sys.executable, __file__, SINK, str(port)]) as process:
+        _join(port, 0)
+        try:
+            yield
+            dist.broadcast_object_list([None], src=0)
+        finally:
+            dist.destroy_process_group()
+            process.wait()
+
+
+def scatter(updates: Sequence[Sequence[MicroBatch]], settings: Any) -> int:
+    """As LearnerTeam scatters a step's microbatches; the bytes of all messages."""
+    shares = [share_out(micros, RANKS) for micros in updates]
+    payloads = [([share[rank] for share in shares], settings, 0) for rank in range(RANKS)]
+    parcels = [Parcel.of(("policy_step", payload)) for payload in payloads]
+    dist.broadcast_object_list([pickle.dumps([parcel.header for parcel in parcels[1:]])], src=0)
+    send_messages(parcels, [0] + [1] * (RANKS - 1))
+    return sum(parcel.header.num_bytes for parcel in parcels[1:])
+
+
 async def step(corpus: Corpus, num_groups: int, folder: Path) -> dict[str, Any]:
     """One step's data from its groups to its index, on a loop that is watched."""
     recipe = Recipe(rl=RlConfig(rollouts_per_task=SIBLINGS, group_size=16, tokens_per_microbatch=20_480))
@@ -165,10 +220,14 @@ async def step(corpus: Corpus, num_groups: int, folder: Path) -> dict[str, Any]:
             await ends(num_groups - 1)
             batch = Batch(groups=ended, staleness=0)
             selection, _, updates = await asyncio.to_thread(
-                prepare, batch, recipe, step=1, ranks=64, cost=QWEN3_14B
+                prepare, batch, recipe, step=1, ranks=RANKS, cost=QWEN3_14B
             )
             prepare_s, prepare_wall_s = time.process_time() - began, time.perf_counter() - since
             prepare_lag = lag.take()
+            began, since = time.process_time(), time.perf_counter()
+            sent_bytes = await asyncio.to_thread(scatter, updates, loss_settings(recipe))
+            scatter_s, scatter_wall_s = time.process_time() - began, time.perf_counter() - since
+            scatter_lag = lag.take()
             began = time.process_time()
             await journal.seal(1, selection.verdicts, stage="one")
             await journal.settled()
@@ -182,6 +241,11 @@ async def step(corpus: Corpus, num_groups: int, folder: Path) -> dict[str, Any]:
         "kept": len(selection.kept),
         "prepare_cpu_s": round(prepare_s, 3),
         "prepare_wall_s": round(prepare_wall_s, 3),
+        "scatter_cpu_s": round(scatter_s, 3),
+        "scatter_wall_s": round(scatter_wall_s, 3),
+        "scatter_bytes_per_kept_token": round(
+            sent_bytes * RANKS / (RANKS - 1) / (len(selection.kept) * LENGTH), 2
+        ),
         "rollouts_cpu_s": round(rollouts_s, 3),
         "seal_cpu_s": round(seal_s, 3),
         "wall_s": round(time.perf_counter() - wall, 2),
@@ -191,10 +255,15 @@ async def step(corpus: Corpus, num_groups: int, folder: Path) -> dict[str, Any]:
         "lag_p99_s": {
             "while groups end": round(rollouts_lag["time/loop_lag_p99"], 4),
             "while the step is prepared": round(prepare_lag["time/loop_lag_p99"], 4),
+            "while microbatches are sent": round(scatter_lag.get("time/loop_lag_p99", 0.0), 4),
             "while the index is written": round(seal_lag.get("time/loop_lag_p99", 0.0), 4),
         },
         "lag_max_s": round(
-            max(one.get("time/loop_lag_max", 0.0) for one in (rollouts_lag, prepare_lag, seal_lag)), 4
+            max(
+                one.get("time/loop_lag_max", 0.0)
+                for one in (rollouts_lag, prepare_lag, scatter_lag, seal_lag)
+            ),
+            4,
         ),
     }
 
@@ -207,21 +276,25 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     corpus, sizes = Corpus(), []
-    for num_groups in options.groups:
-        with tempfile.TemporaryDirectory() as folder:
-            sizes.append(uvloop.run(step(corpus, num_groups, Path(folder))))
-        print(sizes[-1], flush=True)
+    with other_ranks():
+        for num_groups in options.groups:
+            with tempfile.TemporaryDirectory() as folder:
+                sizes.append(uvloop.run(step(corpus, num_groups, Path(folder))))
+            print(sizes[-1], flush=True)
     last = sizes[-1]
     factor = STEP / last["trajectories"]
     extrapolated = {
-        name: round(last[name] * factor, 1) for name in ("prepare_cpu_s", "rollouts_cpu_s", "seal_cpu_s")
+        name: round(last[name] * factor, 1)
+        for name in ("prepare_cpu_s", "scatter_cpu_s", "rollouts_cpu_s", "seal_cpu_s")
     }
+    to_learner = round(extrapolated["prepare_cpu_s"] + extrapolated["scatter_cpu_s"], 1)
     growth = [
-        round(size["prepare_cpu_s"] / size["trajectories"] * 1e3, 3) for size in sizes
+        round((size["prepare_cpu_s"] + size["scatter_cpu_s"]) / size["trajectories"] * 1e3, 3)
+        for size in sizes
     ]  # ms a trajectory
     bars = [
         bar("CPU s from the last group to the first microbatch, 16,384 trajectories",
-            extrapolated["prepare_cpu_s"], 15.0, at_most=True),
+            to_learner, 15.0, at_most=True),
         bar("bytes a token on the disk", last["bytes_per_token"], 8.0, at_most=True),
         bar("loop lag p99, s", max(last["lag_p99_s"].values()), 0.05, at_most=True),
         bar("ms of a trajectory at the largest size over that at the smallest", growth[-1] / growth[0], 1.5,
@@ -237,4 +310,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == [SINK]:
+        sys.exit(sink(int(sys.argv[2])))
     raise SystemExit(main())

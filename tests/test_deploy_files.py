@@ -3,6 +3,7 @@ command in them must parse, each path exist, and the Slurm script run with stand
 
 import argparse
 import contextlib
+import itertools
 import os
 import re
 import shlex
@@ -22,7 +23,7 @@ from rocstar.train.recipe.load import load_recipe
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "guide" / "rocm.md"
-DOCKERFILE = ROOT / "docker" / "Dockerfile.rocm"
+DOCKERFILES = [ROOT / "docker" / "Dockerfile.rocm", ROOT / "docker" / "Dockerfile.rocm-sglang"]
 SBATCH = ROOT / "cluster" / "rocm_8x8.sbatch"
 IMAGE_RECIPES = "/opt/rocstar/"
 """Where the image has the folder `recipes`."""
@@ -38,7 +39,9 @@ def check_rocstar(arguments: list[str]) -> argparse.Namespace:
     if arguments[0] == "sandbox":
         return build_parser().parse_args(arguments[1:])
     options, rest = cli._parser().parse_known_args(arguments)
-    load_recipe(options.recipe.removeprefix(IMAGE_RECIPES), rest)
+    recipe = options.node if arguments[0] == "doctor" else options.recipe
+    if recipe or rest:
+        load_recipe(recipe.removeprefix(IMAGE_RECIPES), rest)
     return options
 
 
@@ -73,9 +76,13 @@ def check(command: list[str]) -> None:
 
 def check_docker(arguments: list[str]) -> None:
     if arguments[0] == "build":
-        assert arguments[arguments.index("-f") + 1] == str(DOCKERFILE.relative_to(ROOT))
-        build_arg = arguments[arguments.index("--build-arg") + 1].split("=")[0]
-        assert f"ARG {build_arg}" in DOCKERFILE.read_text()
+        (file,) = [
+            path
+            for path in DOCKERFILES
+            if arguments[arguments.index("-f") + 1] == str(path.relative_to(ROOT))
+        ]
+        for flag, value in itertools.pairwise(arguments):
+            assert flag != "--build-arg" or f"ARG {value.split('=')[0]}" in file.read_text()
     elif "rocstar" in arguments:
         check_rocstar(arguments[arguments.index("rocstar") + 1 :])
 
@@ -111,7 +118,7 @@ def test_commands_that_do_not_exist_are_noticed(line: str) -> None:
         check(shlex.split(line))
 
 
-@pytest.mark.parametrize("path", [PAGE, DOCKERFILE, SBATCH], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [PAGE, *DOCKERFILES, SBATCH], ids=lambda path: path.name)
 def test_each_says_that_it_never_ran(path: Path) -> None:
     assert "never executed here" in "".join(path.read_text().splitlines(True)[:6]).lower()
 
@@ -119,19 +126,25 @@ def test_each_says_that_it_never_ran(path: Path) -> None:
 # --- the image --------------------------------------------------------------------------------------------
 
 
-def instructions() -> Iterator[tuple[str, str]]:
-    lines = [line for line in DOCKERFILE.read_text().splitlines() if not line.startswith("#")]
+def instructions(path: Path) -> Iterator[tuple[str, str]]:
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     for line in "\n".join(lines).replace("\\\n", " ").splitlines():
         if line.strip():
             word, _, rest = line.partition(" ")
             yield word, rest.strip()
 
 
-def test_the_dockerfile_is_one() -> None:
-    found = list(instructions())
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_a_dockerfile_is_one(path: Path) -> None:
+    found = list(instructions(path))
     assert {word for word, _ in found} <= {"ARG", "FROM", "RUN", "COPY", "ENV", "USER", "WORKDIR", "CMD"}
-    base = dict(rest.split("=", 1) for word, rest in found if word == "ARG" and "=" in rest)["PYTHON_IMAGE"]
-    assert re.fullmatch(r"python:3\.11\.\d+-slim-\w+", base)  # a version that does not move
+    given = {rest.partition("=")[0]: rest.partition("=")[2] for word, rest in found if word == "ARG"}
+    if "PYTHON_IMAGE" in given:
+        assert re.fullmatch(
+            r"python:3\.11\.\d+-slim-\w+", given["PYTHON_IMAGE"]
+        )  # a version that does not move
+    else:
+        assert given["SGLANG_IMAGE"] == "", "who builds it names the image of his ROCm release"
     users = [rest for word, rest in found if word == "USER"]
     assert users and users[-1] not in ("root", "0")
     for word, rest in found:
@@ -141,6 +154,9 @@ def test_the_dockerfile_is_one() -> None:
             subprocess.run(["bash", "-n", "-c", rest], check=True)
     [command] = [rest for word, rest in found if word == "CMD"]
     check(re.findall(r'"([^"]+)"', command))
+    packages = " ".join(rest for word, rest in found if word == "RUN")
+    assert {"libibverbs1", "ibverbs-providers", "rdma-core"} <= set(packages.split()), "RCCL over RDMA"
+    assert Path(f"{path}.dockerignore").exists()
 
 
 # --- the job ----------------------------------------------------------------------------------------------
@@ -150,24 +166,26 @@ SBATCH_OPTIONS = {
     *("signal", "requeue", "open-mode", "output"),
 }
 SRUN_OPTIONS = {
-    *("overlap", "ntasks-per-node", "cpus-per-task", "cpu-bind", "nodes", "gres", "kill-on-bad-exit"),
+    *("overlap", "ntasks-per-node", "cpus-per-task", "cpu-bind", "nodes", "gres", "nodelist"),
 }
 
 LOG = 'printf "%s\\n" "$(printf "%q " "$(basename "$0")" "$@")" >>"$CALLS"\n'  # one write, one line
 AWAIT_ALL = """if [[ -n ${AWAIT:-} ]]; then
-    until (($(grep -c ^rocstar "$CALLS") >= AWAIT)) && [[ -s $CALLS.redis ]]; do sleep 0.02; done
+    until (($(grep -c "^rocstar sandbox" "$CALLS") >= AWAIT)) && [[ -s $CALLS.redis ]]; do sleep 0.02; done
 fi
 """
 STANDINS = {
-    # srun: its options, all of the form --name=value, then the command, once per node
+    # srun: its options, all of the form --name=value, then the command: on the node it names, or on two
     "srun": LOG
-    + "while [[ $1 == --* ]]; do shift; done\n"
-    + 'SLURM_NODEID=0 "$@" & first=$!\nSLURM_NODEID=1 "$@"; wait $first\n',
+    + 'once=""; while [[ $1 == --* ]]; do [[ $1 != --nodelist=* ]] || once=1; shift; done\n'
+    + '[[ -z $once ]] || exec "$@"\n"$@" & first=$!\n"$@"; wait $first\n',
     "scontrol": LOG + '[[ $1 != show ]] || printf "node-a\\nnode-b\\n"\n',
     "torchrun": LOG
     + AWAIT_ALL
     + 'if [[ -n ${HOLD:-} ]]; then kill -USR1 "$JOB"; sleep 30; fi\nexit "${ENDS_WITH:-0}"\n',
-    "rocstar": LOG + "sleep 30\n",
+    "rocstar": LOG
+    + """[[ $1 != doctor ]] || exec echo '{"checks": [], "node": {"versions": {}, "ranks": 2}}'\n"""
+    + "sleep 30\n",
     "redis-server": LOG + 'cat >"$CALLS.redis"\nsleep 30\n',
 }
 
@@ -184,7 +202,8 @@ class Job:
             path.write_text(f"#!/bin/bash\n{text}")
             path.chmod(0o755)
         (folder / "bin" / "python").symlink_to(sys.executable)
-        (folder / "recipes").symlink_to(ROOT / "recipes")
+        for name in ("recipes", "cluster"):
+            (folder / name).symlink_to(ROOT / name)
 
     def run(self, *arguments: str, **environment: str) -> int:
         # The shell tells its pid to the stand-ins: Slurm signals the batch shell alone.
@@ -230,23 +249,28 @@ def test_the_jobs_options_are_sbatchs() -> None:
     assert SBATCH.read_text().count("\n#SBATCH") == body.count("\n#SBATCH")
 
 
-def test_the_job_starts_one_torchrun_per_node(job: Job) -> None:
+def test_the_job_looks_at_every_node_and_starts_one_torchrun_on_each(job: Job) -> None:
     assert job.run("recipes/rstar2_14b.toml", "--rl.lr=2e-6") == 0
+    for call in job.calls("rocstar"):
+        assert check_rocstar(call).nodes == 2
     starts = [check_torchrun(call) for call in job.calls("torchrun")]
     assert sorted(start.pop("node-rank") for start in starts) == ["0", "1"]
-    told = {"nnodes": "8", "nproc-per-node": "8", "master-addr": "node-a", "master-port": "29500"}
-    assert starts == [told, told]
+    told = {"nnodes": "2", "nproc-per-node": "2", "master-addr": "node-a", "master-port": "29500"}
+    assert starts == [told, told], "a rank for each GPU that the doctor says is the learner's"
     for call in job.calls("torchrun"):
         assert call[-3:] == ["--output-dir", "runs/rstar2_14b", "--rl.lr=2e-6"]
+    nodes = []
     for call in job.calls("srun"):
-        names = {word.removeprefix("--").split("=")[0] for word in call if word.startswith("--")}
-        own = {word for word in names if word in SRUN_OPTIONS}
-        assert {"overlap", "cpus-per-task", "nodes"} <= own
-    assert not job.calls("rocstar") and not job.calls("redis-server")
+        options = dict(word.removeprefix("--").split("=", 1) for word in call if re.match("--[a-z-]+=", word))
+        own = {name: value for name, value in options.items() if name in SRUN_OPTIONS}
+        assert {"cpus-per-task", "nodes"} <= own.keys() and "--overlap" in call
+        nodes.append(own["nodelist"])
+    assert sorted(nodes) == ["node-a", "node-a", "node-b", "node-b"]
+    assert len(job.calls("rocstar")) == 2 and not job.calls("redis-server")
 
 
 def test_the_job_ends_as_the_training_does(job: Job) -> None:
-    assert job.run("recipes/rstar2_14b.toml", ENDS_WITH="3") == 3
+    assert job.run("recipes/rstar2_14b.toml", ENDS_WITH="3", ROCSTAR_RESTARTS="0") == 1
     assert job.run() != 0 and len(job.calls("torchrun")) == 2  # without a recipe nothing starts
 
 
@@ -267,7 +291,7 @@ def test_near_its_end_the_job_queues_itself_again(job: Job) -> None:
 
 def test_the_fabric_of_a_job(job: Job) -> None:
     assert job.run("recipes/rstar2_14b.toml", ROCSTAR_FABRIC="1", ROCSTAR_MAX_LIVE="9", AWAIT="3") == 0
-    verbs = {call[1]: check_rocstar(call) for call in job.calls("rocstar")}
+    verbs = {call[1]: check_rocstar(call) for call in job.calls("rocstar") if call[0] == "sandbox"}
     assert verbs.keys() == {"worker", "serve"} and verbs["worker"].max_live == 9
     settings = (job.folder / "calls.redis").read_text()
     password = re.search(r"^requirepass (\S{32,})$", settings, re.MULTILINE)

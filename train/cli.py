@@ -20,6 +20,7 @@ from rocstar.sandbox.extras import lacking
 from rocstar.train.data import data_command
 from rocstar.train.diagnosis import doctor_command
 from rocstar.train.evaluation import command as eval_command
+from rocstar.train.plan.node_doctor import add_node_options, node_doctor
 from rocstar.train.recipe.config import Recipe, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe, shipped_recipes
@@ -231,18 +232,26 @@ def _records(options: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _add_doctor(verbs: Any) -> None:
-    parser = _verb(verbs, "doctor", "what is wrong with a run: alarms with evidence, and what to do")
+    parser = _verb(verbs, "doctor", "what is wrong with a run, or with this node before one, and what to do")
     doctor_command.add_arguments(parser)
+    add_node_options(parser)
     parser.set_defaults(verb=_doctor)
 
 
 def _doctor(options: argparse.Namespace, rest: list[str]) -> int:
+    if options.node is not None:
+        if options.run is not None:
+            raise ConfigError(f"{str(options.run)!r} and --node: look at a run, or at this node")
+        _check_fields(rest)
+        return node_doctor(options, rest)
     from rocstar.engine.record.reading import RecordError
     from rocstar.train.record.manifest import ManifestError
     from rocstar.train.record.metrics import MetricsFileError
 
     if rest:
         raise ConfigError(f"option {rest[0]!r} is not known; `rocstar doctor RUN` takes only --json")
+    if options.run is None:
+        raise ConfigError("what is to be looked at? rocstar doctor RUN, or --node [RECIPE]: this node")
     if not (options.run / "metrics.jsonl").is_file():
         raise ConfigError(f"{str(options.run)!r} is no run directory: it has no metrics.jsonl; give one")
     try:
@@ -322,8 +331,8 @@ def _add_train(verbs: Any) -> None:
 def _add_dry_run(parser: argparse.ArgumentParser) -> None:
     text = "check model, data, engine, output directory and disk, and print recipe and plan; build nothing"
     parser.add_argument("--dry-run", action="store_true", help=text)
-    text = "of --dry-run: nodes and ranks on each, 8x8 for example; default: this process, or torchrun's"
-    parser.add_argument("--world", metavar="NODESxRANKS", help=text)
+    text = "of --dry-run: nodes and GPUs on each, 8x8 for example; default: this process, or torchrun's"
+    parser.add_argument("--world", metavar="NODESxGPUS", help=text)
     text = "of --dry-run: rehearse the learner on GPUs of M GiB that are not there; refuse what does not fit"
     parser.add_argument("--gpu-memory-gb", type=_memory, metavar="M", help=text)
     parser.add_argument("--json", action="store_true", help="of --dry-run: print one JSON object")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the verb."""
     parser.add_argument(
-        "run", type=Path, metavar="RUN", help="run directory, of a run that goes on or has ended"
+        "run", type=Path, nargs="?", metavar="RUN", help="run directory, of a run that goes on or has ended"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -1,6 +1,7 @@
 """All ranks of the learner behind one object.
 
     rank 0: event loop --(device thread)--> scatter (verb, payload) --> every rank runs it --> reduce stats
+            columns of a payload go as bytes, one message a rank (parcel.py)
     others: follow(): wait for a verb, run it, wait for the next; `stop` ends them
 
 Who waits: the other ranks for rank 0's call before each scatter (leader.py), as long as it lives; rank 0's
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -39,6 +41,7 @@ from rocstar.train.learner.loss_stats import LossStats
 from rocstar.train.learner.model_io import DTYPES
 from rocstar.train.learner.model_size import row_cost
 from rocstar.train.learner.optim import OptimSpec
+from rocstar.train.learner.parcel import Parcel, ParcelHeader, unpacked
 from rocstar.train.learner.policy_model import check_head, checkpoint_activations
 from rocstar.train.learner.weight_file import write_owned
 from rocstar.train.recipe.errors import TrainingStopped
@@ -284,6 +287,24 @@ def runs_layers_again(model: PreTrainedModel, world: World, config: ModelConfig,
     return activations.keep_inputs_alone(config.activation_checkpointing, needed, device)
 
 
+IN_FLIGHT = 4
+"""Messages that are copied and not yet taken: so many ranks' columns exist twice at a time."""
+
+
+def send_messages(parcels: Sequence[Parcel], ranks: Sequence[int]) -> None:
+    """Send each rank its parcel's columns, in order; this rank's own, and those without any, stay here."""
+    flying: deque[tuple[Any, Tensor]] = deque()
+    for parcel, rank in zip(parcels, ranks, strict=True):
+        if rank == dist.get_rank() or not parcel.header.num_bytes:
+            continue
+        message = parcel.message()
+        flying.append((dist.isend(message, dst=rank), message))
+        if len(flying) == IN_FLIGHT:
+            flying.popleft()[0].wait()
+    for sending, _ in flying:
+        sending.wait()
+
+
 class LearnerTeam:
     """The learner on every rank, driven by rank 0.
 
@@ -446,13 +467,14 @@ class LearnerTeam:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
     def _scatter(self, verb: str, payloads: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+        """Every rank gets its payload; rank 0's own is returned as it is."""
         if self.world.size == 1:
             return payloads[0]
         self.world.called()
-        mine: list[Any] = [None]
-        dist.scatter_object_list(mine, [(verb, payload) for payload in payloads], src=0)
-        payload: tuple[Any, ...] = mine[0][1]
-        return payload
+        parcels = [Parcel.of((verb, payload)) for payload in payloads]
+        dist.scatter_object_list([None], [parcel.header for parcel in parcels], src=0)
+        send_messages(parcels, range(self.world.size))
+        return payloads[0]
 
     # ---- every rank ----
 
@@ -460,14 +482,23 @@ class LearnerTeam:
         """The whole life of a rank that is not 0. LeaderLost: rank 0 is gone."""
         while True:
             self.world.called()
-            mine: list[Any] = [None]
-            dist.scatter_object_list(mine, None, src=0)
-            verb, payload = mine[0]
+            verb, payload = self._received()
             if verb == "stop":
                 return
             # Of a stopped step rank 0 tells; what comes next it decides.
             with contextlib.suppress(NonFiniteGradientError):
                 self._run(verb, payload)
+
+    def _received(self) -> tuple[str, tuple[Any, ...]]:
+        """Rank 0's next verb, with this rank's payload."""
+        mine: list[Any] = [None]
+        dist.scatter_object_list(mine, None, src=0)
+        header: ParcelHeader = mine[0]
+        message = torch.empty(header.num_bytes, dtype=torch.uint8)
+        if header.num_bytes:
+            dist.recv(message, src=0)
+        verb, payload = unpacked(header, message)
+        return verb, payload
 
     def _run(self, verb: str, payload: tuple[Any, ...]) -> Any:
         if self.learner.device.type == "cuda":

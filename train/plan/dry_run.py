@@ -55,7 +55,7 @@ def dry_run_of_training(
 ) -> int:
     """Print recipe, plan and what cannot be seen from here. ConfigError for all that is missing.
 
-    `world`: NODESxRANKS of other machines; None = this one, or torchrun's. As JSON, what is missing is in the
+    `world`: NODESxGPUS of other machines; None = this one, or torchrun's. As JSON, what is missing is in the
     object, and the exit code, 0 or 2, is returned. `learner` rehearses it, and may refuse.
     """
     machines = Machines.parse(world)
@@ -68,6 +68,7 @@ def dry_run_of_training(
         found = Findings()
         examine_directory(recipe, run_dir, found, resume=resume, elsewhere=elsewhere)
         found.of(lambda: Records.open(rollouts, recipe, run_dir))
+    machines = found.of(lambda: Machines.parse(world, recipe.engine)) or machines
     found.of(lambda: check_lora(recipe, machines.ranks))
     plan = found.of(lambda: describe(recipe, name, machines)) or ""
     rehearsed = found.of(lambda: learner(recipe, machines)) if learner else None

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from rocstar.train.learner.model_size import ModelSize, gigabytes, measure
 from rocstar.train.learner.model_size import memory_row as row
 from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.serving.backend import backend_of
+from rocstar.train.serving.placement import num_learner_gpus
 
 PORT = 29500
 
@@ -30,16 +32,26 @@ class Machines:
         return self.nodes * self.ranks_per_node
 
     @staticmethod
-    def parse(text: str | None) -> Machines:
-        """`8x8`, or for None what torchrun says, else one process. ConfigError for another form."""
+    def parse(text: str | None, engine: EngineConfig | None = None) -> Machines:
+        """`8x8`, or for None what torchrun says, else one process.
+
+        Args:
+            text: nodes and GPUs of each; of a node without GPUs, processes that learn.
+            engine: its servers that have GPUs of their own leave the learner the others.
+
+        Raises:
+            ConfigError: another form, or GPUs that such a node does not have.
+        """
         if text is None:
             ranks = int(os.environ.get("WORLD_SIZE", "1"))
             local = int(os.environ.get("LOCAL_WORLD_SIZE", str(ranks)))
             return Machines(nodes=max(1, ranks // local), ranks_per_node=local)
         match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
         if not match:
-            raise ConfigError(f"--world {text!r} is not NODESxRANKS; 8x8 is eight nodes of eight ranks")
-        return Machines(nodes=int(match[1]), ranks_per_node=int(match[2]))
+            raise ConfigError(f"--world {text!r} is not NODESxGPUS; 8x8 is eight nodes of eight GPUs")
+        gpus = int(match[2])
+        ranks = gpus if engine is None else num_learner_gpus(engine, gpus)
+        return Machines(nodes=int(match[1]), ranks_per_node=ranks)
 
 
 def describe(recipe: Recipe, path: str, machines: Machines) -> str:

@@ -433,10 +433,16 @@ def peak_checkpoints(recipe: Recipe) -> int:
     return min(len(steps), len({*kept, *steps[-config.keep_last - 1 :]}))
 
 
-def check_engine(recipe: Recipe) -> None:
-    """What engine, tools and reward need of this node. ConfigError; nothing was started."""
+def check_engine(recipe: Recipe, *, learns: bool = False, nodes: int | None = None) -> None:
+    """What engine, tools and reward need of this node. ConfigError; nothing was started.
+
+    Args:
+        recipe: what is to run.
+        learns: the policy is to be trained.
+        nodes: as many take part; None = as torchrun says.
+    """
     found = Findings()
-    for look in _engine_checks(recipe, found, learns=False):
+    for look in _engine_checks(recipe, found, learns=learns, nodes=nodes):
         found.of(look)
     found.refuse()
 

@@ -41,6 +41,38 @@ class GpuMap:
         return 1 + max((gpu for server in self.servers for gpu in server), default=-1)
 
 
+def num_learner_gpus(engine: EngineConfig, gpus: int) -> int:
+    """How many of a node's GPUs learn, each with a rank of its own.
+
+    Raises:
+        ConfigError: the recipe names a GPU that such a node does not have, or leaves the learner none.
+    """
+    if isinstance(engine.replicas, int):
+        return gpus
+    needed = GpuMap.of(engine, 0).needed
+    if needed > gpus:
+        raise ConfigError(
+            f"engine.replicas = {engine.replicas} names GPU {needed - 1}, and a node of {gpus} has 0 to "
+            f"{gpus - 1}; name others for the servers"
+        )
+    left = gpus if engine.placement == "restart" else gpus - sum(map(len, engine.replicas))
+    if not left:
+        raise ConfigError(
+            f"engine.replicas = {engine.replicas} leaves the learner none of a node's {gpus} GPUs; name "
+            "fewer for the servers, or set engine.placement = 'restart' and engine.publish = 'disk'"
+        )
+    return left
+
+
+def num_gpus_named(engine: EngineConfig) -> int | None:
+    """As many GPUs a node must have for the servers that the recipe names, and one for a learner that has
+    none of theirs; None where it names none."""
+    if isinstance(engine.replicas, int):
+        return None
+    gpus = GpuMap.of(engine, 1)
+    return max(gpus.needed, 1 + gpus.learner[0])
+
+
 def check_gpus(
     engine: EngineConfig, found: int, ranks_per_node: int, environment: Mapping[str, str] = os.environ
 ) -> None:

@@ -8,7 +8,7 @@
 Who waits: `publish` for every server that is up, of every node, to serve the version, or to be found unable
 to; rollouts only while a server takes weights, or while none runs. What a server that was away must hold when
 it comes back is always on the disk: after a broadcast too, written while the rollouts go on, before the
-learner's next update. Other nodes read what rank 0 wrote.
+learner's next update, by all ranks that learn (weight_file.py). Other nodes read the same files.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class ServerPublisher:
             weights = await self.team.full_weights() or checkpoint.full_weights(self.team.learner.model)
             # In this order: other nodes have the weights in memory already, and need not wait for the disk.
             told = self.thread.submit(self._tell, order)
-            self._written = self.thread.submit(self._write_and_tell, version, weights)
+            self._written = self.thread.submit(self._write_and_tell, version)
         else:
             weights = None
             self._written = self.thread.submit(self._write_and_make_room, version)
@@ -210,9 +210,9 @@ class ServerPublisher:
         if written.exception() is None:
             self._tell(order)
 
-    def _write_and_tell(self, version: int, weights: list[tuple[str, Tensor]]) -> Path:
+    def _write_and_tell(self, version: int) -> Path:
         try:
-            path = self.weight_folders.write(version, weights)
+            path = self.weight_folders.fill(version, self.team.write_weights_here)
         except OSError as error:  # who waits for the files must not wait for ever
             self._tell(FilesWritten(version=version, problem=str(error)))
             raise

@@ -8,14 +8,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
-from torch import Tensor
-
-from rocstar.train.learner.weight_file import SINGLE
 
 KEPT = 2
 Save = Callable[[Path, torch.dtype], None]
@@ -39,15 +35,6 @@ class WeightFolders:
 
     def folder(self, version: int) -> Path:
         return self._root / f"v{version}"
-
-    def write(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> Path:
-        """The folder of `version`. OSError where there is no room."""
-
-        def save(folder: Path, dtype: torch.dtype) -> None:
-            tensors = {name: tensor.detach().to(dtype).cpu().contiguous() for name, tensor in weights}
-            save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
-
-        return self.fill(version, save)
 
     def fill(self, version: int, save: Save) -> Path:
         """The folder of `version`, whose weights `save` writes. OSError where there is no room."""

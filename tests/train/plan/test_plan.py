@@ -110,7 +110,7 @@ def test_the_world_is_torchruns_unless_told(monkeypatch: pytest.MonkeyPatch) -> 
     assert Machines.parse(None) == Machines(nodes=2, ranks_per_node=8)
     assert Machines.parse("3x4") == Machines(nodes=3, ranks_per_node=4)
     for wrong in ("8", "0x8", "8x", "axb", "8x8x8"):
-        with pytest.raises(ConfigError, match="NODESxRANKS"):
+        with pytest.raises(ConfigError, match="NODESxGPUS"):
             Machines.parse(wrong)
 
 
@@ -151,6 +151,19 @@ def test_servers_that_make_room_share_the_learners_gpus() -> None:
     for gpu in (0, 1):
         (line,) = re.findall(rf"GPU {gpu}:  (.*)", plan)
         assert "while no server runs" in line and f"server {gpu}" in line
+
+
+def test_a_world_is_of_gpus_of_which_servers_apart_have_theirs() -> None:
+    apart = servers_of(replicas=[[2], [3]]).engine
+    assert Machines.parse("8x8", apart) == Machines(nodes=8, ranks_per_node=6)
+    assert Machines.parse("8x4", apart) == Machines(nodes=8, ranks_per_node=2)
+    in_turns = servers_of(replicas=[[0], [1]], placement="restart").engine
+    assert Machines.parse("2x2", in_turns) == Machines(nodes=2, ranks_per_node=2)
+    assert Machines.parse("2x2", servers_of(replicas=2).engine) == Machines(nodes=2, ranks_per_node=2)
+    with pytest.raises(ConfigError, match="names GPU 3, and a node of 3 has 0 to 2"):
+        Machines.parse("8x3", apart)
+    with pytest.raises(ConfigError, match="leaves the learner none of a node's 2 GPUs"):
+        Machines.parse("8x2", servers_of(replicas=[[0, 1]]).engine)
 
 
 def test_servers_without_gpus() -> None:

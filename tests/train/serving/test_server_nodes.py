@@ -142,7 +142,7 @@ async def test_no_room_on_the_disk_is_told_to_who_waits_for_the_files(
     def full(version: int, weights: Any) -> Path:
         raise OSError("no space left")
 
-    publisher.weight_folders.write = publisher.weight_folders.fill = full  # type: ignore[method-assign]
+    publisher.weight_folders.fill = full  # type: ignore[method-assign,assignment]
     if publish == "disk":
         with pytest.raises(OSError, match="no space left"):
             await publisher.publish(7)

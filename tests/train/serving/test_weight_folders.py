@@ -1,11 +1,16 @@
 """A version's folder is whole and is a model's; old ones go, and so does what another run left."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from rocstar.train.serving.weight_folders import KEPT, WeightFolders
+
+
+def save(tensors: dict[str, torch.Tensor], folder: Path, dtype: torch.dtype) -> None:
+    save_file({name: t.to(dtype) for name, t in tensors.items()}, folder / "model.safetensors")
 
 
 def test_versions_come_whole_and_go(tmp_path: Path) -> None:
@@ -20,7 +25,8 @@ def test_versions_come_whole_and_go(tmp_path: Path) -> None:
     assert [path.name for path in root.iterdir()] == ["start"]
     weight = torch.randn(3, 4)
     for version in range(1, 6):
-        folder = weight_folders.write(version, [("a", weight * version), ("b", weight.T)])
+        tensors = {"a": weight * version, "b": weight.T.contiguous()}
+        folder = weight_folders.fill(version, partial(save, tensors))
         assert folder == weight_folders.folder(version)
         found = load_file(folder / "model.safetensors")
         assert torch.equal(found["a"], (weight * version).bfloat16()) and found["b"].shape == (4, 3)

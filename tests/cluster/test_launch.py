@@ -1,0 +1,191 @@
+"""The launcher on stand-ins of rocstar and torchrun: what is looked at first, who is started where, and when
+all are started anew."""
+
+import importlib.util
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LAUNCH = ROOT / "cluster" / "launch.py"
+LOCAL = "bash -c {command}"
+DEADLINE_S = 60.0
+DOCTOR = """#!/bin/bash
+printf '%q ' rocstar "$@" >>"$CALLS"; echo >>"$CALLS"
+echo "$DOCTOR_SAYS"
+"""
+TORCHRUN = """#!/bin/bash
+printf '%q ' torchrun "$@" >>"$CALLS"; echo >>"$CALLS"
+mkdir -p run; touch run/metrics.jsonl
+start=$(grep -c -- '^torchrun.*--node-rank=0' "$CALLS")
+if [[ $* == *--node-rank=1* ]]; then
+    until (($(grep -c -- '^torchrun' "$CALLS") % 2 == 0)); do sleep 0.01; done
+    start=$(grep -c -- '^torchrun.*--node-rank=0' "$CALLS")
+    whole=run/checkpoints/step_$start/COMPLETE
+    if ((start == SAVES)); then mkdir -p "${whole%/*}"; touch "$whole"; fi
+    ((start > FAILS)) || exit 5
+elif ((start <= FAILS)); then
+    exec sleep 1000
+fi
+"""
+
+
+@pytest.fixture
+def launch(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("launch", LAUNCH)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "launch", module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.0)
+    return module
+
+
+def says(**more: object) -> str:
+    return json.dumps({"checks": [], "node": {"versions": {}, "ranks": 2}} | more)
+
+
+class Site:
+    """Two nodes that are this machine; `calls` are those of the stand-ins."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._log = folder / "calls"
+        (folder / "bin").mkdir()
+        for name, text in (("rocstar", DOCTOR), ("torchrun", TORCHRUN)):
+            (folder / "bin" / name).write_text(text)
+            (folder / "bin" / name).chmod(0o755)
+        (folder / "bin" / "python").symlink_to(sys.executable)
+        monkeypatch.setattr(sys, "executable", str(folder / "bin" / "python"))
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("DOCTOR_SAYS", says())
+        for name, value in (("CALLS", str(self._log)), ("FAILS", "0"), ("SAVES", "0")):
+            monkeypatch.setenv(name, value)
+
+    def calls(self, program: str) -> list[list[str]]:
+        lines = self._log.read_text().splitlines() if self._log.exists() else []
+        return [words[1:] for words in map(shlex.split, lines) if words[0] == program]
+
+    def starts(self, node: int) -> list[list[str]]:
+        return [call for call in self.calls("torchrun") if f"--node-rank={node}" in call]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    return Site(tmp_path, monkeypatch)
+
+
+ARGUMENTS = ["r.toml", "--hosts=a=10.0.0.1,b", f"--shell={LOCAL}", "--output-dir=run", "--rl.lr=1e-6"]
+
+
+def test_every_node_is_looked_at_then_has_its_torchrun(launch: ModuleType, site: Site) -> None:
+    assert launch.main(ARGUMENTS) == 0
+    look = ["doctor", "--node", "r.toml", "--json", "--nodes", "2", "--port", "29500", "--output-dir", "run"]
+    assert site.calls("rocstar") == [[*look, "--rl.lr=1e-6"]] * 2
+    for node in range(2):
+        (start,) = site.starts(node)
+        assert start == [
+            *("--nnodes=2", "--nproc-per-node=2", f"--node-rank={node}", "--master-addr=10.0.0.1"),
+            *("--master-port=29500", "-m", "rocstar.train", "r.toml", "--output-dir", "run", "--rl.lr=1e-6"),
+        ]
+
+
+def test_when_a_node_fails_the_others_are_ended_and_all_are_started_again(
+    launch: ModuleType, site: Site, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FAILS", "2")
+    assert launch.main([*ARGUMENTS, "--ranks=4", "--no-look"]) == 0
+    assert [["--resume" in call for call in site.starts(node)] for node in range(2)] == [
+        [False, True, True]
+    ] * 2
+    assert "b ended with exit code 5; restart 2 of 3" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("saves", "starts"), [(0, 3), (2, 4)])
+def test_restarts_without_a_new_checkpoint_are_bounded(
+    launch: ModuleType,
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    saves: int,
+    starts: int,
+) -> None:
+    """One that saved a checkpoint before it failed begins the count anew."""
+    monkeypatch.setenv("FAILS", "99")
+    monkeypatch.setenv("SAVES", str(saves))
+    assert launch.main([*ARGUMENTS, "--ranks=1", "--no-look", "--restarts=2"]) == 1
+    assert len(site.starts(0)) == len(site.starts(1)) == starts
+    assert "2 restarts brought no new checkpoint" in capfd.readouterr().err
+
+
+def test_a_node_that_is_not_fit_starts_nothing(
+    launch: ModuleType, site: Site, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    check = {"name": "ports", "fitness": "problem", "found": "in use: 29500", "fix": "end it"}
+    thin = {"name": "rdma", "fitness": "warning", "found": "0 of 0", "fix": "load it"}
+    monkeypatch.setenv("DOCTOR_SAYS", says(checks=[check, thin]))
+    assert launch.main(ARGUMENTS) == 2 and not site.calls("torchrun")
+    told = capfd.readouterr().err
+    assert "a: ports: in use: 29500; end it" in told and "warning: b: rdma: 0 of 0; load it" in told
+
+
+def test_a_node_that_cannot_be_reached_is_named_with_what_to_try(
+    launch: ModuleType, site: Site, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert launch.main([*ARGUMENTS[:2], "--shell=false {host} {command}", "--look-only"]) == 2
+    assert "b: no answer of `rocstar doctor`" in (told := capfd.readouterr().err)
+    assert "does `false b true` work?" in told
+
+
+def looked(launch: ModuleType, name: str, ranks: int, torch: str) -> object:
+    node = {"versions": {"torch": torch}, "ranks": ranks}
+    return launch.Looked(host=launch.Host.parse(name), offset_s=0.0, checks=[], node=node)
+
+
+def test_nodes_must_be_alike(launch: ModuleType) -> None:
+    seen = [looked(launch, "a", 8, "2.13"), looked(launch, "b", 7, "2.12")]
+    versions, ranks = launch.unlike(seen, None)
+    assert versions == "torch differs: a 2.13, b 2.12; install the same on every node"
+    assert ranks.startswith("GPUs that learn differ: a 8, b 7")
+    assert launch.unlike(seen, 4) == [versions]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["r.toml", "--hosts=a", "--restart=3"], "'--restart=3' is no option"),
+        (["r.toml", "--hosts=,"], "names no node"),
+        (["r.toml", "--hosts=a", "--no-look"], "give --ranks"),
+        (["r.toml", "--hosts=a", "--shell=ssh {host}"], "has no {command}"),
+        (["r.toml", "--hosts=a", "--restarts=-1"], "0 or more"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    launch: ModuleType, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        launch.main(arguments)
+    assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_a_signal_ends_every_node(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAILS", "99")
+    torchrun = Path("bin/torchrun")
+    torchrun.write_text('#!/bin/bash\necho $$ "$(ps -o ppid= $$)" >>"$CALLS.pids"\nexec sleep 1000\n')
+    os.mkfifo("calls.pids")
+    command = [sys.executable, str(LAUNCH), *ARGUMENTS, "--ranks=1", "--no-look"]
+    with subprocess.Popen(command) as process:
+        pids = []
+        while len(pids) < 4:
+            pids += [int(word) for word in Path("calls.pids").read_text().split()]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 143
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

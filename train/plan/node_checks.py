@@ -1,0 +1,230 @@
+"""Whether a node is fit for a run: facts and needs in, one line per subject out, with its fix. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from rocstar.train.plan.node_facts import UNLIMITED, NodeFacts
+
+GIB = 1 << 30
+FREE_SHARE = 0.95
+"""Of a GPU's memory that must be free: a driver keeps a little."""
+CLOCK_S = 1.0
+SHM_BYTES = GIB
+"""For each rank: RCCL and NCCL pass data between the GPUs of a node through shared memory."""
+SCRATCH_BYTES = GIB
+NOFILE = 16_384
+"""A sandbox has half a dozen descriptors for each session, a service one for each connection."""
+OLDEST_TORCH = (2, 11)
+
+
+class Fitness(StrEnum):
+    """How a node stands in one respect; later ones are worse."""
+
+    fit = "ok"
+    thin = "warning"
+    """The run works, but slowly, or it may fail later."""
+    unfit = "problem"
+    """The run would not begin, or would end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCheck:
+    """One respect. `fix` is empty where it is fit."""
+
+    name: str
+    fitness: Fitness
+    found: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNeeds:
+    """What a run wants of each of its nodes."""
+
+    nodes: int = 1
+    gpus: int | None = None
+    """As many at least; None: no recipe was given that says it."""
+    recipe_problems: list[str] = field(default_factory=list)
+    """What its engine, tools, reward and disk lack here, each with its fix."""
+
+
+def check_node(facts: NodeFacts, needs: NodeNeeds) -> list[NodeCheck]:
+    """Every respect, in the order of what ends a run first."""
+    return [
+        *_gpus(facts, needs),
+        _rdma(facts, needs),
+        _clock(facts, needs),
+        _ports(facts),
+        _sandbox(facts),
+        _scratch(facts),
+        _shared_memory(facts),
+        _descriptors(facts),
+        _pinned(facts, needs),
+        _torch(facts),
+        *_recipe(needs),
+    ]
+
+
+def exit_code(checks: list[NodeCheck]) -> int:
+    """0 fit, 1 with warnings, 2 not fit."""
+    return max((list(Fitness).index(one.fitness) for one in checks), default=0)
+
+
+def _verdict(name: str, found: str, *, fix: str = "", bad: Fitness | None = None) -> NodeCheck:
+    return NodeCheck(name=name, fitness=bad or Fitness.fit, found=found, fix=fix if bad else "")
+
+
+def _gpus(facts: NodeFacts, needs: NodeNeeds) -> Iterator[NodeCheck]:
+    num, wanted = len(facts.gpus), needs.gpus
+    if wanted is not None and num < wanted:
+        yield _verdict(
+            "gpus",
+            f"torch sees {num}, the recipe names {wanted}",
+            bad=Fitness.unfit,
+            fix="load the driver, let this user open /dev/kfd and /dev/dri (or /dev/nvidia*), install torch "
+            "for these GPUs, see that no *_VISIBLE_DEVICES hides them; or change engine.replicas",
+        )
+        return
+    if not num:
+        yield _verdict("gpus", "none that torch sees: ranks learn on the CPU")
+        return
+    names = sorted({gpu.name for gpu in facts.gpus})
+    yield _verdict(
+        "gpus",
+        f"{num} x {' and '.join(names)}",
+        bad=Fitness.thin if len(names) > 1 else None,
+        fix="ranks wait for the slowest: give a node GPUs of one kind",
+    )
+    taken = [k for k, gpu in enumerate(facts.gpus) if gpu.free < FREE_SHARE * gpu.total]
+    least = min(gpu.free for gpu in facts.gpus)
+    yield _verdict(
+        "gpu memory",
+        f"{least / GIB:.1f} GiB free at least, of {facts.gpus[0].total / GIB:.1f}"
+        + (f"; in use on GPU {', '.join(map(str, taken))}" if taken else ""),
+        bad=Fitness.unfit if taken else None,
+        fix="end what holds it (rocm-smi --showpids, or nvidia-smi), perhaps a server that a dead run left",
+    )
+
+
+def _rdma(facts: NodeFacts, needs: NodeNeeds) -> NodeCheck:
+    active = [port for port in facts.rdma if "ACTIVE" in port.state]
+    found = f"{len(active)} of {len(facts.rdma)} ports active" + (
+        f", {active[0].rate}" if active and active[0].rate else ""
+    )
+    if needs.nodes == 1:
+        return _verdict("rdma", f"{found}; one node needs none")
+    slow = "weights and gradients then go through sockets, some 10 times as slowly"
+    if not facts.gpus:
+        return _verdict("rdma", f"{found}; without GPUs gloo uses sockets")
+    if not active:
+        return _verdict(
+            "rdma",
+            found,
+            bad=Fitness.thin,
+            fix=f"load the card's driver, or give a container --device /dev/infiniband; {slow}",
+        )
+    if not facts.has_verbs:
+        return _verdict(
+            "rdma",
+            f"{found}; libibverbs cannot be loaded",
+            bad=Fitness.thin,
+            fix=f"apt-get install libibverbs1 ibverbs-providers; {slow}",
+        )
+    return _verdict("rdma", found)
+
+
+def _clock(facts: NodeFacts, needs: NodeNeeds) -> NodeCheck:
+    error_s = facts.clock_error_s
+    if error_s is None:
+        return _verdict("clock", "the kernel does not tell")
+    off = error_s > CLOCK_S
+    found = "nobody sets it" if math.isinf(error_s) else f"off by {error_s:.3f} s at most"
+    return _verdict(
+        "clock",
+        found,
+        bad=Fitness.thin if off and needs.nodes > 1 else None,
+        fix="start chrony or systemd-timesyncd: times of several nodes' logs cannot be compared otherwise",
+    )
+
+
+def _ports(facts: NodeFacts) -> NodeCheck:
+    busy = ", ".join(map(str, facts.busy_ports))
+    return _verdict(
+        "ports",
+        f"in use: {busy}" if busy else "free",
+        bad=Fitness.unfit if busy else None,
+        fix="end what listens there (ss -ltnp), perhaps a run before; or choose another port",
+    )
+
+
+def _sandbox(facts: NodeFacts) -> NodeCheck:
+    if facts.isolation is None:
+        return _verdict(
+            "sandbox",
+            facts.isolation_why,
+            bad=Fitness.unfit,
+            fix="rocstar sandbox doctor tells layer by layer",
+        )
+    return _verdict("sandbox", f"tier {facts.isolation}: {facts.isolation_why}")
+
+
+def _scratch(facts: NodeFacts) -> NodeCheck:
+    return _verdict(
+        "scratch",
+        f"{facts.scratch_free / GIB:.1f} GiB free in {facts.scratch}",
+        bad=Fitness.thin if facts.scratch_free < SCRATCH_BYTES else None,
+        fix="programs write there: free some space, or set TMPDIR to a place that has it",
+    )
+
+
+def _shared_memory(facts: NodeFacts) -> NodeCheck:
+    wanted = SHM_BYTES * len(facts.gpus)
+    return _verdict(
+        "shared memory",
+        f"{facts.shared_memory / GIB:.1f} GiB free in /dev/shm",
+        bad=Fitness.thin if facts.shared_memory < wanted else None,
+        fix="give a container --shm-size 16g or --ipc=host: GPUs of a node pass data through it",
+    )
+
+
+def _descriptors(facts: NodeFacts) -> NodeCheck:
+    short = facts.nofile != UNLIMITED and facts.nofile < NOFILE
+    return _verdict(
+        "descriptors",
+        "unlimited" if facts.nofile == UNLIMITED else f"{facts.nofile:,} a process",
+        bad=Fitness.thin if short else None,
+        fix=f"raise the hard limit to {NOFILE:,} or more (ulimit -Hn, LimitNOFILE=, --ulimit nofile=)",
+    )
+
+
+def _pinned(facts: NodeFacts, needs: NodeNeeds) -> NodeCheck:
+    is_limited = facts.memlock != UNLIMITED
+    uses_rdma = needs.nodes > 1 and bool(facts.rdma) and bool(facts.gpus)
+    return _verdict(
+        "pinned memory",
+        f"{facts.memlock / GIB:.2f} GiB a process" if is_limited else "unlimited",
+        bad=Fitness.unfit if is_limited and uses_rdma else None,
+        fix="RDMA pins its buffers: ulimit -l unlimited (LimitMEMLOCK=infinity, --ulimit memlock=-1)",
+    )
+
+
+def _torch(facts: NodeFacts) -> NodeCheck:
+    told = ", ".join(f"{name} {text}" for name, text in facts.versions.items() if text)
+    parts = facts.versions["torch"].split("+")[0].split(".")[:2]
+    old = all(part.isdecimal() for part in parts) and tuple(map(int, parts)) < OLDEST_TORCH
+    return _verdict(
+        "versions",
+        told,
+        bad=Fitness.unfit if old else None,
+        fix=f"install torch {'.'.join(map(str, OLDEST_TORCH))} or newer",
+    )
+
+
+def _recipe(needs: NodeNeeds) -> Iterator[NodeCheck]:
+    for problem in needs.recipe_problems:
+        found, _, fix = problem.partition("; ")
+        yield _verdict("recipe", found, bad=Fitness.unfit, fix=fix or "see the field that it names")

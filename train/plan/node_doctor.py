@@ -1,0 +1,92 @@
+"""`rocstar doctor --node [RECIPE]`: is this node fit for a run, respect by respect, with the fix.
+
+Exit codes: 0 fit, 1 with warnings, 2 not fit. The launchers of cluster/ ask every node first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.load import load_recipe
+
+PORT = 29500
+
+
+def add_node_options(parser: argparse.ArgumentParser) -> None:
+    """What `--node` takes besides a recipe. Fields of the recipe follow as --section.field=value."""
+    text = "this node before a run, with what RECIPE needs of it where one is given"
+    parser.add_argument("--node", nargs="?", const="", metavar="RECIPE", help=text)
+    text = "of --node: as many nodes take part; several need more of each"
+    parser.add_argument("--nodes", type=_number, default=1, metavar="N", help=text)
+    text = "of --node: a port that must be free; may be repeated; default: torchrun's, 29500"
+    parser.add_argument("--port", dest="ports", type=_port, action="append", metavar="P", help=text)
+    text = "of --node: where the run's folder is to be; default runs/NAME"
+    parser.add_argument("--output-dir", type=Path, help=text)
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of nodes, 1 or more")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, 1 to 65535")
+    return int(text)
+
+
+def node_doctor(options: argparse.Namespace, fields: Sequence[str]) -> int:
+    """Look at this node and print what was found; the exit code says how it stands.
+
+    Raises:
+        ConfigError: the recipe itself is wrong.
+    """
+    from rocstar.train.plan.node_checks import check_node, exit_code
+    from rocstar.train.plan.node_facts import gather_node
+
+    if fields and not options.node:
+        raise ConfigError(f"{fields[0]!r} is a field of a recipe; name one: rocstar doctor --node RECIPE")
+    facts = gather_node(options.ports or [PORT])
+    needs, more = _needs(options, fields, len(facts.gpus))
+    checks = check_node(facts, needs)
+    code = exit_code(checks)
+    if options.json:
+        plain = dataclasses.asdict(facts) | more
+        if facts.clock_error_s == float("inf"):
+            plain["clock_error_s"] = None  # JSON has no infinity
+        print(
+            json.dumps(
+                {"fit": code < 2, "checks": [dataclasses.asdict(one) for one in checks], "node": plain}
+            )
+        )
+        return code
+    print(f"node {facts.host}: {('fit', 'fit, with warnings', 'NOT fit')[code]}")
+    for one in checks:
+        print(f"  {one.name:<14} {one.fitness:<8} {one.found}")
+        if one.fix:
+            print(f"  {'':<14} {'fix':<8} {one.fix}")
+    return code
+
+
+def _needs(options: argparse.Namespace, fields: Sequence[str], gpus: int) -> tuple[Any, dict[str, Any]]:
+    """What the run wants of this node, and what a launcher has to know besides: ranks of the learner here."""
+    from rocstar.train.plan.node_checks import NodeNeeds
+    from rocstar.train.plan.preflight import Findings, check_disk, check_engine
+    from rocstar.train.serving.placement import num_gpus_named, num_learner_gpus
+
+    if not options.node:
+        return NodeNeeds(nodes=options.nodes), {}
+    recipe = load_recipe(options.node, list(fields))
+    found = Findings()
+    found.of(lambda: check_engine(recipe, learns=True, nodes=options.nodes))
+    found.of(lambda: check_disk(recipe, options.output_dir or Path("runs") / recipe.run.name))
+    ranks = found.of(lambda: num_learner_gpus(recipe.engine, gpus)) if gpus else 1
+    needs = NodeNeeds(nodes=options.nodes, gpus=num_gpus_named(recipe.engine), recipe_problems=found.problems)
+    return needs, {"ranks": ranks, "recipe": recipe.run.name}
