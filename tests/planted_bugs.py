@@ -413,30 +413,6 @@ BUGS = [
         "test_load_parts.py::test_a_ranks_part_is_that_of_the_loaded_model",
     ),
     Bug(
-        "Weight.whole",
-        "torch.addmm(wide, b, a, alpha=self.layer.scaling[NAME])",
-        "torch.addmm(wide, b, a)",
-        "test_adapters.py::test_the_merge_adds_alpha_over_rank_times_the_product",
-    ),
-    Bug(
-        "add_adapters",
-        "parameter.requires_grad_(_is_adapter(name))",
-        "parameter.requires_grad_(True)",
-        "test_adapters.py::test_only_adapters_move_and_have_moments",
-    ),
-    Bug(
-        "load_learner",
-        "path != base",
-        "False",
-        "test_adapters.py::test_a_learner_begins_with_a_checkpoints_adapters_on_the_recipes_base",
-    ),
-    Bug(
-        "Learner._come_back",
-        "self._is_away",
-        "False",
-        "test_adapters.py::test_a_learner_gets_its_frozen_weights_back_before_a_forward",
-    ),
-    Bug(
         "freed.give_back",
         "optimizers.zero_grad()",
         "pass",
@@ -995,18 +971,6 @@ BUGS = [
         "sandbox/test_lanes.py::test_a_lane_that_is_busy_for_ever_takes_no_more_room",
     ),
     Bug(
-        "Guard._refusal",
-        "self._owners.of(headers) is not None",
-        "True",
-        "sandbox/test_model_context.py::test_who_may_not_call_is_told_so",
-    ),
-    Bug(
-        "Taken.output",
-        "decoder.decode(data)",
-        "data.decode('utf-8', 'replace')",
-        "sandbox/test_taken.py::test_half_a_character_waits_for_the_other_half",
-    ),
-    Bug(
         "require_own_users",
         '"uid" in isolation.split("+")',
         "True",
@@ -1065,6 +1029,8 @@ BUGS = [
         "min(end, start) - a",
         "end - a",
         "view/test_conversation.py::test_advantages_by_token_stand_at_the_tokens_of_the_policy",
+    ),
+    Bug(
         "Ringing.hear",
         "step - standing.last >= QUIET",
         "step > standing.last",
@@ -1081,6 +1047,44 @@ BUGS = [
         "digest not in self.seen",
         "True",
         "data/test_overlap.py::test_a_copy_that_is_there_a_hundred_times_is_no_boilerplate",
+    ),
+    Bug(
+        "Weight.whole",
+        "torch.addmm(wide, b, a, alpha=self.layer.scaling[NAME])",
+        "torch.addmm(wide, b, a)",
+        "test_adapters.py::test_the_merge_adds_alpha_over_rank_times_the_product",
+    ),
+    Bug(
+        "add_adapters",
+        "parameter.requires_grad_(_is_adapter(name))",
+        "parameter.requires_grad_(True)",
+        "test_adapters.py::test_only_adapters_move_and_have_moments",
+    ),
+    Bug(
+        "load_learner",
+        "path != base",
+        "False",
+        "test_adapters.py::test_a_learner_begins_with_a_checkpoints_adapters_on_the_recipes_base",
+    ),
+    Bug(
+        "Learner._come_back",
+        "self._is_away",
+        "False",
+        "test_adapters.py::test_a_learner_gets_its_frozen_weights_back_before_a_forward",
+    ),
+    Bug(
+        "Guard._refusal",
+        "self._owners.of(headers) is not None",
+        "True",
+        "sandbox/test_model_context.py::test_who_may_not_call_is_told_so",
+    ),
+    Bug(
+        "Taken.output",
+        "decoder.decode(data)",
+        "data.decode('utf-8', 'replace')",
+        "sandbox/test_taken.py::test_half_a_character_waits_for_the_other_half",
+    ),
+    Bug(
         "num_learner_gpus",
         "gpus - sum(map(len, engine.replicas))",
         "gpus",

@@ -527,6 +527,8 @@ def _view(options: argparse.Namespace, rest: list[str]) -> int:
     if rest:
         raise ConfigError(f"option {rest[0]!r} is not known; see `rocstar view --help`")
     return view_command.run(options)
+
+
 def _serve(options: argparse.Namespace, rest: list[str]) -> int:
     _check_fields(rest)
     return served_verbs.serve(options, rest, loading=_loading)
