@@ -31,7 +31,7 @@ from rocstar.engine.serve.conversation import ConversationOrder, ServedConversat
 from rocstar.engine.serve.counts import CONTENT_TYPE, Counts
 from rocstar.engine.serve.desk import Desk, DeskLimits
 from rocstar.engine.serve.faces import MODELS, Faces
-from rocstar.engine.serve.guard import Guard
+from rocstar.engine.serve.guard import ServeGuard
 from rocstar.engine.serve.kept import KeptConversations
 from rocstar.engine.serve.refusals import ServeRefusal
 from rocstar.engine.serve.said import PING, ChatWords, CompletionWords, as_json, event, plain_id
@@ -97,7 +97,7 @@ class Endpoint:
         self.counts = Counts(self._gauges)
         self.desk = Desk(agent, tasks, kept=kept, limits=options.desk, counts=self.counts, note=note)
         self._faces = Faces(agent, options.max_context, self.desk.name)
-        self._guard = Guard(options.token)
+        self._guard = ServeGuard(options.token)
         self._told_fields: set[str] = set()
         self._seeds: OrderedDict[tuple[str, str, int], str] = OrderedDict()
         self._told_clients: set[str] = set()

@@ -16,7 +16,7 @@ OPEN_PATHS = frozenset(("/health", "/"))
 """Paths that tell nothing of any conversation."""
 
 
-class Guard:
+class ServeGuard:
     """Invariant: with a token nothing but `OPEN_PATHS` is answered without it; without one, nothing under a
     name that somebody else may have made to stand for this machine, nor for a web page."""
 
