@@ -75,7 +75,7 @@ def check_tasks(
     """
     check_file(out, force=force)
     questions = [
-        EvalQuestion(file=_name(source), id=name, text=text)
+        EvalQuestion(file=_name(source), id=str(name), text=text)
         for source in against
         for name, text in problems(source, field)
     ]
@@ -109,7 +109,7 @@ def check_tasks(
     )
 
 
-def _row(name: str, found: TaskVerdict, questions: Sequence[EvalQuestion]) -> dict[str, Any]:
+def _row(name: str | int, found: TaskVerdict, questions: Sequence[EvalQuestion]) -> dict[str, Any]:
     row: dict[str, Any] = {"id": name, "level": found.level, "score": round(found.score, 4)}
     if found.question is not None:
         question = questions[found.question]
@@ -118,17 +118,17 @@ def _row(name: str, found: TaskVerdict, questions: Sequence[EvalQuestion]) -> di
     return row
 
 
-def problems(source: str, field: str | None) -> Iterator[tuple[str, str]]:
+def problems(source: str, field: str | None) -> Iterator[tuple[str | int, str]]:
     """The id of every row, its own or a hash of its text, and its problem. ConfigError names a bad row."""
     for where, row in rows_of(DataConfig(source=source), Path()):
         if not isinstance(row, Mapping):
             raise ConfigError(f"{where} is no object; each row must map field names to values")
         text = _problem(row, field, where)
         given = row.get("id")
-        name = (
-            str(given) if isinstance(given, str | int) else content_id("", text, str(row.get("answer", "")))
+        yield (
+            given if isinstance(given, str | int) else content_id("", text, str(row.get("answer", ""))),
+            text,
         )
-        yield name, text
 
 
 def _problem(row: Mapping[str, Any], field: str | None, where: str) -> str:

@@ -165,7 +165,7 @@ def test_the_command_writes_a_row_per_task(tmp_path: Path, capsys: pytest.Captur
     assert found["levels"] == {"duplicate": 1, "near": 0, "twin": 1, "clean": 1}
     assert found["sets"] == {"one.jsonl": {"duplicate": 1, "twin": 1}}
     rows = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [(row["id"], row["level"]) for row in rows[:2]] == [("a", "duplicate"), ("7", "clean")]
+    assert [(row["id"], row["level"]) for row in rows[:2]] == [("a", "duplicate"), (7, "clean")]
     assert rows[2]["level"] == "twin" and rows[2]["against"] == {"file": "one.jsonl", "id": "q"}
     first = out.read_bytes()
     assert main(command) == 2 and "exists" in capsys.readouterr().err

@@ -154,11 +154,26 @@ def test_a_run_tells_once_and_writes_the_alarm_down(tmp_path: Path) -> None:
     assert [row.get("alarm/repetition") for row in written] == [None] * 11 + [1.0] * 7 + [0.0] * 2
 
 
+def test_an_evaluation_that_does_not_follow_is_told_when_it_is_there(tmp_path: Path) -> None:
+    run, told = tmp_path / "run", Told()
+    watch, listeners = Watch(), Listeners(told)
+    listeners.add(watch)
+    watch.tell = listeners.note
+    listeners.start(RunStart(recipe=Recipe(), directory=run, total_steps=40, step=0))
+    questions = [k % 2 == 0 for k in range(60)]
+    listeners.row(write_evaluation(run, 0, questions))
+    for row in healthy(40):
+        watch.measured(row["step"], {k: v for k, v in row.items() if k not in ROW_KEYS})
+        listeners.row(row)
+    assert not told.notes
+    listeners.row(write_evaluation(run, 40, questions))
+    (note,) = told.notes
+    assert "reward_without_held_out at step 40" in note
+
+
 def test_a_resumed_run_has_the_alarms_of_one_that_went_on(tmp_path: Path) -> None:
-    rows, whole = (
-        planted("repetition", first=10, steps=16),
-        live(tmp_path / "whole", planted("repetition", first=10, steps=16), Told()),
-    )
+    rows = planted("repetition", first=10, steps=16)
+    whole = live(tmp_path / "whole", rows, Told())
     first, second = Told(), Told()
     live(tmp_path / "run", rows[:13], first)
     again = live(tmp_path / "run", rows, second, step=13)
