@@ -83,8 +83,8 @@ def draw(rng: random.Random, numbers: list[int]) -> Call:
 
 
 async def reading(pool: SandboxPool, writer: Call, reader: Call, coin: bool) -> str | None:
-    """The reader's digest beside a writer that calls, or does not; None where it ended otherwise. The reader's
-    text is the same for both: another length would put its memory elsewhere."""
+    """The reader's digest beside a writer that makes the call, or another; None where it ended otherwise.
+    Its text is the same for both: another length would put its memory elsewhere."""
     on = asyncio.Event()
     writing = asyncio.create_task(
         pool.run(request_of(WRITER, writer, coin), on_output=lambda stream, text: on.set())
