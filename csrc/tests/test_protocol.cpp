@@ -83,9 +83,9 @@ void every_cut_of_a_request_is_refused() {
 
 void lengths_that_lie_are_refused() {
   std::string bytes;
-  append_request(bytes, {.type = FrameType::kRun, .id = 1, .code = "code", .stdin_bytes = "in"});
+  append_request(bytes, {.type = FrameType::kRun, .id = 1, .code = "code", .stdin_bytes = "in", .fetch = "f"});
   std::string payload = payload_of(bytes);
-  const size_t lengths = payload.size() - 6 - 1 - 12;
+  const size_t lengths = payload.size() - 7 - 1 - 12;
   for (const uint32_t lie : {0u, 3u, 5u, 7u, 0x7FFFFFFFu, 0xFFFFFFFFu}) {
     for (const size_t at : {lengths, lengths + 4, lengths + 8}) {
       std::string forged = payload;

@@ -63,6 +63,7 @@ JUDGED_BY_THEIR_OUTPUT = frozenset(
         "become_fork_server",
         *("cleanup_odd_names", "cleanup_locked_folder", "cleanup_follows_link", "cleanup_while_running"),
         "lock_stops_others",
+        *("maps_split", "await_ignores_its_end", "timer_storm", "output_byte_by_byte", "display_replaced"),
     )
 )
 

@@ -117,7 +117,7 @@ def test_other_fields_are_refused() -> None:
 
 def test_no_field_of_a_request_is_forgotten() -> None:
     """A new field has to be sent too, or a worker would silently run something else."""
-    sent = {"code", "stdin", "limits", "flavour", "seed", "files", "owner"}
+    sent = {"code", "stdin", "limits", "flavour", "seed", "files", "owner", "fetch", "displays"}
     assert {field.name for field in fields(ExecRequest)} == sent
 
 

@@ -2,6 +2,8 @@
 
 import base64
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -221,3 +223,24 @@ async def test_what_fits_into_one_answer_comes_back(serve: Any) -> None:
         _, answer = await service.post("/run_code", body)
     assert answer["files"] == {"a.txt": "eQ=="}
     assert fake.requests[0].fetch == ("large", "a.txt")
+
+
+CLIENT = json.loads((Path(__file__).parent / "recordings" / "sandbox_fusion_client.json").read_text())
+
+
+@pytest.mark.parametrize("request_number", range(len(CLIENT["requests"])))
+async def test_the_clients_own_package_is_understood(serve: Any, request_number: int) -> None:
+    """As recorded (record_sandbox_fusion_client.py). The client retries what is not 200, and raises for
+    the status SandboxError: of these requests only Java deserves that."""
+    sent = CLIENT["requests"][request_number]
+    body = sent["body"]
+    fake = FakeSandbox(
+        lambda request: dataclasses.replace(ok("1\n"), files=dict.fromkeys(request.fetch, b"x"))
+    )
+    async with serve(fake) as service:
+        status, answer = await service.post(sent["path"], body)
+    expected = "SandboxError" if body.get("language") == "java" else "Success"
+    assert (status, answer["status"]) == (200, expected), answer
+    assert list(answer["files"]) == ([] if expected == "SandboxError" else body["fetch_files"])
+    for request in fake.requests:
+        assert list(request.files) in ([], list(body["files"]))

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from .. import needs
+from ... import needs
 
 mcp = pytest.importorskip("mcp", reason=needs.package("mcp").reason)
 
 import httpx2  # noqa: E402
 from mcp.client.streamable_http import streamable_http_client  # noqa: E402
 
-from rocstar.sandbox.model_context import server  # noqa: E402
 from rocstar.sandbox.service.auth import Owner, Owners  # noqa: E402
+from rocstar.sandbox.service.model_context import server  # noqa: E402
 from rocstar.sandbox.service.serve import Address, listen  # noqa: E402
 from rocstar.sandbox.testing import FakeSandbox, ok  # noqa: E402
 

@@ -46,6 +46,6 @@ def add_mcp_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]")
 def _run(options: argparse.Namespace) -> int:
     if missing := lacking("rocstar sandbox mcp", "mcp"):
         raise ValueError(missing)
-    from rocstar.sandbox.model_context.server import run
+    from rocstar.sandbox.service.model_context.server import run
 
     return run(options)

@@ -13,9 +13,9 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import CallToolResult
 from pydantic import Field
 
-from rocstar.sandbox.model_context.answer import of_failure, of_result, text_of
 from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.errors import Refused
+from rocstar.sandbox.service.model_context.answer import of_failure, of_result, text_of
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, ExecResult, Limits, SandboxError

@@ -19,12 +19,12 @@ from mcp.server import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 
 from rocstar.sandbox.console import Starting, require_own_users
-from rocstar.sandbox.model_context.guard import Guard, owner_of
-from rocstar.sandbox.model_context.tools import INSTRUCTIONS, NAME, OwnerOf, Toolbox
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.service.auth import Owners, read_owners, require_token_unless_loopback
 from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.metrics import Metrics
+from rocstar.sandbox.service.model_context.guard import Guard, owner_of
+from rocstar.sandbox.service.model_context.tools import INSTRUCTIONS, NAME, OwnerOf, Toolbox
 from rocstar.sandbox.service.serve import (
     PROGRAMS_NICE,
     Address,
