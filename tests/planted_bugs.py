@@ -1091,12 +1091,6 @@ BUGS = [
         "sandbox/test_model_context.py::test_who_may_not_call_is_told_so",
     ),
     Bug(
-        "Taken.output",
-        "decoder.decode(data)",
-        "data.decode('utf-8', 'replace')",
-        "sandbox/test_taken.py::test_half_a_character_waits_for_the_other_half",
-    ),
-    Bug(
         "num_learner_gpus",
         "gpus - sum(map(len, engine.replicas))",
         "gpus",
