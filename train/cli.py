@@ -34,7 +34,8 @@ WITH_RECIPE = ("train", "sft", "eval", "rollout", "serve", "chat")
 EXTRAS = {
     **dict.fromkeys((*WITH_RECIPE[:-1], "replay", "compare", "grade"), "train"),
     **dict.fromkeys(("sim", "report", "records"), "sim"),
-    **dict.fromkeys(("view", "doctor", "export"), "train"),
+    **dict.fromkeys(("doctor", "export"), "train"),
+    "view": "view",
     "import-gguf": "gguf",
 }
 """The extra of each verb that needs one. `sandbox` needs only what rocstar itself brings, and so do help,

@@ -4,12 +4,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
+import rocstar.train.view.export_page
 from rocstar.engine.record.reading import from_record, read_folder
 from rocstar.engine.types import HIDDEN
 from rocstar.train.view.conversation import PAGE_TOKENS, WithheldError, conversation, overview, tokens
+from rocstar.train.view.export_page import export_page
 from rocstar.train.view.listing import Listing
 from rocstar.train.view.text_search import search
+from rocstar.train.view.token_texts import TokenTextsOfRun
 from rocstar.train.view.viewed_run import records_of
 
 from .view_runs import MadeSibling, groups_of, trajectory, write_step
@@ -121,3 +126,27 @@ def test_a_search_finds_what_json_escapes(tmp_path: Path) -> None:
     assert trajectory(made, step=1, task=groups_of()[0][0], sibling=0, text=text)[1][1].count(text)
     for part in ('o"te\\', "é\nline", "\ud800"):
         assert len(looked_for(tmp_path, part)) == 2
+
+
+def test_texts_of_tokens_come_from_the_last_checkpoint(tmp_path: Path) -> None:
+    texts = TokenTextsOfRun(tmp_path)
+    assert texts([0, 1]) is None, "no checkpoint is there yet"
+    for step, words in (("step_1", {"old": 0}), ("step_2", {"a": 0, "b": 1}), ("step_3", {"torn": 0})):
+        folder = tmp_path / "checkpoints" / step
+        folder.mkdir(parents=True)
+        Tokenizer(WordLevel(words, unk_token=next(iter(words)))).save(str(folder / "tokenizer.json"))
+        if step != "step_3":
+            (folder / "COMPLETE").touch()
+    assert texts([1, 0, 1]) == ["b", "a", "b"]
+
+
+def test_an_export_has_a_bound_and_says_what_it_leaves_out(
+    viewed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = list(read_folder(viewed / "trajectories"))[:4]
+    whole = export_page("made", records)
+    assert whole.count('<details class="trajectory') == 4 and "4 of the run made." in whole
+    monkeypatch.setattr(rocstar.train.view.export_page, "ROOM", 6000)
+    page = export_page("made", records)
+    num = page.count('<details class="trajectory')
+    assert 0 < num < 4 and f"{4 - num} more had no room" in page
