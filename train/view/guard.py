@@ -39,7 +39,7 @@ async def guarded_answer(request: web.Request, handler: Handler) -> web.StreamRe
     """403 for a Host that is not this machine, or data for another site; every answer has HEADERS."""
     if host_name(request.headers.get("Host", "")) not in NAMES:
         return _refused("this page is for http://localhost and http://127.0.0.1 only")
-    is_data = request.path.startswith("/api/")
+    is_data = request.path.startswith("/api/") or request.path in ("/export", "/events")
     if is_data and request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
         return _refused("another site's page asked for this")
     return await handler(request)

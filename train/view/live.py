@@ -14,6 +14,8 @@ from typing import Final
 
 Stamps = Mapping[str, str]
 PERIOD_S: Final = 0.25
+IDLE: Final = 10.0
+"""After a look that took long, as with hundreds of runs, so many times as long nothing is looked at."""
 PING_S: Final = 20.0
 """A stream that is quiet for so long gets a comment, so that nobody on the way closes it."""
 MAX_PAGES: Final = 32
@@ -70,13 +72,15 @@ class Watcher:
 
     async def run(self) -> None:
         """Look until cancelled."""
+        loop = asyncio.get_running_loop()
         while True:
             await self._opened.wait()
             if not self._pages:
                 self._opened.clear()
                 continue
+            begun = loop.time()
             await self.look_once()
-            await asyncio.sleep(PERIOD_S)
+            await asyncio.sleep(max(PERIOD_S, IDLE * (loop.time() - begun)))
 
     async def look_once(self) -> None:
         """Tell all pages what changed since the last look."""

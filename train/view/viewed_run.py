@@ -42,6 +42,8 @@ class ViewedRun:
         self.problem = ""
         """Why metrics.jsonl could not be read."""
         self._listings: OrderedDict[str, tuple[Listing, int | None]] = OrderedDict()
+        self._growing: Path | None = None
+        """The file of the step that was being rolled out when `growing` was last asked."""
         self.texts = TokenTextsOfRun(path if path.is_dir() else path.parent)
 
     def metrics(self) -> list[Row]:
@@ -130,8 +132,10 @@ class ViewedRun:
             match = re.fullmatch(rf"step_([0-9]+){re.escape(FRAMES)}", path)
             if match and int(match[1]) > step:
                 step, size = int(match[1]), found.st_size
+        self._growing = None
         if step < 0 or is_sealed(records_file(self.path, step)):
             return None
+        self._growing = records_file(self.path, step)
         return {"step": step, "bytes": size}
 
     def stamp(self) -> str:
@@ -139,6 +143,8 @@ class ViewedRun:
         parts = [_dated(self.path / METRICS), _dated(self.path / TRAJECTORIES), _dated(self.path)]
         parts += [_dated(self.path / EVALUATION)]
         parts += [_dated(self.path / EVALUATION / name / RESULTS) for name, _ in _last_folders(self.path)]
+        if self._growing is not None and self._growing.is_file():  # by megabytes: not each group is news
+            parts.append(str(self._growing.stat().st_size >> 20))
         return "-".join(parts)
 
 

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from rocstar.engine.record.reading import RecordError, export_lines, read_folder
+from rocstar.engine.record.step_file import FrameFile
+from rocstar.train.record.run_directory import records_file
 from rocstar.train.view.choosing import FilterError, chosen
 from rocstar.train.view.listing import LISTED, Listing
-from rocstar.train.view.viewed_run import records_of
+from rocstar.train.view.viewed_run import ViewedRun, records_of
 
 from .view_runs import groups_of, write_step
 
@@ -129,3 +131,22 @@ def test_a_damaged_index_costs_its_step_alone(tmp_path: Path) -> None:
     index.write_bytes(index.read_bytes()[:-9])
     listing = listed(tmp_path)
     assert set(listing.rows["step"]) == {2} and json.dumps(listing.problems).count("step_000001") == 1
+
+
+def test_a_step_that_is_rolled_out_is_told_by_its_megabytes(tmp_path: Path) -> None:
+    write_step(tmp_path, 1, groups_of())
+    run = ViewedRun("run", tmp_path)
+    assert run.growing() is None
+    path = records_file(tmp_path, 2)
+    with FrameFile(path, {}):
+        pass
+    assert run.growing() == {"step": 2, "bytes": path.stat().st_size}
+    before = run.stamp()
+    with path.open("ab") as file:
+        file.write(b"x" * 1000)
+    assert run.stamp() == before, "a group or two is no news"
+    with path.open("ab") as file:
+        file.write(b"x" * (1 << 20))
+    assert run.stamp() != before
+    write_step(tmp_path, 2, groups_of())
+    assert run.growing() is None

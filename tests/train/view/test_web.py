@@ -3,6 +3,10 @@
 import asyncio
 import json
 import re
+import signal
+import socket
+import subprocess
+import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +22,7 @@ from rocstar.train.view.reader import RunReader
 from rocstar.train.view.shelf import Shelf
 from rocstar.train.view.web import PageServer, page_files
 
+from ...warm_python import warm
 from ..evaluation.eval_folders import MadeSet, make_folder
 from .view_runs import groups_of, write_step
 
@@ -58,8 +63,9 @@ async def test_only_names_of_this_machine_are_answered(viewed: Path) -> None:
                     assert answer.status == 403, (host, path)
         for host in ("localhost", "LOCALHOST:1234", "127.0.0.1:80", "[::1]:9"):
             assert (await asked(client, address + "/api/runs", Host=host))[0] == 200
-        async with client.get(address + "/api/runs", headers={"Sec-Fetch-Site": "cross-site"}) as answer:
-            assert answer.status == 403
+        for path in ("/api/runs", "/events", "/export?run=made&at=step_000001:0"):
+            async with client.get(address + path, headers={"Sec-Fetch-Site": "cross-site"}) as answer:
+                assert answer.status == 403
     assert host_name("[::1]:80") == "[::1]" and host_name("a:b:c") == "a"
 
 
@@ -244,3 +250,23 @@ def test_a_command_that_cannot_work_says_why(
     monkeypatch.chdir(tmp_path)
     assert main(["view", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_the_command_serves_until_it_is_told_to_end(viewed: Path) -> None:
+    program = "import sys; from rocstar.train.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [str(warm().executable), "-c", program, "view", str(viewed), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
+        assert address is not None
+        with urllib.request.urlopen(address[0] + "api/runs", timeout=DEADLINE_S) as answer:
+            assert [run["name"] for run in json.load(answer)["runs"]] == ["made"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=DEADLINE_S) == 0
+
+
+def test_a_port_that_is_taken_is_named(viewed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["view", str(viewed), "--port", port]) == 2
+    assert f"--port {port} cannot be had" in capsys.readouterr().err
