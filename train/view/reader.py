@@ -110,7 +110,7 @@ class RunReader:
         listing = self._listing(name, collection)
         listed = listing.told(_place(listing, stem, row))
         replay = f"rocstar replay {shlex.quote(str(run.path))} --step {record.get('step')}"
-        is_step = collection == STEPS and run.path.is_dir()
+        is_step = collection == STEPS and bool(run.config())
         return {**told, "listed": listed, "replay": replay if is_step else None}
 
     def tokens(
