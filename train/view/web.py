@@ -149,20 +149,20 @@ class PageServer:
             return _mistake(503, str(error))
 
     async def _stream(self, response: web.StreamResponse, page: OpenPage) -> None:
-        """Write news until the reader leaves, or the server ends."""
+        """Write news until the reader leaves or takes none, or the server ends."""
         ending = asyncio.ensure_future(self._ending.wait())
         news = asyncio.ensure_future(page.news())
         try:
-            await response.write(b": open\n\n")
+            await _written(response, b": open\n\n")
             while not self._ending.is_set():
                 await asyncio.wait({ending, news}, timeout=PING_S, return_when=asyncio.FIRST_COMPLETED)
                 if not news.done():
-                    await response.write(b": ping\n\n")
+                    await _written(response, b": ping\n\n")
                     continue
                 told = msgspec.json.encode(news.result()).decode()
                 news = asyncio.ensure_future(page.news())
-                await response.write(f"data: {told}\n\n".encode())
-        except ConnectionResetError:
+                await _written(response, f"data: {told}\n\n".encode())
+        except (ConnectionResetError, TimeoutError):
             return
         finally:
             ending.cancel()
@@ -186,6 +186,12 @@ class PageServer:
         finally:
             await runner.cleanup()
             self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+async def _written(response: web.StreamResponse, data: bytes) -> None:
+    """TimeoutError where a reader's buffer stays full."""
+    async with asyncio.timeout(PING_S):
+        await response.write(data)
 
 
 def _plain(value: Any) -> Any:
