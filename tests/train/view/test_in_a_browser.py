@@ -146,6 +146,7 @@ def test_from_the_list_of_runs_to_a_token(page: Page, served: ServedPage) -> Non
     page.locator(".row .n >> text=3").first.wait_for()
     page.keyboard.press("j")
     page.keyboard.press("Enter")
+    page.wait_for_selector("main:not([aria-busy]) .turn")
     expect(page.locator("h1")).to_contain_text("gcd-1 #")
     expect(page.locator(".turn").first).to_contain_text("gcd of 84 and 36?")
     assert page.locator("details.call[open]").count() == 0, "calls are folded"
@@ -166,6 +167,7 @@ def test_from_the_list_of_runs_to_a_token(page: Page, served: ServedPage) -> Non
 def test_a_group_says_why_and_its_sums_are_the_ledgers(page: Page, served: ServedPage) -> None:
     page.goto(served.address + "#/list?run=plain&filter=gcd step=2")
     page.locator(".rows .row a").first.click()
+    page.wait_for_selector("main:not([aria-busy]) .turn")
     page.keyboard.press("g")
     expect(page.locator("#ledger")).to_have_text("The rows' sums equal the step's ledger.")
     assert page.locator(".sibling").count() == 6
