@@ -150,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_recipe(verbs)
     elsewhere = {
         "import-gguf": "turn a GGUF file into a Hugging Face directory",
-        "sandbox": "run|serve|worker|doctor|bench: the tool environment alone",
+        "sandbox": "run|serve|worker|mcp|doctor|bench: the tool environment alone",
         "sim": "replay a step through scheduling policies, without GPUs",
     }
     for name, text in elsewhere.items():
@@ -252,7 +252,7 @@ def _doctor(options: argparse.Namespace, rest: list[str]) -> int:
     if rest:
         raise ConfigError(f"option {rest[0]!r} is not known; `rocstar doctor RUN` takes only --json")
     if options.run is None:
-        raise ConfigError("what is to be looked at? rocstar doctor RUN, or --node [RECIPE]: this node")
+        raise ConfigError("what is to be looked at? rocstar doctor RUN, or rocstar doctor --node [RECIPE]")
     if not (options.run / "metrics.jsonl").is_file():
         raise ConfigError(f"{str(options.run)!r} is no run directory: it has no metrics.jsonl; give one")
     try:
