@@ -49,6 +49,7 @@ LEVEL = 3
 MAX_PART_BYTES = 1 << 31
 _SIZE = struct.Struct("<I")
 _THREAD = threading.local()
+_PLAIN = json.JSONEncoder(separators=(",", ":"))
 
 
 class FrameError(ValueError):
@@ -73,7 +74,6 @@ def encode_frame(trajectory: Trajectory, texts: Sequence[str] = ()) -> bytes:
     t = trajectory
     key = [t.key.seed, t.key.step, t.key.task_id, t.key.sibling]
     told = {
-        "task": encode_task(t.task),
         "segments": [[s.start, s.end, s.origin.value] for s in t.segments],
         "texts": list(texts),
         "spans": [[s.start, s.end, s.version] for s in t.version_spans],
@@ -86,7 +86,7 @@ def encode_frame(trajectory: Trajectory, texts: Sequence[str] = ()) -> bytes:
     values = t.logprobs[has_T]
     parts = [
         _json(key),
-        _packed(_json(told)),
+        _packed(b'{"task":' + _task_json(t.task) + b"," + _json(told)[1:]),
         _packed(t.ids.astype("<i4", copy=False).tobytes()),
         _packed(np.packbits(has_T).tobytes()),
         *_packed_apart(values),
@@ -187,14 +187,22 @@ def _framed(
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode("ascii")
+    return _PLAIN.encode(value).encode("ascii")
+
+
+def _task_json(task: Task) -> bytes:
+    """The task's part of a frame, made once for siblings that come one after the other in a thread."""
+    if getattr(_THREAD, "task", None) is not task:
+        _THREAD.task, _THREAD.task_json = task, _json(encode_task(task))
+    made: bytes = _THREAD.task_json
+    return made
 
 
 def _packed_apart(values: npt.NDArray[Any]) -> list[bytes]:
     """Each byte of the numbers as a column of its own, lowest first."""
     width = values.dtype.itemsize
     bytes_NW = values.astype(f"<f{width}", copy=False).view("u1").reshape(-1, width)
-    return [_packed(np.ascontiguousarray(bytes_NW[:, k]).tobytes()) for k in range(width)]
+    return [_packed(column.tobytes()) for column in np.ascontiguousarray(bytes_NW.T)]
 
 
 def _together(parts: Sequence[memoryview], number: int) -> npt.NDArray[Any]:
