@@ -5,8 +5,7 @@
 A child process serves an agent whose policy follows a script and whose tool answers at once; this process is
 the client. Its CPU is read from /proc before and after, and the same conversations are run in a child without
 a server: the difference by turn is the overhead. The client that goes away leaves a real sandbox whose
-program sleeps. Fuzzed conversations are asked twice with one seed, at once and
-streamed, with a token per byte.
+program sleeps. Fuzzed conversations are asked twice with one seed, at once and streamed; a token is a byte.
 """
 
 from __future__ import annotations
@@ -75,6 +74,10 @@ def turns_of(request: Request) -> Reply:
     return Reply(text=SAID if request.turn < TURNS else LAST)
 
 
+def one_call(request: Request) -> Reply:
+    return Reply(text=SAID if request.turn == 1 else LAST)
+
+
 def fuzzed(request: Request) -> Reply:
     rng = random.Random(f"{request.seed}|{request.turn}")
     return Reply(text="".join(rng.choices(FUZZ, k=rng.randrange(7))) if request.turn < 4 else LAST)
@@ -89,7 +92,7 @@ def words(request: Request) -> Reply:
     return Reply(text="the answer is " * 8)
 
 
-SCRIPTS = {"turns": turns_of, "fuzzed": fuzzed, "words": words, "sleeps": sleeps}
+SCRIPTS = {"turns": turns_of, "one_call": one_call, "fuzzed": fuzzed, "words": words, "sleeps": sleeps}
 
 
 def make_agent(script: str, token_s: float | None, sandbox: Any) -> Agent:
@@ -249,9 +252,9 @@ async def overhead() -> dict[str, float]:
 
 
 async def wall_of_agents(num: int = 64) -> dict[str, float]:
-    """Seconds of so many agents at once whose engine writes a token every 2 ms, served and alone."""
-    token_s = 0.002
-    agent = make_agent("turns", token_s, FakeSandbox(lambda request: ok("42\n")))
+    """Seconds of so many agents at once whose engine writes a token every 20 ms, served and alone."""
+    token_s = 0.02
+    agent = make_agent("one_call", token_s, FakeSandbox(lambda request: ok("42\n")))
     began = time.monotonic()
     async with asyncio.TaskGroup() as group:
         for k in range(num):
@@ -259,7 +262,7 @@ async def wall_of_agents(num: int = 64) -> dict[str, float]:
             key = TrajectoryKey(seed=k, step=0, task_id=f"t{k}", sibling=0)
             group.create_task(run_trajectory(agent, task, key))
     alone = time.monotonic() - began
-    async with serving("turns", token_s=token_s) as (url, _, _), connected() as session:
+    async with serving("one_call", token_s=token_s) as (url, _, _), connected() as session:
         await ask(session, url)
         began = time.monotonic()
         await asyncio.gather(*(ask(session, url, seed=k) for k in range(num)))
@@ -292,7 +295,7 @@ async def many_streams(num: int = 1000) -> dict[str, float]:
 async def memory(folder: Path, num: int) -> dict[str, float]:
     """Resident bytes of the server while it answers, with records kept."""
     seen: dict[str, float] = {}
-    async with serving("turns", keeps=str(folder)) as (url, _, pid), connected() as session:
+    async with serving("one_call", keeps=str(folder)) as (url, _, pid), connected() as session:
         at, room = 0, asyncio.Semaphore(32)
 
         async def one(k: int) -> None:

@@ -76,6 +76,8 @@ class Overheard:
         self.is_heard = bool(stops) or not at_once
         """Tokens are of interest as they come."""
         self._heard = 0
+        self._new: list[int] = []
+        """Of these, what was not read yet."""
         self._cut_at: int | None = None
         self._text, self._until = TurnText(chat.decode, chat.token_text), StopTexts(stops)
         self._engine: Inference | None = None
@@ -89,7 +91,7 @@ class Overheard:
         self.check()
         self._engine = engine
         self.turns += 1
-        self._heard, self._cut_at = 0, None
+        self._heard, self._cut_at, self._new = 0, None, []
         self._text, self._until = TurnText(self.chat.decode, self.chat.token_text), StopTexts(self._stops)
         self._spoken.begin_turn(self.chat.boundaries.opening)
 
@@ -103,12 +105,23 @@ class Overheard:
         if place != self._heard or self._cut_at is not None:
             return
         self._heard += 1
-        if token in self.chat.stop_ids:
+        self._new.append(token)
+        if len(self._new) == 1:  # what comes in one turn of the event loop is told at once
+            asyncio.get_running_loop().call_soon(self._read_new)
+
+    def _read_new(self) -> None:
+        """The tokens that were heard and not read yet."""
+        new, self._new = self._new, []
+        ends = self.chat.stop_ids
+        if not self._stops:
+            self._say("".join([self._text.add(token) for token in new if token not in ends]))
             return
-        self._say(self._until.add(self._text.add(token)))
-        if self._until.is_cut:
-            self._cut_at = self._heard
-            self._abort()
+        for place, token in enumerate(new, self._heard - len(new)):
+            self._say(self._until.add("" if token in ends else self._text.add(token)))
+            if self._until.is_cut:
+                self._cut_at = place + 1
+                self._abort()
+                return
 
     def end_turn(self, generation: Generation) -> Generation:
         """The rest of the turn is told; the turn as it is recorded."""
@@ -117,6 +130,7 @@ class Overheard:
         else:
             for place in range(self._heard, len(generation.ids)):
                 self.hear(place, generation.ids[place])
+            self._read_new()
         if self._cut_at is None:
             self._say(self._until.add(self._text.rest()))
         if self._until.is_cut and self._cut_at is None:
@@ -132,6 +146,8 @@ class Overheard:
         return cut(generation, self._cut_at)
 
     def _say(self, text: str) -> None:
+        if not text:
+            return
         for kind, said in self._spoken.add(text):
             self.tell(Said(self.choice, kind, said))
 

@@ -53,6 +53,8 @@ def failed(kind: str, detail: str, *, retryable: bool) -> ServeRefusal:
             param="messages",
             code="context_length_exceeded",
         )
+    if kind == "bad_token":
+        return ServeRefusal(f"the model does not know an id: {detail}", param="prompt", code=kind)
     if kind == "deadline":
         return ServeRefusal(f"the conversation was not done in time: {detail}", status=504, code="deadline")
     if kind == "queue_timeout":

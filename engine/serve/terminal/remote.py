@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -87,7 +87,7 @@ class RemoteChat:
 
     async def ask(
         self, messages: Sequence[Mapping[str, Any]], *, num_choices: int = 1
-    ) -> AsyncIterator[Told]:
+    ) -> AsyncGenerator[Told, None]:
         """What the endpoint says to the messages. RemoteError where it does not."""
         body = {
             "model": self.model,

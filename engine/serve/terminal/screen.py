@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.syntax import Syntax
 from rich.text import Text
 
-from rocstar.engine.serve.parts import Said, ToolUse
+from rocstar.engine.serve.parts import Said, ToolAnswer, ToolUse
 from rocstar.engine.serve.terminal.remote import Told
 
 MAX_RESULT_LINES = 12
@@ -37,7 +37,7 @@ class Screen:
                 self._at_line_begin = told.text.endswith("\n")
         elif isinstance(told, ToolUse):
             self._call(told.name, told.arguments)
-        elif hasattr(told, "text"):
+        elif isinstance(told, ToolAnswer):
             self._result(told.text, told.status, is_error=told.is_error)
 
     def end(self, note: str = "") -> None:

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from rocstar.engine.serve.terminal.remote import RemoteChat, RemoteError
+from rocstar.engine.serve.parts import Said
+from rocstar.engine.serve.terminal.remote import RemoteChat, RemoteError, Told
 from rocstar.engine.serve.terminal.screen import Screen
-from rocstar.engine.serve.terminal.talk import HeardAnswer, Talk, TalkError, final_answer, votes
+from rocstar.engine.serve.terminal.talk import HeardAnswer, Talk, TalkError, votes
 
 HELP = """\
 /n K         ask K times at once and vote; /n 1 streams again
@@ -86,7 +87,7 @@ class ChatSession:
         if stopped:
             self.screen.end("(stopped)")
         if answer.parts or answer.end:
-            self.talk.add(question, answer, _elected(answer, self.num_choices))
+            self.talk.add(question, answer, answer.elected())
         return answer
 
     def stop(self) -> None:
@@ -152,7 +153,8 @@ class ChatSession:
     def _show_tools(self, _: str) -> None:
         answer = self.talk.answers[-1] if self.talk.answers else HeardAnswer()
         whole = Screen(self.screen.console, shows_all=True)
-        told = [part for part in answer.parts if hasattr(part, "id")]
+        chosen = answer.elected()
+        told = [part for part in answer.parts if not isinstance(part, Said) and part.choice == chosen]
         for part in told:
             whole.show(part)
         self.screen.note("" if told else "no tool was called")
@@ -167,7 +169,7 @@ class ChatSession:
         if end is None or end.id is None:
             raise TalkError("there is no finished answer to judge")
         answer = self.talk.answers[-1]
-        await self.remote.thumb(end.id, _elected(answer, len(answer.reasons)), thumb)
+        await self.remote.thumb(end.id, answer.elected(), thumb)
         self.screen.note(f"noted: {thumb}")
 
     def _begin_anew(self, _: str) -> None:
@@ -180,14 +182,6 @@ def _path(text: str) -> Path:
     if not text:
         raise TalkError("give a file behind the command")
     return Path(text).expanduser()
-
-
-def _elected(answer: HeardAnswer, num_choices: int) -> int:
-    """The choice that goes on: the first of those with the most frequent answer."""
-    if num_choices < 2 or not answer.reasons:
-        return 0
-    best = votes([answer.text(k) for k in sorted(answer.reasons)])[0][0]
-    return next(k for k in sorted(answer.reasons) if final_answer(answer.text(k)) == best)
 
 
 def _ending(answer: HeardAnswer) -> str:
@@ -233,7 +227,7 @@ async def answer_all(
     return good
 
 
-async def _closing(remote: RemoteChat, prompt: str, num_choices: int) -> AsyncIterator[object]:
+async def _closing(remote: RemoteChat, prompt: str, num_choices: int) -> AsyncIterator[Told]:
     stream = remote.ask([{"role": "user", "content": prompt}], num_choices=num_choices)
     async with contextlib.aclosing(stream):
         async for told in stream:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.serve.parts import Part, Said, ToolAnswer, texts_of
+from rocstar.engine.serve.parts import Part, Said, texts_of
 from rocstar.engine.serve.terminal.remote import AnswerEnd, ChoiceEnd, Told
 
 _BOXED = re.compile(r"\\boxed\{")
@@ -55,9 +55,16 @@ class HeardAnswer:
         """Its calls and their results."""
         return [p.event() for p in self.parts if not isinstance(p, Said) and p.choice == choice]
 
+    def elected(self) -> int:
+        """The choice that goes on: the first of those with the most frequent answer."""
+        if len(self.reasons) < 2:
+            return 0
+        best = votes([self.text(k) for k in sorted(self.reasons)])[0][0]
+        return next(k for k in sorted(self.reasons) if final_answer(self.text(k)) == best)
+
     def as_json(self, prompt: str) -> dict[str, Any]:
         """All of it, for a program."""
-        choices = [
+        choices: list[dict[str, Any]] = [
             {
                 "content": self.text(k),
                 "reasoning_content": self.thought(k),
@@ -67,7 +74,7 @@ class HeardAnswer:
             for k, reason in sorted(self.reasons.items())
         ]
         end = self.end or AnswerEnd(None, {}, {})
-        told: dict[str, Any] = {"prompt": prompt, **(choices[0] if choices else {})}
+        told: dict[str, Any] = {"prompt": prompt, **(choices[self.elected()] if choices else {})}
         if len(choices) > 1:
             told |= {"choices": choices, "votes": dict(votes([c["content"] for c in choices]))}
         return told | {"id": end.id, "usage": dict(end.usage), **{k: v for k, v in end.facts.items()}}
@@ -154,8 +161,3 @@ def final_answer(text: str) -> str:
 def votes(texts: Sequence[str]) -> list[tuple[str, int]]:
     """The answers of several samples with how many gave them, the most frequent first."""
     return Counter(final_answer(text) for text in texts).most_common()
-
-
-def tool_answers(answer: HeardAnswer, choice: int = 0) -> list[ToolAnswer]:
-    """The results that a choice had."""
-    return [p for p in answer.parts if isinstance(p, ToolAnswer) and p.choice == choice]

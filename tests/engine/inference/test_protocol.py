@@ -278,3 +278,16 @@ async def test_many_requests_share_few_slots(start: Any) -> None:
             for k in range(40):
                 group.create_task(one(k))
         assert engine.load().running == 0
+
+
+async def test_tokens_are_told_as_they_come_until_the_release(start: Any) -> None:
+    async with start() as engine:
+        heard: list[tuple[int, int]] = []
+        engine.on_tokens("s0/a/0", lambda place, token: heard.append((place, token)))
+        got = await ask(engine, [3, 10])
+        assert heard == list(enumerate(got.ids))
+        again = await ask(engine, [3, 10, *got.ids])
+        assert heard[5:] == list(enumerate(again.ids))
+        engine.release("s0/a/0")
+        await ask(engine, [3, 10])
+        assert len(heard) == 10

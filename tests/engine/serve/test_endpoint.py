@@ -261,6 +261,8 @@ async def test_what_is_wrong_is_named(serving: Serving) -> None:
             assert told["error"]["param"] == param, (body, told)
             assert told["error"]["message"] and told["error"]["type"]
         assert not client.agent.inference.requests
+        unknown = {"model": "rocstar-raw", "prompt": [1 << 21]}
+        assert (await client.json("/v1/completions", unknown, status=400))["error"]["param"] == "prompt"
         known = {"user": "u", "top_p": 1, "response_format": {"type": "text"}, "colour": "red"}
         await client.chat(**known)
         await client.chat(**known)

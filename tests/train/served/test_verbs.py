@@ -1,0 +1,68 @@
+"""`rocstar serve` and `rocstar chat` before anything is opened: what is meant, and mistakes of the user."""
+
+from pathlib import Path
+
+import pytest
+
+from rocstar.train.cli import main
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.served.verbs import recipe_of
+
+
+def checkpoint_of(run: Path, step: int) -> Path:
+    folder = run / "checkpoints" / f"step_{step}"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "COMPLETE").touch()
+    return folder
+
+
+def test_a_target_is_a_run_a_model_or_a_recipe(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    first, last = checkpoint_of(run, 2), checkpoint_of(run, 10)
+    (run / "config.toml").write_text('[run]\nname = "mine"\n')
+    assert recipe_of(str(run), None, []).model.path == str(last)
+    assert recipe_of(str(first), None, ["--run.seed=5"]).run.seed == 5
+    assert recipe_of(str(run), str(first), []).model.path == str(first)
+    assert recipe_of("quickstart", str(last), []).model.path == str(last)
+    (last / "COMPLETE").unlink()
+    (first / "COMPLETE").unlink()
+    with pytest.raises(ConfigError, match="no complete checkpoint"):
+        recipe_of(str(run), None, [])
+
+
+MISTAKES = [
+    (["serve", "quickstart", "--host", "0.0.0.0"], "a token is needed"),
+    (["serve", "quickstart", "--token-file", "nowhere"], "'nowhere' cannot be read"),
+    (["serve", "quickstart", "--port", "70000"], "not a port"),
+    (["serve", "quickstart", "--portt", "1"], "--portt"),
+    (["chat", "http://localhost:1/v1", "--model", "x", "--prompt", "p"], "is open already"),
+    (["chat", "quickstart", "--seed", "x"], "not a seed"),
+    (["chat", "quickstart", "--temperature", "-1"], "not a temperature"),
+    (["chat", "quickstart", "--n", "0", "--prompt", "p"], "1 or more"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"), MISTAKES, ids=lambda given: " ".join(given) if isinstance(given, list) else ""
+)
+def test_a_mistake_is_one_message(
+    arguments: list[str],
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main(arguments)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    said = capsys.readouterr().err
+    assert code == 2 and told in said and "Traceback" not in said, said
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_endpoint_that_is_not_there_fails_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chat", "http://127.0.0.1:1/v1", "--prompt", "hello"]) == 1
+    assert "error: http://127.0.0.1:1/v1" in capsys.readouterr().out
