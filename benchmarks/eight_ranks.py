@@ -215,8 +215,23 @@ def kill_node(node: int) -> int:
     return len(killed)
 
 
+def compared(directory: Path) -> dict[str, Any]:
+    """What must be equal of two runs: all but the clocks, and which node had which group."""
+    found = contents(directory)
+    found["metrics"] = [
+        {k: v for k, v in row.items() if not k.startswith("nodes/")} for row in found["metrics"]
+    ]
+    return found
+
+
+def groups_by_node(directory: Path) -> list[list[float]]:
+    """Of each RL step, the groups that each node rolled out."""
+    rows = contents(directory)["metrics"]
+    return [[row[f"nodes/groups/{node}"] for node in range(2)] for row in rows if "nodes/groups/0" in row]
+
+
 def killed(runs: Path) -> dict[str, Any]:
-    """A run whose second node is killed, against one that is left alone."""
+    """Runs of which a node is killed, each against one that is left alone."""
     begin = [
         sys.executable,
         "-m",
@@ -226,35 +241,48 @@ def killed(runs: Path) -> dict[str, Any]:
     ]
     if not (runs / "start" / "report.html").exists():
         subprocess.run([*begin, *START, *NO_RL, *EVALS, "--run.threads=1"], check=True, cwd=ROOT)
-    model = runs / "start" / "checkpoints" / "step_0"
-    alone, hurt = runs / "alone", runs / "hurt"
-    for directory in (alone, hurt):
-        shutil.rmtree(directory, ignore_errors=True)
+    model, alone = runs / "start" / "checkpoints" / "step_0", runs / "alone"
+    shutil.rmtree(alone, ignore_errors=True)
     since = time.monotonic()
     with launched(alone, model) as process:
         assert process.wait() == 0, alone.with_suffix(".log").read_text()[-4000:]
-    alone_s = time.monotonic() - since
+    expected = compared(alone)
+    rows = expected["metrics"]
+    result: dict[str, Any] = {
+        "compared": len(expected),
+        "rows": len(rows),
+        "updates": sum(row.get("loss/policy") is not None for row in rows),
+        "seconds_left_alone": round(time.monotonic() - since, 1),
+        "groups_by_node": groups_by_node(alone),
+    }
+    return result | {
+        f"node {node}": run_hurt(runs / f"hurt_{node}", model, node, expected) for node in (1, 0)
+    }
+
+
+def run_hurt(directory: Path, model: Path, node: int, expected: dict[str, Any]) -> dict[str, Any]:
+    """One run of which `node` is killed."""
+    shutil.rmtree(directory, ignore_errors=True)
     since = time.monotonic()
-    with launched(hurt, model) as process:
-        while last_step(hurt) < KILL_BEHIND:
-            assert process.poll() is None, hurt.with_suffix(".log").read_text()[-4000:]
+    with launched(directory, model) as process:
+        while last_step(directory) < KILL_BEHIND:
+            assert process.poll() is None, directory.with_suffix(".log").read_text()[-4000:]
             time.sleep(0.05)
-        at_step, num_killed = last_step(hurt), kill_node(1)
+        at_step, num_killed = last_step(directory), kill_node(node)
         code = process.wait()
-    text = hurt.with_suffix(".log").read_text()
-    said = [line for line in text.splitlines() if line.startswith("launch: ")]
-    mine, others = contents(hurt), contents(alone)
-    rows = others["metrics"]
+    said = directory.with_suffix(".log").read_text().splitlines()
+    found = compared(directory)
+    names = found.keys() | expected.keys()
     return {
         "killed_behind_step": at_step,
         "processes_killed": num_killed,
         "exit_code": code,
-        "launcher_said": said,
-        "differ": sorted(name for name in mine.keys() | others.keys() if mine.get(name) != others.get(name)),
-        "compared": len(others),
-        "rows": len(rows),
-        "updates": sum(row.get("loss/policy") is not None for row in rows),
-        "seconds": {"left alone": round(alone_s, 1), "killed": round(time.monotonic() - since, 1)},
+        "launcher_said": [
+            line for line in said if line.startswith("launch: ") and not line.startswith("launch: warning")
+        ],
+        "differ": sorted(name for name in names if found.get(name) != expected.get(name)),
+        "groups_by_node": groups_by_node(directory),
+        "seconds": round(time.monotonic() - since, 1),
     }
 
 
@@ -281,11 +309,14 @@ def main() -> int:
             bars.append(bar("largest difference of FSDP, HSDP and one process", largest, BOUND, at_most=True))
         if "kill" in parts:
             found = result["kill"] = killed(options.runs)
+            hurt = [found[f"node {node}"] for node in range(2)]
+            differ = sum(len(one["differ"]) for one in hurt)
             bars += [
-                bar("exit code of a run whose node was killed", found["exit_code"], 0, at_most=True),
-                bar("weights, rows, records that differ", len(found["differ"]), 0, at_most=True),
+                bar("exit code of runs of which a node was killed", max(one["exit_code"] for one in hurt), 0,
+                    at_most=True),
+                bar("weights, rows, records and evaluations that differ", differ, 0, at_most=True),
                 bar("updates compared", found["updates"], 1, at_most=False),
-            ]
+            ]  # fmt: skip
     print(json.dumps(result, indent=1), file=sys.stderr)
     return finish("eight_ranks", result, bars, options.out)
 

@@ -271,7 +271,11 @@ def test_the_job_looks_at_every_node_and_starts_one_torchrun_on_each(job: Job) -
 
 def test_the_job_ends_as_the_training_does(job: Job) -> None:
     assert job.run("recipes/rstar2_14b.toml", ENDS_WITH="3", ROCSTAR_RESTARTS="0") == 1
-    assert job.run() != 0 and len(job.calls("torchrun")) == 2  # without a recipe nothing starts
+    before = len(job.calls("torchrun"))  # the second node may be ended before it has begun
+    assert job.run() != 0 and len(job.calls("torchrun")) == before in (
+        1,
+        2,
+    )  # without a recipe nothing starts
 
 
 def test_a_job_that_was_queued_again_resumes(job: Job) -> None:

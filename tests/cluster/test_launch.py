@@ -18,11 +18,11 @@ LAUNCH = ROOT / "cluster" / "launch.py"
 LOCAL = "bash -c {command}"
 DEADLINE_S = 60.0
 DOCTOR = """#!/bin/bash
-printf '%q ' rocstar "$@" >>"$CALLS"; echo >>"$CALLS"
+printf '%s\\n' "$(printf '%q ' rocstar "$@")" >>"$CALLS"  # one write
 echo "$DOCTOR_SAYS"
 """
 TORCHRUN = """#!/bin/bash
-printf '%q ' torchrun "$@" >>"$CALLS"; echo >>"$CALLS"
+printf '%s\\n' "$(printf '%q ' torchrun "$@")" >>"$CALLS"  # one write
 mkdir -p run; touch run/metrics.jsonl
 start=$(grep -c -- '^torchrun.*--node-rank=0' "$CALLS")
 if [[ $* == *--node-rank=1* ]]; then
