@@ -1104,8 +1104,8 @@ BUGS = [
     ),
     Bug(
         "node_checks.exit_code",
-        "max((",
-        "min((",
+        "max((list(Fitness).index(one.fitness) for one in checks), default=0)",
+        "min((list(Fitness).index(one.fitness) for one in checks), default=0)",
         "test_node_checks.py::test_what_is_missing_is_told_with_its_fix",
     ),
     Bug(

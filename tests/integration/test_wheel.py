@@ -74,10 +74,14 @@ def make_environment(folder: Path, wheel: Path, extras: Sequence[str]) -> None:
         distribution = importlib.metadata.distribution(name)
         files = distribution.files
         assert files, f"{name} does not list its files"
-        for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
-            # A folder that two distributions share, or a file that each lists and neither brought.
-            if not os.path.lexists(packages / top):
-                (packages / top).symlink_to(str(distribution.locate_file(top)))
+        site = Path(str(distribution.locate_file("")))
+        # What an old pip installed without a wheel names its files from its own folder, and some never came.
+        names = {next((part for part in file.parts if part != ".."), "") for file in files}
+        for top in names - {"", "__pycache__"}:
+            if (site / top).exists() and not (
+                packages / top
+            ).exists():  # a folder that two distributions share
+                (packages / top).symlink_to(site / top)
 
 
 def closure(lines: Sequence[str], extras: Sequence[str]) -> set[str]:
