@@ -953,13 +953,13 @@ BUGS = [
         "service/test_owners.py::test_a_key_is_its_owners",
     ),
     Bug(
-        "refuse_web_pages",
+        "foreign",
         'site not in ("none", "same-origin")',
         "False",
         "service/test_page.py::test_whose_page_it_is",
     ),
     Bug(
-        "refuse_web_pages",
+        "foreign",
         "not is_own_name(host)",
         "False",
         "service/test_page.py::test_whose_page_it_is",
@@ -1116,8 +1116,8 @@ BUGS = [
     ),
     Bug(
         "ServeGuard.check",
-        "not is_own_name(host)",
-        "False",
+        "path in OPEN_PATHS",
+        "True",
         "serve/test_endpoint.py::test_who_may_ask",
     ),
     Bug(

@@ -1,15 +1,15 @@
-"""Who may ask: whoever has the token; without one, programs of this machine and no web page."""
+"""Who may ask: whoever has the token; without one, programs of this machine and no web page.
+
+The rules for web pages, and for names that stand for this machine, are in `rocstar.sandbox.loopback`.
+"""
 
 from __future__ import annotations
 
 import hmac
-import ipaddress
-import socket
 from collections.abc import Mapping
-from contextlib import suppress
-from urllib.parse import urlsplit
 
 from rocstar.engine.serve.refusals import ServeRefusal
+from rocstar.sandbox.loopback import foreign, is_loopback
 
 MIN_TOKEN_CHARS = 16
 OPEN_PATHS = frozenset(("/health", "/"))
@@ -36,27 +36,8 @@ class ServeGuard:
                     code="invalid_api_key",
                 )
             return
-        origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site", "none")
-        if (origin is not None and origin != f"http://{host}") or site not in ("none", "same-origin"):
-            raise ServeRefusal("requests from web pages need a token", status=403, code="web_page")
-        if not is_own_name(host):
-            raise ServeRefusal(
-                f"Host is {host[:60]!a}; use an address of this machine, or localhost, or set a token",
-                status=403,
-                param="Host",
-                code="wrong_host",
-            )
-
-
-def is_own_name(host: str) -> bool:
-    """True for what nobody else can make to stand for this machine: an address, localhost."""
-    with suppress(ValueError):
-        name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
-        if name == "localhost" or name.endswith(".localhost"):
-            return True
-        ipaddress.ip_address(name)
-        return True
-    return False
+        if (found := foreign(headers, host)) is not None:
+            raise ServeRefusal(found.why, status=403, param=found.header or None, code="forbidden")
 
 
 def check_bind(host: str, token: str | None) -> None:
@@ -71,14 +52,3 @@ def check_bind(host: str, token: str | None) -> None:
             f"--host {host} can be reached from other machines, so a token is needed: give --token-file "
             "FILE, or bind to 127.0.0.1"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """True if every address that `host` stands for is this machine's own. OSError for an unknown name."""
-    if not host:  # every address
-        return False
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        return all(ipaddress.ip_address(entry[4][0]).is_loopback for entry in found)

@@ -2,14 +2,11 @@
 any."""
 
 import hmac
-import ipaddress
-import socket
 from collections.abc import Mapping, MutableMapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from rocstar.sandbox.loopback import foreign, is_loopback
 from rocstar.sandbox.service.errors import Refused
 
 TOKEN_VARIABLE = "ROCSTAR_SANDBOX_TOKEN"
@@ -118,40 +115,7 @@ def require_token_unless_loopback(host: str, owners: Owners) -> None:
         )
 
 
-def is_loopback(host: str) -> bool:
-    """True if every address `host` stands for is this machine's own. Raises OSError for an unknown name."""
-    if not host:  # every address
-        return False
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        return all(ipaddress.ip_address(entry[4][0]).is_loopback for entry in found)
-
-
 def refuse_web_pages(headers: Mapping[str, str], host: str) -> None:
-    """For a service without tokens: a page in a browser on this machine reaches loopback too. Raises Refused
-    for one that is not the service's own, and for a name that somebody else has made to stand for loopback,
-    under which a page would be the service's own."""
-    origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site", "none")
-    if (origin is not None and origin != f"http://{host}") or site not in ("none", "same-origin"):
-        raise Refused("requests from web pages need a token", status=403, kind="forbidden")
-    if not is_own_name(host):
-        message = f"Host is {host[:60]!a}; use an address of this machine, or localhost, or set a token"
-        raise Refused(message, field="Host", status=403, kind="forbidden")
-
-
-def is_own_name(host: str) -> bool:
-    """True for what nobody else can make to stand for this machine: an address, localhost."""
-    with suppress(ValueError):
-        name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
-        return name == "localhost" or name.endswith(".localhost") or _is_address(name)
-    return False
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+    """For a service without tokens. Raises Refused for what `foreign` says something of."""
+    if (found := foreign(headers, host)) is not None:
+        raise Refused(found.why, field=found.header, status=403, kind="forbidden")

@@ -1,0 +1,59 @@
+"""Servers on this machine alone: which names stand for it, and which requests are a web page's.
+
+A page in a browser on this machine reaches loopback too, also under a name that somebody else has made to
+stand for it (DNS rebinding), under which the page would be the server's own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+
+class Foreign(NamedTuple):
+    """Why a request is not answered without a token, and the header at fault, '' for several."""
+
+    why: str
+    header: str
+
+
+def foreign(headers: Mapping[str, str], host: str) -> Foreign | None:
+    """What makes a request a web page's, or one under another's name; None for one of a program here."""
+    origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site", "none")
+    if (origin is not None and origin != f"http://{host}") or site not in ("none", "same-origin"):
+        return Foreign("requests from web pages need a token", "")
+    if not is_own_name(host):
+        why = f"Host is {host[:60]!a}; use an address of this machine, or localhost, or set a token"
+        return Foreign(why, "Host")
+    return None
+
+
+def is_own_name(host: str) -> bool:
+    """True for what nobody else can make to stand for this machine: an address, localhost."""
+    with suppress(ValueError):
+        name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
+        return name == "localhost" or name.endswith(".localhost") or _is_address(name)
+    return False
+
+
+def is_loopback(host: str) -> bool:
+    """True if every address `host` stands for is this machine's own. Raises OSError for an unknown name."""
+    if not host:  # every address
+        return False
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return all(ipaddress.ip_address(entry[4][0]).is_loopback for entry in found)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
