@@ -6,6 +6,7 @@ import base64
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 
 from ... import needs
 
-mcp = pytest.importorskip("mcp", reason=needs.package("mcp").reason)
+if find_spec("mcp") is None:
+    pytest.skip(needs.package("mcp").reason, allow_module_level=True)
 
 import httpx2  # noqa: E402
+import mcp  # noqa: E402
 from mcp.client.streamable_http import streamable_http_client  # noqa: E402
 
 from rocstar.sandbox.service.auth import Owner, Owners  # noqa: E402

@@ -128,7 +128,7 @@ def test_the_command_says_all_of_it_and_what_a_launcher_needs(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--node [RECIPE]: this node"),
+        ([], "rocstar doctor --node [RECIPE]"),
         (["--node", "nowhere.toml"], "'nowhere.toml' does not exist"),
         (["--node", "--rl.lr=1"], "name one: rocstar doctor --node RECIPE"),
         (["--node", "--nodes=0"], "'0' is not a number of nodes"),

@@ -45,7 +45,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
     [
         ({}, ["stdlib", "verifier"], {"max_live": None, "max_sessions": 0}),
         ({"tool": {"flavour": "verifier"}}, ["verifier"], {}),
-        ({"tool": {"flavour": "auto"}}, ["stdlib", "numeric", "scientific", "verifier"], {}),
+        ({"tool": {"flavour": "auto"}}, ["stdlib", "numeric", "scientific", "plot", "verifier"], {}),
         (
             {
                 "tool": {"kind": "jupyter", "flavour": "numeric"},
