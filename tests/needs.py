@@ -42,6 +42,8 @@ GPU = Need("a GPU", "a machine with one")
 SGLANG = Need("SGLang", "make test-sglang")
 LANDLOCK = Need("Landlock", "Linux 5.13 or newer, with landlock among the kernel's security modules")
 COMPILER = Need("g++, Landlock and seccomp user notification", "apt-get install g++, on Linux 5.19 or newer")
+PLANTED = Need("minutes", "make planted")
+"""To plant a mistake, or to take a layer away, and see that it is noticed."""
 GLIBC = Need("glibc", "a distribution that is built on it")
 
 
@@ -80,6 +82,11 @@ def modules(*names: str) -> list[Any]:
 
 def is_set(variable: str) -> bool:
     return bool(os.environ.get(variable))
+
+
+def plants_all() -> bool:
+    """Whether this is `make planted`."""
+    return is_set("ROCSTAR_PLANT_ALL")
 
 
 def left_out(reasons: Iterable[str]) -> str:

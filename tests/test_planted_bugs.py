@@ -33,8 +33,7 @@ DEADLINE_S = 500.0
 ALWAYS = tuple(ROOT / f"train/{room}" for room in ("algorithm", "groups", "tasks"))
 """Where a bug is planted in every run: reward, draw, advantage and loss."""
 
-ALL = needs.is_set("ROCSTAR_PLANT_ALL")
-MINUTES = needs.Need("minutes", "make planted")
+ALL = needs.plants_all()
 
 
 SITECUSTOMIZE = """
@@ -102,7 +101,7 @@ def test_planted_bug_is_caught(bug: Bug, tmp_path: Path) -> None:
     text, path = replaced(bug.symbol, bug.right, bug.wrong), find_symbol(bug.symbol).path
     tests = find_tests(bug.caught_by)
     if not ALL and not any(path.is_relative_to(room) for room in ALWAYS):
-        MINUTES.skip()
+        needs.PLANTED.skip()
     result = run_with_sources({path: text}, [tests], tmp_path)
     assert result.returncode == pytest.ExitCode.TESTS_FAILED, (
         f"{bug.caught_by} did not fail on {bug.wrong!r} but ended with {result.returncode}:\n"
@@ -110,7 +109,7 @@ def test_planted_bug_is_caught(bug: Bug, tmp_path: Path) -> None:
     )
 
 
-@MINUTES.unless(ALL)
+@needs.PLANTED.unless(ALL)
 @pytest.mark.parametrize("package", PACKAGES)
 def test_selections_pass_without_a_bug(package: str, tmp_path: Path) -> None:
     """Those of a package in one child: most of its time goes by before the first test."""

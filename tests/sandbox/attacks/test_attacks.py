@@ -119,6 +119,7 @@ def test_every_program_comes_to_what_it_must(
     assert failures(members) == []
 
 
+@needs.PLANTED.unless(needs.plants_all())
 @pytest.mark.privileged
 @pytest.mark.parametrize("configuration", ["slots", *EXTRA])
 def test_an_attack_gets_through_without_the_layer_that_holds_it(

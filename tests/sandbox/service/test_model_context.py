@@ -17,14 +17,14 @@ from ... import needs
 if find_spec("mcp") is None:
     pytest.skip(needs.package("mcp").reason, allow_module_level=True)
 
-import httpx2  # noqa: E402
-import mcp  # noqa: E402
-from mcp.client.streamable_http import streamable_http_client  # noqa: E402
+import httpx2
+import mcp
+from mcp.client.streamable_http import streamable_http_client
 
-from rocstar.sandbox.service.auth import Owner, Owners  # noqa: E402
-from rocstar.sandbox.service.model_context import server  # noqa: E402
-from rocstar.sandbox.service.serve import Address, listen  # noqa: E402
-from rocstar.sandbox.testing import FakeSandbox, ok  # noqa: E402
+from rocstar.sandbox.service.auth import Owner, Owners
+from rocstar.sandbox.service.model_context import server
+from rocstar.sandbox.service.serve import Address, listen
+from rocstar.sandbox.testing import FakeSandbox, ok
 
 SECONDS = 120.0
 FIGURE = "import matplotlib.pyplot as plt\nplt.plot([1, 4, 2])\nplt.show()"
