@@ -41,7 +41,7 @@ from rocstar.train.groups.live_source import live_source
 from rocstar.train.groups.source import OpenSource, Source
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.determinism import deterministic_torch
-from rocstar.train.learner.host_memory import keep_freed_memory
+from rocstar.train.learner.host_memory import give_freed_memory_back, keep_freed_memory
 from rocstar.train.learner.load_parts import load_learner
 from rocstar.train.learner.model_io import has_safetensors, load_model, load_tokenizer
 from rocstar.train.learner.team import LearnerTeam, World, is_apart, local_device, shard
@@ -133,7 +133,8 @@ def _joined(recipe: Recipe, run_dir: Path, rollouts: Path | None, *, resume: boo
         hide_servers(recipe.engine)
         check(recipe, run_dir, resume=resume, built_in=load_tasks_of)
     world = World.join()
-    if local_device().type == "cpu":
+    on_cpu = local_device().type == "cpu"
+    if on_cpu:
         keep_freed_memory()
     checkpoint.set_threads(world.threads(recipe.run.threads))
     try:
@@ -141,6 +142,8 @@ def _joined(recipe: Recipe, run_dir: Path, rollouts: Path | None, *, resume: boo
             yield world
     finally:
         world.leave()
+        if on_cpu:
+            give_freed_memory_back()
 
 
 @contextlib.contextmanager

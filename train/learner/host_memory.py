@@ -7,7 +7,9 @@ them page by page at the next touch; under a hypervisor that takes free pages ba
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
+from typing import Any
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 """Parameters of mallopt(3)."""
@@ -21,7 +23,7 @@ def keep_freed_memory() -> bool:
 
     One arena for all threads: those of other threads are unmapped as soon as they are empty.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    mallopt = _of_glibc("mallopt")
     if mallopt is None:
         return False
     wishes = {
@@ -30,3 +32,18 @@ def keep_freed_memory() -> bool:
         M_TRIM_THRESHOLD: NEVER,
     }
     return all(mallopt(name, value) for name, value in wishes.items())
+
+
+def give_freed_memory_back() -> bool:
+    """Return to the system what was kept so far: behind a run, for a process that goes on. False as above."""
+    trim = _of_glibc("malloc_trim")
+    if trim is None:
+        return False
+    gc.collect()
+    trim(0)
+    return True
+
+
+def _of_glibc(name: str) -> Any:
+    """The function of this name; None where malloc is not glibc's."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
