@@ -72,16 +72,39 @@ def make_environment(folder: Path, wheel: Path, extras: Sequence[str]) -> None:
     asked = [line.partition(":")[2].strip() for line in lines if line.startswith("Requires-Dist:")]
     for name in closure(asked, extras):
         distribution = importlib.metadata.distribution(name)
-        files = distribution.files
-        assert files, f"{name} does not list its files"
         site = Path(str(distribution.locate_file("")))
-        # What an old pip installed without a wheel names its files from its own folder, and some never came.
-        names = {next((part for part in file.parts if part != ".."), "") for file in files}
-        for top in names - {"", "__pycache__"}:
-            if (site / top).exists() and not (
-                packages / top
-            ).exists():  # a folder that two distributions share
+        for top in tops(distribution):
+            if not (packages / top).exists():  # a folder that two distributions share
                 (packages / top).symlink_to(site / top)
+
+
+def tops(distribution: importlib.metadata.Distribution) -> set[str]:
+    """What a distribution has in the folder of packages itself.
+
+    One without a wheel, which Debian 12's pip installs by setup.py, may list its sources in place of its files;
+    its modules stand in top_level.txt.
+    """
+    site = Path(str(distribution.locate_file("")))
+    files = distribution.files
+    assert files, f"{distribution.metadata['Name']} does not list its files"
+    names = {file.parts[0] for file in files} - {"..", "__pycache__"}
+    for module in (distribution.read_text("top_level.txt") or "").split():
+        names |= {module, *(path.name for path in site.glob(f"{module}.*"))}
+    return {name for name in names if (site / name).exists()}
+
+
+def test_modules_of_what_lists_its_sources_are_found(tmp_path: Path) -> None:
+    (tmp_path / "sat-1.egg-info").mkdir()
+    for name, text in {
+        "sat-1.egg-info/PKG-INFO": "Name: sat\n",
+        "sat-1.egg-info/SOURCES.txt": "setup.py\nsat.c\n",
+        "sat-1.egg-info/top_level.txt": "sat\n",
+        "sat.cpython-311-x86_64-linux-gnu.so": "",
+        "satellite.py": "",
+    }.items():
+        (tmp_path / name).write_text(text)
+    found = importlib.metadata.Distribution.at(tmp_path / "sat-1.egg-info")
+    assert tops(found) == {"sat.cpython-311-x86_64-linux-gnu.so"}
 
 
 def closure(lines: Sequence[str], extras: Sequence[str]) -> set[str]:
