@@ -81,7 +81,7 @@ def make_environment(folder: Path, wheel: Path, extras: Sequence[str]) -> None:
 def tops(distribution: importlib.metadata.Distribution) -> set[str]:
     """What a distribution has in the folder of packages itself.
 
-    One without a wheel, which Debian 12's pip installs by setup.py, may list its sources in place of its files;
+    One without a wheel, which Debian 12's pip installs by setup.py, may list sources in place of files;
     its modules stand in top_level.txt.
     """
     site = Path(str(distribution.locate_file("")))
