@@ -11,8 +11,9 @@ from typing import Final
 
 from aiohttp import web
 
+from rocstar.sandbox.loopback import is_own_name
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -27,18 +28,11 @@ HEADERS: Final = {
 }
 
 
-def host_name(host: str) -> str:
-    """The name in a Host header, without its port."""
-    if host.startswith("["):
-        return host[: host.find("]") + 1].lower()
-    return host.partition(":")[0].lower()
-
-
 @web.middleware
 async def guarded_answer(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """403 for a Host that is not this machine, or data for another site; every answer has HEADERS."""
-    if host_name(request.headers.get("Host", "")) not in NAMES:
-        return _refused("this page is for http://localhost and http://127.0.0.1 only")
+    """403 for a Host that others can make to stand for this machine, or data for another site."""
+    if not is_own_name(request.headers.get("Host", "")):
+        return _refused("open this page as http://localhost or http://127.0.0.1")
     is_data = request.path.startswith("/api/") or request.path in ("/export", "/events")
     if is_data and request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
         return _refused("another site's page asked for this")
