@@ -76,7 +76,7 @@ setup(
         "rocstar.train": ["recipes/*.toml"],
         "rocstar.train.evaluation.report": ["templates/*"],
         "rocstar.train.record.report": ["templates/*"],
-        "rocstar.train.view": ["static/*"],
+        "rocstar.train.reading.view": ["static/*"],
     },
     ext_modules=[
         Extension(name, sources=[])

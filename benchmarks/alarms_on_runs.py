@@ -5,7 +5,7 @@ in them.
 
 False alarms: the runs are taken for healthy, so every episode of liveness or health counts, per 100 steps.
 Advice is counted apart. Planted: into each run's own rows, from step FIRST on, as
-tests/train/diagnosis/made_runs.py has them.
+tests/train/reading/diagnosis/made_runs.py has them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any
 from quickstart_seeds import machine
 
 from rocstar.engine.record.step_file import StepFile
-from rocstar.train.diagnosis.alarm import History
-from rocstar.train.diagnosis.diagnose import episodes_of
-from rocstar.train.diagnosis.ringing import Ringing
 from rocstar.train.groups.text_metrics import text_metrics
+from rocstar.train.reading.diagnosis.alarm import History
+from rocstar.train.reading.diagnosis.diagnose import episodes_of
+from rocstar.train.reading.diagnosis.ringing import Ringing
 from rocstar.train.record.metrics import Row, read_metrics
 from rocstar.train.record.run_directory import METRICS, records_file
 

@@ -60,8 +60,9 @@ from rocstar.train.groups.source import Batch
 from rocstar.train.learner.balance import Cost
 from rocstar.train.learner.batch import MicroBatch, share_out
 from rocstar.train.learner.parcel import Parcel, ParcelHeader
+from rocstar.train.learner.settings import loss_settings
 from rocstar.train.learner.team import send_messages
-from rocstar.train.loop import loss_settings, prepare
+from rocstar.train.loop import prepare
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.record.loop_lag import LoopLag

@@ -47,8 +47,8 @@ from rocstar.train.learner.learner import LossSettings
 from rocstar.train.learner.loss_stats import LossStats
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.scratch import build_model
+from rocstar.train.learner.settings import loss_settings
 from rocstar.train.learner.team import LearnerTeam, World, shard
-from rocstar.train.loop import loss_settings
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.model_config import ModelConfig, ScratchConfig
 

@@ -36,7 +36,7 @@ def modules_after(code: str) -> set[str]:
         "rocstar.train.record.metrics",
         "rocstar.train.record.report.report",
         "rocstar.train.record.trackers",
-        "rocstar.train.view.web",
+        "rocstar.train.reading.view.web",
     ],
 )
 def test_import_loads_nothing_heavy(module: str) -> None:

@@ -1,5 +1,103 @@
-"""The learner's side: recipe, algorithm, update, evaluation and the command line."""
+"""The learner's side: recipe, algorithm, update, evaluation and the command line. For programs whose event loop
+runs already, notebooks among them, the verbs `train` and `eval` as coroutines:
+
+    from rocstar.train import evaluate, load_recipe, train
+
+    recipe = load_recipe("quickstart", ["--run.seed=3"])
+    await train(recipe, "runs/mine")
+    scores = await evaluate(recipe, "runs/mine/checkpoints/step_24")
+    scores.result.avg, scores.result.ci_low, scores.result.ci_high    # of the first set; scores.results has all
+
+The same runs as `rocstar train` and `rocstar eval`, in the same folders: a run begun here is resumed there, and
+the other way round. Interrupting the cell is Ctrl-C: the last checkpoint stays whole. A program without a loop
+calls `rocstar.train.main.train` and `rocstar.train.evaluation.saved_model.evaluate_model`.
+
+Names are imported when they are first asked for: a recipe is read without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rocstar.engine.passive_threads import wait_asleep
 
+if TYPE_CHECKING:
+    from rocstar.train.evaluation.saved_model import Evaluated as Evaluated
+    from rocstar.train.recipe.config import Recipe as Recipe
+    from rocstar.train.recipe.load import load_recipe as load_recipe
+    from rocstar.train.record.callbacks import Callback as Callback
+    from rocstar.train.record.callbacks import StopRun as StopRun
+
 wait_asleep()  # before any module of ours loads torch
+
+_HOMES = {
+    "Callback": "record.callbacks",
+    "Evaluated": "evaluation.saved_model",
+    "Recipe": "recipe.config",
+    "StopRun": "record.callbacks",
+    "load_recipe": "recipe.load",
+}
+
+__all__ = ["Callback", "Evaluated", "Recipe", "StopRun", "evaluate", "load_recipe", "train"]
+
+
+async def train(
+    recipe: Recipe,
+    run_dir: str | Path,
+    *,
+    resume: bool = False,
+    rollouts: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> None:
+    """Run a whole recipe into a folder, or learn its stages from the records at `rollouts`.
+
+    Args:
+        recipe: from `load_recipe`, or made of its sections.
+        run_dir: the run's folder.
+        resume: go on from its last complete checkpoint.
+        rollouts: records of another run.
+        callbacks: listen to the run, beside those that the recipe names.
+
+    Raises:
+        ConfigError: something of the recipe or the folder cannot be used; nothing was begun.
+        TrainingStopped: the run cannot usefully go on.
+    """
+    from rocstar.train.main import train_in_loop
+
+    records = None if rollouts is None else Path(rollouts)
+    await train_in_loop(recipe, Path(run_dir), resume=resume, rollouts=records, callbacks=callbacks)
+
+
+async def evaluate(
+    recipe: Recipe,
+    model: str | Path,
+    *,
+    limit: int = 0,
+    out: str | Path | None = None,
+    resume: bool = False,
+) -> Evaluated:
+    """avg@k and pass@k of a model on the recipe's sets, on the first `limit` (0: all) tasks of each.
+
+    With `out`, every attempt and the numbers are kept in that new folder; `resume` goes on with the one that
+    was stopped there. ConfigError as for `train`.
+    """
+    from rocstar.train.evaluation.saved_model import evaluate_in_loop
+
+    place = None if out is None else Path(out)
+    return await evaluate_in_loop(recipe, str(model), limit=limit, out=place, resume=resume)
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

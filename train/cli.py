@@ -18,15 +18,15 @@ from typing import Any
 from rocstar.sandbox.console import parsed
 from rocstar.sandbox.extras import lacking
 from rocstar.train.data import data_command
-from rocstar.train.diagnosis import doctor_command
 from rocstar.train.evaluation import command as eval_command
 from rocstar.train.plan.node_doctor import add_node_options, node_doctor
+from rocstar.train.reading.diagnosis import doctor_command
+from rocstar.train.reading.view import command as view_command
 from rocstar.train.recipe.config import Recipe, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe, shipped_recipes
 from rocstar.train.record.ending import guarded, run_interrupted
 from rocstar.train.served import verbs as served_verbs
-from rocstar.train.view import command as view_command
 
 Verb = Callable[[argparse.Namespace, list[str]], int]
 FIELDS = "fields are set with --section.field=value or --section.field value, switches with true or false"

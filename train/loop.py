@@ -11,27 +11,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Sequence
 from pathlib import Path
 
 from rocstar.engine.progress.progress import working
 from rocstar.engine.types import Task
 from rocstar.engine.waits import waiting
-from rocstar.train.algorithm.off_policy import Correction, Gate
 from rocstar.train.evaluation.during_training import filter_by_difficulty, run_evaluation
+from rocstar.train.groups.packing import over_budget, pack_updates
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
 from rocstar.train.groups.source import Batch, OpenSource, Source
 from rocstar.train.learner import checkpoint, gate
 from rocstar.train.learner.bad_batch import stops_run
 from rocstar.train.learner.balance import Cost
-from rocstar.train.learner.batch import TOKENS, MicroBatch, pack, policy_examples, split_updates
+from rocstar.train.learner.batch import TOKENS, MicroBatch
 from rocstar.train.learner.checkpoint import source_kind
 from rocstar.train.learner.checkpoint_writer import Order
-from rocstar.train.learner.learner import LossSettings
 from rocstar.train.learner.loss_stats import LossStats
-from rocstar.train.learner.optim import OptimSpec
+from rocstar.train.learner.settings import loss_settings, off_policy_gate, stage_optimizer
 from rocstar.train.learner.update_metrics import update_metrics
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
@@ -157,52 +155,6 @@ def prepare(
     return selection, metrics, updates
 
 
-def pack_updates(
-    selection: Selection, recipe: Recipe, *, step: int, ranks: int = 1, cost: Cost = TOKENS
-) -> list[list[MicroBatch]]:
-    """The kept trajectories as microbatches per optimizer step; empty when no group had a signal.
-
-    A part without a loss token is no update: a zero gradient would still move the weights by the optimizer's
-    momentum.
-    """
-    rng = random.Random(f"{recipe.run.seed}|updates|{step}")
-    parts = split_updates(len(selection.kept), recipe.rl.num_updates_per_batch, rng)
-    return [
-        pack(
-            policy_examples([selection.kept[k] for k in part], [selection.advantages[k] for k in part]),
-            tokens_per_microbatch=recipe.rl.tokens_per_microbatch,
-            ranks=ranks,
-            cost=cost,
-        )
-        for part in parts
-        if any(selection.kept[k].num_policy_tokens for k in part)
-    ]
-
-
-def over_budget(selection: Selection, tokens_per_microbatch: int) -> int:
-    """Kept trajectories that do not fit the token budget of a microbatch."""
-    return sum(len(t.ids) - 1 > tokens_per_microbatch for t in selection.kept)
-
-
-def loss_settings(recipe: Recipe) -> LossSettings:
-    """What a recipe says about the policy loss."""
-    rl, off_policy = recipe.rl, recipe.off_policy
-    return LossSettings(
-        temperature=rl.temperature,
-        clip_low=rl.clip_low,
-        clip_high=rl.clip_high,
-        correction=Correction(off_policy.correction),
-        cap=off_policy.cap,
-        floor=off_policy.floor,
-        gate=off_policy_gate(recipe),
-    )
-
-
-def off_policy_gate(recipe: Recipe) -> Gate:
-    config = recipe.off_policy
-    return Gate(kl=config.gate_kl, ratio_p99=config.gate_ratio_p99, steps=config.gate_steps)
-
-
 def note_gate(run: Run, step: int, stats: LossStats) -> None:
     """Remember the gate's count; tell and dump a paused step."""
     run.bad_steps = stats.bad_steps
@@ -210,18 +162,6 @@ def note_gate(run: Run, step: int, stats: LossStats) -> None:
         bounds = off_policy_gate(run.recipe)
         path = gate.dump(run.directory, step, stats, bounds, run.decode)
         run.listeners.note(gate.message(step, stats, bounds, path))
-
-
-def stage_optimizer(recipe: Recipe) -> OptimSpec:
-    """AdamW at a constant rate after the warm-up, which is counted in rollout steps."""
-    rl = recipe.rl
-    return OptimSpec(
-        kind="adamw",
-        lr=rl.lr,
-        weight_decay=rl.weight_decay,
-        grad_clip=rl.grad_clip,
-        warmup_steps=rl.warmup_steps * rl.num_updates_per_batch,
-    )
 
 
 async def save(run: Run, stage: StageConfig | None, source: Source | None, *, first_step: int) -> None:

@@ -32,14 +32,13 @@ from rocstar.engine.progress.progress import working
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.types import Task
 from rocstar.sandbox.types import Sandbox
-from rocstar.train.cold_start import build_from_nothing, conversations_for, run_cold_start
-from rocstar.train.diagnosis.watch import Watch
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.groups.from_rollouts import Records, VersionCounter, recorded_source
 from rocstar.train.groups.journal import Journal, origin_of
 from rocstar.train.groups.live_source import live_source
 from rocstar.train.groups.source import OpenSource, Source
 from rocstar.train.learner import checkpoint
+from rocstar.train.learner.cold_start import build_from_nothing, conversations_for, run_cold_start
 from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.host_memory import give_freed_memory_back, keep_freed_memory
 from rocstar.train.learner.load_parts import load_learner
@@ -48,6 +47,7 @@ from rocstar.train.learner.team import LearnerTeam, World, is_apart, local_devic
 from rocstar.train.loop import run_stages, tell_saved
 from rocstar.train.plan.preflight import Tasks, check, load_all_tasks
 from rocstar.train.plan.resume import bytes_to_keep, check_same_kind, complete, take_recipe
+from rocstar.train.reading.diagnosis.watch import Watch
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.model_config import ModelConfig

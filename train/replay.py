@@ -19,6 +19,7 @@ from typing import Any
 
 from rocstar.engine.record.reading import RecordError, from_record, read_records, record_files
 from rocstar.train.algorithm.advantages import Advantage
+from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.selection import Selection
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.determinism import deterministic_torch
@@ -26,9 +27,9 @@ from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.load_parts import load_learner
 from rocstar.train.learner.loss_stats import LossStats
 from rocstar.train.learner.model_size import row_cost
+from rocstar.train.learner.settings import loss_settings, stage_optimizer
 from rocstar.train.learner.team import World
 from rocstar.train.learner.update_metrics import update_metrics
-from rocstar.train.loop import loss_settings, pack_updates, stage_optimizer
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe

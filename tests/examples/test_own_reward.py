@@ -21,7 +21,7 @@ DEADLINE_S = 240.0
 FROM_PYTHON = """
 import asyncio
 from rocstar.engine.record.reading import read_folder
-from rocstar.train.notebook import load_recipe, train
+from rocstar.train import load_recipe, train
 
 recipe = load_recipe("own_reward.toml", ["--reward.args.partial=0.9", "--rl.advantage=dr_grpo"])
 asyncio.run(train(recipe, "runs/python"))

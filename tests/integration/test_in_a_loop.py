@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from rocstar.train import evaluate, load_recipe, train
 from rocstar.train.learner.checkpoint import step_directory
-from rocstar.train.notebook import evaluate, load_recipe, train
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.console import Console
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.record.reading import export_lines, read_folder
-from rocstar.train.cold_start import build_from_nothing
+from rocstar.train.learner.cold_start import build_from_nothing
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.serving.openai import KEY_VARIABLE
 

@@ -19,8 +19,7 @@ from typing import Any
 
 from rocstar.engine.record.reading import VERSION, RecordError, Verdict, to_record
 from rocstar.engine.types import Group, Scored, Task, Trajectory, policy_text
-from rocstar.train.algorithm.roc import roc_penalty
-from rocstar.train.groups.selection import FAILED, stats_of
+from rocstar.train.groups.selection import FAILED, penalty_of
 from rocstar.train.tasks.verify import num_answers
 
 EVALUATED = "evaluated"
@@ -54,7 +53,7 @@ def _verdict(trajectory: Trajectory) -> Verdict:
     """What RoC would hold against the attempt, for a reader; nothing is drawn."""
     if not isinstance(trajectory.outcome, Scored):
         return FAILED
-    penalty = roc_penalty(stats_of(trajectory))
+    penalty = penalty_of(trajectory)
     return Verdict(
         bucket=EVALUATED, penalty_error=penalty.error, penalty_format=penalty.format, advantage=None
     )

@@ -56,6 +56,11 @@ def stats_of(trajectory: Trajectory) -> TrajectoryStats:
     )
 
 
+def penalty_of(trajectory: Trajectory) -> Penalty:
+    """What Resample-on-Correct holds against a trajectory."""
+    return roc_penalty(stats_of(trajectory))
+
+
 def select(groups: Sequence[Group], config: RlConfig, *, seed: int, step: int) -> Selection:
     """Resample each group on correct and give the kept ones of all groups their advantage.
 
@@ -108,7 +113,7 @@ class _Resampled:
 def _resample(group: Group, config: RlConfig, rng: random.Random) -> _Resampled:
     pairs = [(t, t.outcome) for t in group.trajectories if isinstance(t.outcome, Scored)]
     outcomes = [outcome for _, outcome in pairs]
-    penalties = [roc_penalty(stats_of(t)) for t, _ in pairs]
+    penalties = [penalty_of(t) for t, _ in pairs]
     rewards, num_scored = [outcome.reward for outcome in outcomes], len(pairs)
     decisions = resample_on_correct(
         rewards,

@@ -20,8 +20,8 @@ from rocstar.train.learner.batch import MicroBatch, empty_microbatch
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.model_io import DTYPES
 from rocstar.train.learner.optim import OptimSpec
+from rocstar.train.learner.settings import loss_settings, stage_optimizer
 from rocstar.train.learner.team import World, place_adapted, shard
-from rocstar.train.loop import loss_settings, stage_optimizer
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.rehearsal.cast import give_memory
 from rocstar.train.rehearsal.categories import Category, MemoryPeak

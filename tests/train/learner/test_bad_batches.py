@@ -19,12 +19,13 @@ from rocstar.engine.types import (
     Trajectory,
     TrajectoryKey,
 )
+from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
 from rocstar.train.learner.bad_batch import stops_run
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.scratch import build_model
-from rocstar.train.loop import loss_settings, pack_updates
+from rocstar.train.learner.settings import loss_settings
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.model_config import ScratchConfig

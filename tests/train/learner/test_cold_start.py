@@ -1,0 +1,150 @@
+"""A cold start that was ended inside goes on from its checkpoint and becomes the one that never ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rocstar.engine.chat.chat import ChatFormat, load_template
+from rocstar.engine.tools.python import PYTHON_SCHEMA
+from rocstar.train.learner import checkpoint
+from rocstar.train.learner.checkpoint_writer import Order
+from rocstar.train.learner.cold_start import run_cold_start
+from rocstar.train.learner.model_io import load_model
+from rocstar.train.learner.scratch import build_model, train_tokenizer
+from rocstar.train.learner.team import LearnerTeam, World
+from rocstar.train.loop import tell_saved
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.model_config import ScratchConfig
+from rocstar.train.recipe.run_config import CheckpointConfig
+from rocstar.train.recipe.sft_config import SftConfig
+from rocstar.train.record.callbacks import Listeners
+from rocstar.train.record.metrics import MetricsWriter, read_metrics
+from rocstar.train.record.run_directory import cold_start_of
+
+torch.set_num_threads(1)
+
+SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
+ROWS = [
+    {
+        "messages": [
+            {"role": "user", "content": f"{k} + 1"},
+            {"role": "assistant", "content": f"<answer>{k + 1}</answer>"},
+        ],
+        "tools": None,
+    }
+    for k in range(12)
+]
+
+
+class Console:
+    """Hears nothing, and ends the process at a step."""
+
+    def __init__(self, dies_at: int) -> None:
+        self.dies_at = dies_at
+
+    def on_cold_start(self, step: int, total: int, metrics: Any) -> None:
+        if step == self.dies_at:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def chat() -> ChatFormat:
+    template = load_template("compact", None)
+    tokenizer: Any = train_tokenizer(["1 + 1 <answer>2</answer>"], vocab_size=300, template=template)
+    return ChatFormat(tokenizer, template, [PYTHON_SCHEMA])
+
+
+@pytest.fixture
+def thread() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as made:
+        yield made
+
+
+async def learn(
+    chat: ChatFormat,
+    run_dir: Path,
+    thread: ThreadPoolExecutor,
+    *,
+    optimizer: Any = "muon",
+    dies_at: int = 0,
+    saved: Path | None = None,
+    rows: list[dict[str, Any]] = ROWS,
+) -> PreTrainedModel:
+    recipe = Recipe(
+        sft=SftConfig(
+            data="chat.jsonl",
+            steps=8,
+            batch_size=5,
+            lr=1e-2,
+            warmup_steps=3,
+            optimizer=optimizer,
+            digit_weight=1.0,
+        ),
+        checkpoint=CheckpointConfig(sft_every=3),
+    )
+    tokenizer = cast(PreTrainedTokenizerBase, chat.tokenizer)
+    model = load_model(str(saved), "float32") if saved else build_model(SCRATCH, len(tokenizer), seed=1)
+    team = LearnerTeam(model, World(rank=0, size=1), thread)
+    keep = checkpoint.load_progress(saved)["metrics_bytes"] if saved else None
+    listeners = Listeners(cast(Any, Console(dies_at)))
+    with MetricsWriter(run_dir / "metrics.jsonl", keep_bytes=keep) as metrics:
+        try:
+            await run_cold_start(team, recipe, chat, rows, tokenizer, listeners, metrics, saved)
+        finally:
+            team.close()
+    return model
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+async def test_it_goes_on_with_the_same_bits(
+    chat: ChatFormat, tmp_path: Path, thread: ThreadPoolExecutor, optimizer: str
+) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for folder in (whole, broken):
+        folder.mkdir()
+    expected = await learn(chat, whole, thread, optimizer=optimizer)
+    with pytest.raises(KeyboardInterrupt):
+        await learn(chat, broken, thread, optimizer=optimizer, dies_at=8)
+    saved = checkpoint.latest(cold_start_of(broken))
+    assert saved is not None and saved.name == "step_6"
+    assert [path.name for path in saved.parent.iterdir()] == ["step_6"], "the one before is gone"
+    assert len(read_metrics(broken / "metrics.jsonl")) == 7
+    found = await learn(chat, broken, thread, optimizer=optimizer, saved=saved)
+    for one, other in zip(found.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(one, other)
+    rows = [read_metrics(folder / "metrics.jsonl") for folder in (broken, whole)]
+    for row, other_row in zip(*rows, strict=True):
+        assert row | {"time_s": 0} == other_row | {"time_s": 0}
+
+
+def test_it_is_gone_when_the_runs_first_checkpoint_is_whole(tmp_path: Path) -> None:
+    cold = cold_start_of(tmp_path) / "checkpoints" / "step_3"
+    cold.mkdir(parents=True)
+    order = Order(run_dir=tmp_path, step=0, progress={}, keep_last=1, keep_every=0)
+    run: Any = SimpleNamespace(saving=order, directory=tmp_path, listeners=Listeners(cast(Any, Console(0))))
+    run.listeners.checkpoint = lambda step, directory: None
+    tell_saved(run)
+    assert cold.exists(), "nothing else to go on from yet"
+    order.directory.mkdir(parents=True)
+    (order.directory / checkpoint.COMPLETE).touch()
+    tell_saved(run)
+    assert not cold_start_of(tmp_path).exists() and order.directory.exists()
+
+
+async def test_other_conversations_are_refused(
+    chat: ChatFormat, tmp_path: Path, thread: ThreadPoolExecutor
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        await learn(chat, tmp_path, thread, dies_at=4)
+    saved = checkpoint.latest(cold_start_of(tmp_path))
+    with pytest.raises(ConfigError, match=r"other conversations than sft\.data gives now.*remove .*sft'"):
+        await learn(chat, tmp_path, thread, saved=saved, rows=ROWS[:-1])

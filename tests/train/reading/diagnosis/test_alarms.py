@@ -1,0 +1,105 @@
+"""Each signature that is planted in a run is reported within 5 steps, and a healthy run is let be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocstar.train.reading.diagnosis.alarm import KINDS, HeldOutChange, History
+from rocstar.train.reading.diagnosis.all_alarms import ALARMS, BY_NAME
+from rocstar.train.reading.diagnosis.ringing import QUIET, Episode, Ringing
+from rocstar.train.record.metrics import check_names
+
+from .made_runs import PLANTS, Rows, healthy, planted
+
+FALLS_ILL, LATE = 15, 5
+HELD_OUT = "reward_without_held_out"
+
+
+def heard(rows: Rows, held_out: HeldOutChange | None = None) -> list[Episode]:
+    ringing = Ringing()
+    for k, row in enumerate(rows, 1):
+        ringing.hear(History(rows=rows[:k], held_out=held_out), row["step"])
+    return ringing.episodes
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_signature_is_reported_within_five_steps(name: str) -> None:
+    found = {episode.alarm.name: episode for episode in heard(planted(name, first=FALLS_ILL, steps=24))}
+    assert name in found and found[name].seen
+    assert FALLS_ILL <= found[name].first < FALLS_ILL + LATE
+    assert all(episode.first >= FALLS_ILL for episode in found.values())
+
+
+def test_every_alarm_has_a_plant() -> None:
+    assert {alarm.name for alarm in ALARMS} == {*PLANTS, HELD_OUT}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_healthy_run_rings_no_alarm(seed: int) -> None:
+    assert [(e.alarm.name, e.first, e.seen) for e in heard(healthy(60, seed))] == []
+
+
+def test_held_out_questions_that_do_not_follow_are_told() -> None:
+    rows = healthy(40)
+    flat = HeldOutChange(before=0, after=40, difference=0.01, interval=(-0.03, 0.05))
+    (found,) = heard(rows[:40], flat)[:1]
+    assert found.alarm.name == HELD_OUT and "held-out questions by +1.0% [-3.0%, +5.0%]" in found.seen
+    unsure = HeldOutChange(before=0, after=40, difference=0.01, interval=(-0.3, 0.32))
+    followed = HeldOutChange(before=0, after=40, difference=0.4, interval=(0.3, 0.5))
+    assert heard(rows, unsure) == heard(rows, followed) == []
+
+
+def test_definitions_are_whole() -> None:
+    for alarm in ALARMS:
+        assert alarm.kind in KINDS and alarm.says.endswith(".") and alarm.todo.endswith(".") and alarm.source
+        check_names(alarm.needs)
+        check_names([f"alarm/{alarm.name}"])
+    order = [KINDS.index(alarm.kind) for alarm in ALARMS]
+    assert order == sorted(order) and len(BY_NAME) == len(ALARMS)
+
+
+NUMBERS = st.none() | st.floats(allow_nan=False, width=32) | st.sampled_from([0.0, 1.0, 0.5, 1e30])
+NAMES = sorted({name for row in healthy(1) for name in row} - {"step", "stage", "phase"})
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(NAMES), NUMBERS), max_size=30))
+def test_any_row_is_looked_at_without_an_error(rows: list[dict[str, Any]]) -> None:
+    numbered = [{**row, "step": k} for k, row in enumerate(rows)]
+    change = HeldOutChange(before=0, after=len(rows), difference=0.0, interval=(-0.1, 0.1))
+    for k in range(len(rows) + 1):
+        for alarm in ALARMS:
+            alarm.sounds(History(rows=numbered[:k], held_out=change))
+
+
+def test_an_alarm_that_comes_back_soon_is_the_same() -> None:
+    def episodes(gap: int) -> int:
+        rows = healthy(20 + gap)
+        for row in (rows[10], rows[10 + gap]):
+            row["gate/paused"] = 1.0
+        return len(heard(rows))
+
+    assert (episodes(QUIET), episodes(QUIET + 1)) == (1, 2)
+
+
+def test_what_mends_itself_is_let_be() -> None:
+    """Truncation that is high at first and falls, as in a run whose policy learns to end."""
+    rows = healthy(30)
+    for row in rows:
+        row["is_truncated/mean"] = 0.5 * 0.85 ** row["step"] + 0.02
+    assert heard(rows) == []
+    for row in rows:
+        row["is_truncated/mean"] = 0.3
+    assert [e.alarm.name for e in heard(rows)] == ["truncation"]
+
+
+def test_few_trials_need_a_larger_rise() -> None:
+    """A miniature: ten calls a step may rise by 10 points by chance."""
+    rows = healthy(20)
+    for row in rows:
+        row |= {"ledger/generated": 16.0, "ledger/failed": 0.0}
+        row["tool/error_share_in_correct"] = 0.1 if row["step"] < 15 else 0.3
+    assert "tool_errors_in_correct" not in {e.alarm.name for e in heard(rows)}

@@ -1,0 +1,283 @@
+"""The page in Chromium: each shows what it should, by mouse, keyboard and link, and runs nothing foreign."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from rocstar.train.reading.view.reader import RunReader
+from rocstar.train.reading.view.shelf import Shelf
+from rocstar.train.reading.view.web import PageServer
+
+from ...needs import BROWSER, package
+from ..evaluation.eval_folders import MadeSet, make_folder
+from .view_runs import groups_of, make_view_run, write_step
+
+try:
+    import axe_playwright_python
+    from playwright.sync_api import Browser, Page, expect, sync_playwright
+except ModuleNotFoundError:
+    pytest.skip(package("axe-playwright-python").reason, allow_module_level=True)
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = BROWSER.unless(CHROMIUM is not None)
+
+HOSTILE = "".join([
+    "<script>globalThis.broken=1</script>",
+    "<img src=x onerror='globalThis.broken=1'>",
+    "<svg onload='globalThis.broken=1'>",
+    "<a href='javascript:globalThis.broken=1'>go</a>",
+    "</script><script>globalThis.broken=1</script>",
+    "</pre></details></textarea></title></style><script>globalThis.broken=1</script>",
+    "<iframe srcdoc='<script>parent.broken=1</script>'></iframe>",
+    "<style>@import url(//evil.example/x.css)</style>",
+    "<link rel=stylesheet href=//evil.example/y.css>",
+    "<meta http-equiv=refresh content='0;url=//evil.example'>",
+    "<base href=//evil.example/>",
+    "<form action=//evil.example><input autofocus onfocus='globalThis.broken=1'></form>",
+    "\" onmouseover=\"globalThis.broken=1\" x=\"",
+    "' autofocus onfocus='globalThis.broken=1' x='",
+    "{{constructor.constructor('globalThis.broken=1')()}}${globalThis.broken=1}`",
+    "&lt;script&gt;globalThis.broken=1&lt;/script&gt;",
+    "]]><!--<script>globalThis.broken=1</script>-->",
+    "<math><mtext><script>globalThis.broken=1</script></mtext></math>",
+    "‮txt.exe‬\x00\ud800\x1b]0;owned\x07",
+    "\\u003cscript\\u003eglobalThis.broken=1\\u003c/script\\u003e",
+])  # fmt: skip
+"""Twenty payloads, which stand in every field of a run."""
+
+
+class ServedPage:
+    """A server in a thread of its own, and a browser."""
+
+    def __init__(self, *paths: Path) -> None:
+        self._server = PageServer(RunReader(Shelf(paths), reveal=False))
+        self._ports: queue.Queue[int] = queue.Queue()
+        self._stop: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self._thread.start()
+        self.address = f"http://127.0.0.1:{self._ports.get(timeout=30)}/"
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        await self._server.serve("127.0.0.1", 0, self._ports.put, self._stop)
+
+    def end(self) -> None:
+        assert self._loop is not None and self._stop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with an evaluation, one that grows, and one whose every text is hostile."""
+    made = tmp_path_factory.mktemp("browser")
+    make_view_run(made / "plain", steps=3)
+    make_view_run(made / "growing", steps=1)
+    make_view_run(made / "hostile", text=HOSTILE)
+    for step in (1, 2):
+        make_folder(made / "plain" / "evaluations" / f"step_{step}", MadeSet(name="puzzles", num=6, k=2))
+    make_folder(made / "hostile" / "evaluations" / "step_1", MadeSet(name="set", num=3, k=2, text=HOSTILE))
+    return made
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[ServedPage]:
+    page = ServedPage(folder)
+    yield page
+    page.end()
+
+
+@pytest.fixture(scope="module")
+def browser(served: ServedPage) -> Iterator[Browser]:
+    """Started last: its driver has an event loop of its own in this thread."""
+    with sync_playwright() as playwright:
+        # Without its sandbox, which root cannot have: the page is ours.
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: Browser, served: ServedPage) -> Iterator[Page]:
+    """A new page that fails the test for an error of a script, or a request to anywhere else."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    page, wrong = context.new_page(), []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on(
+        "request",
+        lambda request: (
+            None if request.url.startswith((served.address, "data:")) else wrong.append(request.url)
+        ),
+    )
+    page.on("console", lambda told: wrong.append(told.text) if told.type == "error" else None)
+    page.set_default_timeout(30_000)
+    yield page
+    context.close()
+    assert not wrong
+
+
+def go(page: Page, place: str) -> None:
+    """To another place of the page, without loading its modules again."""
+    page.evaluate(
+        "(hash) => { document.querySelector('main').replaceChildren(); location.hash = hash; }", place
+    )
+    page.wait_for_selector("main:not([aria-busy]) h1")
+
+
+def test_from_the_list_of_runs_to_a_token(page: Page, served: ServedPage) -> None:
+    page.goto(served.address)
+    page.get_by_role("link", name="plain", exact=True).click()
+    expect(page.locator(".charts figure").first).to_be_visible()
+    page.keyboard.press("t")
+    expect(page.locator("#counts")).to_contain_text("36 of 36")
+    page.locator("#filter").fill("gcd kept")
+    page.keyboard.press("Enter")
+    expect(page.locator("#counts")).to_contain_text("12 of 36")
+    page.locator(".row .n >> text=3").first.wait_for()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("main:not([aria-busy]) .turn")
+    expect(page.locator("h1")).to_contain_text("gcd-1 #")
+    expect(page.locator(".turn").first).to_contain_text("gcd of 84 and 36?")
+    assert page.locator("details.call[open]").count() == 0, "calls are folded"
+    page.keyboard.press("f")
+    expect(page.locator("details.call[open] .result").first).to_contain_text("result 0")
+    expect(page.locator("code.replay")).to_contain_text("rocstar replay")
+    page.keyboard.press("c")
+    page.locator(".tok.policy").first.click()
+    expect(page.locator("#token")).to_contain_text(
+        re.compile(r"policy, log-prob -0\.\d+, .*advantage \+0\.30, carries loss")
+    )
+    here = page.url
+    page.reload()
+    expect(page.locator(".tok").first).to_be_visible()
+    assert page.url == here, "an address is a page"
+
+
+def test_a_group_says_why_and_its_sums_are_the_ledgers(page: Page, served: ServedPage) -> None:
+    page.goto(served.address + "#/list?run=plain&filter=gcd step=2")
+    page.locator(".rows .row a").first.click()
+    page.wait_for_selector("main:not([aria-busy]) .turn")
+    page.keyboard.press("g")
+    expect(page.locator("#ledger")).to_have_text("The rows' sums equal the step's ledger.")
+    assert page.locator(".sibling").count() == 6
+    expect(page.locator(".sibling.dropped_positive").first).to_contain_text(
+        "not drawn among the correct siblings"
+    )
+    page.locator(".sibling summary").first.click()
+    expect(page.locator(".sibling .inside").first).to_contain_text("Call 0.")
+    page.get_by_role("link", name="this task over the steps").click()
+    expect(page.get_by_role("link", name="step 3")).to_be_visible()
+
+
+def test_a_search_shows_where_the_text_stands(page: Page, served: ServedPage) -> None:
+    page.goto(served.address + "#/list?run=plain&text=result 1")
+    expect(page.locator("#hits")).to_contain_text("6 with “result 1” in 36 of 36")
+    assert page.locator("#hits b").all_inner_texts() == ["result 1"] * 6
+
+
+def test_evaluations_are_a_forest_a_grid_and_a_pair(page: Page, served: ServedPage) -> None:
+    page.goto(served.address + "#/evaluation?run=plain")
+    expect(page.locator("figure svg").first).to_be_visible()
+    expect(page.locator(".cells a")).to_have_count(12)
+    page.get_by_role("button", name="compare").click()
+    expect(page.locator("h1")).to_contain_text("minus")
+    page.go_back()
+    page.locator(".cells a").first.click()
+    expect(page.locator(".turn").first).to_contain_text("Question")
+
+
+def test_a_new_step_appears_by_itself(page: Page, served: ServedPage, folder: Path) -> None:
+    page.goto(served.address + "#/list?run=growing")
+    expect(page.locator("#counts")).to_contain_text("12 of 12 in 1 files")
+    write_step(folder / "growing", 2, groups_of())
+    expect(page.locator("#counts")).to_contain_text("24 of 24 in 2 files")
+
+
+def test_chosen_trajectories_are_one_file_that_opens_alone(
+    page: Page, served: ServedPage, browser: Browser, tmp_path: Path
+) -> None:
+    page.goto(served.address + "#/list?run=plain&filter=gcd")
+    page.locator(".rows .row a").first.wait_for()
+    for key in ("j", "x", "j", "x"):
+        page.keyboard.press(key)
+    with page.expect_download() as download:
+        page.get_by_role("link", name="export 2 as one HTML file").click()
+    path = tmp_path / "export.html"
+    download.value.save_as(path)
+    asked: list[str] = []
+    alone = browser.new_page()
+    alone.on("request", lambda request: asked.append(request.url))
+    alone.goto(path.as_uri())
+    assert alone.locator("details.trajectory").count() == 2 and asked == [path.as_uri()]
+    alone.close()
+
+
+def test_what_is_hostile_in_every_field_does_nothing(page: Page, served: ServedPage) -> None:
+    """The page of each kind is opened, all that folds is unfolded, and all that can be pointed at is."""
+    run = "#/{page}?run=hostile"
+    page.goto(served.address + run.format(page="list"))
+    page.locator(".rows .row a").first.wait_for()
+    trajectory = page.locator(".rows .row a").first.get_attribute("href")
+    places = [run.format(page=name) for name in ("run", "list", "evaluation")]
+    places += ["#/", trajectory, trajectory + "&tab=tokens"]
+    places += [
+        run.format(page="list") + "&text=script",
+        run.format(page="list") + "&text=<img src=x onerror=broken=1>",
+    ]
+    for place in places:
+        go(page, place)
+        for key in ("f", "j", "g"):
+            page.keyboard.press(key)
+        page.wait_for_selector("main:not([aria-busy])")
+        assert page.evaluate(
+            "globalThis.broken === undefined && !document.querySelector('main script, main iframe')"
+        )
+    expect(page.locator("#hits, .siblings").first).to_be_visible()
+    go(page, trajectory)
+    expect(page.locator(".turn").last).to_contain_text("<script>globalThis.broken=1</script>")
+
+
+PAGES = (
+    "#/",
+    "#/run?run=plain",
+    "#/list?run=plain&text=result",
+    "#/evaluation?run=plain",
+    "#/overlay?run=plain&run=growing",
+    "#/trajectory?run=plain&file=step_000001&row=0",
+    "#/trajectory?run=plain&file=step_000001&row=0&tab=tokens",
+    "#/paired?a=plain:1&b=plain:2",
+    "#/group?run=plain&step=1&task={task}",
+    "#/task?run=plain&task={task}",
+)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (400, "light")])
+def test_every_page_fits_and_axe_finds_nothing_serious(
+    page: Page, served: ServedPage, width: int, scheme: Literal["dark", "light"]
+) -> None:
+    axe = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text()
+    page.set_viewport_size({"width": width, "height": 800})
+    page.emulate_media(color_scheme=scheme)
+    page.goto(served.address)
+    page.evaluate(axe)
+    told = page.evaluate("fetch('/api/list?run=plain&filter=gcd&num=1').then((answer) => answer.json())")
+    found = {}
+    for name in PAGES:
+        place = name.format(task=told["rows"][0]["task"])
+        go(page, place)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        violations = page.evaluate("axe.run().then((told) => told.violations)")
+        serious = [one for one in violations if one["impact"] in ("serious", "critical")]
+        found[place] = [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in serious]
+    assert not any(found.values()), found

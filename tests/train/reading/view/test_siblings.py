@@ -1,0 +1,71 @@
+"""A group: the weights are those that the algorithm drew with, and the sums are the ledger's."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rocstar.train.reading.view.listing import Listing
+from rocstar.train.reading.view.reader import RunReader
+from rocstar.train.reading.view.shelf import Shelf
+from rocstar.train.reading.view.siblings import Draw, pass_rates, task_over_steps
+
+from .view_runs import SIBLINGS, decided
+
+
+@pytest.fixture(scope="module")
+def reader(viewed: Path) -> RunReader:
+    return RunReader(Shelf([viewed]), reveal=False)
+
+
+def number_of(reader: RunReader, name: str) -> int:
+    rows = reader.rows("made", "steps", words=name, sort="", start=0, num=1)["rows"]
+    return int(rows[0]["task"], 16)
+
+
+def test_weights_are_those_of_the_draw(reader: RunReader) -> None:
+    found = reader.group("made", step=1, task=number_of(reader, "gcd-1"))
+    expected = [decision and decision.inclusion_weight for decision, _ in decided(SIBLINGS)]
+    assert [sibling["weight"] for sibling in found["siblings"]] == expected
+    assert len({weight for weight in expected if weight}) == 3
+    shares = [s["share"] for s in found["siblings"] if s["share"] is not None]
+    assert sum(shares) == pytest.approx(1.0) and len(shares) == 3
+
+
+def test_sums_equal_the_ledger(reader: RunReader) -> None:
+    found = reader.group("made", step=2, task=number_of(reader, "gcd-1"))
+    assert found["step_sums"] == found["ledger"]
+    assert found["sums"]["generated"] == 6 and sum(found["sums"].values()) == 12
+    assert found["sums"]["failed"] == 1 and found["sums"]["kept"] == 4
+    assert all(sibling["why"] for sibling in found["siblings"])
+
+
+def test_a_group_without_a_signal_had_no_draw(reader: RunReader) -> None:
+    found = reader.group("made", step=1, task=number_of(reader, "sum-1"))
+    assert not found["draw"]["happened"] and {s["weight"] for s in found["siblings"]} == {None}
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_correct", "weight"),
+    [
+        ("paper", True, 1 / 0.6),
+        ("paper", False, 1.0),
+        ("uniform", True, 1.0),
+        ("sort", True, None),
+        (None, True, None),
+    ],
+)
+def test_what_is_not_known_is_not_shown(mode: str | None, is_correct: bool, weight: float | None) -> None:
+    assert Draw(mode, 0.1, 4).weight(0.5, is_correct=is_correct) == weight
+    assert Draw.of({}) == Draw(None, None, None)
+
+
+def test_a_task_over_the_steps_and_groups_by_correct_siblings(viewed: Path) -> None:
+    listing = Listing()
+    listing.refresh(sorted((viewed / "trajectories").glob("*.columns")))
+    task = int(listing.rows["task"][listing.rows["errors"] > 0][0])
+    steps = task_over_steps(listing, task)
+    assert [(one["step"], one["attempts"], one["correct"]) for one in steps] == [(1, 6, 3), (2, 6, 3)]
+    assert steps[0]["reward"] == pytest.approx(3 / 5), "the failed one has no reward"
+    rates = pass_rates(listing, step=1)
+    assert rates["size"] == 6 and np.nonzero(rates["groups"])[0].tolist() == [3] and rates["groups"][3] == 3

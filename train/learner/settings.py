@@ -1,0 +1,40 @@
+"""What a recipe asks of the learner: the policy loss, its gate, the optimizer of a stage."""
+
+from __future__ import annotations
+
+from rocstar.train.algorithm.off_policy import Correction, Gate
+from rocstar.train.learner.learner import LossSettings
+from rocstar.train.learner.optim import OptimSpec
+from rocstar.train.recipe.config import Recipe
+
+
+def loss_settings(recipe: Recipe) -> LossSettings:
+    """What a recipe says about the policy loss."""
+    rl, off_policy = recipe.rl, recipe.off_policy
+    return LossSettings(
+        temperature=rl.temperature,
+        clip_low=rl.clip_low,
+        clip_high=rl.clip_high,
+        correction=Correction(off_policy.correction),
+        cap=off_policy.cap,
+        floor=off_policy.floor,
+        gate=off_policy_gate(recipe),
+    )
+
+
+def off_policy_gate(recipe: Recipe) -> Gate:
+    """When a step is too far from what rolled it out to be learned."""
+    config = recipe.off_policy
+    return Gate(kl=config.gate_kl, ratio_p99=config.gate_ratio_p99, steps=config.gate_steps)
+
+
+def stage_optimizer(recipe: Recipe) -> OptimSpec:
+    """AdamW at a constant rate after the warm-up, which is counted in rollout steps."""
+    rl = recipe.rl
+    return OptimSpec(
+        kind="adamw",
+        lr=rl.lr,
+        weight_decay=rl.weight_decay,
+        grad_clip=rl.grad_clip,
+        warmup_steps=rl.warmup_steps * rl.num_updates_per_batch,
+    )

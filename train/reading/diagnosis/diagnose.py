@@ -1,0 +1,140 @@
+"""`rocstar doctor RUN`: what a run's files say of it, step by step, with trajectories that show it. Reads
+only.
+
+manifest, lock, age of the last row ──> State          metrics.jsonl, evaluations ──> Ringing ──> Diagnosis
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rocstar.train.reading.diagnosis.alarm import History, Row
+from rocstar.train.reading.diagnosis.all_alarms import ALARMS
+from rocstar.train.reading.diagnosis.held_out import HeldOut
+from rocstar.train.reading.diagnosis.history import usual
+from rocstar.train.reading.diagnosis.ringing import QUIET, Episode, Ringing
+from rocstar.train.reading.diagnosis.stuck_alarms import patience_s, work_s
+from rocstar.train.reading.diagnosis.watch import is_evaluation
+from rocstar.train.reading.diagnosis.witnesses import witnesses
+from rocstar.train.record.manifest import RUNNING, read_manifest
+from rocstar.train.record.metrics import read_metrics
+from rocstar.train.record.run_directory import METRICS, is_held
+
+KILLED: Final = "killed"
+SILENT: Final = "silent"
+UNKNOWN: Final = "unknown"
+LEAST_SILENCE_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Whether a run goes on, or how it ended."""
+
+    name: str
+    """running, complete, interrupted, failed; killed: nobody works on it and it never said its end; silent:
+    it runs and has written nothing for longer than its steps explain; unknown: it has no manifest."""
+    told: str
+    """What there is to say of it; empty where nothing is wrong."""
+
+    @property
+    def is_bad(self) -> bool:
+        return self.name in (KILLED, SILENT, "failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What was found in a run."""
+
+    run: Path
+    steps: int
+    state: State
+    standing: Sequence[Episode]
+    """Alarms at the last step, liveness first."""
+    over: Sequence[Episode]
+    shown: dict[str, list[dict[str, Any]]]
+    """Trajectories that show an alarm, by its name."""
+    not_looked_at: dict[str, str]
+    """Alarms that this run cannot have, with the metric that is missing."""
+
+    @property
+    def is_ill(self) -> bool:
+        """Whether something stands that is more than advice."""
+        return self.state.is_bad or any(episode.alarm.kind != "advice" for episode in self.standing)
+
+
+def diagnose(run: Path, *, clock: Callable[[], float] = time.time) -> Diagnosis:
+    """Everything that the alarms say of a run directory; `clock` is the wall clock.
+
+    Raises:
+        MetricsFileError, ManifestError, RecordError, ConfigError: a file of the run is damaged.
+        OSError: it cannot be read.
+    """
+    rows = read_metrics(run / METRICS)
+    steps, ringing = episodes_of(run, rows)
+    standing = ringing.standing
+    silent = {episode.alarm.name for episode in standing}
+    return Diagnosis(
+        run=run,
+        steps=len(steps),
+        state=state_of(run, steps, clock),
+        standing=standing,
+        over=[one for one in ringing.episodes if one not in standing],
+        shown={
+            episode.alarm.name: _shown(run, episode)
+            for episode in (*ringing.episodes, *standing)
+            if episode.alarm.name not in silent or episode in standing
+        },
+        not_looked_at=_not_looked_at(steps),
+    )
+
+
+def episodes_of(run: Path, rows: Sequence[Row]) -> tuple[list[Row], Ringing]:
+    """The RL steps of a run, and all alarms after them."""
+    ringing, evaluations = Ringing(), HeldOut(run)
+    steps: list[Row] = []
+    change = None
+    for row in rows:
+        if row["phase"] == "rl":
+            steps.append(row)
+        elif is_evaluation(row) and row["step"] in evaluations.steps:
+            change = evaluations.change(row["step"])
+        else:
+            continue
+        ringing.hear(History(rows=steps, held_out=change), row["step"])
+    return steps, ringing
+
+
+def state_of(run: Path, steps: Sequence[Row], clock: Callable[[], float]) -> State:
+    """How the run is: of its manifest, its lock, and the age of its last row."""
+    starts = read_manifest(run)
+    if not starts:
+        return State(name=UNKNOWN, told="")
+    name = str(starts[-1].get("status"))
+    if name != RUNNING:
+        return State(name=name, told="logs/console.log says why" if name == "failed" else "")
+    if not is_held(run):
+        return State(name=KILLED, told="no process works on it; go on with --resume")
+    age_s = clock() - (run / METRICS).stat().st_mtime
+    step_s = usual(History(rows=[*steps, {}]), work_s, least=3)
+    if step_s is not None and age_s > max(LEAST_SILENCE_S, patience_s(step_s)):
+        told = f"nothing was written for {age_s:.0f} s, a step takes {step_s:.1f} s; see logs/"
+        return State(name=SILENT, told=told)
+    return State(name=RUNNING, told="")
+
+
+def _shown(run: Path, episode: Episode) -> list[dict[str, Any]]:
+    """Of the last step of the episode that has some."""
+    for step in range(episode.last, max(episode.first, episode.last - QUIET) - 1, -1):
+        if found := witnesses(run, step, episode.alarm.witness):
+            return found
+    return []
+
+
+def _not_looked_at(steps: Sequence[Row]) -> dict[str, str]:
+    known = {name for row in steps for name in row}
+    missing = {alarm.name: [name for name in alarm.needs if name not in known] for alarm in ALARMS}
+    return {name: names[0] for name, names in missing.items() if names}

@@ -1,0 +1,90 @@
+"""`rocstar doctor RUN`: what it takes and what it prints. Exit codes: 0 nothing stands but advice, 1 an alarm
+of liveness or health stands or the run is dead, 2 there is no run, or a file of it is damaged."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rocstar.train.reading.diagnosis.alarm import KINDS
+
+if TYPE_CHECKING:
+    from rocstar.train.reading.diagnosis.diagnose import Diagnosis
+    from rocstar.train.reading.diagnosis.ringing import Episode
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the verb."""
+    parser.add_argument(
+        "run", type=Path, nargs="?", metavar="RUN", help="run directory, of a run that goes on or has ended"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def examine(run: Path, *, as_json: bool) -> int:
+    """Print the diagnosis of a run; 1 where something stands that is more than advice, else 0."""
+    from rocstar.train.reading.diagnosis.diagnose import diagnose
+
+    found = diagnose(run)
+    print(json.dumps(as_plain(found)) if as_json else as_text(found))
+    return int(found.is_ill)
+
+
+def as_plain(found: Diagnosis) -> dict[str, Any]:
+    """One JSON object: `ill`, `state`, the alarms `standing` and `over` with evidence and what to do."""
+    return {
+        "run": str(found.run),
+        "ill": found.is_ill,
+        "steps": found.steps,
+        "state": {"name": found.state.name, "told": found.state.told},
+        "standing": [_plain(found, episode) for episode in found.standing],
+        "over": [_plain(found, episode) for episode in found.over],
+        "not_looked_at": found.not_looked_at,
+    }
+
+
+def _plain(found: Diagnosis, episode: Episode) -> dict[str, Any]:
+    alarm = episode.alarm
+    return {
+        "alarm": alarm.name,
+        "kind": alarm.kind,
+        "says": alarm.says,
+        "first_step": episode.first,
+        "last_step": episode.last,
+        "seen": episode.seen,
+        "now": episode.now,
+        "definition": alarm.definition,
+        "source": alarm.source,
+        "todo": alarm.todo,
+        "trajectories": found.shown.get(alarm.name, []),
+    }
+
+
+def as_text(found: Diagnosis) -> str:
+    """Lines for people: liveness first."""
+    state = found.state
+    lines = [f"{found.run}: {found.steps} RL steps, {state.name}" + (f": {state.told}" if state.told else "")]
+    for kind in KINDS:
+        episodes = [episode for episode in found.standing if episode.alarm.kind == kind]
+        lines.append(f"{kind}:" + ("" if episodes else " nothing stands"))
+        lines += [line for episode in episodes for line in _lines(found, episode)]
+    if found.over:
+        told = (f"{e.alarm.name} (steps {e.first} to {e.last})" for e in found.over)
+        lines.append(f"over: {', '.join(told)}")
+    if found.not_looked_at:
+        told = (f"{name} (no {metric})" for name, metric in found.not_looked_at.items())
+        lines.append(f"not looked at: {', '.join(told)}")
+    return "\n".join(lines)
+
+
+def _lines(found: Diagnosis, episode: Episode) -> list[str]:
+    alarm = episode.alarm
+    lines = [f"  {alarm.name}, since step {episode.first}: {alarm.says}", f"    seen: {episode.now}"]
+    if shown := found.shown.get(alarm.name):
+        ids = ", ".join(one["id"] for one in shown)
+        lines.append(
+            f"    trajectories: {ids} (rocstar records {found.run} --step {shown[0]['step']} --out FOLDER)"
+        )
+    return [*lines, f"    do: {alarm.todo}"]

@@ -1,0 +1,63 @@
+"""What a run's evaluations changed, question by question: its last one against its first one of the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from rocstar.train.evaluation.statistics.attempts import exact_mean
+from rocstar.train.evaluation.statistics.paired import overall_difference
+from rocstar.train.evaluation.stored import StoredEvaluation, StoredPlace, find_evaluations
+from rocstar.train.reading.diagnosis.alarm import HeldOutChange
+
+SEED = 0
+
+
+class HeldOut:
+    """The evaluations of a run.
+
+    Raises (both methods): ConfigError for one that is damaged.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._place: StoredPlace | None = None
+        if any((run / "evaluations").glob("step_*/results.json")):
+            self._place = find_evaluations(run)
+        self._read: dict[int, StoredEvaluation] = {}
+
+    @property
+    def steps(self) -> list[int]:
+        """Those at which there was one, in order."""
+        return sorted(step for step in (self._place.by_step if self._place else ()) if step is not None)
+
+    def change(self, step: int) -> HeldOutChange | None:
+        """What changed up to a step; None where no two evaluations asked one question."""
+        known = [one for one in self.steps if one <= step]
+        for first in known[:-1]:
+            if differences := _differences(self._at(first), self._at(known[-1])):
+                found = overall_difference(differences, np.random.default_rng(SEED))
+                return HeldOutChange(
+                    before=first, after=known[-1], difference=found.difference, interval=found.interval
+                )
+        return None
+
+    def _at(self, step: int) -> StoredEvaluation:
+        assert self._place is not None
+        if step not in self._read:
+            self._read[step] = self._place.read(step)
+        return self._read[step]
+
+
+def _differences(a: StoredEvaluation, b: StoredEvaluation) -> list[list[float]]:
+    """Of each set that both have, B minus A of each question that has a score in both."""
+    found = []
+    for name in sorted(a.sets.keys() & b.sets.keys()):
+        of_a, of_b = a.sets[name], b.sets[name]
+        pairs = [(_mean(of_a[q]), _mean(of_b[q])) for q in sorted(of_a.keys() & of_b.keys())]
+        found.append([y - x for x, y in pairs if x is not None and y is not None])
+    return [differences for differences in found if differences]
+
+
+def _mean(scores: tuple[float | None, ...]) -> float | None:
+    return exact_mean([score for score in scores if score is not None])

@@ -1,0 +1,69 @@
+"""The verb `rocstar view`: its options, and the process that serves until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocstar.train.recipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rocstar.train.reading.view.reader import RunReader
+
+HOST, PORT = "127.0.0.1", 8089
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the verb."""
+    text = "run directories, folders that have some, evaluations or files of records; default: runs"
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help=text)
+    text = f"where the page is, on this machine alone; 0 takes a free one; default {PORT}, or a free one"
+    parser.add_argument("--port", type=int, metavar="P", help=text)
+    parser.add_argument("--open", action="store_true", help="open it in the browser of this machine")
+    text = "also questions of sets whose licence asks that they are not shown"
+    parser.add_argument("--reveal", action="store_true", help=text)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until SIGINT or SIGTERM. ConfigError for a path or port that is not usable."""
+    from rocstar.train.reading.view.reader import RunReader
+    from rocstar.train.reading.view.shelf import Shelf
+
+    if options.port is not None and not 0 <= options.port < 65536:
+        raise ConfigError(f"--port {options.port} is no port; give 1 to 65535, or 0 for a free one")
+    shelf = Shelf(options.runs or [Path("runs")])
+    reader = RunReader(shelf, reveal=options.reveal)
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(reader, options))
+    return 0
+
+
+async def _serve(reader: RunReader, options: argparse.Namespace) -> None:
+    from rocstar.train.reading.view.web import PageServer
+
+    server, stop = PageServer(reader), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+
+    def ready(port: int) -> None:
+        address = f"http://{HOST}:{port}/"
+        print(f"view: {address}  (Ctrl-C ends it)", flush=True)
+        if options.open:
+            webbrowser.open(address)
+
+    wanted = PORT if options.port is None else options.port
+    try:
+        await server.serve(HOST, wanted, ready, stop)
+    except OSError as error:
+        if options.port is not None:
+            raise ConfigError(
+                f"--port {options.port} cannot be had: {error.strerror}; take another"
+            ) from None
+        await PageServer(reader).serve(HOST, 0, ready, stop)

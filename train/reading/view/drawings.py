@@ -1,0 +1,242 @@
+"""The drawings of the page: those of the report, made again whenever a run has more to show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
+from rocstar.train.record.console_text import duration, number
+from rocstar.train.record.metrics import Row, metric_of
+from rocstar.train.record.report.bars import stacked_bars
+from rocstar.train.record.report.budget import ledger_bars, time_bars, time_shares
+from rocstar.train.record.report.curves import (
+    PLOTS,
+    REWARD,
+    Plot,
+    drawn_curves,
+    evaluations,
+    main_set_of,
+    rows_of,
+)
+from rocstar.train.record.report.page import Drawn
+from rocstar.train.record.report.svg import Chart, Interval, Series, line_chart
+
+MAX_OVERLAID = 9
+"""Runs in one drawing: so many colours there are."""
+MORE = (
+    Plot(
+        title="Mismatch KL",
+        keys={"mismatch_kl/mean": "all", "mismatch_kl/after_tool": "after tools"},
+        caption="How far the learner's probabilities lie from the rollout's, per loss token.",
+        is_dull_at_zero=True,
+    ),
+    Plot(
+        title="Event loop",
+        keys={"time/loop_lag_p99": "99%", "time/loop_lag_max": "longest"},
+        caption="How late the event loop ran what was due: above a second, tools and servers wait for us.",
+    ),
+    Plot(
+        title="Staleness",
+        keys={"policy/staleness_max": ""},
+        caption="Updates between the oldest weights that wrote a trajectory of the batch and its learner's.",
+        is_dull_at_zero=True,
+    ),
+)
+STATUS = "tool/status/"
+
+
+def charts(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The curves of a run, its time budget and its ledger, each for a screen and for a phone."""
+    drawn = drawn_curves(rows)
+    steps = rows_of(rows, "rl")
+    for plot in MORE:
+        if any(number(row, key) for row in steps for key in plot.keys):
+            drawn.append(overlay(plot, {"": rows}))
+    if any(number(row, "tokens/generated") and number(row, "time/step") for row in steps):
+        drawn.append(_speed(steps))
+    drawn += [found for found in (time_bars(rows), ledger_bars(rows), _statuses(steps)) if found is not None]
+    return [told(one) for one in drawn]
+
+
+def _statuses(steps: Sequence[Row]) -> Drawn | None:
+    """How the tool calls of each step ended; None for a run without any."""
+    names = sorted({name for row in steps for name in row if name.startswith(STATUS)})
+    parts = {
+        name.removeprefix(STATUS).replace("_", " "): [number(row, name) or 0.0 for row in steps]
+        for name in names
+        if any(number(row, name) for row in steps)
+    }
+    if not parts:
+        return None
+    colors = {name: place % MAX_OVERLAID for place, name in enumerate(parts)}
+    draw = partial(stacked_bars, "Tool calls", "calls", [row["step"] for row in steps], parts, colors=colors)
+    return Drawn(draw, "Tool calls of each step by the status in which they ended.", is_wide=True)
+
+
+def told(drawn: Drawn) -> dict[str, Any]:
+    """A drawing as JSON; the page builds its elements anew from the text."""
+    screen, phone = drawn.svgs()
+    return {"screen": screen, "phone": phone, "caption": drawn.caption, "wide": drawn.is_wide}
+
+
+def _speed(steps: Sequence[Row]) -> Drawn:
+    points = [
+        (row["step"], written / seconds)
+        for row in steps
+        if (written := number(row, "tokens/generated")) and (seconds := number(row, "time/step"))
+    ]
+    chart = Chart(
+        title="Tokens per second", unit="tokens/s", series=[Series(label="", points=points, color=0)]
+    )
+    return Drawn(partial(line_chart, chart), "Tokens that the policy wrote, by the whole time of the step.")
+
+
+def overlay(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Drawn:
+    """One plot of several runs; of one run all metrics of the plot."""
+    series: list[Series] = []
+    intervals: list[Interval] = []
+    for run, rows in list(rows_by_run.items())[:MAX_OVERLAID]:
+        steps = rows_of(rows, "rl")
+        keys = plot.keys if len(rows_by_run) == 1 else dict(list(plot.keys.items())[:1])
+        for key, label in keys.items():
+            points = [(row["step"], number(row, key)) for row in steps]
+            if any(y is not None for _, y in points):
+                series.append(Series(label=run or label, color=len(series), points=points))
+        main = main_set_of(evaluations(rows))
+        if plot is REWARD and len(rows_by_run) == 1:
+            intervals += [
+                Interval(x=e.step, value=e.value, low=e.low, high=e.high, label=e.set_name)
+                for e in evaluations(rows)
+                if e.set_name == main
+            ]
+    unit = next(metric_of(key).unit for key in plot.keys)
+    values = [y for s in series for _, y in s.points if y is not None]
+    top = plot.top if plot.top is None or max(values, default=0.0) <= plot.top else None
+    chart = Chart(
+        title=plot.title, subtitle=plot.subtitle, unit=unit, series=series, intervals=intervals, top=top
+    )
+    return Drawn(partial(line_chart, chart), plot.caption, is_wide=plot is REWARD)
+
+
+def overlays(rows_by_run: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
+    """Every plot that one of the runs has something for, and their evaluations."""
+    found = [told(overlay(plot, rows_by_run)) for plot in (REWARD, *PLOTS, *MORE) if _has(plot, rows_by_run)]
+    return found + [told(one) for one in _evaluation_overlays(rows_by_run)]
+
+
+def _has(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> bool:
+    keys = list(plot.keys)[:1]
+    return any(number(row, key) for rows in rows_by_run.values() for row in rows for key in keys)
+
+
+def _evaluation_overlays(rows_by_run: Mapping[str, Sequence[Row]]) -> list[Drawn]:
+    """Each set over the steps, a curve for each run that was evaluated on it."""
+    by_set: dict[str, list[Series]] = {}
+    for color, (run, rows) in enumerate(list(rows_by_run.items())[:MAX_OVERLAID]):
+        points: dict[str, list[tuple[float, float | None]]] = {}
+        for e in evaluations(rows):
+            points.setdefault(e.set_name, []).append((e.step, e.value))
+        for name, curve in points.items():
+            by_set.setdefault(name, []).append(Series(label=run, color=color, points=curve))
+    caption = "Share of correct attempts in evaluation; intervals are on each run's own page."
+    return [
+        Drawn(partial(line_chart, Chart(title=name, unit="reward", series=series, top=1.0)), caption)
+        for name, series in by_set.items()
+    ]
+
+
+def task_drawing(over_steps: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """The share of correct attempts at a task over the steps, a curve for each run."""
+    series = [
+        Series(
+            label=run if len(over_steps) > 1 else "",
+            color=color % MAX_OVERLAID,
+            points=[(one["step"], one["correct"] / one["attempts"]) for one in steps],
+        )
+        for color, (run, steps) in enumerate(over_steps.items())
+        if steps
+    ]
+    chart = Chart(
+        title="Solved", subtitle="share of the attempts at this task", unit="share", series=series, top=1.0
+    )
+    return told(Drawn(partial(line_chart, chart), "Of all attempts of a step, the failed ones too."))
+
+
+def pass_rate_drawing(groups: Sequence[int], step: int) -> dict[str, Any]:
+    """How many groups of a step have 0, 1, 2 and so on correct siblings."""
+    draw = partial(
+        stacked_bars,
+        f"Groups of step {step}",
+        "groups",
+        list(range(len(groups))),
+        {"groups": [float(count) for count in groups]},
+        colors={"groups": 0},
+        over="correct",
+    )
+    caption = "From the left: groups with no correct sibling, with one, and so on. The ends teach nothing."
+    return told(Drawn(draw, caption))
+
+
+def tiles(run: ViewedRun) -> list[dict[str, str]]:
+    """The headline of a run: what a person asks first."""
+    rows = run.metrics()
+    steps, found = rows_of(rows, "rl"), evaluations(rows)
+    told_tiles: list[dict[str, str]] = []
+    for name in dict.fromkeys(e.set_name for e in found):
+        mine = [e for e in found if e.set_name == name]
+        first, last = mine[0], mine[-1]
+        value = f"{last.value:.2f}" if first is last else f"{first.value:.2f} → {last.value:.2f}"
+        between = "" if last.low is None or last.high is None else f"[{last.low:.2f}, {last.high:.2f}]"
+        told_tiles.append(
+            {
+                "name": f"{name} avg@{last.k}",
+                "value": value,
+                "detail": f"{between} at step {last.step}".strip(),
+            }
+        )
+    if steps:
+        last_row = steps[-1]
+        reward = number(last_row, "reward/mean")
+        if reward is not None:
+            told_tiles.append(
+                {"name": "reward", "value": f"{reward:.2f}", "detail": f"at step {last_row['step']}"}
+            )
+        told_tiles.append(
+            {"name": "steps", "value": f"{len(steps):,}", "detail": f"stage {last_row['stage']}"}
+        )
+    if rows:
+        wall_s = max(float(row["time_s"]) for row in rows)
+        told_tiles.append({"name": "wall time", "value": duration(wall_s), "detail": run.status()})
+    return told_tiles
+
+
+def summary(run: ViewedRun) -> dict[str, Any]:
+    """A line of the list of runs; nothing of its trajectories is read."""
+    rows = run.metrics()
+    steps, found = rows_of(rows, "rl"), evaluations(rows)
+    main = main_set_of(found)
+    last = next((e for e in reversed(found) if e.set_name == main), None)
+    return {
+        "name": run.name,
+        "path": str(run.path),
+        "status": run.status(),
+        "steps": len(steps),
+        "reward": number(steps[-1], "reward/mean") if steps else None,
+        "curve": [number(row, "reward/mean") for row in steps][-400:],
+        "evaluation": None
+        if last is None
+        else {"set": last.set_name, "value": last.value, "low": last.low, "high": last.high},
+        "wall_s": max((float(row["time_s"]) for row in rows), default=None),
+        "evaluated": list(run.evaluations()),
+        "trajectories": STEPS in run.collections(),
+        "problem": run.problem,
+    }
+
+
+def time_parts(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The shares of the phases of a run."""
+    if not any(number(row, "time/step") for row in rows):
+        return []
+    return [{"name": name, "percent": percent, "color": color} for name, percent, color in time_shares(rows)]

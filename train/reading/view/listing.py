@@ -1,0 +1,209 @@
+"""What a list of trajectories shows of each, in one table; the files themselves are opened one at a time.
+
+    step_N.index, NAME.jsonl ──read once──> LISTED rows ──choosing.py──> which, in which order
+    step_N.columns, NAME.jsonl ──one place──> the record of a row
+
+A row takes LISTED.itemsize bytes, so that a million of them fit into memory; what a row does not say is read
+from the trajectory's own place.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rocstar.engine.record.files import FRAMES, INDEX
+from rocstar.engine.record.reading import RecordError
+from rocstar.engine.record.step_file import StepFile
+from rocstar.train.reading.view.record_lines import LinesFile
+
+LISTED = np.dtype([
+    ("file", "<u4"), ("row", "<u4"),
+    ("step", "<i4"), ("sibling", "<i4"), ("version", "<i4"), ("task", "<u8"),
+    ("tokens", "<u4"), ("policy_tokens", "<u4"), ("answers", "<u4"), ("turns", "<u4"),
+    ("calls", "<u4"), ("errors", "<u4"),
+    ("bucket", "u1"), ("kept", "?"), ("is_correct", "?"), ("is_truncated", "?"), ("hidden", "?"),
+    ("reward", "<f8"), ("penalty_error", "<f8"), ("penalty_format", "<f8"), ("advantage", "<f8"),
+])  # fmt: skip
+"""One trajectory. `file` is a number of `Listing.files`, `row` the place in it, `task` a number by which
+`Listing.names` has its name; NaN is a number that is not there."""
+
+_RENAMED: Final = {
+    "version": "policy_version",
+    "answers": "num_answers",
+    "calls": "tool_calls",
+    "errors": "tool_errors",
+}
+"""Columns that an index calls otherwise."""
+OPEN_FILES: Final = 4
+"""Indexes that stay in memory."""
+
+
+class OpenRecords(Protocol):
+    """A file of records that any one can be taken from."""
+
+    buckets: list[str]
+
+    @property
+    def rows(self) -> npt.NDArray[Any]:
+        """A row of step_file.ROW for each."""
+        ...
+
+    def record(self, row: int) -> dict[str, Any]: ...
+
+    def searched(self, row: int) -> bytes:
+        """JSON in which the record's texts stand, escaped as ASCII."""
+        ...
+
+
+class FramesFile:
+    """A step's columns with their index."""
+
+    def __init__(self, path: Path) -> None:
+        self._step = StepFile(path)
+        self.buckets = self._step.buckets
+        self.rows = self._step.rows
+
+    def record(self, row: int) -> dict[str, Any]:
+        """The row as a JSON record."""
+        return self._step.record(row)
+
+    def searched(self, row: int) -> bytes:
+        """What its frame tells besides tokens."""
+        return self._step.told(row)
+
+
+class Listing:
+    """The trajectories of some files, in the files' order; `refresh` takes in what was written since.
+
+    For one thread. Invariant: `rows` has the rows of every file of `files` that could be read, and of those
+    that could not `problems` has a sentence.
+    """
+
+    def __init__(self) -> None:
+        self.rows: npt.NDArray[Any] = np.zeros(0, LISTED)
+        self.files: list[Path] = []
+        self.names: dict[int, str] = {}
+        self.buckets: list[str] = []
+        self.problems: list[str] = []
+        self.generation = 0
+        """Grows with every change."""
+        self._parts: dict[Path, tuple[tuple[int, int], npt.NDArray[Any]]] = {}
+        self._failed: dict[Path, tuple[tuple[int, int], str]] = {}
+        self._open: OrderedDict[Path, tuple[tuple[int, int], OpenRecords]] = OrderedDict()
+
+    def refresh(self, files: Iterable[Path]) -> bool:
+        """Read what is new among these files, which are all; whether there was anything."""
+        stamps = {path: stamp for path in files if (stamp := stamp_of(path)) is not None}
+        known = {path: self._parts.get(path, self._failed.get(path, (None, None)))[0] for path in stamps}
+        if known == stamps and self.files == list(stamps):
+            return False
+        for path in self._parts.keys() | self._failed.keys():
+            if path not in stamps or stamps[path] != known[path]:
+                self._parts.pop(path, None)
+                self._failed.pop(path, None)
+        self.files = list(stamps)
+        for path, stamp in stamps.items():
+            if known[path] != stamp:
+                try:
+                    self._parts[path] = stamp, self._listed(open_records(path))
+                except RecordError as error:
+                    self._failed[path] = stamp, str(error)
+        self._join()
+        return True
+
+    def _join(self) -> None:
+        self.rows = np.zeros(sum(len(rows) for _, rows in self._parts.values()), LISTED)
+        at = 0
+        for number, path in enumerate(self.files):
+            if path in self._parts:
+                stamp, rows = self._parts[path]
+                mine = self.rows[at : at + len(rows)]
+                mine[:] = rows
+                mine["file"] = number
+                self._parts[path] = stamp, mine  # a view, so that each row is in memory once
+                at += len(rows)
+        self.problems = [told for _, told in self._failed.values()]
+        self.generation += 1
+
+    def _listed(self, records: OpenRecords) -> npt.NDArray[Any]:
+        """The rows of a file; `file` is filled in later."""
+        given = records.rows
+        rows = np.zeros(len(given), LISTED)
+        for column in LISTED.names or ():
+            if column not in ("file", "row", "bucket"):
+                rows[column] = given[_RENAMED.get(column, column)]
+        rows["row"] = np.arange(len(given), dtype="<u4")
+        for name in records.buckets:
+            if name not in self.buckets:
+                self.buckets.append(name)
+        codes = np.array([self.buckets.index(name) for name in records.buckets] or [0], "u1")
+        rows["bucket"] = codes[given["bucket"]]
+        numbers, firsts = np.unique(given["task"], return_index=True)
+        for number, first in zip(numbers.tolist(), firsts.tolist(), strict=True):
+            self.names.setdefault(number, given["name"][first].decode("utf-8", "replace"))
+        return rows
+
+    def opened(self, number: int) -> OpenRecords:
+        """A file of `files`. RecordError where it is not whole, or gone."""
+        path = self.files[number]
+        stamp = stamp_of(path)
+        if stamp is None:
+            raise RecordError(f"{path}: is gone")
+        cached = self._open.pop(path, None)
+        if cached is None or cached[0] != stamp:
+            cached = stamp, open_records(path)
+        self._open[path] = cached
+        if len(self._open) > OPEN_FILES:
+            self._open.popitem(last=False)
+        return cached[1]
+
+    def number_of(self, stem: str) -> int | None:
+        """The number of the file of this name without its ending; None if there is none."""
+        return next((n for n, path in enumerate(self.files) if path.stem == stem), None)
+
+    def told(self, at: int) -> Mapping[str, Any]:
+        """A row of the table as JSON."""
+        row = self.rows[at]
+        verdict = "no reward" if np.isnan(row["reward"]) else "correct" if row["is_correct"] else "wrong"
+        return {
+            "file": self.files[row["file"]].stem,
+            "row": int(row["row"]),
+            "step": int(row["step"]),
+            "sibling": int(row["sibling"]),
+            "version": int(row["version"]),
+            "task": format(int(row["task"]), "x"),
+            "name": self.names[int(row["task"])],
+            "verdict": verdict,
+            "bucket": self.buckets[row["bucket"]],
+            "truncated": bool(row["is_truncated"]),
+            "hidden": bool(row["hidden"]),
+            **{name: int(row[name]) for name in ("tokens", "policy_tokens", "turns", "calls", "errors")},
+            **{
+                name: None if np.isnan(row[name]) else float(row[name])
+                for name in ("reward", "penalty_error", "penalty_format", "advantage")
+            },
+        }
+
+
+def open_records(path: Path) -> OpenRecords:
+    """RecordError where it is not whole, or gone."""
+    try:
+        return FramesFile(path) if path.suffix == FRAMES else LinesFile(path)
+    except FileNotFoundError:
+        raise RecordError(f"{path}: is gone") from None
+
+
+def stamp_of(path: Path) -> tuple[int, int] | None:
+    """What changes when the file is written again; None where it is gone."""
+    file = path.with_suffix(INDEX) if path.suffix == FRAMES else path
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_size

@@ -1,0 +1,239 @@
+"""What the page asks for, in plain values: one method for each question. For one thread, see web.py.
+
+NothingThereError for what is not there (any more), FilterError and ConfigError for what cannot be answered,
+WithheldError for what nobody is to be shown, RecordError for a file that is not whole.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rocstar.train.reading.view import drawings
+from rocstar.train.reading.view.choosing import Places, chosen
+from rocstar.train.reading.view.conversation import WithheldError, check_shown, conversation, overview, tokens
+from rocstar.train.reading.view.evaluated import evaluation_page, grid, paired
+from rocstar.train.reading.view.export_page import MOST, export_page
+from rocstar.train.reading.view.listing import Listing
+from rocstar.train.reading.view.shelf import Shelf
+from rocstar.train.reading.view.siblings import Draw, group, pass_rates, task_over_steps
+from rocstar.train.reading.view.text_search import search
+from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
+from rocstar.train.record.metrics import Row
+
+MAX_PAGE: Final = 500
+"""Rows of one answer."""
+MAX_ORDERS: Final = 4
+MAX_RECORDS: Final = 8
+
+
+class NothingThereError(LookupError):
+    """What was asked for is not there; the message names it."""
+
+
+class RunReader:
+    """The runs of a shelf, with what was asked for last kept in memory."""
+
+    def __init__(self, shelf: Shelf, *, reveal: bool) -> None:
+        """`reveal`: show tasks whose licence asks that they are not shown."""
+        self._shelf = shelf
+        self._reveal = reveal
+        self._orders: OrderedDict[tuple[Any, ...], Places] = OrderedDict()
+        self._records: OrderedDict[tuple[Any, ...], Mapping[str, Any]] = OrderedDict()
+
+    def stamps(self) -> dict[str, str]:
+        """What changes with each run, by its name."""
+        return {name: run.stamp() for name, run in self._shelf.runs().items()}
+
+    def runs(self) -> dict[str, Any]:
+        """The list of runs."""
+        return {"runs": [drawings.summary(run) for run in self._shelf.runs().values()]}
+
+    def run(self, name: str) -> dict[str, Any]:
+        """A run's own page."""
+        run = self._run(name)
+        rows = run.metrics()
+        return {
+            **drawings.summary(run),
+            "tiles": drawings.tiles(run),
+            "charts": drawings.charts(rows) if rows else [],
+            "time": drawings.time_parts(rows),
+            "growing": run.growing(),
+            "collections": run.collections(),
+        }
+
+    def groups_of(self, name: str, step: int | None) -> dict[str, Any]:
+        """How the groups of a step came out; of the last where none is named."""
+        listing = self._listing(name, STEPS)
+        if not len(listing.rows):
+            raise NothingThereError(f"{name} has no finished step")
+        found = pass_rates(listing, step=int(listing.rows["step"].max()) if step is None else step)
+        return {**found, "drawing": drawings.pass_rate_drawing(found["groups"], found["step"])}
+
+    def overlay(self, names: Sequence[str]) -> dict[str, Any]:
+        """Several runs in the same drawings."""
+        return {"runs": list(names), "charts": drawings.overlays({n: self._run(n).metrics() for n in names})}
+
+    def rows(
+        self, name: str, collection: str, *, words: str, sort: str, start: int, num: int
+    ) -> dict[str, Any]:
+        """A part of the list of trajectories, with how many there are."""
+        listing = self._listing(name, collection)
+        places = self._order(listing, name, collection, words, sort)
+        shown = places[max(0, start) : max(0, start) + min(num, MAX_PAGE)]
+        buckets = listing.rows["bucket"][places]
+        return {
+            "total": len(listing.rows),
+            "matched": len(places),
+            "start": start,
+            "rows": [listing.told(int(at)) for at in shown],
+            "buckets": {name: int((buckets == code).sum()) for code, name in enumerate(listing.buckets)},
+            "correct": int(listing.rows["is_correct"][places].sum()),
+            "steps": len(listing.files),
+            "problems": listing.problems[:5],
+        }
+
+    def search(
+        self, name: str, collection: str, *, words: str, sort: str, text: str, start: int
+    ) -> dict[str, Any]:
+        """The next hits of a text among the chosen trajectories."""
+        listing = self._listing(name, collection)
+        places = self._order(listing, name, collection, words, sort)
+        return search(listing, places, text, start=start, reveal=self._reveal)
+
+    def conversation(self, name: str, collection: str, stem: str, row: int) -> dict[str, Any]:
+        """One trajectory, with the command that computes its step again."""
+        run, record = self._run(name), self._record(name, collection, stem, row)
+        told = conversation(record, reveal=self._reveal)
+        listing = self._listing(name, collection)
+        listed = listing.told(_place(listing, stem, row))
+        replay = f"rocstar replay {shlex.quote(str(run.path))} --step {record.get('step')}"
+        is_step = collection == STEPS and bool(run.config())
+        return {**told, "listed": listed, "replay": replay if is_step else None}
+
+    def tokens(
+        self, name: str, collection: str, stem: str, row: int, *, start: int, stop: int
+    ) -> dict[str, Any]:
+        """Columns of tokens."""
+        record = self._shown(name, collection, stem, row)
+        return tokens(record, self._run(name).texts, start=start, stop=stop)
+
+    def strip(self, name: str, collection: str, stem: str, row: int, *, bins: int) -> dict[str, Any]:
+        """A whole trajectory in so many parts."""
+        return overview(self._shown(name, collection, stem, row), bins)
+
+    def group(self, name: str, *, step: int, task: int) -> dict[str, Any]:
+        """Siblings side by side."""
+        run, listing = self._run(name), self._listing(name, STEPS)
+        found = group(
+            listing, step=step, task=task, draw=Draw.of(run.config(step)), ledger=_ledger(run, step)
+        )
+        if not found["siblings"]:
+            raise NothingThereError(f"{name} has no group of this task at step {step}")
+        return found
+
+    def task(self, name: str, *, task: int) -> dict[str, Any]:
+        """A task over the steps of the run, and of the other runs that have it."""
+        found = {name: task_over_steps(self._listing(name, STEPS), task)}
+        if not found[name]:
+            raise NothingThereError(f"{name} has no trajectory of this task")
+        for other, run in self._shelf.runs().items():
+            listing = run.listing(STEPS) if other != name else None
+            if listing is not None and (steps := task_over_steps(listing, task)):
+                found[other] = steps
+        return {
+            "task": format(task, "x"),
+            "name": self._listing(name, STEPS).names.get(task, ""),
+            "runs": found,
+            "drawing": drawings.task_drawing(found),
+        }
+
+    def evaluation(self, name: str, step: str) -> dict[str, Any]:
+        """The scores of an evaluation."""
+        run = self._run(name)
+        return {**evaluation_page(self._evaluation(name, step)), "evaluated": list(run.evaluations())}
+
+    def grid(self, name: str, step: str, set_name: str) -> dict[str, Any]:
+        """The questions of a set."""
+        return grid(self._evaluation(name, step), set_name)
+
+    def paired(self, a: tuple[str, str], b: tuple[str, str]) -> dict[str, Any]:
+        """Two evaluations (run, step), question by question."""
+        return paired(self._evaluation(*a), self._evaluation(*b))
+
+    def export(self, name: str, collection: str, places: Sequence[tuple[str, int]]) -> str:
+        """A page of these trajectories; what is hidden is left out."""
+        if not 0 < len(places) <= MOST:
+            raise NothingThereError(f"choose 1 to {MOST} trajectories, these are {len(places)}")
+        records = []
+        for stem, row in places:
+            try:
+                records.append(self._shown(name, collection, stem, row))
+            except WithheldError:
+                continue
+        return export_page(name, records)
+
+    def _run(self, name: str) -> ViewedRun:
+        runs = self._shelf.runs()
+        if name not in runs:
+            raise NothingThereError(f"there is no run {name!r}")
+        return runs[name]
+
+    def _listing(self, name: str, collection: str) -> Listing:
+        listing = self._run(name).listing(collection)
+        if listing is None:
+            raise NothingThereError(f"{name} has no trajectories of {collection!r}")
+        return listing
+
+    def _evaluation(self, name: str, step: str) -> Any:
+        folder = self._run(name).evaluations().get(step)
+        if folder is None:
+            raise NothingThereError(f"{name} has no finished evaluation at step {step!r}")
+        return folder
+
+    def _order(self, listing: Listing, name: str, collection: str, words: str, sort: str) -> Places:
+        key = (name, collection, id(listing), listing.generation, words, sort)
+        places = self._orders.pop(key, None)
+        if places is None:
+            places = chosen(listing, words, sort)
+        self._orders[key] = places
+        if len(self._orders) > MAX_ORDERS:
+            self._orders.popitem(last=False)
+        return places
+
+    def _record(self, name: str, collection: str, stem: str, row: int) -> Mapping[str, Any]:
+        listing = self._listing(name, collection)
+        _place(listing, stem, row)
+        key = (name, collection, id(listing), listing.generation, stem, row)
+        record = self._records.pop(key, None)
+        if record is None:
+            number = listing.number_of(stem)
+            record = listing.opened(-1 if number is None else number).record(row)
+        self._records[key] = record
+        if len(self._records) > MAX_RECORDS:
+            self._records.popitem(last=False)
+        return record
+
+    def _shown(self, name: str, collection: str, stem: str, row: int) -> Mapping[str, Any]:
+        """A record that may be shown."""
+        record = self._record(name, collection, stem, row)
+        check_shown(record, reveal=self._reveal)
+        return record
+
+
+def _place(listing: Listing, stem: str, row: int) -> int:
+    """The place of a row in the table. NothingThereError where it has none."""
+    number = listing.number_of(stem)
+    files = listing.rows["file"]
+    if number is not None:
+        first = int(files.searchsorted(number))
+        if row >= 0 and first + row < len(files) and files[first + row] == number:
+            return first + row
+    raise NothingThereError(f"there is no trajectory {row} in {stem!r}")
+
+
+def _ledger(run: ViewedRun, step: int) -> Row | None:
+    found = [row for row in run.metrics() if row["phase"] == "rl" and row["step"] == step]
+    return found[-1] if found else None

@@ -1,0 +1,101 @@
+"""A text looked for in all records, a slice of time at a time: who asks goes on from where it stopped.
+
+places in the list's order ──JSON of each, as bytes──> contains the text? ──read──> hits with context
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from rocstar.engine.record.reading import RecordError
+from rocstar.train.reading.view.choosing import FilterError, Places
+from rocstar.train.reading.view.listing import Listing
+
+SLICE_S: Final = 0.15
+"""How long one slice looks."""
+MAX_HITS: Final = 50
+"""Of one slice."""
+CONTEXT: Final = 60
+"""Characters of text on either side of what was found."""
+MAX_TEXT: Final = 200
+
+
+def search(
+    listing: Listing,
+    places: Places,
+    text: str,
+    *,
+    start: int,
+    reveal: bool,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, Any]:
+    """The hits from `start` on among these places, until the slice is over; `next` is None at the end.
+
+    Case counts for no ASCII letter. Every slice looks at one record at least. What cannot be read is counted
+    in `unread`. FilterError for no text, or one that is too long.
+    """
+    if not text or len(text) > MAX_TEXT:
+        raise FilterError(f"a text to look for has 1 to {MAX_TEXT} characters, this one has {len(text)}")
+    needle = json.dumps(text)[1:-1].encode("ascii").lower()
+    until, at, unread = clock() + SLICE_S, start, 0
+    hits: list[dict[str, Any]] = []
+    while at < len(places) and len(hits) < MAX_HITS:
+        try:
+            found = _found(listing, int(places[at]), text, needle, reveal=reveal)
+        except RecordError:
+            found, unread = None, unread + 1
+        if found is not None:
+            hits.append({**listing.told(int(places[at])), **found})
+        at += 1
+        if clock() >= until:
+            break
+    done = at >= len(places)
+    return {"hits": hits, "next": None if done else at, "looked": at, "of": len(places), "unread": unread}
+
+
+def _found(
+    listing: Listing, place: int, text: str, needle: bytes, *, reveal: bool
+) -> Mapping[str, str] | None:
+    """Where the first text of the record has it, with what stands around; None where none has."""
+    row = listing.rows[place]
+    if row["hidden"] and not reveal:
+        return None
+    told = listing.opened(int(row["file"])).searched(int(row["row"]))
+    if needle not in told.lower():
+        return None
+    try:
+        record = json.loads(told)
+    except (ValueError, RecursionError):
+        raise RecordError(f"row {row['row']} is no JSON") from None
+    wanted = text.lower()
+    for where, found in _texts(record):
+        at = found.lower().find(wanted)
+        if at >= 0:
+            before, behind = max(0, at - CONTEXT), at + len(text)
+            return {
+                "where": where,
+                "before": found[before:at],
+                "found": found[at:behind],
+                "after": found[behind : behind + CONTEXT],
+            }
+    return None
+
+
+def _texts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The texts of a record, or of what a frame tells, that a person would look for."""
+    task = record.get("task") or {}
+    yield "question", str(task.get("question", ""))
+    yield "expected answer", str(task.get("answer", ""))
+    for number, turn in enumerate(record.get("turns") or (), 1):
+        yield f"turn {number}", str(turn.get("text", ""))
+        for call in turn.get("calls") or ():
+            yield f"result of turn {number}", str(call.get("result", ""))
+            for value in (call.get("arguments") or {}).values():
+                yield f"call of turn {number}", value if isinstance(value, str) else json.dumps(value)
+    segments = record.get("segments") or ()
+    yield from (("tokens", text) for text in record.get("texts") or ())
+    yield from (("tokens", str(s.get("text", ""))) for s in segments if isinstance(s, dict))
+    yield "task", str(task.get("id", ""))

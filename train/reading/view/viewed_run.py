@@ -1,0 +1,197 @@
+"""A folder that a run, an evaluation or a rollout wrote, as the page reads it, while it may still grow.
+
+    metrics.jsonl ──> rows (read again when it grew)
+    trajectories/ ──> the listing `steps`           evaluations/step_N/attempts/NAME.jsonl ──> one for each
+
+For one thread: what is read stays in memory until the file changes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import tomllib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from rocstar.engine.record.files import FRAMES, LINES, is_sealed, record_files
+from rocstar.train.evaluation.folder import ATTEMPTS, RESULTS, Folder
+from rocstar.train.reading.view.listing import Listing
+from rocstar.train.reading.view.token_texts import TokenTextsOfRun
+from rocstar.train.record.manifest import ManifestError, read_manifest
+from rocstar.train.record.metrics import MetricsFileError, Row, read_metrics
+from rocstar.train.record.run_directory import CONFIG, METRICS, TRAJECTORIES, config_of, records_file
+
+STEPS: Final = "steps"
+"""The collection of what the learner's steps rolled out; of an evaluation it is `STEP:SET`."""
+MAX_LISTINGS: Final = 4
+TICK_NS: Final = 100_000_000
+EVALUATION: Final = "evaluations"
+
+
+class ViewedRun:
+    """What one folder, or one file of records, has to show."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name = name
+        self.path = path
+        self._metrics: tuple[tuple[int, int], list[Row]] | None = None
+        self.problem = ""
+        """Why metrics.jsonl could not be read."""
+        self._listings: OrderedDict[str, tuple[Listing, int | None]] = OrderedDict()
+        self._growing: Path | None = None
+        """The file of the step that was being rolled out when `growing` was last asked."""
+        self.texts = TokenTextsOfRun(path if path.is_dir() else path.parent)
+
+    def metrics(self) -> list[Row]:
+        """The rows of metrics.jsonl; none where there is none."""
+        path = self.path / METRICS
+        try:
+            found = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        stamp = (found.st_mtime_ns, found.st_size)
+        if self._metrics is None or self._metrics[0] != stamp:
+            try:
+                self._metrics, self.problem = (stamp, read_metrics(path)), ""
+            except MetricsFileError as error:
+                self._metrics, self.problem = (stamp, []), str(error)
+        return self._metrics[1]
+
+    def config(self, step: int | None = None) -> Mapping[str, Any]:
+        """The recipe, or the one in force at a step; empty where there is none that can be read."""
+        path = self.path / CONFIG if step is None else config_of(self.path, step)
+        try:
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+            return {}
+
+    def status(self) -> str:
+        """How the last start ended, as manifest.json has it; "" where it has none."""
+        try:
+            starts = read_manifest(self.path) if self.path.is_dir() else []
+        except ManifestError:
+            return ""
+        return str(starts[-1].get("status", "")) if starts else ""
+
+    def listing(self, collection: str) -> Listing | None:
+        """The trajectories of a collection, as far as they are written; None: no such one."""
+        files = self._files(collection)
+        if files is None:
+            return None
+        listing, dated = self._listings.pop(collection, (Listing(), None))
+        now = self._folder_date(collection)
+        if dated is None or dated != now:
+            listing.refresh(files())
+        self._listings[collection] = listing, now
+        if len(self._listings) > MAX_LISTINGS:
+            self._listings.popitem(last=False)
+        return listing
+
+    def _folder_date(self, collection: str) -> int | None:
+        """When a file last came into the folder of the steps; None where that says nothing yet: a file that
+        comes within the same tick of the clock leaves no trace."""
+        if collection != STEPS or not (self.path / TRAJECTORIES).is_dir():
+            return None
+        date = (self.path / TRAJECTORIES).stat().st_mtime_ns
+        return date if time.time_ns() - date > TICK_NS else None
+
+    def _files(self, collection: str) -> Callable[[], list[Path]] | None:
+        """What gives the files of a collection; None if there is none of this name."""
+        if collection == STEPS:
+            return lambda: records_of(self.path)
+        step, _, name = collection.partition(":")
+        folder = self.evaluations().get(step)
+        # Only a name that the folder has: it may hold no path.
+        if folder is None or name not in sets_of(folder):
+            return None
+        return lambda: [Folder(folder).attempts(name)]
+
+    def collections(self) -> list[str]:
+        """The names of what `listing` has."""
+        found = [STEPS] if records_of(self.path) else []
+        return found + [
+            f"{step}:{name}" for step, folder in self.evaluations().items() for name in sets_of(folder)
+        ]
+
+    def evaluations(self) -> dict[str, Path]:
+        """The folders of finished evaluations by step; of a folder that is one itself by `0`."""
+        if (self.path / RESULTS).is_file():
+            return {"0": self.path}
+        named = (self.path / EVALUATION).glob("step_*")
+        steps = {int(m[1]): path for path in named if (m := re.fullmatch(r"step_([0-9]+)", path.name))}
+        return {str(step): path for step, path in sorted(steps.items()) if (path / RESULTS).is_file()}
+
+    def growing(self) -> dict[str, int] | None:
+        """The step whose trajectories are being written, and so many bytes so far; None if there is none."""
+        step, size = -1, 0
+        for path, found in _scanned(self.path / TRAJECTORIES):
+            match = re.fullmatch(rf"step_([0-9]+){re.escape(FRAMES)}", path)
+            if match and int(match[1]) > step:
+                step, size = int(match[1]), found.st_size
+        self._growing = None
+        if step < 0 or is_sealed(records_file(self.path, step)):
+            return None
+        self._growing = records_file(self.path, step)
+        return {"step": step, "bytes": size}
+
+    def stamp(self) -> str:
+        """Changes when there is something new to show; looks at no more than a few files' dates."""
+        parts = [_dated(self.path / METRICS), _dated(self.path / TRAJECTORIES), _dated(self.path)]
+        parts += [_dated(self.path / EVALUATION)]
+        parts += [_dated(self.path / EVALUATION / name / RESULTS) for name, _ in _last_folders(self.path)]
+        if self._growing is not None and self._growing.is_file():  # by megabytes: not each group is news
+            parts.append(str(self._growing.stat().st_size >> 20))
+        return "-".join(parts)
+
+
+def records_of(path: Path) -> list[Path]:
+    """The files of finished steps of a run, a folder of records or one file, in order."""
+    if path.is_file():
+        return [path]
+    inner = path / TRAJECTORIES
+    return list(record_files(inner if inner.is_dir() else path).values())
+
+
+def sets_of(folder: Path) -> list[str]:
+    """The sets of an evaluation whose attempts are there."""
+    return sorted(path.stem for path in (folder / ATTEMPTS).glob(f"*{LINES}"))
+
+
+def is_viewable(path: Path) -> bool:
+    """Whether a folder or file has something to show."""
+    if path.is_file():
+        return path.suffix == LINES
+    if any((path / name).is_file() for name in (METRICS, RESULTS)) or (path / TRAJECTORIES).is_dir():
+        return True
+    return bool(record_files(path))
+
+
+def _scanned(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(FRAMES):
+                    yield entry.name, entry.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def _last_folders(path: Path) -> list[tuple[str, int]]:
+    """The newest folders of evaluations: only in these a result may still appear."""
+    try:
+        names = [name for name in os.listdir(path / EVALUATION) if re.fullmatch(r"step_[0-9]+", name)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(((name, int(name[5:])) for name in names), key=lambda one: one[1])[-2:]
+
+
+def _dated(path: Path) -> str:
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    return f"{found.st_mtime_ns:x}.{found.st_size:x}"

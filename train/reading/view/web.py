@@ -1,0 +1,272 @@
+"""`rocstar view` as a server on this machine: files of the page, answers as JSON, and a stream of news.
+
+    browser ──GET──> guard ──> a question ──the one thread that reads──> RunReader ──> JSON, with an ETag
+            <──/events── Watcher
+
+Who waits: an answer for the reading thread, at most READ_S; a stream for news. Nothing is written anywhere,
+and there is no route but GET.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from rocstar.engine.charts import DARK, LIGHT
+from rocstar.engine.record.reading import RecordError
+from rocstar.train.reading.view.choosing import FilterError
+from rocstar.train.reading.view.conversation import PAGE_TOKENS, WithheldError
+from rocstar.train.reading.view.guard import add_headers, guarded_answer
+from rocstar.train.reading.view.live import PING_S, OpenPage, TooManyPagesError, Watcher
+from rocstar.train.reading.view.reader import MAX_PAGE, NothingThereError, RunReader
+from rocstar.train.reading.view.viewed_run import STEPS
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.record.report.page import TEMPLATES, style_sheet
+
+STATIC: Final = Path(__file__).with_name("static")
+READ_S: Final = 60.0
+"""An answer that takes longer is given up."""
+_TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_THEMES: Final = f':root[data-theme="light"]{{{LIGHT}}}:root[data-theme="dark"]{{{DARK}}}'
+_LATE: Final = "reading took longer than a minute"
+Answer = Callable[[web.Request], Any]
+
+
+class PageServer:
+    """The application, and the thread that reads for it."""
+
+    def __init__(self, reader: RunReader) -> None:
+        self._reader = reader
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="view")
+        self._watcher = Watcher(self._stamps)
+        self._ending = asyncio.Event()
+        self.app = web.Application(middlewares=[guarded_answer])
+        self.app.on_response_prepare.append(add_headers)
+        self.app.on_shutdown.append(self._end)
+        self.app.add_routes(self._routes())
+
+    def _routes(self) -> list[web.RouteDef]:
+        texts = page_files()
+        index = texts.pop("index.html")
+        version = hashlib.blake2b("".join(texts.values()).encode(), digest_size=8).hexdigest()
+        found = [web.get("/", _text(index.replace("/static/", f"/static/{version}/"), ".html"))]
+        found += [
+            web.get(f"/static/{version}/{name}", _text(text, Path(name).suffix, is_for_ever=True))
+            for name, text in texts.items()
+        ]
+        found += [web.get(f"/api/{path}", self._asked(answer)) for path, answer in self._answers().items()]
+        return [*found, web.get("/export", self._export), web.get("/events", self._events)]
+
+    def _answers(self) -> dict[str, Answer]:
+        """A question of the page by its path; each is asked in the reading thread."""
+        reader = self._reader
+        return {
+            "runs": lambda _: reader.runs(),
+            "overlay": lambda r: reader.overlay(r.query.getall("run", [])),
+            "paired": lambda r: reader.paired(_evaluation(r, "a"), _evaluation(r, "b")),
+            "run": lambda r: reader.run(_run(r)),
+            "groups": lambda r: reader.groups_of(_run(r), _number(r, "step") if "step" in r.query else None),
+            "list": lambda r: reader.rows(
+                *_collection(r), **_order(r), start=_number(r, "from", 0), num=_number(r, "num", MAX_PAGE)
+            ),
+            "search": lambda r: reader.search(
+                *_collection(r), **_order(r), text=r.query.get("text", ""), start=_number(r, "from", 0)
+            ),
+            "conversation": lambda r: reader.conversation(*_collection(r), *_place(r)),
+            "tokens": lambda r: reader.tokens(
+                *_collection(r),
+                *_place(r),
+                start=_number(r, "from", 0),
+                stop=_number(r, "to", PAGE_TOKENS),
+            ),
+            "strip": lambda r: reader.strip(*_collection(r), *_place(r), bins=_number(r, "bins", 600)),
+            "group": lambda r: reader.group(
+                _run(r), step=_number(r, "step"), task=_number(r, "task", base=16)
+            ),
+            "task": lambda r: reader.task(_run(r), task=_number(r, "task", base=16)),
+            "evaluation": lambda r: reader.evaluation(_run(r), r.query.get("step", "")),
+            "grid": lambda r: reader.grid(_run(r), r.query.get("step", ""), r.query.get("set", "")),
+        }
+
+    def _asked(self, answer: Answer) -> Callable[[web.Request], Any]:
+        async def handle(request: web.Request) -> web.Response:
+            body = await self._read(lambda: msgspec.json.encode(_plain(answer(request))))
+            if isinstance(body, web.Response):
+                return body
+            tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+            if request.headers.get("If-None-Match") == tag:
+                return web.Response(status=304, headers={"ETag": tag})
+            response = web.Response(body=body, content_type="application/json", headers={"ETag": tag})
+            if len(body) > 4096:
+                response.enable_compression(strategy=1)
+            return response
+
+        return handle
+
+    async def _read(self, work: Callable[[], Any]) -> Any:
+        """What the reading thread makes of it; a response where it cannot."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(READ_S):
+                return await loop.run_in_executor(self._thread, work)
+        except (FilterError, ConfigError) as error:
+            return _mistake(400, str(error))
+        except WithheldError as error:
+            return _mistake(403, str(error))
+        except (NothingThereError, RecordError, FileNotFoundError) as error:
+            return _mistake(404, str(error))
+        except TimeoutError:
+            return _mistake(503, _LATE)
+
+    async def _stamps(self) -> dict[str, str]:
+        found = await self._read(self._reader.stamps)
+        return {} if isinstance(found, web.Response) else found
+
+    async def _export(self, request: web.Request) -> web.Response:
+        places = [_file_and_row(text) for text in request.query.getall("at", [])]
+        text = await self._read(lambda: self._reader.export(*_collection(request), places))
+        if isinstance(text, web.Response):
+            return text
+        name = "".join(c if c.isalnum() else "-" for c in _run(request)) or "run"
+        headers = {"Content-Disposition": f'attachment; filename="trajectories-{name}.html"'}
+        return web.Response(text=text, content_type="text/html", headers=headers)
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        try:
+            with self._watcher.watching() as page:
+                response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+                await response.prepare(request)
+                await self._stream(response, page)
+                return response
+        except TooManyPagesError as error:
+            return _mistake(503, str(error))
+
+    async def _stream(self, response: web.StreamResponse, page: OpenPage) -> None:
+        """Write news until the reader leaves or takes none, or the server ends."""
+        ending = asyncio.ensure_future(self._ending.wait())
+        news = asyncio.ensure_future(page.news())
+        try:
+            await _written(response, b": open\n\n")
+            while not self._ending.is_set():
+                await asyncio.wait({ending, news}, timeout=PING_S, return_when=asyncio.FIRST_COMPLETED)
+                if not news.done():
+                    await _written(response, b": ping\n\n")
+                    continue
+                told = msgspec.json.encode(news.result()).decode()
+                news = asyncio.ensure_future(page.news())
+                await _written(response, f"data: {told}\n\n".encode())
+        except (ConnectionResetError, TimeoutError):
+            return
+        finally:
+            ending.cancel()
+            news.cancel()
+
+    async def _end(self, _: web.Application) -> None:
+        self._ending.set()
+
+    async def serve(self, host: str, port: int, ready: Callable[[int], None], stop: asyncio.Event) -> None:
+        """Serve until `stop`; `ready` is told the port. OSError where it cannot be had."""
+        runner = web.AppRunner(self.app, access_log=None, shutdown_timeout=2.0)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, host, port)
+            await site.start()
+            ready(runner.addresses[0][1])
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(self._watcher.run())
+                await stop.wait()
+                watching.cancel()
+        finally:
+            await runner.cleanup()
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+async def _written(response: web.StreamResponse, data: bytes) -> None:
+    """TimeoutError where a reader's buffer stays full."""
+    async with asyncio.timeout(PING_S):
+        await response.write(data)
+
+
+def _plain(value: Any) -> Any:
+    """Half a surrogate pair, which no UTF-8 can carry, becomes its escape."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_plain(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return value if value and isinstance(value[0], int | float) else [_plain(inner) for inner in value]
+    return value
+
+
+def _mistake(status: int, message: str) -> web.Response:
+    return web.json_response({"error": message}, status=status)
+
+
+def page_files() -> dict[str, str]:
+    """What the page is made of, by name: its own files, and the report's style sheet and tooltips."""
+    texts = {
+        path.name: path.read_text(encoding="utf-8") for path in sorted(STATIC.iterdir()) if path.is_file()
+    }
+    texts["view.css"] = style_sheet() + _THEMES + texts["view.css"]
+    return texts | {"hover.js": (TEMPLATES / "hover.js").read_text(encoding="utf-8")}
+
+
+def _text(text: str, suffix: str, *, is_for_ever: bool = False) -> Callable[[web.Request], Any]:
+    """`is_for_ever`: what lies at this address never changes, as its address has a digest."""
+    body = text.encode()
+    more = {"Cache-Control": "max-age=31536000, immutable"} if is_for_ever else {}
+    tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+
+    async def handle(request: web.Request) -> web.Response:
+        if request.headers.get("If-None-Match") == tag:
+            return web.Response(status=304, headers={"ETag": tag})
+        kind = _TYPES.get(suffix, "application/octet-stream")
+        return web.Response(body=body, content_type=kind, charset="utf-8", headers={"ETag": tag, **more})
+
+    return handle
+
+
+def _run(request: web.Request) -> str:
+    return request.query.get("run", "")
+
+
+def _collection(request: web.Request) -> tuple[str, str]:
+    return _run(request), request.query.get("of", STEPS)
+
+
+def _order(request: web.Request) -> dict[str, str]:
+    return {"words": request.query.get("filter", ""), "sort": request.query.get("sort", "")}
+
+
+def _place(request: web.Request) -> tuple[str, int]:
+    return request.query.get("file", ""), _number(request, "row")
+
+
+def _evaluation(request: web.Request, name: str) -> tuple[str, str]:
+    run, _, step = request.query.get(name, "").rpartition(":")
+    return run, step
+
+
+def _file_and_row(text: str) -> tuple[str, int]:
+    stem, _, row = text.rpartition(":")
+    if not row.isdecimal():
+        raise web.HTTPBadRequest(text=f"at={text[:80]!r}: a file and a row, step_000001:7 for example")
+    return stem, int(row)
+
+
+def _number(request: web.Request, name: str, default: int | None = None, *, base: int = 10) -> int:
+    """FilterError for what is no whole number."""
+    text = request.query.get(name)
+    if text is None and default is not None:
+        return default
+    try:
+        return min(int(text or "", base), 2**64 - 1)
+    except ValueError:
+        raise FilterError(f"{name}={(text or '')[:40]!r} is no number") from None
