@@ -1,16 +1,17 @@
-"""The learner's side: recipe, algorithm, update, evaluation and the command line. For programs whose event loop
-runs already, notebooks among them, the verbs `train` and `eval` as coroutines:
+"""The learner's side: recipe, algorithm, update, evaluation and the command line.
+
+For programs whose event loop runs already, notebooks among them, `train` and `eval` are coroutines:
 
     from rocstar.train import evaluate, load_recipe, train
 
     recipe = load_recipe("quickstart", ["--run.seed=3"])
     await train(recipe, "runs/mine")
     scores = await evaluate(recipe, "runs/mine/checkpoints/step_24")
-    scores.result.avg, scores.result.ci_low, scores.result.ci_high    # of the first set; scores.results has all
+    scores.result.avg, scores.result.ci_low, scores.result.ci_high    # of the first set; all: scores.results
 
-The same runs as `rocstar train` and `rocstar eval`, in the same folders: a run begun here is resumed there, and
-the other way round. Interrupting the cell is Ctrl-C: the last checkpoint stays whole. A program without a loop
-calls `rocstar.train.main.train` and `rocstar.train.evaluation.saved_model.evaluate_model`.
+The same runs as `rocstar train` and `rocstar eval`, in the same folders: a run begun here is resumed there,
+and the other way round. Interrupting the cell is Ctrl-C: the last checkpoint stays whole. A program without a
+loop calls `rocstar.train.main.train` and `rocstar.train.evaluation.saved_model.evaluate_model`.
 
 Names are imported when they are first asked for: a recipe is read without torch.
 """

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rocstar.train import cli
-from rocstar.train.cli import _without_stages, main
+from rocstar import train
+from rocstar.train.cli import main
+from rocstar.train.cli.train import without_stages
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record import version
@@ -65,7 +66,7 @@ def test_only_a_verb_that_resumes_advises_it(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err.endswith("free some space, then go on with --resume\n")
 
 
-OURS = str(Path(cli.__file__).parent / "recipes" / "gone.toml")
+OURS = str(Path(train.__file__).parent / "recipes" / "gone.toml")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_who_stops_reading_gets_no_traceback(tmp_path: Path) -> None:
 def test_a_shipped_recipe_is_found_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shipped = load_recipe(Path(cli.__file__).parent / "recipes" / "quickstart.toml")
+    shipped = load_recipe(Path(train.__file__).parent / "recipes" / "quickstart.toml")
     monkeypatch.chdir(tmp_path)
     assert load_recipe("quickstart") == load_recipe("quickstart.toml") == shipped
     (tmp_path / "quickstart").mkdir()
@@ -190,7 +191,7 @@ def test_help_names_every_verb_of_the_sandbox(capsys: pytest.CaptureFixture[str]
 
 
 def test_no_message_advises_to_install_what_is_on_no_index() -> None:
-    root = Path(cli.__file__).parents[1]
+    root = Path(train.__file__).parents[1]
     files = [p for f in ("engine", "kernels", "sandbox", "train") for p in (root / f).rglob("*.py")]
     advice = re.compile(r"pip install\s+['\"]?rocstar")
     assert len(files) > 100 and [str(p) for p in files if advice.search(p.read_text())] == []
@@ -231,7 +232,7 @@ def test_sft_alone_has_no_stages(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_the_cold_start_alone_is_evaluated_within_the_last_stages_limits() -> None:
     """A model from nothing has no room for more."""
     recipe = load_recipe("recipes/quickstart.toml")
-    alone = _without_stages(recipe)
+    alone = without_stages(recipe)
     last = recipe.stages[-1]
     assert alone.stages == [] and alone.sft == recipe.sft
     assert (alone.eval[0].max_response_tokens, alone.eval[0].max_turns) == (

@@ -1,4 +1,4 @@
-"""What a step's texts look like as numbers, from a sample of its trajectories. Pure; read by train/reading/diagnosis.
+"""What a step's texts look like as numbers, from a sample of its trajectories. Pure; diagnosis reads them.
 
 At most SAMPLE trajectories are read, evenly over the step's tasks: a share needs no more, and a large step
 has gigabytes.

@@ -1,0 +1,88 @@
+"""What the verbs share: how a verb is added, a recipe given and loaded, a number read."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.load import load_recipe, shipped_recipes
+
+FIELDS = "fields are set with --section.field=value or --section.field value, switches with true or false"
+RECIPE_HELP = f"a TOML file, or one of {', '.join(shipped_recipes())}; {FIELDS}"
+
+
+def new_verb(verbs: Any, name: str, text: str) -> argparse.ArgumentParser:
+    # Abbreviations would let a mistyped recipe field pass for an option.
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, allow_abbrev=False)
+    return parser
+
+
+def recipe_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", help=RECIPE_HELP)
+
+
+def nothing_more(rest: list[str], hint: str) -> None:
+    """Raises ConfigError where there is an option that the verb does not know; `hint` says what it takes."""
+    if rest:
+        raise ConfigError(f"option {rest[0]!r} is not known; {hint}")
+
+
+def check_fields(rest: list[str]) -> None:
+    for option in rest:
+        field = option.removeprefix("--").partition("=")[0]
+        if not option.startswith("--") or ("." not in field and field not in Recipe.model_fields):
+            raise ConfigError(
+                f"option {option!r} is not known; recipe fields are set with --section.field=value"
+            )
+
+
+def load(options: argparse.Namespace, rest: list[str]) -> Recipe:
+    check_fields(rest)
+    return load_recipe(options.recipe, rest)
+
+
+def directory_of(options: argparse.Namespace, recipe: Recipe) -> Path:
+    return Path(options.output_dir or f"runs/{recipe.run.name}")
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """Show the import of torch, which takes seconds, on a busy machine a minute; of one rank is enough."""
+    from rocstar.engine.progress.progress import working
+    from rocstar.engine.progress.status import StatusLine
+
+    if os.environ.get("RANK", "0") != "0":
+        yield
+        return
+    with StatusLine(), working("importing torch"):
+        yield
+
+
+def count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tasks, 0 or more")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    if not count(text):
+        raise argparse.ArgumentTypeError("0 tasks give no trajectory; take 1 or more")
+    return int(text)
+
+
+def any_step(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a step, 0 or more")
+    return int(text)
+
+
+def step_number(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a step, 1 or more")
+    return int(text)
