@@ -17,8 +17,8 @@ from rocstar.train.reading.view.reader import RunReader
 from rocstar.train.reading.view.shelf import Shelf
 from rocstar.train.reading.view.web import PageServer
 
-from ...needs import BROWSER, package
-from ..evaluation.eval_folders import MadeSet, make_folder
+from ....needs import BROWSER, package
+from ...evaluation.eval_folders import MadeSet, make_folder
 from .view_runs import groups_of, make_view_run, write_step
 
 try:

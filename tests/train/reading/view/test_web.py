@@ -21,8 +21,8 @@ from rocstar.train.reading.view.reader import RunReader
 from rocstar.train.reading.view.shelf import Shelf
 from rocstar.train.reading.view.web import PageServer, page_files
 
-from ...warm_python import warm
-from ..evaluation.eval_folders import MadeSet, make_folder
+from ....warm_python import warm
+from ...evaluation.eval_folders import MadeSet, make_folder
 from .view_runs import groups_of, write_step
 
 DEADLINE_S = 30.0
