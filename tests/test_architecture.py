@@ -28,8 +28,7 @@ IMPURE = {"asyncio", "datetime", "io", "logging", "os", "pathlib", "shutil", "so
 """Standard modules that the pure folders of train must not touch: no I/O, no clock."""
 
 MOST = {"train": (20, 80, 10), "engine": (20, 45, 7), "sandbox": (16, 50, 7)}
-"""Rooms, arrows and floors that a reader can keep in mind; of the sandbox's rooms `loopback` is the endpoint's
-too."""
+"""Rooms, arrows and floors that a reader can keep in mind; the sandbox's `loopback` is the endpoint's too."""
 
 
 @pytest.fixture(scope="module")
