@@ -37,7 +37,7 @@ class ShownCheck:
         self._check_form(messages, self._tools if tools is None else tools, generation_prompt=False)
 
     def check_finished(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
-        """Check form and texts of a finished conversation with its tools. ChatError says what is not shown."""
+        """Check form and texts of a finished conversation. ChatError says what the template does not show."""
         self._check_form(messages, tools, generation_prompt=False)
         _find_all(messages, self._render(messages, tools, generation_prompt=False), "not as it is written")
 

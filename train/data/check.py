@@ -132,7 +132,8 @@ def digest_of(questions: Sequence[EvalQuestion]) -> str:
 def _meet_all(database: sqlite3.Connection, check: Check, tasks: str, field: str | None) -> int:
     """Put what is found of every row into the database and count it; how many rows there are.
 
-    Rows that are there with the same id and text are not looked at again; all from the first other one on are.
+    Rows that are there with the same id and text are not looked at again; from the first other one on all
+    are.
     """
     stored = database.execute("SELECT digest, met FROM met ORDER BY number")
     number, fresh, batch = -1, False, list[_Row]()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rocstar.train.cli import main
 from rocstar.train.data.grams import LONG
 from rocstar.train.data.overlap import BOILERPLATE, EvalQuestion, OverlapCheck, TaskVerdict
+from rocstar.train.data.overlap import judged as judged_by
 from rocstar.train.data.paper_rule import PaperCheck
 from rocstar.train.data.words import masked, numbers_in, words_of
 
@@ -31,10 +32,7 @@ QUESTIONS = [
 
 
 def judged(texts: list[str], questions: list[EvalQuestion] = QUESTIONS) -> list[TaskVerdict]:
-    check = OverlapCheck(questions)
-    for text in texts:
-        check.add(text)
-    return list(check.overlaps())
+    return list(judged_by(OverlapCheck(questions), texts))
 
 
 def level(text: str) -> str:
@@ -136,10 +134,9 @@ def test_words_are_those_of_any_typesetting() -> None:
 
 
 def test_the_papers_rule_takes_any_eight_words() -> None:
-    check = PaperCheck(QUESTIONS)
-    for text in (GARDEN, SHORT, f"Now: {' '.join(GARDEN.split()[:8])}", f"x {TAIL}"):
-        check.add(text)
-    assert [found.level for found in check.overlaps()] == ["duplicate", "clean", "duplicate", "clean"]
+    texts = (GARDEN, SHORT, f"Now: {' '.join(GARDEN.split()[:8])}", f"x {TAIL}")
+    found = [verdict.level for verdict in judged_by(PaperCheck(QUESTIONS), texts)]
+    assert found == ["duplicate", "clean", "duplicate", "clean"]
     assert len(words_of(SHORT)) < 8 < len(words_of(MIDDLE)) < LONG <= len(words_of(GARDEN))
 
 
