@@ -10,7 +10,9 @@ from rocstar.train.data import data_command
 
 
 def add(verbs: Any) -> None:
-    parser = new_verb(verbs, "data", "build|check|show: tasks and conversations, held against evaluation sets")
+    parser = new_verb(
+        verbs, "data", "build|check|show: tasks and conversations, held against evaluation sets"
+    )
     data_command.add_arguments(parser)
     parser.set_defaults(verb=run)
 

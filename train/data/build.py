@@ -143,14 +143,15 @@ class _Builder:
         rule, table = self._config.overlap, self._table
         if rule is None:
             return
-        questions = read_questions(rule.against, rule.field or None)
+        questions = read_questions(rule.against)
         check = make_check(questions, rule.mode)
         met: list[tuple[bytes, int]] = []
 
         def commit() -> None:
-            with table.transaction():
-                table.database.executemany("UPDATE rows SET met = ? WHERE number = ?", met)
-            met.clear()
+            if met:
+                with table.transaction():
+                    table.database.executemany("UPDATE rows SET met = ? WHERE number = ?", met)
+                met.clear()
 
         for row, found in table.live("CASE WHEN met IS NULL THEN problem ELSE met END"):
             if isinstance(found, str):
@@ -314,7 +315,7 @@ def _fingerprints(config: BuildConfig, told: list[SourceTold]) -> list[str]:
     """Hashes of everything local that is read."""
     found = [one.files for one in told]
     if config.overlap:
-        found += [hash_of_source(name) for name in config.overlap.against]
+        found += [hash_of_source(one.source, one.split) for one in config.overlap.against]
     for name in config.difficulty.rollouts if config.difficulty else ():
         path = Path(name)
         files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]

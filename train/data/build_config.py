@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.chat import load_template
@@ -79,15 +79,28 @@ class CleanConfig(Section):
     drop: list[ProblemKind] = Field(list(KINDS), description="kinds of questions that are left out")
 
 
+class EvalSet(Section):
+    """Questions of an evaluation."""
+
+    source: str = Field(description="a file, a folder, or hub:OWNER/NAME:CONFIGURATION")
+    split: str = Field("train", description="of folders and hub data sets")
+    revision: str = Field("", description="of a hub data set: its commit; empty = the newest")
+    question: str = Field("", description="field with the question; empty = as `rocstar data check` finds it")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _source_alone(cls, value: Any) -> Any:
+        return {"source": value} if isinstance(value, str) else value
+
+
 class OverlapConfig(Section):
     """Against which questions the rows are held, as `rocstar data check` does."""
 
-    against: list[str] = Field(min_length=1, description="evaluation sets: files, folders, hub data sets")
+    against: list[EvalSet] = Field(min_length=1, description="evaluation sets: tables, or their source alone")
     mode: Literal["coverage", "paper"] = Field("coverage", description="paper: any 8 words in a row")
     drop: list[Literal["duplicate", "near", "twin"]] = Field(
         ["duplicate", "near"], description="levels that are left out"
     )
-    field: str = Field("", description="of the sets' rows: the question; empty = as `data check` finds it")
 
 
 class DifficultyConfig(Section):
@@ -188,7 +201,11 @@ def _with_paths(config: BuildConfig, folder: Path) -> BuildConfig:
     }
     if config.overlap:
         changed["overlap"] = config.overlap.model_copy(
-            update={"against": [at(name) for name in config.overlap.against]}
+            update={
+                "against": [
+                    one.model_copy(update={"source": at(one.source)}) for one in config.overlap.against
+                ]
+            }
         )
     if config.difficulty:
         changed["difficulty"] = config.difficulty.model_copy(
@@ -223,7 +240,7 @@ def _problems(config: BuildConfig, raw: Mapping[str, Any], commercial: bool) -> 
         if section in raw:
             yield f"[{section}] is not of kind = {config.kind!r}; remove it, or change kind"
     for where, names in (
-        ("overlap.against", config.overlap.against if config.overlap else ()),
+        ("overlap.against", [one.source for one in config.overlap.against] if config.overlap else ()),
         ("difficulty.rollouts", config.difficulty.rollouts if config.difficulty else ()),
     ):
         for name in names:

@@ -23,14 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from rocstar.train.data.build_config import EvalSet
 from rocstar.train.data.overlap import LEVELS, Check, EvalQuestion, OverlapCheck, TaskVerdict
 from rocstar.train.data.paper_rule import PaperCheck
 from rocstar.train.data.work_file import discard_work, open_work
-from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.targets import check_file
 from rocstar.train.tasks.data import content_id
-from rocstar.train.tasks.rows import rows_of
+from rocstar.train.tasks.rows import rows_from
 
 Mode = Literal["coverage", "paper"]
 FIELDS: Final = ("question", "problem", "prompt", "messages", "input")
@@ -88,7 +88,7 @@ def check_tasks(
         ConfigError: a source or the target cannot be used; nothing is written.
     """
     check_file(out, force=force)
-    questions = read_questions(against, field)
+    questions = read_questions([EvalSet(source=source, question=field or "") for source in against])
     check = make_check(questions, mode)
     work, about = out.with_name(out.name + ".work"), [RULES, mode, field, digest_of(questions)]
     try:
@@ -104,12 +104,12 @@ def check_tasks(
     return found
 
 
-def read_questions(against: Sequence[str], field: str | None) -> list[EvalQuestion]:
+def read_questions(sets: Sequence[EvalSet]) -> list[EvalQuestion]:
     """The questions of evaluation sets. ConfigError if there is none, or a set cannot be used."""
     questions = [
-        EvalQuestion(file=_name(source), id=str(name), text=text)
-        for source in against
-        for name, text in problems(source, field)
+        EvalQuestion(file=_name(one.source), id=str(name), text=text)
+        for one in sets
+        for name, text in problems(one.source, one.question or None, split=one.split, revision=one.revision)
     ]
     if not questions:
         raise ConfigError("--against has no question; give files of evaluation sets")
@@ -205,9 +205,11 @@ def evidence_of(found: TaskVerdict, questions: Sequence[EvalQuestion]) -> dict[s
     return told
 
 
-def problems(source: str, field: str | None) -> Iterator[tuple[str | int, str]]:
+def problems(
+    source: str, field: str | None, *, split: str = "train", revision: str = ""
+) -> Iterator[tuple[str | int, str]]:
     """The id of every row, its own or a hash of its text, and its problem. ConfigError names a bad row."""
-    for where, row in rows_of(DataConfig(source=source), Path()):
+    for where, row in rows_from(source, Path(), split=split, revision=revision or None):
         if not isinstance(row, Mapping):
             raise ConfigError(f"{where} is no object; each row must map field names to values")
         text = _problem(row, field, where)

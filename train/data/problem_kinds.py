@@ -62,7 +62,7 @@ _PARTS = re.compile(
 )
 _CHOICE = re.compile(
     r"\(\s*A\s*\).{1,400}?\(\s*B\s*\).{1,400}?\(\s*C\s*\)|\bA[.)]\s.{1,200}?\bB[.)]\s.{1,200}?\bC[.)]\s|"
-    r"\bwhich (?:one )?of the following\b",
+    r"\b(?i:which (?:one )?of the following)\b",
     re.DOTALL,
 )
 _ELSEWHERE = re.compile(
