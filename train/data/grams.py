@@ -60,10 +60,12 @@ class GramIndex:
         """Numbers of the grams that occur in some words."""
         get = self._words.get
         ids = [get(word, 0) for word in words]
-        hits: set[int] = set()
+        hits: set[int | None] = set()
         for size, grams in self._grams.items():
-            hits.update(hit for gram in _grams_of(ids, size) if (hit := grams.get(gram)) is not None)
-        return array("I", sorted(hits))
+            if grams:
+                hits.update(map(grams.get, _grams_of(ids, size)))
+        hits.discard(None)
+        return array("I", sorted(hits))  # type: ignore[type-var]
 
 
 def _grams_of(ids: Sequence[int], size: int) -> Iterable[tuple[int, ...]]:

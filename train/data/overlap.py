@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
@@ -138,32 +138,41 @@ class _Side:
 
     def close(self) -> None:
         """Count the words of each question that lie in rare grams, now that these are known."""
-        self.coverable = [
-            len(self._covered(question, self._is_rare)) for question in range(len(self.questions))
-        ]
+        rare = frozenset(gram for gram in range(self.index.num_grams) if self._is_rare(gram))
+        self.coverable = [self._num_covered(question, rare) for question in range(len(self.questions))]
 
     def _is_rare(self, gram: int) -> bool:
         return self.frequency.count(gram) <= BOILERPLATE
 
-    def scores(self, grams: array[int]) -> dict[int, tuple[float, set[int]]]:
-        """By question with a rare gram in common: the score, and the shared positions."""
-        rare = {gram for gram in grams if self._is_rare(gram)}
-        shared, found = set(grams), {}
+    def scores(self, grams: array[int]) -> dict[int, float]:
+        """By question with a rare gram in common: the score."""
+        rare = frozenset(filter(self._is_rare, grams))
+        shared, found = frozenset(grams), {}
         for question in {question for gram in rare for question in self.index.questions_with(gram)}:
-            positions = self._covered(question, shared.__contains__)
-            of_all = len(positions) / self.index.lengths[question]
-            of_rare = len(self._covered(question, rare.__contains__)) / self.coverable[question]
-            found[question] = min(of_all, of_rare), positions
+            of_rare = self._num_covered(question, rare) / self.coverable[question]
+            of_all = self._num_covered(question, shared) / self.index.lengths[question]
+            found[question] = min(of_all, of_rare)
         return found
 
-    def _covered(self, question: int, chosen: Callable[[int], bool]) -> set[int]:
-        """Positions of a question's words that lie in its chosen grams."""
+    def _num_covered(self, question: int, chosen: frozenset[int]) -> int:
+        """How many of a question's words lie in its chosen grams."""
         size = gram_size(self.index.lengths[question])
-        positions: set[int] = set()
+        count = end = 0
         for first, gram in enumerate(self.index.of_question[question]):
-            if chosen(gram):
-                positions.update(range(first, first + size))
-        return positions
+            if gram in chosen:
+                count += first + size - max(first, end)
+                end = first + size
+        return count
+
+    def longest_shared(self, question: int, grams: array[int]) -> str:
+        """The longest stretch of a question's words that lies in grams of these, the first of equals."""
+        size, chosen = gram_size(self.index.lengths[question]), frozenset(grams)
+        best, begin, end = range(0), 0, 0
+        for first, gram in enumerate(self.index.of_question[question]):
+            if gram in chosen:
+                begin, end = (first if first > end else begin), first + size
+                best = max(best, range(begin, end), key=len)
+        return " ".join(self.questions[question][k] for k in best)
 
 
 class OverlapCheck:
@@ -204,32 +213,25 @@ class OverlapCheck:
 
     def _judged(self, met: _Met) -> TaskVerdict:
         if met.equal is not None:
-            return self._told("duplicate", 1.0, met.equal, None, "equal", self._plain)
+            return _equal("duplicate", met.equal, "equal", self._plain)
         if met.equal_masked is not None and self._differs(met, met.equal_masked):
-            return self._told("twin", 1.0, met.equal_masked, None, "equal but for numbers", self._masked)
-        best = self._best(met, self._plain, _grams(met.grams))
-        if best is not None and best[0] > DUPLICATE and not self._differs(met, best[1]):
-            level: Level = "near" if self._is_part(met, best[1]) else "duplicate"
-            return self._told(level, best[0], best[1], best[2], "coverage", self._plain)
-        twin = self._best(met, self._masked, _grams(met.grams_masked))
+            return _equal("twin", met.equal_masked, "equal but for numbers", self._masked)
+        plain, without = _grams(met.grams), _grams(met.grams_masked)
+        score, question = _best(self._plain.scores(plain))
+        if question is not None and score > DUPLICATE and not self._differs(met, question):
+            level: Level = "near" if self._is_part(met, question) else "duplicate"
+            return _covered(level, score, question, "coverage", self._plain, plain)
+        twin_score, twin = _best(self._masked.scores(without))
         if (
             twin is not None
-            and twin[0] > DUPLICATE
-            and self._differs(met, twin[1])
-            and not self._is_part(met, twin[1])
+            and twin_score > DUPLICATE
+            and self._differs(met, twin)
+            and not self._is_part(met, twin)
         ):
-            return self._told("twin", twin[0], twin[1], twin[2], "coverage but for numbers", self._masked)
-        if best is not None and best[0] > NEAR and not self._is_part(met, best[1]):
-            return self._told("near", best[0], best[1], best[2], "coverage", self._plain)
-        return TaskVerdict(level="clean", score=best[0] if best else 0.0)
-
-    def _best(self, met: _Met, side: _Side, grams: array[int]) -> tuple[float, int, set[int]] | None:
-        """The highest score, its question and the shared positions; of equals the first question."""
-        scores = side.scores(grams)
-        if not scores:
-            return None
-        question = min(scores, key=lambda q: (-scores[q][0], q))
-        return scores[question][0], question, scores[question][1]
+            return _covered("twin", twin_score, twin, "coverage but for numbers", self._masked, without)
+        if question is not None and score > NEAR and not self._is_part(met, question):
+            return _covered("near", score, question, "coverage", self._plain, plain)
+        return TaskVerdict(level="clean", score=score)
 
     def _differs(self, met: _Met, question: int) -> bool:
         """Whether the numbers of a question are others in the problem."""
@@ -241,28 +243,26 @@ class OverlapCheck:
         length = self._plain.index.lengths[question]
         return length < TINY and met.length > STRETCH * length + TINY_EXTRA
 
-    def _told(
-        self, level: Level, score: float, question: int, shared: set[int] | None, rule: str, side: _Side
-    ) -> TaskVerdict:
-        words = side.questions[question]
-        run = range(len(words)) if shared is None else _longest_run(shared)
-        text = " ".join(words[k] for k in run)
-        return TaskVerdict(level=level, score=round(score, 4), question=question, shared=text, rule=rule)
+
+def _best(scores: Mapping[int, float]) -> tuple[float, int | None]:
+    """The highest score and its question, of equals the first; (0, None) of none."""
+    question = min(scores, key=lambda q: (-scores[q], q), default=None)
+    return (0.0, None) if question is None else (scores[question], question)
+
+
+def _equal(level: Level, question: int, rule: str, side: _Side) -> TaskVerdict:
+    text = " ".join(side.questions[question])
+    return TaskVerdict(level=level, score=1.0, question=question, shared=text, rule=rule)
+
+
+def _covered(
+    level: Level, score: float, question: int, rule: str, side: _Side, grams: array[int]
+) -> TaskVerdict:
+    shared = side.longest_shared(question, grams)
+    return TaskVerdict(level=level, score=round(score, 4), question=question, shared=shared, rule=rule)
 
 
 def _grams(data: bytes) -> array[int]:
     grams = array("I")
     grams.frombytes(data)
     return grams
-
-
-def _longest_run(positions: set[int]) -> range:
-    """The longest stretch of neighbours, the first of equals."""
-    best = range(0)
-    for start in sorted(positions):
-        if start - 1 not in positions:
-            end = start
-            while end in positions:
-                end += 1
-            best = max(best, range(start, end), key=len)
-    return best
