@@ -1126,4 +1126,52 @@ BUGS = [
         "True",
         "serve/test_kept.py::test_another_temperature_is_never_learned",
     ),
+    Bug(
+        "DistinctCounts.add",
+        "number not in seen[first : first + count]",
+        "True",
+        "test_same_problem.py::test_distinct_numbers_are_counted_up_to_a_limit",
+    ),
+    Bug(
+        "check._meet_all",
+        "known[0] == digest",
+        "known",
+        "data/test_overlap.py::test_what_changed_since_a_kill_is_looked_at_again",
+    ),
+    Bug(
+        "_Builder._read",
+        "islice(rows, self._table.position(number))",
+        "islice(rows, 0)",
+        "test_build.py::test_a_killed_build_goes_on_to_the_same_bytes",
+    ),
+    Bug(
+        "settle_copies",
+        "labels > 1",
+        "labels > 2",
+        "test_build.py::test_every_row_has_one_end_with_its_evidence",
+    ),
+    Bug(
+        "copies.ORDER",
+        '"source, id, row, told, licence"',
+        '"number"',
+        "test_build.py::test_the_order_of_rows_does_not_matter",
+    ),
+    Bug(
+        "read_integer",
+        "number.value.denominator != 1",
+        "False",
+        "test_integer_answers.py::test_what_is_computed_approximate_or_several_is_none",
+    ),
+    Bug(
+        "PassRate.refused",
+        "self.attempts >= rule.solved",
+        "True",
+        "test_difficulty.py::test_all_solved_of_enough_attempts_is_dropped",
+    ),
+    Bug(
+        "conversation_rows._call_problem",
+        'function["name"] not in schemas',
+        "False",
+        "test_conversations.py::test_what_could_not_be_learned_is_dropped_with_its_reason",
+    ),
 ]

@@ -265,7 +265,7 @@ class _Builder:
                 yield f"{source.name}: {kept.get(source.name, 0):,} rows, {source.most:,} were asked for"
         if self._config.difficulty is not None:
             row = self._table.database.execute("SELECT COUNT(*), SUM(attempts) FROM attempts").fetchone()
-            yield f"difficulty: {row[1] or 0:,} attempts at {row[0]:,} tasks in the rollouts"
+            yield f"the rollouts have {row[1] or 0:,} scored attempts; tasks: {row[0]:,}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from rocstar.train.data.row_table import LiveRow, RowTable
 
 LISTED: Final = 5
 """Copies that evidence and provenance name."""
+ORDER: Final = "source, id, row, told, licence"
+"""By all that is written of a row, so that it does not matter which came first."""
 
 
 def settle_copies(table: RowTable, names: Sequence[str]) -> None:
@@ -30,7 +32,7 @@ def settle_copies(table: RowTable, names: Sequence[str]) -> None:
 def _members(table: RowTable, key: bytes) -> list[tuple[LiveRow, str]]:
     found = table.database.execute(
         "SELECT number, source, row, id, told, label FROM rows WHERE key = ? AND reason IS NULL"
-        " ORDER BY source, id, row, told, licence",
+        f" ORDER BY {ORDER}",
         (key,),
     )
     return [

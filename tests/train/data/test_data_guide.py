@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,10 @@ from rocstar.train.cli import main
 from ..test_own_data_guide import BLOCK
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "data.md"
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_the_first_build_prints_what_the_guide_shows(
@@ -25,21 +30,16 @@ def test_the_first_build_prints_what_the_guide_shows(
     monkeypatch.chdir(tmp_path)
     assert main(command.split()[1:]) == 0
     assert capsys.readouterr().out == shown
-    first = next(
-        found
-        for line in (tmp_path / "tasks" / "tasks.jsonl").read_text().splitlines()
-        if (found := json.loads(line))["provenance"]["row"] == "a"
-    )
+    written = lines(tmp_path / "tasks" / "tasks.jsonl")
+    (first,) = (found for found in written if found["provenance"]["row"] == "a")
+    task_id = first["id"]
     first["id"] = first["provenance"]["files"] = "…"
     expected = json.loads(row)
     expected["provenance"]["files"] = "…"
     assert first == expected
     (tmp_path / "stage3.toml").write_text(again)
-    tasks = {
-        found["answer"]: found["id"] for found in map(json.loads, (tmp_path / "tasks" / "tasks.jsonl").open())
-    }
-    record = {"v": 1, "task": {"id": tasks["42"]}, "outcome": {"reward": 1.0, "is_correct": True}}
+    record = {"v": 1, "task": {"id": task_id}, "outcome": {"reward": 1.0, "is_correct": True}}
     (tmp_path / "rollouts.jsonl").write_text((json.dumps(record) + "\n") * 8)
     assert main(["data", "build", "stage3.toml", "--out", "stage3"]) == 0
-    (left,) = (json.loads(line) for line in (tmp_path / "stage3" / "tasks.jsonl").open())
+    (left,) = lines(tmp_path / "stage3" / "tasks.jsonl")
     assert left["answer"] == "366" and left["provenance"]["licence"] == "cc-by-4.0"
