@@ -64,8 +64,7 @@ class GramIndex:
         for size, grams in self._grams.items():
             if grams:
                 hits.update(map(grams.get, _grams_of(ids, size)))
-        hits.discard(None)
-        return array("I", sorted(hits))  # type: ignore[type-var]
+        return array("I", sorted(hit for hit in hits if hit is not None))
 
 
 def _grams_of(ids: Sequence[int], size: int) -> Iterable[tuple[int, ...]]:
