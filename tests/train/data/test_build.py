@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -164,9 +163,8 @@ def test_the_order_of_rows_does_not_matter(folder: Path) -> None:
         return found
 
     first = rows("one")
-    rng = random.Random(1)
     for name, given in (("first", FIRST), ("second", SECOND)):
-        write_lines(folder / f"{name}.jsonl", rng.sample(given, len(given)))
+        write_lines(folder / f"{name}.jsonl", given[::-1])
     assert rows("other") == first
 
 
@@ -187,7 +185,7 @@ def test_a_killed_build_goes_on_to_the_same_bytes(folder: Path, monkeypatch: pyt
     kills = 0
     for every in (1, 2, 5):
         out = f"every_{every}"
-        while True:
+        for _ in range(30):
             left[0] = every
             try:
                 found = built(folder, out)
@@ -195,6 +193,8 @@ def test_a_killed_build_goes_on_to_the_same_bytes(folder: Path, monkeypatch: pyt
             except KeyboardInterrupt:
                 kills += 1
                 assert not (folder / out / "funnel.json").exists()
+        else:
+            pytest.fail("it goes on for ever")
         assert found == whole
     assert kills > 20
 
