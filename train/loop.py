@@ -28,6 +28,7 @@ from rocstar.train.learner.balance import Cost
 from rocstar.train.learner.batch import TOKENS, MicroBatch
 from rocstar.train.learner.checkpoint import source_kind
 from rocstar.train.learner.checkpoint_writer import Order
+from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.loss_stats import LossStats
 from rocstar.train.learner.settings import loss_settings, off_policy_gate, stage_optimizer
 from rocstar.train.learner.update_metrics import update_metrics
@@ -125,7 +126,7 @@ async def train_step(run: Run, stage: StageConfig, source: Source) -> dict[str, 
 async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[str, float]:
     """Update the weights and serve them."""
     with run.budget.phase("learn"), stops_run(run.directory, f"step_{step:06d}"):
-        learner = run.team.learner
+        learner: Learner = run.team.learner
         lr = learner.optimizers.lr
         async with waiting(f"step {step}", "the learner", kind="learn", deadline=None):
             with working(f"step {step}, learning", unit="microbatches", count=lambda: learner.gone_through):
