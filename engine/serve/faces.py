@@ -18,24 +18,23 @@ from typing import Any
 
 from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.shown import ShownCheck
+from rocstar.engine.inference.base import ScoresPrompts
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.asked import (
+    AGENT,
+    MODELS,
+    RAW,
     AskedChat,
     AskedCompletion,
     AskedMessage,
     Sampled,
-    check_chat,
-    functions_of,
-    max_tokens_of,
-    messages_of,
 )
+from rocstar.engine.serve.checked import check_chat, functions_of, max_tokens_of, messages_of
 from rocstar.engine.serve.conversation import ConversationOrder, Face
 from rocstar.engine.serve.kept import CONVERSATION, TEMPERATURE
 from rocstar.engine.serve.refusals import ServeRefusal
 from rocstar.engine.types import Task
 
-AGENT, RAW = "rocstar-agent", "rocstar-raw"
-MODELS = (AGENT, RAW)
 SOURCE = "serve"
 TASK_ID, ANSWER = "task_id", "answer"
 """Keys of a request's `metadata`: the task's name, which the noise depends on, and its true answer."""
@@ -88,8 +87,15 @@ class Faces:
     def completions(self, asked: AskedCompletion) -> list[ConversationOrder]:
         """The orders of /v1/completions, one per prompt."""
         check_model(asked.model)
+        if asked.echo and asked.logprobs is not None and not isinstance(self.agent.inference, ScoresPrompts):
+            raise ServeRefusal(
+                "echo with logprobs asks for log-probs of the prompt, which this engine does not tell; leave "
+                "one of them out, or serve with engine.kind = embedded and one replica",
+                param="echo",
+                code="unsupported_value",
+            )
         prompts = _prompts(asked)
-        if len(prompts) * asked.n > 1 and asked.stream:
+        if len(prompts) * asked.num_choices > 1 and asked.stream:
             raise ServeRefusal("stream is of one prompt and one choice; leave it out", param="stream")
         orders = []
         for k, prompt in enumerate(prompts):
@@ -101,7 +107,8 @@ class Faces:
             text = prompt if isinstance(prompt, str) else self.agent.chat.decode(ids)
             message = {"role": "user", "content": text}
             limit = COMPLETION_TOKENS if asked.max_tokens is None else asked.max_tokens
-            orders.append(self._order("completion", asked, [message], ids, limit, []))
+            order = self._order("completion", asked, [message], ids, limit, [])
+            orders.append(replace(order, scores_prompt=bool(asked.echo) and asked.logprobs is not None))
         return orders
 
     def prompt_ids(
@@ -160,7 +167,7 @@ class Faces:
             task=task,
             prompt_ids=ids,
             seed=secrets.randbits(53) if asked.seed is None else asked.seed,
-            num_choices=asked.n,
+            num_choices=asked.num_choices,
             temperature=temperature,
             max_tokens=self._fitting(len(ids), max_tokens),
             stops=tuple(asked.stop or ()),

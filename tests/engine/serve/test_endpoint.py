@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from typing import Any
 
 import aiohttp
@@ -13,8 +15,8 @@ from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.rollout.rollout import run_trajectory
 from rocstar.engine.serve.desk import DeskLimits
 from rocstar.engine.serve.endpoint import ServeOptions
-from rocstar.engine.serve.opened import open_endpoint
-from rocstar.engine.testing.policy import Reply, Request, ScriptedPolicy
+from rocstar.engine.serve.opened import open_endpoint, until_told
+from rocstar.engine.testing.policy import Reply, Request, ScriptedPolicy, logprob_of
 from rocstar.engine.types import Origin, Task, TrajectoryKey
 
 from .conftest import (
@@ -245,7 +247,6 @@ BAD: list[tuple[str, Any, int, str | None]] = [
     ("/v1/chat/completions", b"[1]", 400, None),
     ("/v1/completions", {"model": "rocstar-raw", "prompt": []}, 400, "prompt"),
     ("/v1/completions", {"model": "rocstar-raw", "prompt": [-1]}, 400, "prompt"),
-    ("/v1/completions", {"model": "rocstar-raw", "prompt": "a", "echo": True, "logprobs": 1}, 400, "echo"),
     ("/v1/completions", {"model": "rocstar-raw", "prompt": ["a", "b"], "stream": True}, 400, "stream"),
     ("/tokenize", {}, 400, "prompt"),
     ("/v1/feedback", {"id": "chatcmpl-1-ab", "thumb": "sideways"}, 400, "thumb"),
@@ -267,6 +268,80 @@ async def test_what_is_wrong_is_named(serving: Serving) -> None:
         await client.chat(**known)
         await client.chat(**known)
     assert [note for note in client.notes if "colour" in note and "user" not in note] == client.notes[:1]
+
+
+class Scoreless(ScriptedPolicy):
+    """An engine that tells nothing of prompts."""
+
+    score = None  # type: ignore[assignment]
+
+
+async def test_a_prompt_has_its_log_probs_where_the_engine_tells_them(serving: Serving) -> None:
+    ids = [int(token) for token in TOKENIZER.encode("abcd")]
+    body = {"model": "rocstar-raw", "prompt": ids, "echo": True, "logprobs": 1, "max_tokens": 1, "n": 2}
+    async with serving(scripted(["xyz"])) as client:
+        told = await client.json("/v1/completions", body)
+        usage = await client.json("/v1/completions", {**body, "prompt": "abcd", "temperature": 0})
+    assert told["usage"] == usage["usage"] == {"prompt_tokens": 4, "completion_tokens": 2, "total_tokens": 6}
+    for choice in told["choices"]:
+        columns = choice["logprobs"]
+        assert choice["text"] == "abcdx" and columns["tokens"] == list("abcdx")
+        assert columns["text_offset"] == [0, 1, 2, 3, 4] and columns["token_logprobs"][0] is None
+        written = [*ids, *TOKENIZER.encode("x")]
+        assert columns["token_logprobs"][1:] == [logprob_of(token) for token in written[1:]]
+        for token, text, tops in zip(written[1:4], "bcd", columns["top_logprobs"][1:], strict=False):
+            likelier = {TOKENIZER.decode([1]): logprob_of(1)} if token % 3 == 0 else {}
+            assert tops == {**likelier, text: logprob_of(token)}
+    async with serving(Scoreless(scripted(["xyz"]), TOKENIZER)) as client:
+        refused = await client.json("/v1/completions", body, status=400)
+        await client.json("/v1/completions", {**body, "echo": False})
+    assert refused["error"]["param"] == "echo"
+
+
+async def test_an_engine_that_wrote_otherwise_than_it_told_gives_no_answer(serving: Serving) -> None:
+    """A replica was lost in the middle of a turn, and the next one drew other tokens."""
+
+    class Fickle(ScriptedPolicy):
+        async def generate(self, ids: list[int], *, request_id: str, **rest: Any) -> Any:
+            if (heard := self._hearing.get(request_id)) is not None:
+                heard(0, TOKENIZER.encode("z")[0])
+            return await super().generate(ids, request_id=request_id, **rest)
+
+    async with serving(Fickle(scripted(["abc"]), TOKENIZER)) as client:
+        chunks = await client.stream()
+        assert (await client.chat())["choices"][0]["message"]["content"] == "abc"  # nothing was told before
+    assert chunks[-1]["error"]["code"] == "told_otherwise"
+
+
+async def test_a_signal_ends_the_server_when_what_goes_on_has_ended(serving: Serving) -> None:
+    tool, told = SlowTool(), asyncio.Event()
+    async with serving(scripted(THINKS), tool=tool) as client:
+        first = asyncio.ensure_future(client.chat())
+        await tool.began.wait()
+        ending = asyncio.ensure_future(until_told(client.listening.endpoint, 60.0, lambda line: told.set()))
+        await asyncio.sleep(0)  # it listens
+        os.kill(os.getpid(), signal.SIGTERM)
+        await told.wait()
+        assert (await client.chat(status=503))["error"]["code"] == "closing" and not ending.done()
+        tool.gate.set()
+        await ending
+        assert (await first)["choices"]
+
+
+async def test_a_second_signal_stops_what_goes_on(serving: Serving) -> None:
+    tool, told = SlowTool(), asyncio.Event()
+    async with serving(scripted(THINKS), tool=tool) as client:
+        first = asyncio.ensure_future(client.chat(status=503))
+        await tool.began.wait()
+        ending = asyncio.ensure_future(until_told(client.listening.endpoint, 60.0, lambda line: told.set()))
+        await asyncio.sleep(0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await told.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+        await ending
+        assert not await client.desk.drain(0.0)  # as `open_endpoint` does next
+        await first
+    assert tool.noted == ["cancelled"]
 
 
 async def test_more_than_there_is_room_for_is_turned_away(serving: Serving) -> None:
@@ -384,6 +459,7 @@ async def test_what_else_is_asked(serving: Serving) -> None:
         await client.get("/v1/models/gpt", status=404)
         text = await client.json("/tokenize", {"prompt": "ab"})
         prompt = await client.json("/tokenize", {"messages": [QUESTION]})
+        assert await client.json("/detokenize", {"tokens": text["tokens"]}) == {"prompt": "ab"}
         assert text["count"] == 2 and prompt["tokens"] == client.agent.chat.prompt_ids("2+2?")
         assert json.loads(await client.get("/tokenizer_info"))["eos_token"] == "<|endoftext|>"
         await client.chat()
