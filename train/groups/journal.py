@@ -22,7 +22,14 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from rocstar.engine.record.columns import FrameError, decode_frame, encode_frame, frame_key
-from rocstar.engine.record.files import FRAMES, INDEX, is_sealed, record_files
+from rocstar.engine.record.files import (
+    FRAMES,
+    INDEX,
+    LEARNED,
+    is_sealed,
+    learned_files,
+    record_files,
+)
 from rocstar.engine.record.reading import RecordError, Verdict
 from rocstar.engine.record.step_file import FrameFile, FramePlace, Judged, StepFile, is_about, read_places
 from rocstar.engine.types import Failed, Group, Task, Trajectory, policy_text
@@ -167,7 +174,7 @@ class Journal:
     def _clear(self) -> None:
         """Of a beginning that no checkpoint has nothing is used again: its policy is lost."""
         for path in (self._directory / TRAJECTORIES).glob("step_*"):
-            if path.suffix in (FRAMES, INDEX):
+            if path.suffix in (FRAMES, INDEX, LEARNED):
                 path.unlink()
 
     def _path(self, step: int) -> Path:
@@ -252,6 +259,8 @@ class Journal:
         saved = max(map(step_of, complete_checkpoints(self._directory)), default=0)
         for old, path in record_files(self._directory / TRAJECTORIES).items():
             if old <= min(step - self._keep_steps, saved):
+                for learned in learned_files(path):
+                    learned.unlink(missing_ok=True)
                 path.with_suffix(INDEX).unlink(missing_ok=True)
                 path.unlink()
                 self._close(old)
