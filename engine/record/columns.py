@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import zstandard
 
 from rocstar.engine.record.packing import MAX_PART_BYTES, packed, packed_apart, together, unpacked

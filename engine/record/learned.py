@@ -1,15 +1,15 @@
 """What the learner made of the tokens of a step's trajectories, as files beside their frames.
 
-    step_000001.r000.learned    <8s magic> <u32 bytes> about (JSON), PLACE by PLACE which trajectory lies where,
-                                then their columns; one file for each rank of the learner; appears whole
+    step_000001.r000.learned    <8s magic> <u32 bytes> about (JSON), PLACE by PLACE where each trajectory lies,
+                                then their columns; a file for each rank of the learner; appears whole
 
 It is known after the update, when a step's frames are long written, and each rank knows its own trajectories:
 so it is a file of its own, and nothing travels. A trajectory's columns, each packed by itself (packing.py):
 
     gaps        float16 of 8 bits: learner at the batch start minus rollout, in log-probs
     entropies   a byte, the root of the share of MAX_ENTROPY: within 2% at half a nat, 5% at a tenth
-    log_ratios  float16 of 8 bits: learner at the token's update minus batch start; and, a byte each, the bound
-                that held the token; both are left out where every ratio is 1, as those of a first update are
+    log_ratios  float16 of 8 bits: learner at the token's update minus batch start; and a byte each of codes,
+                the bounds that held tokens; left out where every ratio is 1, as in a first update
 
 Nothing here is learned from or promised to the last bit, which is what most of a log-prob's bytes cost: a gap
 and a log-ratio are right to a 256th part of themselves.
@@ -54,7 +54,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LearnedTokens:
-    """One trajectory's tokens with loss, in their order, as the learner saw them. All columns have one length."""
+    """One trajectory's tokens with loss, in order, as the learner saw them; all columns have one length."""
 
     gaps: Floats
     """Log-prob of the learner at the batch start minus that of the rollout."""

@@ -57,8 +57,8 @@ ROW = np.dtype([
 """One trajectory. `task` is `task_number` of its id, of which `name` has the first bytes; a number that is
 not there (the reward of a trajectory that failed) is NaN. `advantages`: so many there are where each token
 has its own, from `first_advantage` on; 0 where `advantage` is that of all. `family` is a place in
-`StepFile.families`. `began` is in seconds since 1970; of its `seconds` the policy was asked for `writing_s` and
-its tools for `tools_s`; NaN where no times are known."""
+`StepFile.families`. `began` is in seconds since 1970; of its `seconds` the policy was asked for `writing_s`
+and its tools for `tools_s`; NaN where no times are known."""
 MOST_FAMILIES: Final = 256
 """Tasks of a step that come from more places than these have no family in the index."""
 FAMILY_CHARS: Final = 100
@@ -105,7 +105,7 @@ class FrameFile:
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
-        """Go on with the file at `path` if it is about the same; begin it anew, with nothing beside it, if not."""
+        """Go on with the file at `path` if it is about the same; if not, begin it and what lies beside it anew."""
         self.path, self._about = path, dict(about)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.places: list[FramePlace] = []

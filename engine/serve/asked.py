@@ -91,10 +91,19 @@ class Sampled(BaseModel):
         return sorted(set(self.model_extra or {}) - KNOWN)
 
 
-class AskedChat(Sampled):
-    """The body of /v1/chat/completions."""
+TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 
-    messages: Annotated[list[AskedMessage], Field(min_length=1)]
+
+class AskedChat(Sampled):
+    """The body of /v1/chat/completions.
+
+    With `prefix_token_ids` the conversation goes on by its tokens: these are what was said so far, and
+    `messages` is what the user says next, or empty where it is the policy's turn.
+    """
+
+    messages: list[AskedMessage] = Field(default_factory=list)
+    prefix_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    return_token_ids: bool = False
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -176,6 +185,8 @@ def max_tokens_of(asked: AskedChat) -> int | None:
 
 def check_chat(asked: AskedChat) -> None:
     """ServeRefusal for what no face does."""
+    if not asked.messages and asked.prefix_token_ids is None:
+        raise ServeRefusal("messages is empty; send what is asked", param="messages", code="invalid_value")
     form = (asked.response_format or {"type": "text"}).get("type")
     if form != "text":
         raise ServeRefusal(
