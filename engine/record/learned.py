@@ -1,7 +1,7 @@
 """What the learner made of the tokens of a step's trajectories, as files beside their frames.
 
-    step_000001.r000.learned    <8s magic> <u32 bytes> about (JSON), PLACE by PLACE where each trajectory lies,
-                                then their columns; a file for each rank of the learner; appears whole
+    step_000001.r000.learned    <8s magic> <u32 bytes> about (JSON), PLACE by PLACE where each trajectory
+                                lies, then their columns; a file for each rank of the learner; appears whole
 
 It is known after the update, when a step's frames are long written, and each rank knows its own trajectories:
 so it is a file of its own, and nothing travels. A trajectory's columns, each packed by itself (packing.py):
@@ -12,7 +12,7 @@ so it is a file of its own, and nothing travels. A trajectory's columns, each pa
                 the bounds that held tokens; left out where every ratio is 1, as in a first update
 
 Nothing here is learned from or promised to the last bit, which is what most of a log-prob's bytes cost: a gap
-and a log-ratio are right to a 256th part of themselves.
+and a log-ratio are right to half a percent of themselves.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class FrameFile:
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
-        """Go on with the file at `path` if it is about the same; if not, begin it and what lies beside it anew."""
+        """Go on with the file at `path` if it is about the same; if not, begin it anew, with nothing beside it."""
         self.path, self._about = path, dict(about)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.places: list[FramePlace] = []
