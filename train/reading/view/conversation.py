@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rocstar.engine.record.learned import LearnedTokens
+from rocstar.engine.record.step_file import seconds_of
+from rocstar.engine.record.times import decode_times
 from rocstar.train.record.report.sample import is_correct, is_hidden, reward_of
 from rocstar.train.record.report.trajectories import pieces, why
 
@@ -43,6 +45,7 @@ def conversation(record: Record, *, reveal: bool) -> dict[str, Any]:
     """
     check_shown(record, reveal=reveal)
     task, reward = record.get("task") or {}, reward_of(record)
+    turns = record.get("turns") or ()
     return {
         "id": record.get("id"),
         "step": record.get("step"),
@@ -70,10 +73,41 @@ def conversation(record: Record, *, reveal: bool) -> dict[str, Any]:
                 "cut": turn.get("finish") == "length",
                 "start": turn.get("start"),
                 "end": turn.get("end"),
+                **times,
             }
-            for turn in record.get("turns") or ()
+            for turn, times in zip(turns, _times_of_turns(record, len(turns)), strict=True)
         ],
+        "times": _times(record),
     }
+
+
+def _times(record: Record) -> dict[str, Any] | None:
+    """When it began, in seconds since 1970, and how long it took, waited for a place and was judged."""
+    times = decode_times(record.get("times"))
+    if times is None:
+        return None
+    return {
+        "began": times.began,
+        "seconds": times.ended_s,
+        "queued_s": times.granted_s,
+        "writing_s": math.fsum(turn.written.seconds for turn in times.turns),
+        "tools_s": math.fsum(seconds_of(turn.calls) for turn in times.turns),
+        "judging_s": None if times.judged is None else times.judged.seconds,
+    }
+
+
+def _times_of_turns(record: Record, number: int) -> list[dict[str, Any]]:
+    """Of each turn when it was written and how long each of its calls ran; None where that is not known."""
+    times = decode_times(record.get("times"))
+    known = () if times is None else times.turns
+    told: list[dict[str, Any]] = [
+        {
+            "written": [turn.written.start_s, turn.written.end_s],
+            "ran": [None if call is None else call.seconds for call in turn.calls],
+        }
+        for turn in known[:number]
+    ]
+    return told + [{"written": None, "ran": []}] * (number - len(told))
 
 
 def _advantage(advantage: Any) -> Any:

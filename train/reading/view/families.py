@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from rocstar.train.reading.view.listing import Listing
 from rocstar.train.record.report.page import Drawn
 from rocstar.train.record.report.svg import Chart, Series, line_chart
-from rocstar.train.reading.view.listing import Listing
 
 MOST_CURVES: Final = 9
 """So many colours there are; the families with the most trajectories are drawn."""
@@ -49,9 +49,7 @@ def families_drawing(told: list[dict[str, Any]]) -> Drawn | None:
     if len(told) < 2:
         return None
     series = [
-        Series(
-            label=one["name"], color=color, points=list(zip(one["steps"], one["rewards"], strict=True))
-        )
+        Series(label=one["name"], color=color, points=list(zip(one["steps"], one["rewards"], strict=True)))
         for color, one in enumerate(told[:MOST_CURVES])
     ]
     left_out = len(told) - len(series)

@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from rocstar.engine.record.learned import LearnedTokens
 from rocstar.engine.record.plain import VERSION
 from rocstar.engine.record.reading import RecordError
-from rocstar.engine.record.learned import LearnedTokens
 from rocstar.engine.record.step_file import (
     FAMILY_CHARS,
     MOST_FAMILIES,
