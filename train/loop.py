@@ -35,7 +35,6 @@ from rocstar.train.learner.update_metrics import update_metrics
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.stage_config import StageConfig
-from rocstar.train.record.run_directory import TRAJECTORIES
 from rocstar.train.run import Run
 
 
@@ -116,6 +115,8 @@ async def train_step(run: Run, stage: StageConfig, source: Source) -> dict[str, 
             with run.budget.phase("publish"):
                 await stack.enter_async_context(run.publisher.updating())
             metrics |= await _learn(run, step, updates)
+    else:
+        await run.journal.unlearned(step)
     metrics |= run.live.measure() if run.live else {}
     metrics["policy/version"] = float(run.publisher.version)
     run.step = step
@@ -131,7 +132,7 @@ async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[s
         lr = learner.optimizers.lr
         async with waiting(f"step {step}", "the learner", kind="learn", deadline=None):
             with working(f"step {step}, learning", unit="microbatches", count=lambda: learner.gone_through):
-                marks = MarksPlace(folder=run.directory / TRAJECTORIES, step=step)
+                marks = MarksPlace(folder=run.journal.folder, step=step)
                 stats = await run.team.policy_step(updates, loss_settings(run.recipe), run.bad_steps, marks)
     note_gate(run, step, stats)
     for problem in stats.unwritten:

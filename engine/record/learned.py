@@ -12,7 +12,7 @@ so it is a file of its own, and nothing travels. A trajectory's columns, each pa
                 the bounds that held tokens; left out where every ratio is 1, as in a first update
 
 Nothing here is learned from or promised to the last bit, which is what most of a log-prob's bytes cost: a gap
-and a log-ratio are right to half a percent of themselves.
+and a log-ratio are right to half a percent of themselves, or to 3e-7.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rocstar.engine.record.columns import HEAD, FrameError, decode_frame, frame_size, frame_told
-from rocstar.engine.record.files import INDEX, learned_files
+from rocstar.engine.record.files import INDEX
 from rocstar.engine.record.plain import RecordError, Verdict, record_of
 from rocstar.engine.types import HIDDEN, Scored, Span, Task, Trajectory, TrajectoryTimes
 
@@ -105,15 +105,14 @@ class FrameFile:
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
-        """Go on with the file at `path` if it is about the same; if not, begin it anew, with nothing beside it."""
+        """Go on with the file at `path` if it is about the same; begin it anew, without its index, if not."""
         self.path, self._about = path, dict(about)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.places: list[FramePlace] = []
         """Of the whole frames that were there."""
         begin = _begin_of_frames(path, self._about)
         if begin is None:
-            for former in (path.with_suffix(INDEX), *learned_files(path)):
-                former.unlink(missing_ok=True)
+            path.with_suffix(INDEX).unlink(missing_ok=True)
             self._file: BinaryIO = path.open("w+b")
             self._file.write(_head(_FRAMES_MAGIC, self._about))
             self.end = self._file.tell()

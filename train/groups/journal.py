@@ -104,6 +104,11 @@ class Journal:
         """Of the steps that were looked at: where each attempt lies."""
         self._read: set[int] = set()
 
+    @property
+    def folder(self) -> Path:
+        """Where the records of the run lie."""
+        return self._directory / TRAJECTORIES
+
     async def __aenter__(self) -> Journal:
         if not self.goes_on:
             await self._do(self._clear)
@@ -149,6 +154,10 @@ class Journal:
         await self.settled()
         self._sealing = asyncio.ensure_future(self._do(self._seal, step, tuple(verdicts), stage))
 
+    async def unlearned(self, step: int) -> None:
+        """Nothing was learned in this step: what a former recipe learned in it is not of its records."""
+        await self._do(self._forget_learned, step)
+
     async def settled(self) -> None:
         """Return when every step that was judged has its index."""
         if self._sealing is not None:
@@ -165,7 +174,7 @@ class Journal:
                 return await loop.run_in_executor(self._thread, lambda: work(*args, **kwargs))
             except OSError as error:
                 raise TrainingStopped(
-                    f"the records in {str(self._directory / TRAJECTORIES)!r} cannot be written "
+                    f"the records in {str(self.folder)!r} cannot be written "
                     f"({error.strerror}); make room and go on with --resume"
                 ) from error
 
@@ -173,7 +182,7 @@ class Journal:
 
     def _clear(self) -> None:
         """Of a beginning that no checkpoint has nothing is used again: its policy is lost."""
-        for path in (self._directory / TRAJECTORIES).glob("step_*"):
+        for path in self.folder.glob("step_*"):
             if path.suffix in (FRAMES, INDEX, LEARNED):
                 path.unlink()
 
@@ -252,15 +261,18 @@ class Journal:
         self._close(step)
         self._prune(step)
 
+    def _forget_learned(self, step: int) -> None:
+        for learned in learned_files(self._path(step)):
+            learned.unlink(missing_ok=True)
+
     def _prune(self, step: int) -> None:
         """Old records go, but none that a resume would take groups from."""
         if not self._keep_steps:
             return
         saved = max(map(step_of, complete_checkpoints(self._directory)), default=0)
-        for old, path in record_files(self._directory / TRAJECTORIES).items():
+        for old, path in record_files(self.folder).items():
             if old <= min(step - self._keep_steps, saved):
-                for learned in learned_files(path):
-                    learned.unlink(missing_ok=True)
+                self._forget_learned(old)
                 path.with_suffix(INDEX).unlink(missing_ok=True)
                 path.unlink()
                 self._close(old)

@@ -71,7 +71,7 @@ class OpenRecords(Protocol):
         ...
 
     def learned(self, name: str) -> LearnedTokens | None:
-        """What the learner made of the tokens of the record of this name (its `id`); None where nobody says."""
+        """What the learner made of the tokens of the record with this `id`; None where nobody says."""
         ...
 
 

@@ -85,8 +85,8 @@ def step_timeline(told: Sequence[tuple[str, TrajectoryTimes]], *, of: int) -> Dr
         end_s=max(times.began - first + times.ended_s for _, times in told),
     )
     caption = (
-        f"The {len(told)} of {of} trajectories that ended last, in seconds since the first of them began. Blank "
-        "is the time between the policy, tools and the judge. Of several nodes, by each one's own clock."
+        f"The {len(told)} of {of} trajectories that ended last, in seconds since the first of them began. "
+        "Blank: between the policy, tools and the judge. Of several nodes, by each one's own clock."
     )
     return Drawn(partial(drawn_lanes, lanes), caption, is_wide=True)
 
