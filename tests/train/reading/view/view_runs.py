@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +44,8 @@ from rocstar.train.algorithm.roc import (
 )
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.run_directory import records_file
+
+from ..diagnosis.made_runs import planted
 
 CONFIG = """
 [rl]
@@ -245,6 +248,15 @@ def make_view_run(run: Path, *, steps: int = 2, text: str = "", **shape: Any) ->
             row |= {"ledger/generated": float(sum(ledger.values())), "reward/mean": 0.5 + 0.1 * step}
             row |= {"reward/correct_share": 0.5, "time/step": 2.0, "time/generate": 1.5, "time/learn": 0.5}
             writer.write(row | {"tokens/generated": 500.0}, step=step, stage="one", phase="rl")
+    return run
+
+
+def make_sick_run(run: Path) -> Path:
+    """A run in which from step 15 of 20 on trajectories are cut, with the records of its last step."""
+    run.mkdir(parents=True)
+    rows = planted("truncation", first=15, steps=20)
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_step(run, 20, groups_of())
     return run
 
 
