@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from rocstar.engine.record.learned import LearnedTokens
@@ -26,7 +27,9 @@ from rocstar.train.reading.view.text_search import search
 from rocstar.train.reading.view.timeline import trajectory_timeline
 from rocstar.train.reading.view.timeline_of_step import timeline_of_step
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
-from rocstar.train.record.metrics import Row
+from rocstar.train.record.metrics import MetricsFileError, Row
+from rocstar.train.record.report.headline import tiles_of
+from rocstar.train.record.report.report import ReportError, report_page
 
 MAX_PAGE: Final = 500
 """Rows of one answer."""
@@ -62,12 +65,19 @@ class RunReader:
         rows = run.metrics()
         return {
             **drawings.summary(run),
-            "tiles": drawings.tiles(run),
+            "tiles": [asdict(tile) for tile in tiles_of(rows)],
             "charts": drawings.charts(rows) if rows else [],
             "time": drawings.time_parts(rows),
             "growing": run.growing(),
             "collections": run.collections(),
         }
+
+    def report(self, name: str) -> str:
+        """The run's report.html as it would be now: one file that needs no other."""
+        try:
+            return report_page(self._run(name).path)
+        except (ReportError, MetricsFileError) as error:
+            raise NothingThereError(str(error)) from None
 
     def groups_of(self, name: str, step: int | None) -> dict[str, Any]:
         """How the groups of a step came out; of the last where none is named."""

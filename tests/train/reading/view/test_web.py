@@ -23,6 +23,7 @@ from rocstar.train.reading.view.live import MAX_PAGES, TooManyPagesError, Watche
 from rocstar.train.reading.view.reader import RunReader
 from rocstar.train.reading.view.shelf import Shelf
 from rocstar.train.reading.view.web import PageServer, page_files
+from rocstar.train.record.report.report import write_report
 from rocstar.train.served.recorded_start import recorded_start
 
 from ....warm_python import warm
@@ -66,7 +67,7 @@ async def test_only_names_of_this_machine_are_answered(viewed: Path) -> None:
                     assert answer.status == 403, (host, path)
         for host in ("localhost", "LOCALHOST:1234", "127.0.0.1:80", "[::1]:9"):
             assert (await asked(client, address + "/api/runs", Host=host))[0] == 200
-        for path in ("/api/runs", "/events", "/export?run=made&at=step_000001:0"):
+        for path in ("/api/runs", "/events", "/export?run=made&at=step_000001:0", "/report?run=made"):
             async with client.get(address + path, headers={"Sec-Fetch-Site": "cross-site"}) as answer:
                 assert answer.status == 403
 
@@ -140,6 +141,16 @@ async def test_alarms_are_those_of_the_doctor_with_places_to_look_at(viewed: Pat
         (run / "metrics.jsonl").unlink()
         _, told = await asked(client, address + "/api/alarms?run=sick")
         assert told == {"problem": "no metrics.jsonl: what did not train has no alarms"}
+
+
+async def test_the_report_is_an_export_of_the_page(viewed: Path) -> None:
+    async with served(viewed) as (client, address):
+        async with client.get(address + "/report?run=made") as answer:
+            assert answer.headers["Content-Disposition"] == 'attachment; filename="report-made.html"'
+            assert await answer.text() == write_report(viewed).read_text(encoding="utf-8")
+        (viewed / "metrics.jsonl").unlink()
+        status, told = await asked(client, address + "/report?run=made")
+        assert status == 404 and "metrics.jsonl does not exist" in told["error"]
 
 
 async def test_a_trajectory_has_the_commands_that_go_on_from_it(viewed: Path) -> None:

@@ -14,7 +14,7 @@ export async function show({ root, params, signal, is }) {
     const y = scrollY;
     fill(root,
       h("h1", {}, run.name),
-      h("p", { class: "soft path" }, run.path),
+      h("p", { class: "soft path" }, run.path, run.status && ` (${run.status})`),
       run.problem && h("p", { class: "bad" }, run.problem),
       run.growing && h("p", { class: "soft", id: "growing" },
         `step ${run.growing.step} is being rolled out: ${(run.growing.bytes / 1e6).toFixed(1)} MB of trajectories so far`),
@@ -23,6 +23,7 @@ export async function show({ root, params, signal, is }) {
         h("div", { class: "detail" }, tile.detail)))),
       h("ul", { class: "links" },
         run.trajectories && h("li", {}, h("a", { href: address("list", { run: name }) }, "trajectories")),
+        run.steps > 0 && h("li", {}, h("a", { href: `/report?${new URLSearchParams({ run: name })}` }, "report as one file")),
         groups && h("li", {}, h("a", { href: address("timeline", { run: name, step: groups.step }) }, "who waited when")),
         run.evaluated.map((step) => h("li", {},
           h("a", { href: address("evaluation", { run: name, step }) }, `evaluation at step ${step}`)))),
