@@ -1132,4 +1132,52 @@ BUGS = [
         "True",
         "serve/test_kept.py::test_another_temperature_is_never_learned",
     ),
+    Bug(
+        "TokenMarks.hear",
+        "None if is_first else current_T - old_T",
+        "None",
+        "test_marks.py::test_a_token_has_what_the_learner_thought_of_it_at_its_update",
+    ),
+    Bug(
+        "_Part._tokens",
+        "self.start_T[mine] - self.rollout_T[mine]",
+        "self.rollout_T[mine] - self.start_T[mine]",
+        "test_marks.py::test_a_token_has_what_the_learner_thought_of_it_at_its_update",
+    ),
+    Bug(
+        "LearnedStep.__init__",
+        "file.ranks == ranks",
+        "True",
+        "record/test_learned.py::test_each_rank_has_its_own_and_those_of_a_former_world_are_not_looked_at",
+    ),
+    Bug(
+        "Journal._prune",
+        "self._forget_learned(old)",
+        "None",
+        "test_journal.py::test_old_records_go_and_those_that_a_resume_needs_stay",
+    ),
+    Bug(
+        "Faces._continued",
+        "[] if ids[-1] == chat.stop_id else [chat.stop_id]",
+        "[]",
+        "serve/test_endpoint.py::test_a_conversation_goes_on_by_its_tokens",
+    ),
+    Bug(
+        "recorded_start.recorded_start",
+        's["end"] <= end',
+        's["start"] <= end',
+        "served/test_recorded_start.py::test_a_place_is_the_tokens_before_it",
+    ),
+    Bug(
+        "timeline_of_step._last_to_end",
+        "np.argsort(-ends, kind='stable')",
+        "np.argsort(ends, kind='stable')",
+        "view/test_timeline.py::test_a_step_shows_those_that_ended_last",
+    ),
+    Bug(
+        "conversation._learner",
+        "places[first:last] - start",
+        "places[first:last] - places[0]",
+        "view/test_conversation.py::test_what_the_learner_made_of_a_token_stands_at_it",
+    ),
 ]
