@@ -7,8 +7,9 @@ that step are the largest's times what it lacks, and the three show whether that
 the groups come as bytes from other nodes (engine/nodes/wire.py). All are journaled as they end, then select,
 RoC, metrics and packing for 64 ranks run as in a step, 63 ranks' microbatches are sent over gloo, all to one
 process on loopback that throws them away, then what became of all tokens is written, where a rank writes its
-own, and the index; a loop with the gauge of a run watches all of it. Tokens are those of this repository's text and code under a BPE of 16,000 words, spread
-over ids up to 151,936; log-probs are float32, of sampled tokens of which three quarters are nearly certain.
+own, and the index; a loop with the gauge of a run watches all of it. Tokens are those of this repository's
+text and code under a BPE of 16,000 words, spread over ids up to 151,936; log-probs are float32, of sampled
+tokens of which three quarters are nearly certain.
 """
 
 from __future__ import annotations
