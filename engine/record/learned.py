@@ -176,7 +176,7 @@ def _decoded(body: bytes, number: int) -> LearnedTokens:
     if len(parts) not in (3, 6):
         raise ValueError(f"{len(parts)} columns")
     levels = np.frombuffer(unpacked(parts[2]), "u1")
-    entropies = MAX_ENTROPY * np.square(levels.astype(np.float32) / (_UNKNOWN - 1))
+    entropies = (MAX_ENTROPY * np.square(levels / (_UNKNOWN - 1))).astype(np.float32)
     entropies[levels == _UNKNOWN] = np.nan
     ratios, codes = np.zeros(number, np.float32), np.zeros(number, np.uint8)
     if len(parts) == 6:
@@ -199,11 +199,13 @@ def _short(values: Floats) -> npt.NDArray[np.float16]:
     # A step above the largest would be infinity.
     largest = np.uint32(np.float16(most).view(np.uint16)) >> _DROPPED_BITS << _DROPPED_BITS
     magnitude = np.minimum(rounded & 0x7FFF, np.where(np.isfinite(halves), largest, 0x7FFF))
-    return (magnitude | (bits & 0x8000)).astype(np.uint16).view(np.float16)
+    short: npt.NDArray[np.float16] = (magnitude | (bits & 0x8000)).astype(np.uint16).view(np.float16)
+    return short
 
 
 def _bytes_of(entropies: Floats) -> npt.NDArray[np.uint8]:
     """A level from 0 to 254 for each; 255 where there is none."""
     share = np.sqrt(np.clip(entropies, 0.0, MAX_ENTROPY) / MAX_ENTROPY)
     levels = np.nan_to_num(np.rint(share * (_UNKNOWN - 1)), nan=_UNKNOWN)
-    return levels.astype(np.uint8)
+    told: npt.NDArray[np.uint8] = levels.astype(np.uint8)
+    return told

@@ -67,7 +67,7 @@ def test_what_the_learner_made_of_a_token_stands_at_it(viewed: Path) -> None:
             assert set(found.values()) == {None}
             continue
         k = next(own)
-        gap, log_ratio = 0.25 * (k % 2), 0.5 * (k % 3 == 0)
+        gap, log_ratio = -0.25 * (k % 2), 0.5 * (k % 3 == 0)
         assert found["logprobs"] == pytest.approx(logprobs[place] + gap, abs=1e-6)
         assert found["importance"] == pytest.approx(math.exp(gap), rel=1e-5)
         assert (found["ratios"], found["codes"]) == (pytest.approx(math.exp(log_ratio)), 2 * (k % 3 == 0))

@@ -237,8 +237,10 @@ def test_a_run_says_what_stands_and_which_families_it_has(page: Page, served: Se
     page.wait_for_selector("main:not([aria-busy]) .turn")
     page.locator("main summary", has_text="facts").click()
     expect(page.locator("dl.facts")).to_contain_text("max tokens")
-    page.goto(served.address + "#/run?run=plain")
+    page.goto(served.address + "#/run?run=growing")
     expect(page.locator("#alarms")).to_contain_text("No alarm stands")
+    page.goto(served.address + "#/run?run=plain")
+    expect(page.locator("#alarms")).to_contain_text("failures, steps 2 to 3")
     page.get_by_role("link", name="sum", exact=True).click()
     expect(page.locator("#counts")).to_contain_text("9 of 36")
 

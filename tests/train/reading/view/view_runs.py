@@ -154,10 +154,10 @@ def times_of(made: MadeSibling, *, sibling: int) -> TrajectoryTimes:
 
 
 def learned_of(one: Trajectory) -> LearnedTokens:
-    """Every other token lies a quarter higher at the learner, and every third one was held by a bound."""
+    """Every other token lies a quarter lower at the learner, and every third one was held by a bound."""
     at = np.arange(one.num_policy_tokens)
     return LearnedTokens(
-        gaps=np.where(at % 2, 0.25, 0.0).astype(np.float32),
+        gaps=np.where(at % 2, -0.25, 0.0).astype(np.float32),
         entropies=np.full(len(at), 1.0, np.float32),
         log_ratios=np.where(at % 3, 0.0, 0.5).astype(np.float32),
         codes=np.where(at % 3, 0, 2).astype(np.uint8),

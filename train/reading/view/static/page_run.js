@@ -56,7 +56,7 @@ function alarm(run, one) {
   const steps = one.first_step === one.last_step ? `step ${one.first_step}` : `steps ${one.first_step} to ${one.last_step}`;
   return h("div", { class: "alarm" },
     h("p", {}, chip(one.kind, KIND_STYLE[one.kind]), " ", h("b", {}, words(one.alarm)), h("span", { class: "soft" }, `, ${steps}: `), one.says),
-    h("p", { class: "small" }, `Seen: ${one.now || one.seen}`,
+    h("p", { class: "small" }, `Seen: ${one.now || one.seen}.`,
       one.trajectories.length > 0 && [" Shown by ", one.trajectories.map((at, k) => [k > 0 && ", ",
         h("a", { href: address("trajectory", { run, file: at.file, row: at.row }) }, at.id)]), "."]),
     h("p", { class: "small" }, `Do: ${one.todo}`),
