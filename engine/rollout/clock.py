@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
@@ -32,6 +33,11 @@ class TrajectoryClock:
         self.timeout_s, self._granted = timeout_s, granted
         self.is_over = False
         self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self.began = time.time()
+        """The same moment, in seconds since 1970."""
+        self.granted_s: float | None = None
+        """When the first grant came, by `now_s`."""
         self._limit = RunningLimit(timeout_s, self._over)
         self._wait: Wait | None = None
 
@@ -48,8 +54,15 @@ class TrajectoryClock:
     def start(self) -> None:
         """The first grant; later ones change nothing."""
         if self._limit.seconds is None:
+            self.granted_s = self.now_s
             self._limit.start()
             self._granted()
+
+    @property
+    def now_s(self) -> float:
+        """Seconds on the loop's clock since the trajectory began, grants and standstills or not: for people,
+        who want to see what took its time. No limit goes by it."""
+        return self._loop.time() - self._began
 
     @property
     def latest(self) -> float | None:

@@ -156,10 +156,19 @@ class Sampled(BaseModel):
         return sorted(set(self.model_extra or {}) - KNOWN)
 
 
-class AskedChat(Sampled):
-    """The body of /v1/chat/completions."""
+TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 
-    messages: Annotated[list[AskedMessage], Field(min_length=1)]
+
+class AskedChat(Sampled):
+    """The body of /v1/chat/completions.
+
+    With `prefix_token_ids` the conversation goes on by its tokens: these are what was said so far, and
+    `messages` is what the user says next, or empty where it is the policy's turn.
+    """
+
+    messages: list[AskedMessage] = Field(default_factory=list)
+    prefix_token_ids: Annotated[list[TokenId] | None, Field(min_length=1)] = None
+    return_token_ids: bool = False
     max_completion_tokens: Limit | None = None
     tools: Annotated[list[dict[str, Any]] | None, _nullable(type="array", items=_TOOL)] = None
     tool_choice: Annotated[str | dict[str, Any] | None, _nullable(enum=["auto", "none"])] = None
@@ -200,7 +209,7 @@ class AskedText(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    tokens: list[Annotated[int, Field(ge=0, lt=1 << 31), BeforeValidator(_whole)]]
+    tokens: list[TokenId]
 
 
 class AskedFeedback(BaseModel):

@@ -33,6 +33,8 @@ def check_tokens(asked: AskedTokens) -> None:
 
 def check_chat(asked: AskedChat) -> None:
     """ServeRefusal for what no face does."""
+    if not asked.messages and asked.prefix_token_ids is None:
+        raise ServeRefusal("messages is empty; send what is asked", param="messages", code="invalid_value")
     form = "text" if asked.response_format is None else asked.response_format.get("type")
     if form != "text":
         raise ServeRefusal(

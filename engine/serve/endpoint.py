@@ -160,7 +160,9 @@ class Endpoint:
         order = self._faces.chat(asked)
         self._notice_seed(request, asked, order)
         conversation = self.desk.begin(self._faces.named(order))
-        words = ChatWords(conversation, asked.model, self.options.isolation)
+        words = ChatWords(
+            conversation, asked.model, self.options.isolation, with_token_ids=asked.return_token_ids
+        )
         try:
             if asked.stream:
                 return await self._stream(request, conversation, words, with_usage=asked.includes_usage)

@@ -73,8 +73,17 @@ def facts(conversation: ServedConversation, isolation: str) -> dict[str, Any]:
 class ChatWords:
     """The answers of /v1/chat/completions to one request."""
 
-    def __init__(self, conversation: ServedConversation, model: str, isolation: str) -> None:
+    def __init__(
+        self,
+        conversation: ServedConversation,
+        model: str,
+        isolation: str,
+        *,
+        with_token_ids: bool = False,
+    ) -> None:
+        """with_token_ids: each choice tells its tokens at its end, so that a client can go on from them."""
         self._conversation, self._isolation = conversation, isolation
+        self._with_token_ids = with_token_ids
         self._client_calls = conversation.order.face == "raw"
         self._id, self._model, self._created = chat_id(conversation.order.id), model, int(time.time())
         self._calls: dict[int, int] = {}
@@ -90,7 +99,19 @@ class ChatWords:
             "choices": [self._choice(parts, k) for k in range(len(conversation.choices))],
             "usage": conversation.usage(),
             "rocstar": facts(conversation, self._isolation),
+            **self._prompt_ids(),
         }
+
+    def _prompt_ids(self) -> dict[str, Any]:
+        """What the policy read first, where it was asked for."""
+        return {"prompt_token_ids": self._conversation.order.prompt_ids} if self._with_token_ids else {}
+
+    def _token_ids(self, k: int) -> dict[str, Any]:
+        """All that came behind it, what tools wrote included, where it was asked for."""
+        if not self._with_token_ids:
+            return {}
+        trajectory = self._conversation.trajectories[k]
+        return {"token_ids": trajectory.ids[trajectory.prompt_length :].tolist()}
 
     def _choice(self, parts: Sequence[Part], k: int) -> dict[str, Any]:
         texts = texts_of(parts, k)
@@ -104,7 +125,8 @@ class ChatWords:
         elif told:
             message["server_tool_events"] = [part.event() for part in told]
         finish = self._conversation.finish(k)
-        return {"index": k, "message": message, "logprobs": None, "finish_reason": finish}
+        told_choice = {"index": k, "message": message, "logprobs": None, "finish_reason": finish}
+        return told_choice | self._token_ids(k)
 
     def first(self) -> bytes:
         """The chunk that opens every choice."""
@@ -141,7 +163,14 @@ class ChatWords:
         conversation, head = self._conversation, self._head("chat.completion.chunk")
         told = facts(conversation, self._isolation)
         ends = [
-            event({**head, "choices": [_delta(k, {}, conversation.finish(k))], "rocstar": told})
+            event(
+                {
+                    **head,
+                    "choices": [_delta(k, {}, conversation.finish(k)) | self._token_ids(k)],
+                    "rocstar": told,
+                    **self._prompt_ids(),
+                }
+            )
             for k in range(len(conversation.choices))
         ]
         if with_usage:

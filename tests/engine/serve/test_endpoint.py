@@ -48,6 +48,40 @@ async def test_the_loop_runs_inside_and_is_told(serving: Serving) -> None:
     assert told["choices"][0]["finish_reason"] == "stop" and told["rocstar"]["seed"] == 3
 
 
+async def test_a_conversation_goes_on_by_its_tokens(serving: Serving) -> None:
+    """From before a turn, and behind an end with a further question: the policy reads those very tokens, also
+    where no tokenizer would have cut their text so."""
+    async with serving(scripted(THINKS), keeps=True) as client:
+        chat = client.agent.chat
+        whole = await client.chat(return_token_ids=True, seed=3)
+        choice = whole["choices"][0]
+        ids = [*whole["prompt_token_ids"], *choice["token_ids"]]
+        assert chat.decode(ids).count("<|im_start|>assistant") == 2 and chat.decode(ids).endswith(
+            "<|im_end|>"
+        )
+        begun = len(client.agent.inference.requests)
+        again = await client.json(
+            "/v1/chat/completions",
+            {"model": "rocstar-agent", "prefix_token_ids": whole["prompt_token_ids"], "seed": 3},
+        )
+        asked = client.agent.inference.requests[begun].ids
+        assert list(asked) == whole["prompt_token_ids"] and "token_ids" not in again["choices"][0]
+        assert again["choices"][0]["message"] == choice["message"]
+        odd = [*ids[:-1], *TOKENIZER.encode("x"), *ids[-1:]]
+        begun = len(client.agent.inference.requests)
+        chunks = await client.stream(
+            {"role": "user", "content": "And 3+3?"}, prefix_token_ids=odd, return_token_ids=True
+        )
+        asked = list(client.agent.inference.requests[begun].ids)
+        assert asked == [*odd, *chat.user_suffix_ids("And 3+3?")]
+        ends = [c for c in chunks if isinstance(c, dict) and "prompt_token_ids" in c]
+        assert [c["prompt_token_ids"] for c in ends] == [asked] and ends[0]["choices"][0]["token_ids"]
+        cut = await client.chat(
+            {"role": "user", "content": "Well?"}, prefix_token_ids=ids[:-1], return_token_ids=True
+        )
+        assert cut["prompt_token_ids"][: len(ids)] == ids, "a turn that was cut is ended first"
+
+
 async def test_usage_is_the_sum_of_the_records_segments(serving: Serving) -> None:
     async with serving(scripted(THINKS), keeps=True) as client:
         told = await client.chat(n=2, stream=False)
@@ -215,6 +249,15 @@ BAD: list[tuple[str, Any, int, str | None]] = [
     ("/v1/chat/completions", {"messages": [QUESTION]}, 400, "model"),
     ("/v1/chat/completions", {"model": "gpt", "messages": [QUESTION]}, 404, "model"),
     ("/v1/chat/completions", {"model": "rocstar-agent", "messages": []}, 400, "messages"),
+    ("/v1/chat/completions", {"model": "rocstar-agent", "prefix_token_ids": []}, 400, "prefix_token_ids"),
+    ("/v1/chat/completions", {"model": "rocstar-agent", "prefix_token_ids": [-1]}, 400, "prefix_token_ids.0"),
+    ("/v1/chat/completions", {**RAW, "prefix_token_ids": [1]}, 400, "prefix_token_ids"),
+    (
+        "/v1/chat/completions",
+        {"model": "rocstar-agent", "messages": [QUESTION, QUESTION], "prefix_token_ids": [1]},
+        400,
+        "messages",
+    ),
     ("/v1/chat/completions", {**RAW, "temperature": -1}, 400, "temperature"),
     ("/v1/chat/completions", {**RAW, "n": 0}, 400, "n"),
     ("/v1/chat/completions", {**RAW, "top_p": 0.9}, 400, "top_p"),
