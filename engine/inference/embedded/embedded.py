@@ -76,7 +76,8 @@ class EmbeddedEngine:
         config = model.config
         attention.install(model)
         self._model, self._thread = model, thread
-        self._forward = forward_of(model)
+        # Not in lockstep, tools run beside every forward, and a thread that shares its core holds up all.
+        self._forward = forward_of(model, spare_threads=0 if lockstep else 1)
         self._vocab_size: int = config.vocab_size
         self._max_length: int = config.max_position_embeddings
         if kv_tokens is not None:
@@ -332,8 +333,7 @@ class EmbeddedEngine:
             self._admit()
             if not self._slots.num_active:
                 break
-            if not self._prefill():
-                done += self._step()
+            done += self._step()
             if done:
                 break
         return done
@@ -398,22 +398,17 @@ class EmbeddedEngine:
                 deferred.append(request)
         self._waiting.extendleft(reversed(deferred))
 
-    def _prefill(self) -> bool:
-        """One forward of prompts alone, if more is missing than one forward may take beside decoding.
+    def _step(self) -> Done:
+        """One forward: every active row's last token, preceded by whatever of it is not cached.
 
-        After a publish every row's KV is; a long prompt's may be. Nobody decodes meanwhile.
+        If that is more than one forward may take, it is one of prompts alone: after a publish every row's KV
+        is missing, and a long prompt's may be. Nobody decodes meanwhile.
         """
         extras = self._slots.take_extras(self._prefill_tokens + 1)
-        if sum(extra.end - extra.start for extra in extras) <= self._prefill_tokens:
-            return False
-        extras = self._slots.take_extras(self._prefill_tokens)
-        self._logits([], extras)
-        return True
-
-    def _step(self) -> Done:
-        """One forward: every active row's last token, preceded by whatever of it is not cached."""
+        if sum(extra.end - extra.start for extra in extras) > self._prefill_tokens:
+            self._logits([], self._slots.take_extras(self._prefill_tokens))
+            return []
         rows = self._slots.active()
-        extras = self._slots.take_extras(self._prefill_tokens)
         logits_NV = self._logits(rows, extras)
         requests = [row.request for row in rows if row.request is not None]
         noise_N = noise([r.seed for r in requests], [len(row.ids) for row in rows])
@@ -437,12 +432,12 @@ class EmbeddedEngine:
 
     def _logits(self, rows: Sequence[Row], extras: Sequence[Extra]) -> Tensor:
         """The logits of each row's last token. The extras enter the cache and count as cached."""
-        active = self._slots.active()
         tokens = [row.ids[-1] for row in rows]
         for extra in extras:
-            row = active[extra.slot]
+            row = self._slots.row_in(extra.slot)
             tokens += row.ids[extra.start : extra.end]
             row.cached = extra.end
-        positions_T, plan = self._kv.plan([len(row.ids) - 1 for row in rows], extras)
+        positions_N, slots_N = [len(row.ids) - 1 for row in rows], [row.slot for row in rows]
+        positions_T, plan = self._kv.plan(positions_N, extras, slots_N)
         ids_T = torch.tensor(tokens, device=self._device)
         return self._forward(ids_T, positions_T, plan, len(rows))
