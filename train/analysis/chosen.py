@@ -121,7 +121,7 @@ def _temperature(asked: float | None, own: float | None) -> float:
     chosen = asked if asked is not None else 1.0 if own is None else own
     if not 0 < chosen < float("inf"):
         raise ConfigError(
-            f"a temperature of {chosen:g} has no entropy to speak of; pass --temperature with a number above 0"
+            f"a temperature of {chosen:g} leaves no entropy; pass --temperature with a number above 0"
         )
     return chosen
 

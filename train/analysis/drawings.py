@@ -36,7 +36,7 @@ class _Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharesDrawing:
-    """A row per class: its share of the top fifth with its interval, and a line at its share of all tokens."""
+    """A row per class: its share of the top fifth with its interval, a line at its share of all tokens."""
 
     shares: Sequence[ClassShare]
 

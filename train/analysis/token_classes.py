@@ -11,6 +11,7 @@ Legend: N tokens that the policy wrote, U tokens of one turn.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -126,7 +127,7 @@ def placed(ids: Sequence[int], decode: Decode) -> tuple[str, Ints]:
     text = decode(list(ids))
     lengths = _piecewise(ids, decode)
     if sum(lengths) != len(text):
-        pairs = zip(ids, ids[1:], strict=False)
+        pairs = itertools.pairwise(ids)
         lengths = [len(decode([one])) for one in ids[:1]]
         lengths += [len(decode([a, b])) - len(decode([a])) for a, b in pairs]
     starts = np.cumsum([0, *lengths])[:-1] if lengths else np.zeros(0, int)

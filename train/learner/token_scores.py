@@ -1,4 +1,4 @@
-"""Entropies and log-probs of stored trajectories under given weights: the learner's forward and head, no loss.
+"""Entropies and log-probs of stored trajectories under given weights: the learner's forward and head alone.
 
     trajectories -> pack -> decoder -> head, in rows of chunks -> entropy, log-prob of each policy token
 
