@@ -6,7 +6,8 @@
 Arms (examples/failed_ideas/ideas.py): `answer` is the recipe's own reward; `tools` adds up to 0.5 for tool
 calls that go well; `repetition` takes up to 0.5 for repeated 4-grams of words; `overlong` lets truncated
 attempts teach nothing. All begin with the same cold start of a seed, and have so little room that some
-attempts are truncated. Each arm is paired with `answer`; harm is called shown where an interval over seeds says so.
+attempts are truncated. Each arm is paired with `answer`; harm is called shown where an interval over seeds
+says so.
 """
 
 from __future__ import annotations
