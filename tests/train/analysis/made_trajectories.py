@@ -1,4 +1,4 @@
-"""Trajectories out of text for the tests of the analysis: a token is a character, and its id the character's."""
+"""Trajectories out of text for the tests of the analysis: a token is a character, its id the character's."""
 
 from __future__ import annotations
 

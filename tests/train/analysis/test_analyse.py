@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from rocstar.engine.record.reading import export_lines
+from rocstar.train.analysis.analyse import analyse
 from rocstar.train.analysis.chosen import choose, read_chosen, source_of
 from rocstar.train.cli import main
 from rocstar.train.learner.checkpoint import full_weights, save_model
@@ -190,8 +191,6 @@ def test_a_model_of_another_vocabulary_is_refused(run: Path, tmp_path: Path, wei
     other = tmp_path / "other"
     model = build_model(SCRATCH, 60, seed=3)
     save_model(other, model, full_weights(model), tokenizer())
+    source = source_of(run, step=2, checkpoint=str(other), temperature=None)
     with pytest.raises(ConfigError, match="outside the vocabulary of 60"):
-        from rocstar.train.analysis.analyse import analyse
-
-        source = source_of(run, step=2, checkpoint=str(other), temperature=None)
         analyse(source, number=4, window=8, seed=0)

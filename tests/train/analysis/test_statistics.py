@@ -54,8 +54,8 @@ def test_an_entropy_that_is_no_number_is_refused() -> None:
 
 
 def test_a_planted_bump_is_found_and_none_is_where_there_is_none(power: ModuleType) -> None:
-    """0.3 nats behind responses, 64 trajectories: 19 of 20 seeds; without it at most 1 of 20, though the first
-    tokens of every turn are uncertain."""
+    """0.3 nats behind responses, 64 trajectories: 19 of 20 seeds; without it at most 1 of 20, though the
+    first tokens of every turn are uncertain."""
     found = power.summary(power.World(bump=0.3), 20)
     assert found["trajectories"] == 64 and found["first_20_above"] >= 19
     none = power.summary(power.World(), 20)
