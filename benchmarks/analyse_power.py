@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rocstar.train.analysis.statistics.cluster_bootstrap import TaskDraws
-from rocstar.train.analysis.statistics.estimates import class_shares, matched
-from rocstar.train.analysis.statistics.tally import Lead, Tally
+from rocstar.train.reading.analysis.statistics.cluster_bootstrap import TaskDraws
+from rocstar.train.reading.analysis.statistics.estimates import class_shares, matched
+from rocstar.train.reading.analysis.statistics.tally import Lead, Tally
 
 ROOT = Path(__file__).parents[1]
 FIRST_SEEDS = 20

@@ -71,8 +71,8 @@ def conversations(options: argparse.Namespace, seed: int) -> tuple[Path, Path]:
 
 async def demonstrated(options: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
     """What the recipe's demonstrator says, in a real sandbox."""
-    from rocstar.train.cold_start import conversations_for
     from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
+    from rocstar.train.learner.cold_start import conversations_for
     from rocstar.train.plan.preflight import load_all_tasks
     from rocstar.train.recipe.load import load_recipe
     from rocstar.train.record.callbacks import Callback, Listeners

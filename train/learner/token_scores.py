@@ -38,6 +38,11 @@ class TokenScores:
     logprob_N: Floats
     """Of the token that was written."""
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether every entropy is a number."""
+        return bool(np.isfinite(self.entropy_N).all())
+
 
 @torch.no_grad()
 @fast_products()

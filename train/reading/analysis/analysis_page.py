@@ -9,14 +9,14 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from rocstar.train.analysis.analyse import Analysis
-from rocstar.train.analysis.drawings import ProfileDrawing, RatiosDrawing, SharesDrawing
-from rocstar.train.analysis.findings import NAMES, all_sentences
-from rocstar.train.analysis.shading import blocks
-from rocstar.train.analysis.statistics.cluster_bootstrap import Estimate
-from rocstar.train.analysis.token_classes import CLASSES
-from rocstar.train.analysis.wordings import GRAM, WORDS, Seen, most_uncertain
 from rocstar.train.evaluation.statistics.intervals import interval_of_means
+from rocstar.train.reading.analysis.analyse import Analysis
+from rocstar.train.reading.analysis.drawings import ProfileDrawing, RatiosDrawing, SharesDrawing
+from rocstar.train.reading.analysis.findings import NAMES, all_sentences
+from rocstar.train.reading.analysis.shading import blocks
+from rocstar.train.reading.analysis.statistics.cluster_bootstrap import Estimate
+from rocstar.train.reading.analysis.token_classes import CLASSES
+from rocstar.train.reading.analysis.wordings import GRAM, WORDS, Seen, most_uncertain
 from rocstar.train.record.report.page import figure, page, part_of
 
 PARTS = Path(__file__).with_name("templates") / "analysis.html"

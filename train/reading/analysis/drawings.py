@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from rocstar.engine.charts import drawing, escape, nice_ticks
-from rocstar.train.analysis.findings import BEHIND, NAMES
-from rocstar.train.analysis.statistics.cluster_bootstrap import Estimate
-from rocstar.train.analysis.statistics.estimates import ClassShare, Matched
-from rocstar.train.analysis.statistics.tally import Lead
-from rocstar.train.analysis.token_classes import CLASSES
+from rocstar.train.reading.analysis.findings import BEHIND, NAMES
+from rocstar.train.reading.analysis.statistics.cluster_bootstrap import Estimate
+from rocstar.train.reading.analysis.statistics.estimates import ClassShare, Matched
+from rocstar.train.reading.analysis.statistics.tally import Lead
+from rocstar.train.reading.analysis.token_classes import CLASSES
 
 TOP, ROW, FOOT, MARGIN = 46, 30, 30, 12
 NARROW = 340

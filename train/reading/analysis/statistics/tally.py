@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rocstar.train.analysis.statistics.top_fifth import Floats, top_membership
+from rocstar.train.reading.analysis.statistics.top_fifth import Floats, top_membership
 
 Ints = NDArray[Any]
 

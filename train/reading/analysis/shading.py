@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from rocstar.engine.types import Origin
-from rocstar.train.analysis.analyse import Analysis, Shown
-from rocstar.train.analysis.statistics.top_fifth import Floats
+from rocstar.train.reading.analysis.analyse import Analysis, Shown
+from rocstar.train.reading.analysis.statistics.top_fifth import Floats
 
 SHADES: Final = (0.95, 0.9, 0.8)
 """Quantiles of a trajectory's entropies from which tokens are shaded: the darkest first."""

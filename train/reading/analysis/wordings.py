@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 
 from rocstar.engine.chat.toolcalls import tool_call_spans
-from rocstar.train.analysis.statistics.tally import Lead
-from rocstar.train.analysis.statistics.top_fifth import Floats
-from rocstar.train.analysis.token_classes import CLASSES, TokenClass, TurnTokens
+from rocstar.train.reading.analysis.statistics.tally import Lead
+from rocstar.train.reading.analysis.statistics.top_fifth import Floats
+from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass, TurnTokens
 
 GRAM: Final = 3
 MOST_GRAMS: Final = 200_000

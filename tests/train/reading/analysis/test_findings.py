@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocstar.train.analysis.drawings import ProfileDrawing, RatiosDrawing, SharesDrawing
-from rocstar.train.analysis.findings import MIN_TASKS, behind_sentence, class_sentence
-from rocstar.train.analysis.statistics.cluster_bootstrap import Estimate
-from rocstar.train.analysis.statistics.estimates import ClassShare, Matched
-from rocstar.train.analysis.statistics.tally import Lead
-from rocstar.train.analysis.token_classes import CLASSES, TokenClass
+from rocstar.train.reading.analysis.drawings import ProfileDrawing, RatiosDrawing, SharesDrawing
+from rocstar.train.reading.analysis.findings import MIN_TASKS, behind_sentence, class_sentence
+from rocstar.train.reading.analysis.statistics.cluster_bootstrap import Estimate
+from rocstar.train.reading.analysis.statistics.estimates import ClassShare, Matched
+from rocstar.train.reading.analysis.statistics.tally import Lead
+from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass
 
 numbers = st.floats(0.0, 9.0) | st.sampled_from([1.0, math.inf, math.nan])
 

@@ -8,17 +8,22 @@ import numpy as np
 import pytest
 
 from rocstar.engine.chat.toolcalls import tool_call_spans
-from rocstar.train.analysis.statistics.tally import Lead
-from rocstar.train.analysis.token_classes import CLASSES, TokenClass, placed, turns_of
+from rocstar.train.reading.analysis import token_classes
+from rocstar.train.reading.analysis.statistics.tally import Lead
+from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass, placed, turns_of
+from rocstar.train.tasks import verify
 
 from .made_trajectories import CALL, decode, told
 
 ANSWER = "<answer>\\boxed{1}</answer>"
 
 
+def test_an_answer_begins_where_the_judge_looks_for_it() -> None:
+    assert token_classes.ANSWER == verify.OPEN_TAG
+
+
 def letters(trajectory: object, window: int = 3) -> list[str]:
     """Each turn with a letter for each token's class."""
-    shown = dict(zip(CLASSES, "fokcarb", strict=True))
     shown = {
         TokenClass.first_of_turn: "f",
         TokenClass.after_ok: "o",

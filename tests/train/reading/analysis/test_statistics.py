@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocstar.train.analysis.statistics.cluster_bootstrap import TaskDraws, interval
-from rocstar.train.analysis.statistics.estimates import class_shares, matched, profile
-from rocstar.train.analysis.statistics.tally import NUM_OFFSETS, Lead, Quantity, Tally
-from rocstar.train.analysis.statistics.top_fifth import TOP_SHARE, top_membership
+from rocstar.train.reading.analysis.statistics.cluster_bootstrap import TaskDraws, interval
+from rocstar.train.reading.analysis.statistics.estimates import class_shares, matched, profile
+from rocstar.train.reading.analysis.statistics.tally import NUM_OFFSETS, Lead, Quantity, Tally
+from rocstar.train.reading.analysis.statistics.top_fifth import TOP_SHARE, top_membership
 
 ROOT = Path(__file__).parents[3]
 while not (ROOT / "pyproject.toml").is_file():

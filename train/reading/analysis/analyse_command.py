@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rocstar.train.recipe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rocstar.train.analysis.analyse import Analysis
+    from rocstar.train.reading.analysis.analyse import Analysis
 
 NUMBER, WINDOW, MAX_WINDOW = 64, 8, 64
 """Trajectories, as in the report; first tokens of a turn."""
@@ -40,9 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Analyse, write the page and print what the intervals show; 0. ConfigError for bad input."""
     from rocstar.engine.progress.status import StatusLine
-    from rocstar.train.analysis.analyse import analyse
-    from rocstar.train.analysis.analysis_page import as_plain, html_page
-    from rocstar.train.analysis.chosen import source_of
+    from rocstar.train.reading.analysis.analyse import analyse
+    from rocstar.train.reading.analysis.analysis_page import as_plain, html_page
+    from rocstar.train.reading.analysis.chosen import source_of
     from rocstar.train.record.run_directory import replace_text
     from rocstar.train.record.targets import check_file
 
@@ -73,7 +73,7 @@ def _default_page(run: Path, step: int | None) -> Path:
 
 
 def _as_text(found: Analysis, out: Path) -> str:
-    from rocstar.train.analysis.analysis_page import facts, notes, told
+    from rocstar.train.reading.analysis.analysis_page import facts, notes, told
 
     width = max(len(name) for name, _ in facts(found))
     lines = [f"{name:<{width}}  {value}" for name, value in facts(found)]

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from rocstar.engine.record.reading import export_lines
-from rocstar.train.analysis.analyse import analyse
-from rocstar.train.analysis.chosen import choose, read_chosen, source_of
 from rocstar.train.cli import main
 from rocstar.train.learner.checkpoint import full_weights, save_model
 from rocstar.train.learner.scratch import build_model
+from rocstar.train.reading.analysis.analyse import analyse
+from rocstar.train.reading.analysis.chosen import choose, read_chosen, source_of
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.model_config import ScratchConfig
 from rocstar.train.record.run_directory import COMPLETE

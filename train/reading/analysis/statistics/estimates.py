@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rocstar.train.analysis.statistics.cluster_bootstrap import Estimate, TaskDraws, interval
-from rocstar.train.analysis.statistics.tally import Lead, Quantity, Tally
-from rocstar.train.analysis.statistics.top_fifth import Floats
+from rocstar.train.reading.analysis.statistics.cluster_bootstrap import Estimate, TaskDraws, interval
+from rocstar.train.reading.analysis.statistics.tally import Lead, Quantity, Tally
+from rocstar.train.reading.analysis.statistics.top_fifth import Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,32 +9,26 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from transformers import PreTrainedTokenizerBase
 
 from rocstar.engine.progress.progress import working
 from rocstar.engine.types import Trajectory
-from rocstar.train.analysis.chosen import Source, choose, read_chosen
-from rocstar.train.analysis.statistics.cluster_bootstrap import Estimate, TaskDraws
-from rocstar.train.analysis.statistics.estimates import (
+from rocstar.train.evaluation.token_scorer import TokenScorer, TokenScores
+from rocstar.train.reading.analysis.chosen import Source, choose, read_chosen
+from rocstar.train.reading.analysis.statistics.cluster_bootstrap import Estimate, TaskDraws
+from rocstar.train.reading.analysis.statistics.estimates import (
     ClassShare,
     Matched,
     class_shares,
     matched,
     profile,
 )
-from rocstar.train.analysis.statistics.tally import Lead, Tally
-from rocstar.train.analysis.statistics.top_fifth import Floats
-from rocstar.train.analysis.token_classes import CLASSES, Decode, TurnTokens, turns_of
-from rocstar.train.analysis.wordings import Wordings
-from rocstar.train.learner.checkpoint import set_threads
-from rocstar.train.learner.model_io import check_model_path, load_model, load_tokenizer
-from rocstar.train.learner.policy_model import PolicyModel
-from rocstar.train.learner.token_scores import TokenScores, token_scores
-from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.reading.analysis.statistics.tally import Lead, Tally
+from rocstar.train.reading.analysis.statistics.top_fifth import Floats
+from rocstar.train.reading.analysis.token_classes import CLASSES, Decode, TurnTokens, turns_of
+from rocstar.train.reading.analysis.wordings import Wordings
 
 AT_A_TIME: Final = 16
 """Trajectories in memory."""
-TOKENS_PER_MICROBATCH: Final = 8192
 SHOWN_EACH: Final = 2
 """Trajectories of a kind that are shown whole."""
 MAX_SHOWN_TOKENS: Final = 16_384
@@ -102,67 +96,30 @@ class Analysis:
     decode: Decode
 
 
-class Decoding:
-    """Text of ids, special tokens shown; that of a token by itself is made once."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._tokenizer = tokenizer
-        self._known: dict[int, str] = {}
-
-    def __call__(self, ids: Sequence[int]) -> str:
-        if len(ids) != 1:
-            return self._decoded(ids)
-        token = ids[0]
-        if token not in self._known:
-            self._known[token] = self._decoded(ids)
-        return self._known[token]
-
-    def _decoded(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
-
-
 def analyse(source: Source, *, number: int, window: int, seed: int) -> Analysis:
     """The analysis of at most `number` trajectories of a source. ConfigError for a model or a record that
     cannot be used."""
-    set_threads(source.threads)
     rows = choose(source.file, number, seed=seed)
-    check_model_path(source.checkpoint)
-    decode = Decoding(load_tokenizer(source.checkpoint))
-
-    policy = PolicyModel(load_model(source.checkpoint, "float32"))
+    scorer = TokenScorer(source.checkpoint, threads=source.threads)
     tally, wordings, mismatch = Tally(len(CLASSES)), Wordings(), Mismatch()
     shown: dict[str, list[Shown]] = {}
     with working("scoring tokens", unit="trajectories", total=len(rows)) as work:
-        for trajectory, scores in _scored(source, rows, policy):
-            turns = list(turns_of(trajectory, decode, window=window))
+        for trajectory, scores in _scored(source, rows, scorer):
+            turns = list(turns_of(trajectory, scorer.text, window=window))
             top_N = _count(tally, trajectory, turns, scores.entropy_N)
             wordings.add(trajectory.task.id, turns, scores.entropy_N, top_N)
             mismatch.add(trajectory, scores)
             _keep(shown, trajectory, turns, scores.entropy_N, top_N)
             work.done += 1
-    return _concluded(source, window, seed, tally, wordings, mismatch, shown, decode)
+    return _concluded(source, window, seed, tally, wordings, mismatch, shown, scorer.text)
 
 
 def _scored(
-    source: Source, rows: Sequence[int], policy: PolicyModel
+    source: Source, rows: Sequence[int], scorer: TokenScorer
 ) -> Iterator[tuple[Trajectory, TokenScores]]:
     trajectories = read_chosen(source.file, rows)
     while part := list(itertools.islice(trajectories, AT_A_TIME)):
-        try:
-            scores = token_scores(
-                policy,
-                part,
-                temperature=source.temperature,
-                tokens_per_microbatch=TOKENS_PER_MICROBATCH,
-            )
-        except ValueError as error:
-            raise ConfigError(
-                f"{str(source.file)!r} cannot be scored by {source.checkpoint!r}: {error}; is it the model "
-                "that wrote these records?"
-            ) from None
-        if not all(np.isfinite(one.entropy_N).all() for one in scores):
-            raise ConfigError(f"{source.checkpoint!r} gives an entropy that is not finite; are its weights?")
-        yield from zip(part, scores, strict=True)
+        yield from zip(part, scorer.score(part, temperature=source.temperature), strict=True)
 
 
 def _count(tally: Tally, trajectory: Trajectory, turns: Sequence[TurnTokens], entropy_N: Floats) -> Floats:

@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from rocstar.train.analysis.statistics.cluster_bootstrap import Estimate
-from rocstar.train.analysis.statistics.estimates import ClassShare, Matched
-from rocstar.train.analysis.token_classes import CLASSES, TokenClass
+from rocstar.train.reading.analysis.statistics.cluster_bootstrap import Estimate
+from rocstar.train.reading.analysis.statistics.estimates import ClassShare, Matched
+from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass
 
 MIN_TASKS: Final = 8
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from rocstar.engine.chat.toolcalls import tool_call_spans
 from rocstar.engine.types import Origin, Segment, Trajectory
-from rocstar.train.analysis.statistics.tally import Lead
+from rocstar.train.reading.analysis.statistics.tally import Lead
 
 Decode = Callable[[Sequence[int]], str]
 """Text of any ids, special tokens shown."""
@@ -30,6 +30,7 @@ Ints = NDArray[Any]
 
 PART: Final = "\ufffd"
 ANSWER: Final = "<answer>"
+"""As the judge has it (train/tasks/verify.py)."""
 
 
 class TokenClass(StrEnum):
