@@ -41,10 +41,10 @@ def tool_call_spans(text: str) -> tuple[tuple[int, int], ...]:
     """Characters [start, end) of every call in the order written; one that was not closed reaches to the next
     one, or to the end of the text."""
     found = list(_find(text))
-    nexts = [written.start for written in found[1:]] + [len(text)]
+    edges = [*(written.start for written in found), len(text)]
     return tuple(
         (written.start, written.end if written.closed else following)
-        for written, following in zip(found, nexts, strict=True)
+        for written, following in zip(found, edges[1:], strict=True)
     )
 
 
