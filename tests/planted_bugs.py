@@ -1134,8 +1134,8 @@ BUGS = [
     ),
     Bug(
         "Tally.add",
-        "if task not in self._rows:",
-        'task = f"{task} {self.num_trajectories}"\n        if task not in self._rows:',
+        "task not in self._rows",
+        "True",
         "analysis/test_statistics.py::test_siblings_that_are_alike_tell_no_more_than_one",
     ),
     Bug(
@@ -1145,9 +1145,9 @@ BUGS = [
         "analysis/test_statistics.py::test_the_top_fifth_has_a_fifth_and_no_order_gives_a_place",
     ),
     Bug(
-        "token_scores._scored",
-        "temperature=temperature",
-        "temperature=1.0",
+        "token_scores.token_scores",
+        "start += count",
+        "start += 0",
         "test_token_scores.py::test_each_token_has_the_entropy_of_its_own_logits",
     ),
     Bug(
