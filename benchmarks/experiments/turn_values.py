@@ -9,8 +9,8 @@ Nothing of the system is changed for it: an agent's `prompt` begins a trajectory
 whose new sessions are branches (by fork) of one that has run the cells so far stands in its tool box. The
 value before the first turn is the mean reward of K attempts at the task. Reported: the mean worth of turns
 whose calls went well and of those that failed, with 95% intervals over tasks, and the tokens and seconds of a
-value beside those of a trajectory. A task that was measured is not measured again. The recipe's
-`tools = ["python"]` has programs without a state and needs no session; with `jupyter` each value branches one.
+value beside those of a trajectory. A task that was measured is not measured again. The programs of a recipe's
+tool `python` have no state and need no session; with `jupyter` each value branches one.
 """
 
 from __future__ import annotations
