@@ -49,27 +49,27 @@ def run(options: argparse.Namespace) -> int:
     source = source_of(
         options.run, step=options.step, checkpoint=options.checkpoint, temperature=options.temperature
     )
-    out = options.out or _default_page(options.run, source.step)
-    check_file(out, force=True)
+    if options.out:
+        check_file(options.out, force=True)
     with StatusLine():
         found = analyse(source, number=options.trajectories, window=options.window, seed=options.seed)
-    replace_text(out, html_page(found))
+    out = options.out or _default_page(options.run, source.step)
+    try:
+        out.parent.mkdir(exist_ok=True)
+        replace_text(out, html_page(found))
+    except OSError as error:
+        raise ConfigError(
+            f"{str(out)!r} cannot be written ({error.strerror}); say with --out where the page goes"
+        ) from None
     print(json.dumps({**as_plain(found), "page": str(out)}) if options.json else _as_text(found, out))
     return 0
 
 
 def _default_page(run: Path, step: int | None) -> Path:
-    """Where the page of a step, or of a file, goes; the folder of a run's pages is made."""
+    """Where the page of a run's step goes, or of a file of records."""
     if step is None:
         return run.with_name(f"{run.stem}.analysis.html")
-    folder = run / FOLDER
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"{str(folder)!r} cannot be made ({error.strerror}); say with --out where the page goes"
-        ) from None
-    return folder / f"step_{step:06d}.html"
+    return run / FOLDER / f"step_{step:06d}.html"
 
 
 def _as_text(found: Analysis, out: Path) -> str:
