@@ -31,9 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--window", type=_window, default=WINDOW, metavar="N", help=text)
     text = "divides the logits; default: as the records were sampled, if the run says so, else 1"
     parser.add_argument("--temperature", type=float, metavar="T", help=text)
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the choice and of the intervals")
+    text = "of the choice and of the intervals"
+    parser.add_argument("--seed", type=_natural, default=0, metavar="N", help=text)
     text = "the page; default: RUN/analysis/step_N.html, or beside the file"
     parser.add_argument("--out", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--force", action="store_true", help="replace the file --out if there is one")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -50,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         options.run, step=options.step, checkpoint=options.checkpoint, temperature=options.temperature
     )
     if options.out:
-        check_file(options.out, force=True)
+        check_file(options.out, force=options.force)
     with StatusLine():
         found = analyse(source, number=options.trajectories, window=options.window, seed=options.seed)
     out = options.out or _default_page(options.run, source.step)
@@ -80,9 +82,15 @@ def _as_text(found: Analysis, out: Path) -> str:
     return "\n".join([*lines, *notes(found), "", *told(found), "", f"wrote {out}"])
 
 
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
+    return int(text)
+
+
 def _whole(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    if not _natural(text):
+        raise argparse.ArgumentTypeError("0 is too few; give a whole number from 1 on")
     return int(text)
 
 

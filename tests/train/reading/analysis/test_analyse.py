@@ -171,8 +171,13 @@ BAD: dict[str, tuple[Callable[[Path, Path], list[str]], str]] = {
     ),
     "greedy": (lambda run, empty: [str(run), "--temperature=0"], "leaves no entropy"),
     "no trajectories": (lambda run, empty: [str(run), "--trajectories=0"], "whole number from 1"),
+    "negative seed": (lambda run, empty: [str(run), "--seed=-1"], "whole number from 0"),
     "wide window": (lambda run, empty: [str(run), "--window=65"], "more than the 64"),
     "out is a folder": (lambda run, empty: [str(run), f"--out={empty}"], "is a folder"),
+    "out is there": (
+        lambda run, empty: [str(run), f"--out={run / 'trajectories/step_000001.index'}"],
+        "pass --force",
+    ),
     "unknown": (lambda run, empty: [str(run), "--shade=1"], "--shade"),
 }
 
