@@ -22,6 +22,7 @@ numbers = st.floats(0.0, 9.0) | st.sampled_from([1.0, math.inf, math.nan])
 @st.composite
 def estimates(draw: st.DrawFn) -> Estimate:
     low, value, high = sorted(draw(st.tuples(numbers, numbers, numbers)), key=lambda x: (x != x, x))
+    low, high = (-math.inf if low != low else low), (math.inf if high != high else high)
     tasks = draw(st.integers(0, 20))
     return Estimate(
         value=value, low=low, high=high, num_tasks=tasks, num_tokens=tasks * draw(st.integers(1, 9))
