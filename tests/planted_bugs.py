@@ -1237,5 +1237,33 @@ BUGS = [
         "places[first:last] - start",
         "places[first:last] - places[0]",
         "view/test_conversation.py::test_what_the_learner_made_of_a_token_stands_at_it",
+        "Tally.add",
+        "task not in self._rows",
+        "True",
+        "analysis/test_statistics.py::test_siblings_that_are_alike_tell_no_more_than_one",
+    ),
+    Bug(
+        "top_membership",
+        "equal_N * (room - above_N.sum()) / equal_N.sum()",
+        "equal_N",
+        "analysis/test_statistics.py::test_the_top_fifth_has_a_fifth_and_no_order_gives_a_place",
+    ),
+    Bug(
+        "token_scores.token_scores",
+        "start += count",
+        "start += 0",
+        "test_token_scores.py::test_each_token_has_the_entropy_of_its_own_logits",
+    ),
+    Bug(
+        "token_classes.turns_of",
+        "before.origin is Origin.tool",
+        "before.origin is not Origin.policy and before.start > 0",
+        "analysis/test_token_classes.py::test_a_turn_that_answers_the_user_is_no_turn_behind_a_tool",
+    ),
+    Bug(
+        "behind_sentence",
+        "ratio.lies_beyond(1.0)",
+        "int(ratio.value > 1)",
+        "analysis/test_findings.py::test_a_sentence_claims_what_its_interval_shows_and_nothing_else",
     ),
 ]
