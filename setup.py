@@ -73,7 +73,7 @@ setup(
         "rocstar.engine.inference.embedded": ["*.pyi"],
         "rocstar.sandbox": ["*.pyi"],
         "rocstar.engine.sim": ["templates/*"],
-        "rocstar.train": ["recipes/*.toml"],
+        "rocstar.train": ["recipes/*.toml", "recipes/data/*.toml"],
         "rocstar.train.evaluation.report": ["templates/*"],
         "rocstar.train.record.report": ["templates/*"],
         "rocstar.train.reading.analysis": ["templates/*"],

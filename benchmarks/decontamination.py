@@ -1,26 +1,29 @@
 """`rocstar data check` on texts whose answer is known, and its cost for many problems.
 
-    python benchmarks/decontamination.py [--problems 100000] [--data FOLDER]
+    python benchmarks/decontamination.py [--problems 1000000] [--data FOLDER]
         [--out benchmarks/results/decontamination.json]
 
 Questions of benchmarks/decontamination_corpus.py are copied into problems in six ways, some of them several
 times with other random choices; HEADS x TAILS are hard negatives. The plain rule of any 8 words stands beside
 it. With a folder that has dapo_math_17k.jsonl and four evaluation sets, these are checked too; rows of DAPO
-there may be marked `eval_overlap`, and `lang`. Then `--problems` made-up problems are judged against 10,000
-made-up questions, for time and memory.
+there may be marked `eval_overlap`, and `lang`. Then `rocstar data check` judges `--problems` made-up problems
+against 10,000 made-up questions, for time and memory; and again, killed half-way and gone on with.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import re
-import resource
+import signal
+import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +31,9 @@ from decontamination_corpus import HEADS, LONG, MIDDLE, SHORT, TAILS
 from quickstart_seeds import machine
 
 from rocstar.train.data.check import check_tasks
-from rocstar.train.data.overlap import EvalQuestion, OverlapCheck
+from rocstar.train.data.overlap import EvalQuestion, OverlapCheck, judged
 from rocstar.train.data.paper_rule import PaperCheck
+from rocstar.train.data.words import words_of
 
 TIMES = 8
 """Random copies of a question."""
@@ -110,9 +114,7 @@ def copies() -> Iterator[tuple[str, str]]:
 
 
 def levels(check: Any, texts: Sequence[str]) -> list[str]:
-    for text in texts:
-        check.add(text)
-    return [found.level for found in check.overlaps()]
+    return [found.level for found in judged(check, texts)]
 
 
 def quality() -> dict[str, Any]:
@@ -169,8 +171,35 @@ def _one_copy_at_a_time(
     return [level or "" for level in told]
 
 
-def cost(num_problems: int, num_questions: int = 10_000) -> dict[str, float]:
-    """CPU time and memory for made-up problems of about 60 words, one in a hundred of them a question."""
+def cost(num_problems: int, num_questions: int = 10_000) -> dict[str, Any]:
+    """Time and memory of the command for made-up problems of about 60 words, one in a hundred a question.
+
+    Making them is not counted; reading and writing the files is.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        _write_made_up(folder, num_problems, num_questions)
+        whole = _checked(folder, "whole.jsonl")
+        killed = _checked(folder, "killed.jsonl", kill_after_s=whole["wall_s"] / 2)
+        gone_on = _checked(folder, "killed.jsonl")
+        same = (folder / "whole.jsonl").read_bytes() == (folder / "killed.jsonl").read_bytes()
+        levels = Counter(json.loads(line)["level"] for line in (folder / "whole.jsonl").open())
+    return {
+        "problems": num_problems,
+        "questions": num_questions,
+        **whole,
+        "flagged": sum(levels.values()) - levels["clean"],
+        "killed": {
+            "after_s": killed["wall_s"],
+            "left_work_mb": killed["work_mb"],
+            "signal": killed["signal"],
+        },
+        "gone_on": gone_on,
+        "same_bytes": same,
+    }
+
+
+def _write_made_up(folder: Path, num_problems: int, num_questions: int) -> None:
     rng = random.Random(1)
     vocabulary = [
         f"{a}{b}" for a in "bcdfghklmnprstvw" for b in ("an", "el", "ir", "os", "ut", "ain", "ock", "end")
@@ -180,20 +209,44 @@ def cost(num_problems: int, num_questions: int = 10_000) -> dict[str, float]:
     def made() -> str:
         return " ".join(rng.choices(sentences, k=4)) + f" {rng.choice(TAILS)}"
 
-    asked = [EvalQuestion(file="made", id=str(k), text=made()) for k in range(num_questions)]
-    began = time.process_time()
-    check = OverlapCheck(asked)
-    for k in range(num_problems):
-        check.add(rng.choice(asked).text if k % 100 == 0 else made())
-    flagged = sum(found.level != "clean" for found in check.overlaps())
-    seconds = time.process_time() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    asked = [made() for _ in range(num_questions)]
+    with (folder / "questions.jsonl").open("w") as file:
+        file.writelines(json.dumps({"id": k, "question": text}) + "\n" for k, text in enumerate(asked))
+    with (folder / "tasks.jsonl").open("w") as file:
+        for k in range(num_problems):
+            text = rng.choice(asked) if k % 100 == 0 else made()
+            file.write(json.dumps({"id": k, "question": text}) + "\n")
+
+
+def _checked(folder: Path, out: str, kill_after_s: float | None = None) -> dict[str, Any]:
+    """Run the command in a process of its own; its time and memory, and what it left if it was killed."""
+    program = "import sys; from rocstar.train.cli import main; sys.exit(main())"
+    names = [str(folder / name) for name in ("tasks.jsonl", "questions.jsonl", out)]
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        "data",
+        "check",
+        names[0],
+        "--against",
+        names[1],
+        "--out",
+        names[2],
+    ]
+    began = time.monotonic()
+    child = os.posix_spawn(sys.executable, command, os.environ)
+    if kill_after_s is not None:
+        time.sleep(kill_after_s)
+        os.kill(child, signal.SIGKILL)
+    _, status, used = os.wait4(child, 0)
+    work = folder / f"{out}.work"
     return {
-        "problems": num_problems,
-        "questions": num_questions,
-        "cpu_s": seconds,
-        "peak_mb": peak,
-        "flagged": flagged,
+        "wall_s": time.monotonic() - began,
+        "cpu_s": used.ru_utime + used.ru_stime,
+        "peak_mb": used.ru_maxrss / 1024,
+        "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0,
+        "work_mb": work.stat().st_size / 2**20 if work.exists() else 0.0,
     }
 
 
@@ -208,25 +261,49 @@ def dapo(folder: Path) -> dict[str, Any]:
         check_tasks(str(folder / "dapo_math_17k.jsonl"), against, out, force=False)
         rows = [json.loads(line) for line in out.read_text().splitlines()]
     english = [row["level"] for task, row in zip(tasks, rows, strict=True) if task.get("lang") == "en"]
-    marked = [(row["id"], row["level"]) for t, row in zip(tasks, rows, strict=True) if t.get("eval_overlap")]
-    known = {name for name, _ in marked}
+    marked = [(t, row["level"]) for t, row in zip(tasks, rows, strict=True) if t.get("eval_overlap")]
+    known = {task["id"] for task, _ in marked}
+    flagged = [row for row in rows if row["level"] != "clean" and row["id"] not in known]
+    asked = {row["id"]: row for name in SETS for row in map(json.loads, (folder / f"{name}.jsonl").open())}
     return {
         "english": len(english),
         "english_flagged": sum(level in FOUND for level in english) / len(english),
+        "english_flagged_or_twins": sum(level != "clean" for level in english) / len(english),
         "levels": Counter(row["level"] for row in rows),
         "marked": Counter(level for _, level in marked),
-        "marked_but_clean": [name for name, level in marked if level == "clean"],
+        "marked_but_clean": [
+            _what_they_share(task, asked[task["eval_overlap"]], tasks)
+            for task, level in marked
+            if level == "clean"
+        ],
         "not_marked": [
             {"id": row["id"], "level": row["level"], "score": row["score"], **row["against"]}
-            for row in rows
-            if row["level"] != "clean" and row["id"] not in known
+            for row in flagged
         ],
+    }
+
+
+def _what_they_share(
+    task: dict[str, Any], question: dict[str, Any], tasks: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The longest words that a marked task and the question of its mark share, and how many have them."""
+    ours, theirs = words_of(task["problem"]), words_of(question["problem"])
+    match = SequenceMatcher(None, ours, theirs, autojunk=False).find_longest_match()
+    shared = " ".join(ours[match.a : match.a + match.size])
+    others = sum(f" {shared} " in f" {' '.join(words_of(each['problem']))} " for each in tasks)
+    return {
+        "id": task["id"],
+        "marked_as": question["id"],
+        "answers": [task["answer"], question["answer"]],
+        "shared": shared,
+        "of_words": len(theirs),
+        "tasks_with_it": others,
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="`rocstar data check` on texts whose answer is known.")
-    parser.add_argument("--problems", type=int, default=100_000)
+    parser.add_argument("--problems", type=int, default=1_000_000)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

@@ -480,8 +480,8 @@ BUGS = [
     ),
     Bug(
         "_task_of_row",
-        'json.dumps(context, sort_keys=True) if context else ""',
-        "config.source",
+        "id_of_task(question, answer, context)",
+        "content_id(config.source, question, answer)",
         "test_data.py::test_an_id_says_nothing_of_where_the_data_lies",
     ),
     Bug(
@@ -581,7 +581,7 @@ BUGS = [
         "test_box.py::test_a_tool_that_does_not_end_when_cancelled_fails_the_trajectory",
     ),
     Bug(
-        "_Opened._call",
+        "_Opened._answered",
         "_raise_if_passed(deadline)",
         "pass",
         "test_box.py::test_the_deadline_of_the_trajectory_is_no_timeout_of_the_tool",
@@ -1061,8 +1061,8 @@ BUGS = [
         "diagnosis/test_alarms.py::test_held_out_questions_that_do_not_follow_are_told",
     ),
     Bug(
-        "overlap._Side.meet",
-        "digest not in self.seen",
+        "DistinctCounts.add",
+        "number not in seen[first : first + count]",
         "True",
         "data/test_overlap.py::test_a_copy_that_is_there_a_hundred_times_is_no_boilerplate",
     ),
@@ -1191,6 +1191,8 @@ BUGS = [
         "min(config.group_size, num_siblings)",
         "config.group_size",
         "test_served_run.py::test_it_answers_as_it_was_evaluated_and_its_thumbs_are_learned",
+    ),
+    Bug(
         "TokenMarks.hear",
         "None if is_first else current_T - old_T",
         "None",
@@ -1237,6 +1239,8 @@ BUGS = [
         "places[first:last] - start",
         "places[first:last] - places[0]",
         "view/test_conversation.py::test_what_the_learner_made_of_a_token_stands_at_it",
+    ),
+    Bug(
         "Tally.add",
         "task not in self._rows",
         "True",
@@ -1265,5 +1269,53 @@ BUGS = [
         "ratio.lies_beyond(1.0)",
         "int(ratio.value > 1)",
         "analysis/test_findings.py::test_a_sentence_claims_what_its_interval_shows_and_nothing_else",
+    ),
+    Bug(
+        "DistinctCounts.add",
+        "number not in seen[first : first + count]",
+        "True",
+        "test_same_problem.py::test_distinct_numbers_are_counted_up_to_a_limit",
+    ),
+    Bug(
+        "check._meet_all",
+        "known[0] == digest",
+        "known",
+        "data/test_overlap.py::test_what_changed_since_a_kill_is_looked_at_again",
+    ),
+    Bug(
+        "_Builder._read",
+        "islice(rows, self._table.position(number))",
+        "islice(rows, 0)",
+        "test_build.py::test_a_killed_build_goes_on_to_the_same_bytes",
+    ),
+    Bug(
+        "settle_copies",
+        "labels > 1",
+        "labels > 2",
+        "test_build.py::test_every_row_has_one_end_with_its_evidence",
+    ),
+    Bug(
+        "copies.ORDER",
+        '"source, id, row, told, licence"',
+        '"number"',
+        "test_build.py::test_the_order_of_rows_does_not_matter",
+    ),
+    Bug(
+        "read_integer",
+        "number.value.denominator != 1",
+        "False",
+        "test_integer_answers.py::test_what_is_computed_approximate_or_several_is_none",
+    ),
+    Bug(
+        "PassRate.refused",
+        "self.attempts >= rule.solved",
+        "True",
+        "test_difficulty.py::test_all_solved_of_enough_attempts_is_dropped",
+    ),
+    Bug(
+        "conversation_rows._call_problem",
+        'function["name"] not in schemas',
+        "False",
+        "test_conversations.py::test_what_could_not_be_learned_is_dropped_with_its_reason",
     ),
 ]

@@ -36,6 +36,11 @@ class ShownCheck:
         """Check the form of a finished conversation; what its texts become is found when it is encoded."""
         self._check_form(messages, self._tools if tools is None else tools, generation_prompt=False)
 
+    def check_finished(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
+        """Check form and texts of a finished conversation. ChatError says what the template does not show."""
+        self._check_form(messages, tools, generation_prompt=False)
+        _find_all(messages, self._render(messages, tools, generation_prompt=False), "not as it is written")
+
     def _check_form(
         self, messages: Sequence[Message], tools: Sequence[Tool], *, generation_prompt: bool
     ) -> None:

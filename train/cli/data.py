@@ -1,4 +1,4 @@
-"""`rocstar data`: tasks held against evaluation sets."""
+"""`rocstar data`: tasks and conversations from sources, held against evaluation sets."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from rocstar.train.data import data_command
 
 
 def add(verbs: Any) -> None:
-    parser = new_verb(verbs, "data", "check: tasks against the questions of evaluation sets")
+    parser = new_verb(
+        verbs, "data", "build|check|show: tasks and conversations, held against evaluation sets"
+    )
     data_command.add_arguments(parser)
     parser.set_defaults(verb=run)
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
-    nothing_more(rest, "see `rocstar data check --help`")
+    nothing_more(rest, f"see `rocstar data {options.data_verb} --help`")
     return data_command.run(options)

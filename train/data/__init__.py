@@ -1,4 +1,6 @@
-"""`rocstar data`: what tasks are made of. `check` finds those that are questions of evaluation sets.
+"""`rocstar data`: what tasks and conversations are made of.
 
-rows of TASKS ──words.py──> grams ──found in── GramIndex of the questions ──overlap.py──> level, evidence
+build   rows of sources ──by themselves──> RowTable ──copies, overlap, difficulty, draw──> rows, provenance
+check   rows of TASKS ──words.py──> grams ──found in── GramIndex of questions ──overlap.py──> level, evidence
+show    the funnel of a build
 """

@@ -4,29 +4,43 @@
      "against": {"file": "math500.jsonl", "id": ...}, "shared": "the words that they share"}
 
 The same tasks and sets give the same bytes. The file appears whole or not at all.
+
+    rows ──meet──> OUT.work, which a killed check leaves ──count──> OUT.partial ──> OUT
+
+What was found of each row lies in OUT.work until all are known, so memory depends on the sets alone. The same
+command goes on with what is there: a row is taken from it if its id and its text are still the same.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from rocstar.train.data.overlap import LEVELS, EvalQuestion, OverlapCheck, TaskVerdict
+from rocstar.train.data.build_config import EvalSet
+from rocstar.train.data.overlap import LEVELS, Check, EvalQuestion, OverlapCheck, TaskVerdict
 from rocstar.train.data.paper_rule import PaperCheck
-from rocstar.train.recipe.data_config import DataConfig
+from rocstar.train.data.work_file import discard_work, open_work
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.targets import check_file
 from rocstar.train.tasks.data import content_id
-from rocstar.train.tasks.rows import rows_of
+from rocstar.train.tasks.rows import rows_from
 
 Mode = Literal["coverage", "paper"]
 FIELDS: Final = ("question", "problem", "prompt", "messages", "input")
 """Where a row's problem is looked for, if no field is named."""
+RULES: Final = 1
+"""Grows when the same row may be told otherwise; what an older version left half done is begun anew."""
+COMMITTED_ROWS: Final = 10_000
+"""A killed check loses no more."""
+_SCHEMA = "CREATE TABLE met (number INTEGER PRIMARY KEY, digest BLOB, name TEXT, met BLOB);"
+_Row = tuple[int, bytes, str, bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,30 +88,98 @@ def check_tasks(
         ConfigError: a source or the target cannot be used; nothing is written.
     """
     check_file(out, force=force)
+    questions = read_questions([EvalSet(source=source, question=field or "") for source in against])
+    check = make_check(questions, mode)
+    work, about = out.with_name(out.name + ".work"), [RULES, mode, field, digest_of(questions)]
+    try:
+        with open_work(work, _SCHEMA, about) as database:
+            if not _meet_all(database, check, tasks, field):
+                raise ConfigError(f"{tasks!r} has no task; give a file with at least one")
+            check.close()
+            found = _write(database, check, questions, out)
+    except Exception:
+        discard_work(work)  # no kill: what is wrong would be wrong again, and nothing is left lying about
+        raise
+    discard_work(work)
+    return found
+
+
+def read_questions(sets: Sequence[EvalSet]) -> list[EvalQuestion]:
+    """The questions of evaluation sets. ConfigError if there is none, or a set cannot be used."""
     questions = [
-        EvalQuestion(file=_name(source), id=str(name), text=text)
-        for source in against
-        for name, text in problems(source, field)
+        EvalQuestion(file=_name(one.source), id=str(name), text=text)
+        for one in sets
+        for name, text in problems(one.source, one.question or None, split=one.split, revision=one.revision)
     ]
     if not questions:
         raise ConfigError("--against has no question; give files of evaluation sets")
-    check = OverlapCheck(questions) if mode == "coverage" else PaperCheck(questions)
-    names = []
-    for name, text in problems(tasks, field):
-        names.append(name)
-        check.add(text)
-    if not names:
-        raise ConfigError(f"{tasks!r} has no task; give a file with at least one")
+    return questions
+
+
+def make_check(questions: Sequence[EvalQuestion], mode: Mode) -> Check:
+    """The rule of a mode."""
+    return OverlapCheck(questions) if mode == "coverage" else PaperCheck(questions)
+
+
+def digest_of(questions: Sequence[EvalQuestion]) -> str:
+    """What tells these questions from others."""
+    digest = hashlib.sha256()
+    for one in questions:
+        digest.update(json.dumps([one.file, one.id, one.text]).encode())
+    return digest.hexdigest()
+
+
+def _meet_all(database: sqlite3.Connection, check: Check, tasks: str, field: str | None) -> int:
+    """Put what is found of every row into the database and count it; how many rows there are.
+
+    Rows that are there with the same id and text are not looked at again; from the first other one on all
+    are.
+    """
+    stored = database.execute("SELECT digest, met FROM met ORDER BY number")
+    number, fresh, batch = -1, False, list[_Row]()
+    for number, (name, text) in enumerate(problems(tasks, field)):
+        shown = json.dumps([name, text]).encode()
+        digest = hashlib.blake2b(shown, digest_size=16).digest()
+        known = None if fresh else stored.fetchone()
+        if known is not None and known[0] == digest:
+            check.count(known[1])
+            continue
+        if not fresh:
+            fresh = True
+            stored.close()
+            database.execute("DELETE FROM met WHERE number >= ?", (number,))
+        met = check.meet(text)
+        check.count(met)
+        batch.append((number, digest, json.dumps(name), met))
+        if len(batch) == COMMITTED_ROWS:
+            _commit(database, batch)
+    _commit(database, batch)
+    database.execute("DELETE FROM met WHERE number > ?", (number,))
+    return number + 1
+
+
+def _commit(database: sqlite3.Connection, batch: list[_Row]) -> None:
+    database.execute("BEGIN")
+    database.executemany("INSERT INTO met VALUES (?, ?, ?, ?)", batch)
+    database.execute("COMMIT")
+    batch.clear()
+
+
+def _write(
+    database: sqlite3.Connection, check: Check, questions: Sequence[EvalQuestion], out: Path
+) -> Checked:
+    """Judge all rows, in their order, into the file, which appears whole."""
     levels: Counter[str] = Counter(dict.fromkeys(LEVELS, 0))
     by_set: dict[str, Counter[str]] = {}
     partial = out.with_name(out.name + ".partial")
     try:
         with partial.open("w", encoding="utf-8") as file:
-            for name, found in zip(names, check.overlaps(), strict=True):
+            for name, met in database.execute("SELECT name, met FROM met ORDER BY number"):
+                found = check.judge(met)
                 levels[found.level] += 1
                 if found.question is not None:
                     by_set.setdefault(questions[found.question].file, Counter())[found.level] += 1
-                file.write(json.dumps(_row(name, found, questions)) + "\n")
+                file.write(json.dumps(_row(json.loads(name), found, questions)) + "\n")
             file.flush()
             os.fsync(file.fileno())
         partial.replace(out)
@@ -110,17 +192,24 @@ def check_tasks(
 
 
 def _row(name: str | int, found: TaskVerdict, questions: Sequence[EvalQuestion]) -> dict[str, Any]:
-    row: dict[str, Any] = {"id": name, "level": found.level, "score": round(found.score, 4)}
+    return {"id": name, **evidence_of(found, questions)}
+
+
+def evidence_of(found: TaskVerdict, questions: Sequence[EvalQuestion]) -> dict[str, Any]:
+    """A verdict as JSON, with the question that it names."""
+    told: dict[str, Any] = {"level": found.level, "score": round(found.score, 4)}
     if found.question is not None:
         question = questions[found.question]
         against = {"file": question.file, "id": question.id}
-        row |= {"rule": found.rule, "against": against, "shared": found.shared}
-    return row
+        told |= {"rule": found.rule, "against": against, "shared": found.shared}
+    return told
 
 
-def problems(source: str, field: str | None) -> Iterator[tuple[str | int, str]]:
+def problems(
+    source: str, field: str | None, *, split: str = "train", revision: str = ""
+) -> Iterator[tuple[str | int, str]]:
     """The id of every row, its own or a hash of its text, and its problem. ConfigError names a bad row."""
-    for where, row in rows_of(DataConfig(source=source), Path()):
+    for where, row in rows_from(source, Path(), split=split, revision=revision or None):
         if not isinstance(row, Mapping):
             raise ConfigError(f"{where} is no object; each row must map field names to values")
         text = _problem(row, field, where)

@@ -1,19 +1,42 @@
-"""`rocstar data check`: its arguments and what it prints."""
+"""`rocstar data build|check|show`: their arguments and what they print."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+_SOURCE = "JSONL or Parquet, a folder of them, or hub:OWNER/NAME"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verbs below `data`."""
     verbs = parser.add_subparsers(required=True, metavar="VERB", dest="data_verb")
+    _add_build(verbs)
+    _add_check(verbs)
+    _add_show(verbs)
+
+
+def _add_build(verbs: Any) -> None:
+    text = "tasks or conversations from sources: cleaned, decontaminated, with their provenance"
+    build = verbs.add_parser("build", help=text, allow_abbrev=False)
+    text = "TOML of sources, filters and mixture, or the name of a shipped one"
+    build.add_argument("file", type=Path, metavar="FILE", help=text)
+    text = "a folder that is new or empty, or has what a killed build left: it is gone on with"
+    build.add_argument("--out", type=Path, metavar="FOLDER", help=text)
+    text = "leave out what is not known to allow commercial use"
+    build.add_argument("--commercial", action="store_true", help=text)
+    build.add_argument("--dry-run", action="store_true", help="check FILE and say what would be read")
+    build.add_argument("--force", action="store_true", help="replace a finished build")
+    build.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _add_check(verbs: Any) -> None:
     text = "which tasks are questions of evaluation sets: as they are, nearly, or with other numbers"
     check = verbs.add_parser("check", help=text, allow_abbrev=False)
-    text = "JSONL or Parquet, a folder of them, or hub:OWNER/NAME"
-    check.add_argument("tasks", metavar="TASKS", help=text)
+    check.add_argument("tasks", metavar="TASKS", help=_SOURCE)
     text = "an evaluation set, in the same forms; may be repeated"
     check.add_argument("--against", action="append", required=True, metavar="FILE", help=text)
     text = "JSON Lines: id and level (duplicate, near, twin, clean) of each task, with the evidence"
@@ -27,8 +50,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--json", action="store_true", help="print one JSON object")
 
 
+def _add_show(verbs: Any) -> None:
+    show = verbs.add_parser("show", help="the funnel of a build", allow_abbrev=False)
+    show.add_argument("folder", type=Path, metavar="FOLDER", help="what `rocstar data build` wrote")
+    show.add_argument("--svg", type=Path, metavar="FILE", help="draw it into this file")
+    show.add_argument("--force", action="store_true", help="replace the file --svg if there is one")
+    show.add_argument("--json", action="store_true", help="print one JSON object")
+
+
 def run(options: argparse.Namespace) -> int:
     """Run the verb; 0."""
+    verbs: dict[str, Callable[[argparse.Namespace], int]] = {"build": _build, "check": _check, "show": _show}
+    return verbs[options.data_verb](options)
+
+
+def _build(options: argparse.Namespace) -> int:
+    from rocstar.sandbox.extras import lacking
+    from rocstar.train.data.build import build, dry_run
+    from rocstar.train.data.build_config import load_build
+    from rocstar.train.recipe.errors import ConfigError
+
+    config = load_build(options.file, commercial=options.commercial)
+    if config.kind == "conversations" and (missing := lacking("checking calls of conversations", "train")):
+        raise ConfigError(missing)
+    if options.dry_run:
+        told = dry_run(config, commercial=options.commercial)
+        print(json.dumps(told.as_json()) if options.json else told.as_text())
+        return 0
+    if options.out is None:
+        raise ConfigError("--out is missing; give a folder that is new or empty")
+    funnel = build(config, options.out, commercial=options.commercial, force=options.force)
+    print(json.dumps(funnel.as_json()) if options.json else funnel.as_text())
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
     from rocstar.train.data.check import check_tasks
 
     found = check_tasks(
@@ -40,4 +96,16 @@ def run(options: argparse.Namespace) -> int:
         force=options.force,
     )
     print(json.dumps(found.as_json()) if options.json else found.as_text())
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from rocstar.train.data.funnel import read_funnel
+    from rocstar.train.record.targets import check_file
+
+    funnel = read_funnel(options.folder)
+    if options.svg is not None:
+        check_file(options.svg, force=options.force)
+        options.svg.write_text(funnel.as_svg(), encoding="utf-8")
+    print(json.dumps(funnel.as_json()) if options.json else funnel.as_text())
     return 0

@@ -27,32 +27,45 @@ class GramIndex:
     def __init__(self, questions: Sequence[Sequence[str]]) -> None:
         self._words: dict[str, int] = {}
         self._grams: dict[int, dict[tuple[int, ...], int]] = {GRAM: {}, SHORT_GRAM: {}}
-        self.questions: list[set[int]] = []
-        """Which questions have each gram."""
-        self.of_question: list[list[int]] = []
+        # Nearly every gram is of one question, and a set for each would be most of the index.
+        self._first = array("I")
+        self._more: dict[int, set[int]] = {}
+        self.of_question: list[array[int]] = []
         """The grams of each question, by the position of their first word."""
         self.lengths = [len(words) for words in questions]
         for number, words in enumerate(questions):
             size = gram_size(len(words))
             grams = self._grams[size]
             ids = [self._words.setdefault(word, len(self._words) + 1) for word in words]
-            row = []
+            row = array("I")
             for gram in _grams_of(ids, size):
-                known = grams.setdefault(gram, len(self.questions))
-                if known == len(self.questions):
-                    self.questions.append(set())
-                self.questions[known].add(number)
+                known = grams.setdefault(gram, len(self._first))
+                if known == len(self._first):
+                    self._first.append(number)
+                elif self._first[known] != number:
+                    self._more.setdefault(known, set()).add(number)
                 row.append(known)
             self.of_question.append(row)
+
+    @property
+    def num_grams(self) -> int:
+        """Grams are numbered from 0 on."""
+        return len(self._first)
+
+    def questions_with(self, gram: int) -> Iterable[int]:
+        """The questions that have a gram, by its number."""
+        return (self._first[gram], *self._more.get(gram, ()))
 
     def found(self, words: Sequence[str]) -> array[int]:
         """Numbers of the grams that occur in some words."""
         get = self._words.get
         ids = [get(word, 0) for word in words]
-        hits: set[int] = set()
+        hits: set[int | None] = set()
         for size, grams in self._grams.items():
-            hits.update(hit for gram in _grams_of(ids, size) if (hit := grams.get(gram)) is not None)
-        return array("I", sorted(hits))
+            if grams:
+                hits.update(map(grams.get, _grams_of(ids, size)))
+        hits.discard(None)
+        return array("I", sorted(hits))  # type: ignore[type-var]
 
 
 def _grams_of(ids: Sequence[int], size: int) -> Iterable[tuple[int, ...]]:

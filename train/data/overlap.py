@@ -10,18 +10,25 @@ Score of a problem against a question: the smaller of two shares of the question
 those in rare grams, that lie in grams which the problem has too. A gram that more than BOILERPLATE distinct
 problems have is no evidence: "where m and n are relatively prime positive integers" is nobody's question.
 
-Two passes over what was found, not over the problems: how rare a gram is, is known only behind the last of
-them. The order of problems does not matter.
+How rare a gram is, is known only behind the last problem. So there are two passes, and between them what was
+found of each problem lies where the caller puts it, as bytes:
+
+    problem ──meet──> bytes ──count──> how rare        close        bytes ──judge──> level
+
+The order of problems does not matter, and memory depends on the questions alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
+import msgspec
+
+from rocstar.train.data.distinct import DistinctCounts
 from rocstar.train.data.grams import GramIndex, gram_size
 from rocstar.train.data.words import masked, numbers_in, words_of
 
@@ -61,164 +68,201 @@ class TaskVerdict:
     """equal, coverage, equal but for numbers, coverage but for numbers."""
 
 
+class Check(Protocol):
+    """A rule that judges problems against questions, in two passes."""
+
+    def meet(self, text: str) -> bytes:
+        """What a problem has of any question; b"" if nothing."""
+        ...
+
+    def count(self, met: bytes) -> None:
+        """Take a problem into account. Every problem's, before `close`."""
+        ...
+
+    def close(self) -> None:
+        """All problems were counted."""
+        ...
+
+    def judge(self, met: bytes) -> TaskVerdict:
+        """What became of a problem."""
+        ...
+
+
+def judged(check: Check, texts: Iterable[str]) -> Iterator[TaskVerdict]:
+    """The verdict of each text, in order, with what was found of them in memory."""
+    found = [check.meet(text) for text in texts]
+    for met in found:
+        check.count(met)
+    check.close()
+    yield from map(check.judge, found)
+
+
+class _Met(msgspec.Struct, array_like=True, frozen=True):
+    """What was found of a problem, until it can be judged; grams as native unsigned integers."""
+
+    length: int
+    numbers: list[str]
+    equal: int | None
+    grams: bytes
+    digest: int
+    equal_masked: int | None
+    grams_masked: bytes
+    digest_masked: int
+
+
+_ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Met)
+
+
 @dataclass(slots=True)
 class _Side:
-    """Words of all questions in one form, plain or masked, and how often their grams were met."""
+    """Words of all questions in one form, plain or masked, and in how many problems their grams were met."""
 
     questions: list[list[str]]
     index: GramIndex = field(init=False)
     equal: dict[tuple[str, ...], int] = field(init=False)
-    frequency: array[int] = field(init=False)
+    frequency: DistinctCounts = field(init=False)
     coverable: list[int] = field(init=False)
-    seen: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.index = GramIndex(self.questions)
         self.equal = {tuple(words): k for k, words in reversed(list(enumerate(self.questions))) if words}
-        self.frequency = array("I", bytes(4 * len(self.index.questions)))
+        self.frequency = DistinctCounts(self.index.num_grams, most=BOILERPLATE + 1)
         self.coverable = []
 
-    def meet(self, words: Sequence[str]) -> tuple[int | None, array[int]]:
-        """The question that these words are, and the grams that they have of any."""
-        hits = self.index.found(words)
-        if hits:
-            digest = hashlib.blake2b(
-                "\0".join(words).encode("utf-8", "surrogatepass"), digest_size=8
-            ).digest()
-            if digest not in self.seen:  # a problem that is there a hundred times is no boilerplate
-                self.seen.add(digest)
-                for hit in hits:
-                    self.frequency[hit] += 1
-        return self.equal.get(tuple(words)), hits
+    def meet(self, words: Sequence[str]) -> tuple[int | None, bytes, int]:
+        """The question that these words are, the grams that they have of any, and a number of the words."""
+        grams = self.index.found(words)
+        text = "\0".join(words).encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(text, digest_size=8).digest() if grams else bytes(8)
+        return self.equal.get(tuple(words)), grams.tobytes(), int.from_bytes(digest, "little")
 
     def close(self) -> None:
         """Count the words of each question that lie in rare grams, now that these are known."""
-        self.coverable = [
-            len(self._covered(question, lambda gram: self.frequency[gram] <= BOILERPLATE))
-            for question in range(len(self.questions))
-        ]
+        rare = frozenset(gram for gram in range(self.index.num_grams) if self._is_rare(gram))
+        self.coverable = [self._num_covered(question, rare) for question in range(len(self.questions))]
 
-    def scores(self, hits: array[int]) -> dict[int, tuple[float, set[int]]]:
-        """By question with a rare gram in common: the score, and the shared positions."""
-        rare = {hit for hit in hits if self.frequency[hit] <= BOILERPLATE}
-        shared, found = set(hits), {}
-        for question in {question for hit in rare for question in self.index.questions[hit]}:
-            positions = self._covered(question, shared.__contains__)
-            of_all = len(positions) / self.index.lengths[question]
-            of_rare = len(self._covered(question, rare.__contains__)) / self.coverable[question]
-            found[question] = min(of_all, of_rare), positions
+    def _is_rare(self, gram: int) -> bool:
+        return self.frequency.count(gram) <= BOILERPLATE
+
+    def scores(self, grams: array[int]) -> dict[int, float]:
+        """By question with a rare gram in common: the score."""
+        rare = frozenset(filter(self._is_rare, grams))
+        shared, found = frozenset(grams), {}
+        for question in {question for gram in rare for question in self.index.questions_with(gram)}:
+            of_rare = self._num_covered(question, rare) / self.coverable[question]
+            of_all = self._num_covered(question, shared) / self.index.lengths[question]
+            found[question] = min(of_all, of_rare)
         return found
 
-    def _covered(self, question: int, chosen: Callable[[int], bool]) -> set[int]:
-        """Positions of a question's words that lie in its chosen grams."""
+    def _num_covered(self, question: int, chosen: frozenset[int]) -> int:
+        """How many of a question's words lie in its chosen grams."""
         size = gram_size(self.index.lengths[question])
-        positions: set[int] = set()
+        count = end = 0
         for first, gram in enumerate(self.index.of_question[question]):
-            if chosen(gram):
-                positions.update(range(first, first + size))
-        return positions
+            if gram in chosen:
+                count += first + size - max(first, end)
+                end = first + size
+        return count
 
-
-@dataclass(frozen=True, slots=True)
-class _Met:
-    """What was found of a problem, until it can be judged."""
-
-    length: int
-    numbers: frozenset[str]
-    equal: int | None
-    hits: array[int]
-    equal_masked: int | None
-    hits_masked: array[int]
+    def longest_shared(self, question: int, grams: array[int]) -> str:
+        """The longest stretch of a question's words that lies in grams of these, the first of equals."""
+        size, chosen = gram_size(self.index.lengths[question]), frozenset(grams)
+        best, begin, end = range(0), 0, 0
+        for first, gram in enumerate(self.index.of_question[question]):
+            if gram in chosen:
+                begin, end = (first if first > end else begin), first + size
+                best = max(best, range(begin, end), key=len)
+        return " ".join(self.questions[question][k] for k in best)
 
 
 class OverlapCheck:
-    """Judges problems against questions. Feed all problems with `add`, then read `overlaps` once.
+    """Judges problems against questions, as `Check`.
 
-    Invariant: what a problem is told does not depend on the order of the problems, and there is one verdict
-    for each, in the order in which they came.
+    Invariant: what a problem is told depends on the set of problems that were counted, not on their order or
+    on how often one of them came.
     """
 
     def __init__(self, questions: Sequence[EvalQuestion]) -> None:
         words = [words_of(question.text) for question in questions]
         self._plain, self._masked = _Side(words), _Side([masked(each) for each in words])
         self._numbers = [numbers_in(each) for each in words]
-        self._met: dict[int, _Met] = {}
-        self._count = 0
 
-    def add(self, text: str) -> None:
-        """Take the next problem."""
+    def meet(self, text: str) -> bytes:
+        """See `Check`."""
         words = words_of(text)
-        without = masked(words)
-        equal, hits = self._plain.meet(words)
-        equal_masked, hits_masked = self._masked.meet(without)
-        if equal is not None or equal_masked is not None or hits or hits_masked:
-            numbers = numbers_in(words)
-            self._met[self._count] = _Met(len(words), numbers, equal, hits, equal_masked, hits_masked)
-        self._count += 1
+        plain, without = self._plain.meet(words), self._masked.meet(masked(words))
+        if plain[0] is None and without[0] is None and not plain[1] and not without[1]:
+            return b""
+        return _ENCODER.encode(_Met(len(words), sorted(numbers_in(words)), *plain, *without))
 
-    def overlaps(self) -> Iterator[TaskVerdict]:
-        """Of each problem, in order."""
+    def count(self, met: bytes) -> None:
+        """See `Check`. A problem that is there a hundred times is no boilerplate: it counts once."""
+        if met:
+            found = _DECODER.decode(met)
+            self._plain.frequency.add(_grams(found.grams), found.digest)
+            self._masked.frequency.add(_grams(found.grams_masked), found.digest_masked)
+
+    def close(self) -> None:
+        """See `Check`."""
         self._plain.close()
         self._masked.close()
-        for number in range(self._count):
-            met = self._met.pop(number, None)
-            yield TaskVerdict(level="clean") if met is None else self._judged(met)
+
+    def judge(self, met: bytes) -> TaskVerdict:
+        """See `Check`."""
+        return self._judged(_DECODER.decode(met)) if met else TaskVerdict(level="clean")
 
     def _judged(self, met: _Met) -> TaskVerdict:
         if met.equal is not None:
-            return self._told("duplicate", 1.0, met.equal, None, "equal", self._plain)
+            return _equal("duplicate", met.equal, "equal", self._plain)
         if met.equal_masked is not None and self._differs(met, met.equal_masked):
-            return self._told("twin", 1.0, met.equal_masked, None, "equal but for numbers", self._masked)
-        best = self._best(met, self._plain, met.hits)
-        if best is not None and best[0] > DUPLICATE and not self._differs(met, best[1]):
-            level: Level = "near" if self._is_part(met, best[1]) else "duplicate"
-            return self._told(level, best[0], best[1], best[2], "coverage", self._plain)
-        twin = self._best(met, self._masked, met.hits_masked)
+            return _equal("twin", met.equal_masked, "equal but for numbers", self._masked)
+        plain, without = _grams(met.grams), _grams(met.grams_masked)
+        score, question = _best(self._plain.scores(plain))
+        if question is not None and score > DUPLICATE and not self._differs(met, question):
+            level: Level = "near" if self._is_part(met, question) else "duplicate"
+            return _covered(level, score, question, "coverage", self._plain, plain)
+        twin_score, twin = _best(self._masked.scores(without))
         if (
             twin is not None
-            and twin[0] > DUPLICATE
-            and self._differs(met, twin[1])
-            and not self._is_part(met, twin[1])
+            and twin_score > DUPLICATE
+            and self._differs(met, twin)
+            and not self._is_part(met, twin)
         ):
-            return self._told("twin", twin[0], twin[1], twin[2], "coverage but for numbers", self._masked)
-        if best is not None and best[0] > NEAR and not self._is_part(met, best[1]):
-            return self._told("near", best[0], best[1], best[2], "coverage", self._plain)
-        return TaskVerdict(level="clean", score=best[0] if best else 0.0)
-
-    def _best(self, met: _Met, side: _Side, hits: array[int]) -> tuple[float, int, set[int]] | None:
-        """The highest score, its question and the shared positions; of equals the first question."""
-        scores = side.scores(hits)
-        if not scores:
-            return None
-        question = min(scores, key=lambda q: (-scores[q][0], q))
-        return scores[question][0], question, scores[question][1]
+            return _covered("twin", twin_score, twin, "coverage but for numbers", self._masked, without)
+        if question is not None and score > NEAR and not self._is_part(met, question):
+            return _covered("near", score, question, "coverage", self._plain, plain)
+        return TaskVerdict(level="clean", score=score)
 
     def _differs(self, met: _Met, question: int) -> bool:
         """Whether the numbers of a question are others in the problem."""
         asked = self._numbers[question]
-        return bool(asked) and len(asked & met.numbers) < SAME_NUMBERS * len(asked)
+        return bool(asked) and len(asked.intersection(met.numbers)) < SAME_NUMBERS * len(asked)
 
     def _is_part(self, met: _Met, question: int) -> bool:
         """Whether a tiny question may occur in the problem by chance."""
         length = self._plain.index.lengths[question]
         return length < TINY and met.length > STRETCH * length + TINY_EXTRA
 
-    def _told(
-        self, level: Level, score: float, question: int, shared: set[int] | None, rule: str, side: _Side
-    ) -> TaskVerdict:
-        words = side.questions[question]
-        run = range(len(words)) if shared is None else _longest_run(shared)
-        text = " ".join(words[k] for k in run)
-        return TaskVerdict(level=level, score=round(score, 4), question=question, shared=text, rule=rule)
+
+def _best(scores: Mapping[int, float]) -> tuple[float, int | None]:
+    """The highest score and its question, of equals the first; (0, None) of none."""
+    question = min(scores, key=lambda q: (-scores[q], q), default=None)
+    return (0.0, None) if question is None else (scores[question], question)
 
 
-def _longest_run(positions: set[int]) -> range:
-    """The longest stretch of neighbours, the first of equals."""
-    best = range(0)
-    for start in sorted(positions):
-        if start - 1 not in positions:
-            end = start
-            while end in positions:
-                end += 1
-            best = max(best, range(start, end), key=len)
-    return best
+def _equal(level: Level, question: int, rule: str, side: _Side) -> TaskVerdict:
+    text = " ".join(side.questions[question])
+    return TaskVerdict(level=level, score=1.0, question=question, shared=text, rule=rule)
+
+
+def _covered(
+    level: Level, score: float, question: int, rule: str, side: _Side, grams: array[int]
+) -> TaskVerdict:
+    shared = side.longest_shared(question, grams)
+    return TaskVerdict(level=level, score=round(score, 4), question=question, shared=shared, rule=rule)
+
+
+def _grams(data: bytes) -> array[int]:
+    grams = array("I")
+    grams.frombytes(data)
+    return grams

@@ -8,38 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from rocstar.train.data.grams import GRAM
 from rocstar.train.data.overlap import EvalQuestion, TaskVerdict
 
 
 class PaperCheck:
-    """Judges problems against questions, as OverlapCheck does; a problem is a duplicate or clean."""
+    """Judges problems against questions, as `Check`; a problem is a duplicate or clean."""
 
     def __init__(self, questions: Sequence[EvalQuestion]) -> None:
         self._grams: dict[tuple[str, ...], int] = {}
         for number, question in enumerate(questions):
             for gram in _grams(question.text):
                 self._grams.setdefault(gram, number)
-        self._told: list[TaskVerdict] = []
 
-    def add(self, text: str) -> None:
-        """Take the next problem."""
+    def meet(self, text: str) -> bytes:
+        """See `Check`: the first 8 words that a question has, too."""
         hit = next((gram for gram in _grams(text) if gram in self._grams), None)
-        self._told.append(
-            TaskVerdict(level="clean")
-            if hit is None
-            else TaskVerdict(
-                level="duplicate",
-                score=1.0,
-                question=self._grams[hit],
-                shared=" ".join(hit),
-                rule="any 8 words",
-            )
-        )
+        return b"" if hit is None else msgspec.msgpack.encode((self._grams[hit], " ".join(hit)))
 
-    def overlaps(self) -> Iterator[TaskVerdict]:
-        """Of each problem, in order."""
-        yield from self._told
+    def count(self, met: bytes) -> None:
+        """See `Check`. Here no problem says anything of another."""
+
+    def close(self) -> None:
+        """See `Check`."""
+
+    def judge(self, met: bytes) -> TaskVerdict:
+        """See `Check`."""
+        if not met:
+            return TaskVerdict(level="clean")
+        question, shared = msgspec.msgpack.decode(met, type=tuple[int, str])
+        return TaskVerdict(level="duplicate", score=1.0, question=question, shared=shared, rule="any 8 words")
 
 
 def _grams(text: str) -> Iterator[tuple[str, ...]]:

@@ -1,4 +1,7 @@
-"""A problem as words that survive another typesetting: NFKC, case, LaTeX commands and spacing. Pure."""
+"""A problem as words that survive another typesetting: NFKC, case, LaTeX commands and spacing. Pure.
+
+Words alone are what overlap is measured in; with signs they tell whether two problems are one.
+"""
 
 from __future__ import annotations
 
@@ -10,55 +13,25 @@ from typing import Final
 MASK: Final = "#"
 """Stands for a number in masked words."""
 
-_COMMANDS: Final = {
+_RENAMED: Final = {
     **dict.fromkeys(("dfrac", "tfrac", "cfrac"), "frac"),
     **dict.fromkeys(("dbinom", "tbinom"), "binom"),
-    **dict.fromkeys(
-        (
-            *(
-                "left",
-                "right",
-                "big",
-                "bigg",
-                "displaystyle",
-                "textstyle",
-                "limits",
-                "quad",
-                "qquad",
-                "hspace",
-            ),
-            *(
-                "text",
-                "textbf",
-                "textit",
-                "textrm",
-                "mathrm",
-                "mathbf",
-                "mathit",
-                "mbox",
-                "operatorname",
-                "boxed",
-            ),
-            *(
-                "le",
-                "leq",
-                "leqslant",
-                "ge",
-                "geq",
-                "geqslant",
-                "lt",
-                "gt",
-                "ne",
-                "neq",
-                "cdot",
-                "times",
-                "div",
-            ),
-            *("dots", "ldots", "cdots", "circ", "degree", "to", "rightarrow", "colon"),
-        ),
-        "",
-    ),
 }
+_TYPESETTING: Final = (
+    *("left", "right", "big", "bigg", "displaystyle", "textstyle", "limits", "quad", "qquad", "hspace"),
+    *("text", "textbf", "textit", "textrm", "mathrm", "mathbf", "mathit", "mbox", "operatorname", "boxed"),
+)
+_SIGNS: Final = {
+    **dict.fromkeys(("le", "leq", "leqslant"), "≤"),
+    **dict.fromkeys(("ge", "geq", "geqslant"), "≥"),
+    **dict.fromkeys(("ne", "neq"), "≠"),
+    **dict.fromkeys(("dots", "ldots", "cdots"), ""),
+    **dict.fromkeys(("circ", "degree"), "°"),
+    **dict.fromkeys(("to", "rightarrow"), "→"),
+    **{"lt": "<", "gt": ">", "cdot": "*", "times": "*", "div": "÷", "colon": ":"},
+}
+"""Commands that are signs; a sign is no word."""
+_COMMANDS: Final = {**_RENAMED, **dict.fromkeys((*_TYPESETTING, *_SIGNS), "")}
 """What a LaTeX command becomes; another becomes its name. Nothing is left of signs that Unicode has, too."""
 _SYMBOLS: Final = str.maketrans({
     "π": " pi ", "√": " sqrt ", "∞": " infty ", "∠": " angle ", "△": " triangle ", "∑": " sum ", "∏": " "
@@ -72,6 +45,12 @@ _FIGURE: Final = re.compile(r"\[asy\].*?\[/asy\]", re.S)
 _IDEOGRAPH: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
 _WORD: Final = re.compile(r"\d+|[^\W\d]+")
 _APOSTROPHE: Final = re.compile(r"(?<=[a-z])'(?=[a-z])")
+_SIGNED: Final = {**_RENAMED, **dict.fromkeys(_TYPESETTING, ""), **_SIGNS}
+_SAME_SIGNS: Final = str.maketrans({
+    **dict.fromkeys("−–‐‑", "-"), **dict.fromkeys("·⋅×∗", "*"), "⩽": "≤", "⩾": "≥",
+})  # fmt: skip
+_DELIMITERS: Final = re.compile(r"\\[()\[\]]|\$")
+_SIGN_OR_WORD: Final = re.compile(r"\d+(?:\.\d+)?|[^\W\d]+|[^\w\s.,;:?\"`{}\\~&]")
 
 
 def words_of(text: str) -> list[str]:
@@ -89,6 +68,24 @@ def words_of(text: str) -> list[str]:
 
 def _plain(command: re.Match[str]) -> str:
     return f" {_COMMANDS.get(command[1], command[1])} "
+
+
+def signed_words_of(text: str) -> list[str]:
+    """The same with signs: "3 + 4" is not "3 - 4" and f(x) no f[x], while typesetting, punctuation and braces
+    say nothing. Figures in code stay: they may be all in which two problems differ.
+    """
+    text = unicodedata.normalize("NFKC", text).casefold()
+    text = _DELIMITERS.sub(" ", text)
+    if not text.isascii():
+        text = _IDEOGRAPH.sub(r" \g<0> ", text.translate(_SYMBOLS).translate(_SAME_SIGNS))
+    text = _APOSTROPHE.sub("", text)
+    if "\\" in text:
+        text = _COMMAND.sub(_signed, text)
+    return _SIGN_OR_WORD.findall(text.replace("_", " ").replace("...", " "))
+
+
+def _signed(command: re.Match[str]) -> str:
+    return f" {_SIGNED.get(command[1], command[1])} "
 
 
 def masked(words: Sequence[str]) -> list[str]:

@@ -48,12 +48,12 @@ ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
 """What other programs call our fields."""
 
 
-def explain(error: Any) -> str:
+def explain(error: Any, model: type[BaseModel] = Recipe) -> str:
     """One pydantic error as: field, value, reason, and for an unknown key what it may have been."""
     location = ".".join(str(part) for part in error["loc"]) or "recipe"
     if error["type"] == "extra_forbidden":
-        known = _fields_at(error["loc"][:-1])
-        return f"unknown key {location!r}; {_hint(error['loc'], known)}"
+        known = _fields_at(error["loc"][:-1], model)
+        return f"unknown key {location!r}; {_hint(error['loc'], known, model)}"
     if error["type"] == "missing":
         return f"{location} is missing"
     reason = error["msg"].removeprefix("Value error, ")
@@ -62,7 +62,7 @@ def explain(error: Any) -> str:
     return f"{location}{shown}: {reason}"
 
 
-def _hint(location: Sequence[Any], known: Sequence[str]) -> str:
+def _hint(location: Sequence[Any], known: Sequence[str], model: type[BaseModel]) -> str:
     """A field that is near, or called so elsewhere, or of another section; else all of this section."""
     lowered = str(location[-1]).lower()
     near = difflib.get_close_matches(lowered, known, n=1, cutoff=NEAR)
@@ -71,7 +71,8 @@ def _hint(location: Sequence[Any], known: Sequence[str]) -> str:
         return f"did you mean {' or '.join(repr(field) for field in meant or near)}?"
     section = ".".join(str(part) for part in location[:-1] if not isinstance(part, int))
     names = (lowered, *ELSEWHERE.get(lowered, ()))
-    fields = [field.removesuffix(" = DATA") for field in surface() if not field.startswith("DATA.")]
+    listed = surface() if model is Recipe else []
+    fields = [field.removesuffix(" = DATA") for field in listed if not field.startswith("DATA.")]
     others = [repr(field) for field in fields if field.partition(".")[2] in names]
     if section and others:
         return f"it belongs to another section: {' or '.join(others)}"
@@ -79,9 +80,8 @@ def _hint(location: Sequence[Any], known: Sequence[str]) -> str:
     return f"{where} are {', '.join(known)}" if known else "remove it"
 
 
-def _fields_at(location: Sequence[Any]) -> list[str]:
-    """Names of the fields of the section at `location`."""
-    model: type[BaseModel] = Recipe
+def _fields_at(location: Sequence[Any], model: type[BaseModel]) -> list[str]:
+    """Names of the fields of the section of `model` at `location`."""
     parts = iter([part for part in location if not isinstance(part, int)])
     for part in parts:
         annotation = model.model_fields[part].annotation

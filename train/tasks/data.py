@@ -140,14 +140,14 @@ def _tasks_of_rows(rows: Rows, config: DataConfig, check: Callable[[Task], None]
 def _task_of_row(row: Any, config: DataConfig, where: str) -> Task:
     if not isinstance(row, Mapping):
         raise ConfigError(f"{where} is {shown(row)}, not an object; each row must map field names to values")
-    question, context = _question(_field(row, config.question, where), config.question, where)
-    answer = _answer_text(_field(row, config.answer, where), config.answer, where)
+    question, context = question_of(field_of(row, config.question, where), config.question, where)
+    answer = answer_text(field_of(row, config.answer, where), config.answer, where)
     source, used = name_of(config), {config.question, config.answer}
     if isinstance(row.get(_SOURCE_COLUMN), str):
         source = row[_SOURCE_COLUMN]
         used.add(_SOURCE_COLUMN)
     return Task(
-        id=content_id(json.dumps(context, sort_keys=True) if context else "", question, answer),
+        id=id_of_task(question, answer, context),
         source=source,
         question=question,
         answer=answer,
@@ -156,8 +156,8 @@ def _task_of_row(row: Any, config: DataConfig, where: str) -> Task:
     )
 
 
-def _field(row: Mapping[str, Any], name: str, where: str) -> Any:
-    """The value under `name`; dots step into nested objects, a number into a list."""
+def field_of(row: Mapping[str, Any], name: str, where: str) -> Any:
+    """The value under `name`; dots step into nested objects, a number into a list. ConfigError if none is."""
     if name in row:
         return row[name]
     node: Any = row
@@ -184,8 +184,8 @@ def _field_names(row: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from _field_names(value, f"{prefix}{key}.")
 
 
-def _question(value: Any, name: str, where: str) -> tuple[str, tuple[dict[str, Any], ...]]:
-    """The question and the messages before it; of a text there are none.
+def question_of(value: Any, name: str, where: str) -> tuple[str, tuple[dict[str, Any], ...]]:
+    """The question and the messages before it; of a text there are none. ConfigError if there is none.
 
     A text is stripped; what messages say is left as it is, for the chat template to show.
     """
@@ -208,7 +208,7 @@ def _question(value: Any, name: str, where: str) -> tuple[str, tuple[dict[str, A
     )
 
 
-def _answer_text(value: Any, name: str, where: str) -> str:
+def answer_text(value: Any, name: str, where: str) -> str:
     """Text or a number, or a list of one of these; of a GSM8K solution the part after ####."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -233,6 +233,11 @@ def content_id(kind: str, question: str, answer: str) -> str:
     """16 hexadecimal digits of a hash over what a task is: a family or the context, question, answer."""
     text = "\0".join((kind, question, answer))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def id_of_task(question: str, answer: str, context: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The id of a row's task."""
+    return content_id(json.dumps(context, sort_keys=True) if context else "", question, answer)
 
 
 def interleave_by_source(tasks: Sequence[Task]) -> list[Task]:

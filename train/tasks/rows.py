@@ -19,6 +19,7 @@ DATA_DIR_VARIABLE = "ROCSTAR_DATA_DIR"
 """Names a directory in which `hub:OWNER/NAME` is looked for as OWNER/NAME before the hub is asked."""
 
 REASONING_GYM = "reasoning_gym"
+HUB = "hub:"
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 _PARQUET_BATCH = 1024
 """Rows in memory at a time."""
@@ -29,7 +30,16 @@ Rows = Iterator[tuple[str, Any]]
 
 def rows_of(config: DataConfig, base: Path) -> Rows:
     """The rows of a source that is not reasoning-gym. Relative paths start at `base`."""
-    return _hub_rows(config) if config.source.startswith("hub:") else _path_rows(config, base)
+    return rows_from(config.source, base, split=config.split)
+
+
+def rows_from(source: str, base: Path, *, split: str, revision: str | None = None) -> Rows:
+    """The rows of a file, a folder of them, or a hub data set at a `revision` (None: its newest)."""
+    if not source.startswith(HUB):
+        return (row for path in source_files(source, base, split=split) for row in _file_rows(path))
+    if files := local_copy(source, split=split):
+        return (row for path in files for row in _file_rows(path))
+    return _hub_rows(source, split, revision)
 
 
 def name_of(config: DataConfig) -> str:
@@ -39,20 +49,32 @@ def name_of(config: DataConfig) -> str:
     return Path(config.source).name or config.source
 
 
-def _path_rows(config: DataConfig, base: Path) -> Rows:
-    path = base / config.source
+def source_files(source: str, base: Path, *, split: str) -> list[Path]:
+    """The files of a source that is no hub data set, in their order."""
+    path = base / source
     if path.is_dir():
-        return _directory_rows(path, config.split)
+        return _split_files(path, split)
     if not path.exists():
         raise ConfigError(
-            f"data source {config.source!r}: {str(path)!r} does not exist{elsewhere(path)}; give a path to a "
+            f"data source {source!r}: {str(path)!r} does not exist{elsewhere(path)}; give a path to a "
             f"{', '.join(_SUFFIXES)} file or a directory of them, 'hub:NAME', or {REASONING_GYM!r}"
         )
-    return _file_rows(path)
+    return [path]
 
 
-def _directory_rows(directory: Path, split: str) -> Rows:
-    """Rows of the split's files, named SPLIT.jsonl or SPLIT-00000-of-00001.parquet, here or in data/."""
+def local_copy(source: str, *, split: str) -> list[Path]:
+    """The files that stand in for a hub data set on this machine; none if the hub is to be asked."""
+    name, _, configuration = source.removeprefix(HUB).partition(":")
+    override = os.environ.get(DATA_DIR_VARIABLE)
+    if not override or not (Path(override) / name).is_dir():
+        return []
+    directory = Path(override) / name
+    inner = directory / configuration
+    return _split_files(inner if inner.is_dir() else directory, split)
+
+
+def _split_files(directory: Path, split: str) -> list[Path]:
+    """The split's files, named SPLIT.jsonl or SPLIT-00000-of-00001.parquet, here or in data/."""
     for folder in (directory, directory / "data"):
         files = [
             path
@@ -61,7 +83,7 @@ def _directory_rows(directory: Path, split: str) -> Rows:
             for path in sorted(folder.glob(pattern))
         ]
         if files:
-            return (row for path in files for row in _file_rows(path))
+            return files
     raise ConfigError(
         f"data directory {str(directory)!r} holds no {split!r} split; put {split}.jsonl, {split}.jsonl.gz or "
         f"{split}-*.parquet into it, or set split to one that is there"
@@ -116,26 +138,22 @@ def _parquet_rows(path: Path) -> Rows:
         raise ConfigError(f"data file {str(path)!r} is not a Parquet file: {error}") from None
 
 
-def _hub_rows(config: DataConfig) -> Rows:
-    """`hub:OWNER/NAME` or `hub:OWNER/NAME:CONFIGURATION`, from the local override or through `datasets`."""
-    name, _, configuration = config.source.removeprefix("hub:").partition(":")
-    override = os.environ.get(DATA_DIR_VARIABLE)
-    if override and (Path(override) / name).is_dir():
-        directory = Path(override) / name
-        inner = directory / configuration
-        return _directory_rows(inner if inner.is_dir() else directory, config.split)
+def _hub_rows(source: str, split: str, revision: str | None) -> Rows:
+    """`hub:OWNER/NAME` or `hub:OWNER/NAME:CONFIGURATION`, through `datasets`."""
+    name, _, configuration = source.removeprefix(HUB).partition(":")
     try:
         import datasets
     except ImportError:
         raise ConfigError(
-            f"data source {config.source!r} needs the package datasets, which is missing; "
+            f"data source {source!r} needs the package datasets, which is missing; "
             f"run: pip install datasets, or put its files into ${DATA_DIR_VARIABLE}/{name}"
         ) from None
     try:
-        dataset = datasets.load_dataset(name, configuration or None, split=config.split)
+        at = {"revision": revision} if revision else {}
+        dataset = datasets.load_dataset(name, configuration or None, split=split, **at)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise ConfigError(
-            f"data source {config.source!r}, split {config.split!r}, cannot be loaded: {error}; check the "
+            f"data source {source!r}, split {split!r}, cannot be loaded: {error}; check the "
             "name (hub:OWNER/NAME:CONFIGURATION) and the network, or put its files into "
             f"${DATA_DIR_VARIABLE}/{name}"
         ) from None

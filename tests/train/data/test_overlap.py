@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.train.cli import main
+from rocstar.train.data import check as check_module
+from rocstar.train.data.check import check_tasks
 from rocstar.train.data.grams import LONG
 from rocstar.train.data.overlap import BOILERPLATE, EvalQuestion, OverlapCheck, TaskVerdict
+from rocstar.train.data.overlap import judged as judged_by
 from rocstar.train.data.paper_rule import PaperCheck
 from rocstar.train.data.words import masked, numbers_in, words_of
 
@@ -31,10 +35,7 @@ QUESTIONS = [
 
 
 def judged(texts: list[str], questions: list[EvalQuestion] = QUESTIONS) -> list[TaskVerdict]:
-    check = OverlapCheck(questions)
-    for text in texts:
-        check.add(text)
-    return list(check.overlaps())
+    return list(judged_by(OverlapCheck(questions), texts))
 
 
 def level(text: str) -> str:
@@ -136,10 +137,9 @@ def test_words_are_those_of_any_typesetting() -> None:
 
 
 def test_the_papers_rule_takes_any_eight_words() -> None:
-    check = PaperCheck(QUESTIONS)
-    for text in (GARDEN, SHORT, f"Now: {' '.join(GARDEN.split()[:8])}", f"x {TAIL}"):
-        check.add(text)
-    assert [found.level for found in check.overlaps()] == ["duplicate", "clean", "duplicate", "clean"]
+    texts = (GARDEN, SHORT, f"Now: {' '.join(GARDEN.split()[:8])}", f"x {TAIL}")
+    found = [verdict.level for verdict in judged_by(PaperCheck(QUESTIONS), texts)]
+    assert found == ["duplicate", "clean", "duplicate", "clean"]
     assert len(words_of(SHORT)) < 8 < len(words_of(MIDDLE)) < LONG <= len(words_of(GARDEN))
 
 
@@ -193,3 +193,71 @@ def test_the_command_refuses_what_it_cannot_use(tmp_path: Path, capsys: pytest.C
         "good.jsonl",
         "out.jsonl",
     ]
+
+
+def check_inputs(folder: Path) -> tuple[str, str]:
+    texts = [*other_problems(8), GARDEN, SHORT, GARDEN.replace("12", "30"), MIDDLE.replace("noon", "dawn")]
+    tasks = write_lines(folder / "tasks.jsonl", [{"id": k, "problem": text} for k, text in enumerate(texts)])
+    rows = [{"id": one.id, "problem": one.text} for one in QUESTIONS]
+    return tasks, write_lines(folder / "set.jsonl", rows)
+
+
+def test_a_killed_check_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed behind each commit in turn; what is there is not looked at again."""
+    tasks, against = check_inputs(tmp_path)
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+    check_tasks(tasks, [against], whole, force=False)
+    monkeypatch.setattr(check_module, "COMMITTED_ROWS", 2)
+    real_commit, real_meet, met = check_module._commit, OverlapCheck.meet, list[str]()
+
+    def commit(*arguments: Any) -> None:
+        real_commit(*arguments)
+        raise KeyboardInterrupt
+
+    def meet(check: OverlapCheck, text: str) -> bytes:
+        met.append(text)
+        return real_meet(check, text)
+
+    monkeypatch.setattr(OverlapCheck, "meet", meet)
+    monkeypatch.setattr(check_module, "_commit", commit)
+    for _ in range(5):
+        with pytest.raises(KeyboardInterrupt):
+            check_tasks(tasks, [against], out, force=False)
+        assert not out.exists() and (tmp_path / "out.jsonl.work").exists()
+    monkeypatch.setattr(check_module, "_commit", real_commit)
+    check_tasks(tasks, [against], out, force=False)
+    assert out.read_bytes() == whole.read_bytes()
+    assert len(met) == 12, "each task was looked at once"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "out.jsonl",
+        "set.jsonl",
+        "tasks.jsonl",
+        "whole.jsonl",
+    ]
+
+
+@pytest.mark.parametrize("change", ["task", "fewer", "set"])
+def test_what_changed_since_a_kill_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    tasks, against = check_inputs(tmp_path)
+    out, fresh = tmp_path / "out.jsonl", tmp_path / "fresh.jsonl"
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check_module, "_write", stop)
+    with pytest.raises(KeyboardInterrupt):
+        check_tasks(tasks, [against], out, force=False)
+    monkeypatch.undo()
+    lines = Path(tasks).read_text().splitlines()
+    if change == "task":
+        lines[9] = json.dumps({"id": 9, "problem": "Another one."})
+    elif change == "fewer":
+        lines = lines[:10]
+    else:
+        against = write_lines(tmp_path / "set.jsonl", [{"problem": GARDEN}])
+    Path(tasks).write_text("\n".join(lines) + "\n")
+    check_tasks(tasks, [against], out, force=False)
+    check_tasks(tasks, [against], fresh, force=False)
+    assert out.read_bytes() == fresh.read_bytes() and len(out.read_text().splitlines()) == len(lines)

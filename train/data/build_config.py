@@ -1,0 +1,259 @@
+"""The TOML file of `rocstar data build`: sources, filters, mixture. Checked whole before anything is read.
+
+    kind = "tasks"
+
+    [[sources]]
+    name = "dapo"
+    source = "dapo.jsonl"      # beside this file, or hub:OWNER/NAME:CONFIGURATION
+    licence = "Apache-2.0"
+
+    [overlap]
+    against = ["aime24.jsonl"]
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from rocstar.engine.chat.boundaries import ChatError
+from rocstar.engine.chat.chat import load_template
+from rocstar.train.data.integer_answers import MAX_DIGITS
+from rocstar.train.data.licences import forbids_commercial_use
+from rocstar.train.data.problem_kinds import KINDS
+from rocstar.train.data.problem_kinds import Kind as ProblemKind
+from rocstar.train.recipe.errors import ConfigError, ConfigErrors
+from rocstar.train.recipe.explain import explain
+from rocstar.train.recipe.load import RECIPES
+from rocstar.train.recipe.section import Section
+
+Scalar = str | int | float | bool
+BUILDS: Final = RECIPES / "data"
+"""Where the files that come with rocstar lie."""
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+class SourceConfig(Section):
+    """Rows of one origin under one name."""
+
+    name: str = Field(pattern=r"^[\w.-]+$", description="as provenance and the funnel call it")
+    source: str = Field(
+        description="a JSONL or Parquet file, a folder of them, or hub:OWNER/NAME:CONFIGURATION"
+    )
+    revision: str = Field("", description="the commit that the rows come from; a hub source must name one")
+    licence: str = Field(description="of the rows, as the hub writes it: apache-2.0, cc-by-nc-4.0, ...")
+    licence_field: str = Field(
+        "", description="field with the licence of each row; `licence` where it is empty"
+    )
+    split: str = Field("train", description="of folders and hub data sets")
+    question: str = Field("question", description="of tasks: field with the question, dots step into objects")
+    answer: str = Field("answer", description="of tasks: field with the answer")
+    format: Literal["messages", "sharegpt", "instruction"] = Field(
+        "messages", description="of conversations: how a row says them"
+    )
+    only: dict[str, Scalar | list[Scalar]] = Field(
+        {}, description="field -> the value that a row must have there, or a list of such values"
+    )
+    without: list[str] = Field(
+        [], description="fields that a row must not have, or have empty: marks of bad rows"
+    )
+    most: int = Field(0, ge=0, description="rows drawn of those that pass everything else; 0 = all")
+
+
+class CleanConfig(Section):
+    """Which tasks can be judged."""
+
+    answers: Literal["integer", "any"] = Field(
+        "integer", description="integer: only whole numbers, rewritten plainly"
+    )
+    max_digits: int = Field(MAX_DIGITS, ge=1, le=4000, description="digits; an integer with more is huge")
+    drop: list[ProblemKind] = Field(list(KINDS), description="kinds of questions that are left out")
+
+
+class EvalSet(Section):
+    """Questions of an evaluation."""
+
+    source: str = Field(description="a file, a folder, or hub:OWNER/NAME:CONFIGURATION")
+    split: str = Field("train", description="of folders and hub data sets")
+    revision: str = Field("", description="of a hub data set: its commit; empty = the newest")
+    question: str = Field("", description="field with the question; empty = as `rocstar data check` finds it")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _source_alone(cls, value: Any) -> Any:
+        return {"source": value} if isinstance(value, str) else value
+
+
+class OverlapConfig(Section):
+    """Against which questions the rows are held, as `rocstar data check` does."""
+
+    against: list[EvalSet] = Field(min_length=1, description="evaluation sets: tables, or their source alone")
+    mode: Literal["coverage", "paper"] = Field("coverage", description="paper: any 8 words in a row")
+    drop: list[Literal["duplicate", "near", "twin"]] = Field(
+        ["duplicate", "near"], description="levels that are left out"
+    )
+
+
+class DifficultyConfig(Section):
+    """What is left out by the pass rate of a model, seen in its records."""
+
+    rollouts: list[str] = Field(min_length=1, description="files of `rocstar rollout`, or folders of records")
+    solved: int = Field(
+        0, ge=0, description="attempts; k: drop tasks with k attempts or more, all of them correct"
+    )
+    easy_above: float = Field(1.0, gt=0, le=1, description="pass rate; 1 = none is too easy")
+    certainty: float = Field(
+        0.9, gt=0.5, lt=1, description="drop a task if its rate is above easy_above with this probability"
+    )
+    min_correct: int = Field(
+        0, ge=0, description="attempts that must be correct: labels that no attempt meets"
+    )
+    unmeasured: Literal["keep", "drop"] = Field("keep", description="tasks without a scored attempt")
+
+
+class ConversationsConfig(Section):
+    """What a conversation must be able to do."""
+
+    templates: list[str] = Field(
+        ["rstar2"], min_length=1, description="chat templates that must show it: bundled names or files"
+    )
+    drop_reasoning: bool = Field(
+        True, description="leave out what assistants thought: for a non-reasoning start"
+    )
+    calls: bool = Field(True, description="every call must name a tool of the row and fit its schema")
+
+
+class BuildConfig(Section):
+    """A whole build."""
+
+    kind: Literal["tasks", "conversations"] = Field(description="what the rows become")
+    seed: int = Field(0, description="of the draw where a source gives `most` rows")
+    sources: list[SourceConfig] = Field(min_length=1, description="of equal rows the first source's stays")
+    clean: CleanConfig = CleanConfig()
+    overlap: OverlapConfig | None = None
+    difficulty: DifficultyConfig | None = None
+    conversations: ConversationsConfig = ConversationsConfig()
+
+
+def load_build(path: Path, *, commercial: bool = False) -> BuildConfig:
+    """Read and check a build's file; paths in it become absolute, from its folder on.
+
+    Raises:
+        ConfigErrors: everything that is wrong, each with value, reason and fix.
+    """
+    path = _find(path)
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{str(path)!r} cannot be read: {error}; give the TOML file of a build") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{str(path)!r} is not valid TOML: {error}") from None
+    try:
+        config = BuildConfig.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigErrors([f"{path}: {explain(one, BuildConfig)}" for one in error.errors()]) from None
+    config = _with_paths(config, path.parent)
+    if problems := list(_problems(config, raw, commercial)):
+        raise ConfigErrors([f"{path}: {problem}" for problem in problems])
+    return config
+
+
+def shipped_builds() -> list[str]:
+    """Names of the files that come with rocstar."""
+    return sorted(path.stem for path in BUILDS.glob("*.toml"))
+
+
+def _find(path: Path) -> Path:
+    shipped = BUILDS / f"{path.name.removesuffix('.toml')}.toml"
+    if path.is_file() or len(path.parts) != 1:
+        return path
+    if not shipped.is_file():
+        raise ConfigError(
+            f"{str(path)!r} does not exist; give a TOML file, or the name of a shipped one: "
+            f"{', '.join(shipped_builds())}"
+        )
+    return shipped
+
+
+def _with_paths(config: BuildConfig, folder: Path) -> BuildConfig:
+    """Paths made absolute: those of hub data sets, and names of templates, are none."""
+
+    def at(name: str) -> str:
+        return name if name.startswith("hub:") else os.path.abspath(folder / name)
+
+    def template_at(name: str) -> str:
+        return os.path.abspath(folder / name) if name.endswith(".jinja") else name
+
+    changed: dict[str, Any] = {
+        "sources": [one.model_copy(update={"source": at(one.source)}) for one in config.sources],
+        "conversations": config.conversations.model_copy(
+            update={"templates": [template_at(name) for name in config.conversations.templates]}
+        ),
+    }
+    if config.overlap:
+        changed["overlap"] = config.overlap.model_copy(
+            update={
+                "against": [
+                    one.model_copy(update={"source": at(one.source)}) for one in config.overlap.against
+                ]
+            }
+        )
+    if config.difficulty:
+        changed["difficulty"] = config.difficulty.model_copy(
+            update={"rollouts": [os.path.abspath(folder / name) for name in config.difficulty.rollouts]}
+        )
+    return config.model_copy(update=changed)
+
+
+def _problems(config: BuildConfig, raw: Mapping[str, Any], commercial: bool) -> Iterator[str]:
+    """What the types of the fields do not tell."""
+    for name, count in Counter(one.name for one in config.sources).items():
+        if count > 1:
+            yield f"{count} sources are called {name!r}; give each a name of its own"
+    for k, source in enumerate(config.sources):
+        place = f"sources.{k} ({source.name})"
+        if source.source.startswith("hub:"):
+            if not source.revision:
+                yield f"{place}: revision is missing; name the commit of the data set, or 'main', which moves"
+        elif not os.path.exists(source.source):
+            yield f"{place}: {source.source!r} does not exist; correct source"
+        if not source.licence.strip():
+            yield f"{place}: licence is empty; say under which the rows were published"
+    refused = [
+        f"{one.name}: {why}"
+        for one in config.sources
+        if not one.licence_field and (why := forbids_commercial_use(one.licence))
+    ]
+    if commercial and len(refused) == len(config.sources):
+        yield f"--commercial leaves no source ({'; '.join(refused)}); add one, or build without it"
+    wrong = ("clean", "difficulty") if config.kind == "conversations" else ("conversations",)
+    for section in wrong:
+        if section in raw:
+            yield f"[{section}] is not of kind = {config.kind!r}; remove it, or change kind"
+    for where, names in (
+        ("overlap.against", [one.source for one in config.overlap.against] if config.overlap else ()),
+        ("difficulty.rollouts", config.difficulty.rollouts if config.difficulty else ()),
+    ):
+        for name in names:
+            if not name.startswith("hub:") and not os.path.exists(name):
+                yield f"{where}: {name!r} does not exist; correct it"
+    if config.kind == "conversations":
+        for name in config.conversations.templates:
+            try:
+                load_template(name, None)
+            except ChatError as error:
+                yield f"conversations.templates: {error}"
+
+
+def moves(source: SourceConfig) -> bool:
+    """Whether a hub source names a branch, whose rows may be others next time."""
+    return source.source.startswith("hub:") and not _COMMIT.fullmatch(source.revision)

@@ -1,0 +1,188 @@
+"""Rows of public data sets as messages of one form: content, calls with JSON arguments, results.
+
+    messages      {"messages": [{"role", "content", "tool_calls"?}], "tools"?}
+    sharegpt      {"conversations": [{"from": "human" | "gpt" | "function_call" | "observation", "value"}],
+                   "system"?, "tools"?}
+    instruction   {"instruction" | "prompt" | "problem", "input"?, "output" | "response" | "solution"}
+
+Tools come as a list or its JSON, as {"type": "function", "function": ...} or bare; types of parameters that
+are Python's (`str`, `dict`, `List[int]`) become those of JSON Schema. ConfigError says what is no such form.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.tasks.messages import read_messages, shown
+
+Form = Literal["messages", "sharegpt", "instruction"]
+_THOUGHTS: Final = ("reasoning", "reasoning_content", "thinking")
+_FROM: Final = {
+    "system": "system",
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "assistant"), "assistant"),
+    **dict.fromkeys(("function_call", "tool_call"), "call"),
+    **dict.fromkeys(("observation", "tool", "function_response"), "tool"),
+}
+_ASKED: Final = ("instruction", "prompt", "problem")
+_ANSWERED: Final = ("output", "response", "solution")
+_TYPES: Final = {
+    **dict.fromkeys(("dict", "Dict", "dictionary"), "object"),
+    **dict.fromkeys(("str", "String"), "string"),
+    **dict.fromkeys(("int", "Integer", "long"), "integer"),
+    **dict.fromkeys(("float", "double"), "number"),
+    **dict.fromkeys(("bool", "Boolean"), "boolean"),
+    **dict.fromkeys(("list", "List", "tuple", "Tuple", "set"), "array"),
+}
+_PYTHON_TYPE = re.compile(r"(?P<name>\w+)(?:\[.*\])?(?:,? ?optional)?", re.IGNORECASE)
+
+
+def read_conversation(row: Mapping[str, Any], form: Form, *, drop_reasoning: bool) -> dict[str, Any]:
+    """{"messages", "tools"} of a row. ConfigError if it is not of the form."""
+    messages: Any
+    if form == "messages":
+        messages = row.get("messages")
+    elif form == "sharegpt":
+        messages = _from_sharegpt(row)
+    else:
+        messages = _from_instruction(row)
+    if isinstance(messages, list):
+        messages = [_thinking(message, drop=drop_reasoning) for message in messages]
+    return {
+        "messages": _named_calls(read_messages(messages, "the row")),
+        "tools": read_tools(row.get("tools")),
+    }
+
+
+def read_tools(value: Any) -> list[dict[str, Any]]:
+    """Tools in the form that templates take, parameters as JSON Schema; [] where there are none."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value or "[]")
+        except ValueError as error:
+            raise ConfigError(f"tools is no JSON: {error}") from None
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ConfigError(f"tools is {shown(value)}; it must be a list")
+    tools = []
+    for tool in value:
+        function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise ConfigError(f"{shown(tool)} is no tool: it has no name")
+        parameters = _schema(function.get("parameters") or {"type": "object", "properties": {}})
+        if isinstance(parameters, dict):
+            parameters.setdefault("type", "object")
+        told = {"name": function["name"], "description": str(function.get("description") or "")}
+        tools.append({"type": "function", "function": {**told, "parameters": parameters}})
+    return tools
+
+
+def _schema(value: Any, *, names: bool = False) -> Any:
+    """A schema with JSON's types; `names`: the keys are names of parameters, of which one may be `type`."""
+    if isinstance(value, Mapping):
+        schema = {
+            str(key): _schema(item, names=key == "properties" and not names)
+            for key, item in value.items()
+            if item is not None or key in ("default", "const")
+        }
+        if not names and isinstance(schema.get("type"), str):
+            schema["type"] = _type(schema["type"])
+        if not names and isinstance(schema.get("required"), bool):
+            del schema["required"]  # of a single parameter: JSON Schema lists them one level above
+        return schema
+    if isinstance(value, list):
+        return [_schema(item) for item in value]
+    return value
+
+
+def _type(name: str) -> str:
+    found = _PYTHON_TYPE.fullmatch(name.strip())
+    bare = found["name"] if found else name
+    return _TYPES.get(bare, bare)
+
+
+def _thinking(message: Any, *, drop: bool) -> Any:
+    """A message with what was thought under the name that templates know, or without it."""
+    if not isinstance(message, Mapping):
+        return message
+    rest = {key: item for key, item in message.items() if key not in _THOUGHTS}
+    thought = next((message[key] for key in _THOUGHTS if message.get(key)), None)
+    return rest if drop or thought is None else {**rest, "reasoning_content": thought}
+
+
+def _from_instruction(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    asked, answered = (
+        next((row[name] for name in names if isinstance(row.get(name), str)), None)
+        for names in (_ASKED, _ANSWERED)
+    )
+    if asked is None or answered is None:
+        what, names = ("instruction", _ASKED) if asked is None else ("response", _ANSWERED)
+        raise ConfigError(
+            f"the row has no {what}: none of {', '.join(names)}; it has {', '.join(list(row)[:12])}"
+        )
+    more = row.get("input")
+    system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
+    question = f"{asked}\n\n{more}" if isinstance(more, str) and more.strip() else asked
+    return [*system, {"role": "user", "content": question}, {"role": "assistant", "content": answered}]
+
+
+def _from_sharegpt(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    said = row.get("conversations")
+    if not isinstance(said, list):
+        raise ConfigError(f"the row has no 'conversations'; it has {', '.join(list(row)[:12])}")
+    messages: list[dict[str, Any]] = []
+    if isinstance(row.get("system"), str) and row["system"].strip():
+        messages.append({"role": "system", "content": row["system"]})
+    for item in said:
+        who = _FROM.get(str(item.get("from"))) if isinstance(item, Mapping) else None
+        if who is None or not isinstance(item.get("value"), str):
+            raise ConfigError(
+                f"{shown(item)} is no turn of a conversation; 'from' is one of {', '.join(_FROM)}"
+            )
+        if who != "call":
+            messages.append({"role": who, "content": item["value"]})
+            continue
+        calls = _sharegpt_calls(item["value"])
+        if not messages or messages[-1]["role"] != "assistant":
+            messages.append({"role": "assistant", "content": ""})
+        messages[-1].setdefault("tool_calls", []).extend(calls)
+    return messages
+
+
+def _sharegpt_calls(value: str) -> list[dict[str, Any]]:
+    try:
+        calls = json.loads(value)
+    except ValueError as error:
+        raise ConfigError(f"a function_call is no JSON ({error}): {shown(value)}") from None
+    calls = calls if isinstance(calls, list) else [calls]
+    for call in calls:
+        if not isinstance(call, Mapping) or not isinstance(call.get("name"), str):
+            raise ConfigError(f"a function_call has no name: {shown(call)}")
+    return [
+        {"type": "function", "function": {"name": call["name"], "arguments": call.get("arguments", {})}}
+        for call in calls
+    ]
+
+
+def _named_calls(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose results name their calls: those without a name answer the calls in their order."""
+    waiting: list[str] = []
+    named = []
+    for number, message in enumerate(messages):
+        if calls := message.get("tool_calls"):
+            calls = [{"id": f"call_{number}_{k}", **call} for k, call in enumerate(calls)]
+            message = {**message, "tool_calls": calls}
+            waiting = [call["id"] for call in calls]
+        elif message["role"] == "tool":
+            answered = message.get("tool_call_id") or (waiting[0] if waiting else "")
+            if answered in waiting:
+                waiting.remove(answered)
+            if answered:
+                message = {**message, "tool_call_id": answered}
+        named.append(message)
+    return named
