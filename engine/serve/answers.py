@@ -13,13 +13,13 @@ from pydantic import BaseModel, ConfigDict
 FinishReasonName = Literal["stop", "length", "tool_calls"]
 
 
-class Answer(BaseModel):
+class ServedBody(BaseModel):
     """An object that has these fields and no others."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Problem(Answer):
+class Problem(ServedBody):
     """What is wrong: the value, the reason and the fix."""
 
     message: str
@@ -29,20 +29,20 @@ class Problem(Answer):
     code: str | None
 
 
-class Refusal(Answer):
+class RefusalBody(ServedBody):
     """An answer with a status of 400 or more."""
 
     error: Problem
 
 
-class CalledFunction(Answer):
+class CalledFunction(ServedBody):
     """A function, and its arguments as JSON."""
 
     name: str
     arguments: str
 
 
-class ToolCall(Answer):
+class CalledTool(ServedBody):
     """A call that the client shall make; `index` in chunks only."""
 
     index: int = 0
@@ -51,7 +51,7 @@ class ToolCall(Answer):
     function: CalledFunction
 
 
-class ToolUseEvent(Answer):
+class ToolUseEvent(ServedBody):
     """The agent calls one of its own tools."""
 
     type: Literal["tool_use"]
@@ -62,7 +62,7 @@ class ToolUseEvent(Answer):
     arguments: dict[str, Any] | None
 
 
-class ToolResultEvent(Answer):
+class ToolResultEvent(ServedBody):
     """What the call of the same id gave."""
 
     type: Literal["tool_result"]
@@ -77,17 +77,17 @@ class ToolResultEvent(Answer):
 ServerToolEvent = ToolUseEvent | ToolResultEvent
 
 
-class Message(Answer):
+class Message(ServedBody):
     """What the policy says, thinks and calls."""
 
     role: Literal["assistant"]
     content: str
     reasoning_content: str = ""
-    tool_calls: list[ToolCall] = []
+    tool_calls: list[CalledTool] = []
     server_tool_events: list[ServerToolEvent] = []
 
 
-class ChatChoice(Answer):
+class ChatChoice(ServedBody):
     """One of `n` answers."""
 
     index: int
@@ -96,13 +96,13 @@ class ChatChoice(Answer):
     finish_reason: FinishReasonName
 
 
-class PromptDetails(Answer):
+class PromptDetails(ServedBody):
     """Of the prompt's tokens."""
 
     cached_tokens: int
 
 
-class Usage(Answer):
+class Usage(ServedBody):
     """Tokens by who wrote them: the policy's are `completion_tokens`, its tools' `tool_tokens`."""
 
     prompt_tokens: int
@@ -113,7 +113,7 @@ class Usage(Answer):
     turns: int
 
 
-class Facts(Answer):
+class ServingFacts(ServedBody):
     """How to have the answer again, and what became of it."""
 
     seed: int
@@ -122,7 +122,7 @@ class Facts(Answer):
     rewards: list[float] = []
 
 
-class ChatCompletion(Answer):
+class ChatCompletion(ServedBody):
     """The answer of a conversation."""
 
     id: str
@@ -131,19 +131,19 @@ class ChatCompletion(Answer):
     model: str
     choices: list[ChatChoice]
     usage: Usage
-    rocstar: Facts
+    rocstar: ServingFacts
 
 
-class Delta(Answer):
+class Delta(ServedBody):
     """What was added to a message."""
 
     role: Literal["assistant"] | None = None
     content: str = ""
     reasoning_content: str = ""
-    tool_calls: list[ToolCall] = []
+    tool_calls: list[CalledTool] = []
 
 
-class ChatDelta(Answer):
+class ChatDelta(ServedBody):
     """What was added to a choice."""
 
     index: int
@@ -152,7 +152,7 @@ class ChatDelta(Answer):
     finish_reason: FinishReasonName | None
 
 
-class ChatCompletionChunk(Answer):
+class ChatCompletionChunk(ServedBody):
     """One event of a streamed answer; the last event is [DONE]."""
 
     id: str
@@ -162,10 +162,10 @@ class ChatCompletionChunk(Answer):
     choices: list[ChatDelta]
     server_tool_event: ServerToolEvent | None = None
     usage: Usage | None = None
-    rocstar: Facts | None = None
+    rocstar: ServingFacts | None = None
 
 
-class LogprobColumns(Answer):
+class LogprobColumns(ServedBody):
     """Log-probs of log_softmax(logits / T), a token a place; null where there is none."""
 
     tokens: list[str]
@@ -174,7 +174,7 @@ class LogprobColumns(Answer):
     text_offset: list[int]
 
 
-class TextChoice(Answer):
+class TextChoice(ServedBody):
     """One continuation of one prompt, or what was added to it."""
 
     index: int
@@ -183,7 +183,7 @@ class TextChoice(Answer):
     finish_reason: FinishReasonName | None
 
 
-class TextUsage(Answer):
+class TextUsage(ServedBody):
     """Tokens of prompts and continuations."""
 
     prompt_tokens: int
@@ -191,13 +191,13 @@ class TextUsage(Answer):
     total_tokens: int
 
 
-class Seeded(Answer):
+class Seeded(ServedBody):
     """How to have the answer again."""
 
     seed: int
 
 
-class TextCompletion(Answer):
+class TextCompletion(ServedBody):
     """The continuations of every prompt, one prompt after the other."""
 
     id: str
@@ -209,7 +209,7 @@ class TextCompletion(Answer):
     rocstar: Seeded
 
 
-class TextCompletionChunk(Answer):
+class TextCompletionChunk(ServedBody):
     """One event of a streamed continuation; the last event is [DONE]."""
 
     id: str
@@ -220,7 +220,7 @@ class TextCompletionChunk(Answer):
     usage: Usage | None = None
 
 
-class Model(Answer):
+class Model(ServedBody):
     """A name to ask for."""
 
     id: str
@@ -231,14 +231,14 @@ class Model(Answer):
     """Tokens of a prompt and its answer together."""
 
 
-class ModelList(Answer):
+class ModelList(ServedBody):
     """All names."""
 
     object: Literal["list"]
     data: list[Model]
 
 
-class Tokens(Answer):
+class Tokens(ServedBody):
     """Ids of a text."""
 
     tokens: list[int]
@@ -246,13 +246,13 @@ class Tokens(Answer):
     max_model_len: int | None
 
 
-class Text(Answer):
+class Text(ServedBody):
     """The text of ids."""
 
     prompt: str
 
 
-class TokenizerInfo(Answer):
+class TokenizerInfo(ServedBody):
     """The tokenizer's special tokens, and the chat template."""
 
     bos_token: str | None
@@ -261,7 +261,7 @@ class TokenizerInfo(Answer):
     chat_template: str
 
 
-class Feedback(Answer):
+class Feedback(ServedBody):
     """A verdict that was stored."""
 
     object: Literal["feedback"]
@@ -270,7 +270,7 @@ class Feedback(Answer):
     thumb: Literal["up", "down"]
 
 
-class Health(Answer):
+class Health(ServedBody):
     """The server takes requests."""
 
     status: Literal["ok"]

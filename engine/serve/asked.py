@@ -95,6 +95,15 @@ def _with_neutral(schema: dict[str, Any]) -> None:
         schema["properties"][name] = {"enum": [*values, None], "description": "changes nothing"}
 
 
+def _with_words_or_tokens(schema: dict[str, Any]) -> None:
+    """Ask for messages where no tokens stand in for them."""
+    _with_neutral(schema)
+    schema["anyOf"] = [
+        {"required": ["messages"], "properties": {"messages": {"minItems": 1}}},
+        {"required": ["prefix_token_ids"], "properties": {"prefix_token_ids": {"type": "array"}}},
+    ]
+
+
 class AskedMessage(BaseModel):
     """A chat message as clients write it. Only an assistant's may have no text, or calls."""
 
@@ -165,6 +174,8 @@ class AskedChat(Sampled):
     With `prefix_token_ids` the conversation goes on by its tokens: these are what was said so far, and
     `messages` is what the user says next, or empty where it is the policy's turn.
     """
+
+    model_config = ConfigDict(json_schema_extra=_with_words_or_tokens)
 
     messages: list[AskedMessage] = Field(default_factory=list)
     prefix_token_ids: Annotated[list[TokenId] | None, Field(min_length=1)] = None

@@ -25,7 +25,7 @@ QUESTION = [{"role": "user", "content": "What is 17 times 23?"}]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class ServedRoute:
     """What openapi.json says of one route.
 
     Attributes:
@@ -51,14 +51,14 @@ class Route:
     open: bool = False
 
 
-def _twice(route: Route) -> tuple[Route, Route]:
+def _twice(route: ServedRoute) -> tuple[ServedRoute, ServedRoute]:
     """Some clients look for a path at the root, others below /v1."""
-    fields = {name: getattr(route, name) for name in Route.__dataclass_fields__}
-    return route, Route(**{**fields, "path": f"/v1{route.path}"})
+    fields = {name: getattr(route, name) for name in ServedRoute.__dataclass_fields__}
+    return route, ServedRoute(**{**fields, "path": f"/v1{route.path}"})
 
 
 ROUTES = (
-    Route(
+    ServedRoute(
         method="POST",
         path="/v1/chat/completions",
         kind=CONVERSATIONS,
@@ -68,7 +68,7 @@ ROUTES = (
         chunk=answers.ChatCompletionChunk,
         example={"model": asked.AGENT, "messages": QUESTION},
     ),
-    Route(
+    ServedRoute(
         method="POST",
         path="/v1/completions",
         kind=CONVERSATIONS,
@@ -78,7 +78,7 @@ ROUTES = (
         chunk=answers.TextCompletionChunk,
         example={"model": asked.RAW, "prompt": "17 times 23 is", "logprobs": 1},
     ),
-    Route(
+    ServedRoute(
         method="POST",
         path="/v1/feedback",
         kind=CONVERSATIONS,
@@ -87,14 +87,14 @@ ROUTES = (
         answer=answers.Feedback,
         example={"id": "chatcmpl-1-0123456789abcdef", "index": 0, "thumb": "up"},
     ),
-    Route(
+    ServedRoute(
         method="GET",
         path="/v1/models",
         kind=CONVERSATIONS,
         summary="The names to ask for.",
         answer=answers.ModelList,
     ),
-    Route(
+    ServedRoute(
         method="GET",
         path="/v1/models/{model}",
         kind=CONVERSATIONS,
@@ -102,7 +102,7 @@ ROUTES = (
         answer=answers.Model,
     ),
     *_twice(
-        Route(
+        ServedRoute(
             method="POST",
             path="/tokenize",
             kind=TOKENS,
@@ -113,7 +113,7 @@ ROUTES = (
         )
     ),
     *_twice(
-        Route(
+        ServedRoute(
             method="POST",
             path="/detokenize",
             kind=TOKENS,
@@ -124,7 +124,7 @@ ROUTES = (
         )
     ),
     *_twice(
-        Route(
+        ServedRoute(
             method="GET",
             path="/tokenizer_info",
             kind=TOKENS,
@@ -132,7 +132,7 @@ ROUTES = (
             answer=answers.TokenizerInfo,
         )
     ),
-    Route(
+    ServedRoute(
         method="GET",
         path="/health",
         kind=OPERATION,
@@ -140,12 +140,16 @@ ROUTES = (
         answer=answers.Health,
         open=True,
     ),
-    Route(method="GET", path="/metrics", kind=OPERATION, summary="What Prometheus reads.", content=TEXT),
-    Route(method="GET", path="/openapi.json", kind=OPERATION, summary="This description.", open=True),
-    Route(
+    ServedRoute(
+        method="GET", path="/metrics", kind=OPERATION, summary="What Prometheus reads.", content=TEXT
+    ),
+    ServedRoute(method="GET", path="/openapi.json", kind=OPERATION, summary="This description.", open=True),
+    ServedRoute(
         method="GET", path="/", kind=OPERATION, summary="A page about this server.", content=HTML, open=True
     ),
-    Route(method="GET", path="/docs", kind=OPERATION, summary="The way to that page.", status=302, open=True),
+    ServedRoute(
+        method="GET", path="/docs", kind=OPERATION, summary="The way to that page.", status=302, open=True
+    ),
 )
 
 
@@ -170,7 +174,7 @@ def document(*, needs_token: bool) -> dict[str, Any]:
 @cache
 def schemas() -> dict[str, Any]:
     """JSON schemas of all bodies and answers, by the names of their models."""
-    models: set[type[BaseModel]] = {answers.Refusal}
+    models: set[type[BaseModel]] = {answers.RefusalBody}
     for route in ROUTES:
         models.update(one for one in (route.body, route.answer, route.chunk) if one is not None)
     ordered = sorted(models, key=lambda model: model.__name__)
@@ -179,14 +183,17 @@ def schemas() -> dict[str, Any]:
     return defined
 
 
-def _operation(route: Route, needs_token: bool) -> dict[str, Any]:
+def _operation(route: ServedRoute, needs_token: bool) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "tags": [route.kind],
         "summary": route.summary,
         "responses": {str(route.status): _response(route)},
     }
     if not route.open or route.answer is not None:
-        operation["responses"]["default"] = {"description": "refused", "content": _content(answers.Refusal)}
+        operation["responses"]["default"] = {
+            "description": "refused",
+            "content": _content(answers.RefusalBody),
+        }
     if "{model}" in route.path:
         schema = {"type": "string", "enum": list(asked.MODELS)}
         operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": schema}]
@@ -198,12 +205,12 @@ def _operation(route: Route, needs_token: bool) -> dict[str, Any]:
     return operation
 
 
-def _response(route: Route) -> dict[str, Any]:
+def _response(route: ServedRoute) -> dict[str, Any]:
     if route.status != 200:
         return {"description": "elsewhere"}
     content = {route.content: {}} if route.answer is None else _content(route.answer)
     if route.chunk is not None:
-        about = f"JSON of {route.chunk.__name__}, or of {answers.Refusal.__name__}; [DONE] at the end"
+        about = f"JSON of {route.chunk.__name__}, or of {answers.RefusalBody.__name__}; [DONE] at the end"
         event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
         content[EVENTS] = {"schema": event | {"description": about}}
     return {"description": "done", "content": content}

@@ -12,7 +12,7 @@ import shlex
 from html import escape
 
 from rocstar.engine.serve.asked import MODELS
-from rocstar.engine.serve.openapi import CONVERSATIONS, OPERATION, ROUTES, TOKENS, Route
+from rocstar.engine.serve.openapi import CONVERSATIONS, OPERATION, ROUTES, TOKENS, ServedRoute
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -70,7 +70,7 @@ def _section(kind: str, host: str, needs_token: bool) -> str:
     return f"<h2>{escape(kind)}</h2>\n<div><table>{rows}</table></div>\n{shown}"
 
 
-def curl(route: Route, host: str, needs_token: bool) -> str:
+def curl(route: ServedRoute, host: str, needs_token: bool) -> str:
     """The command that sends a route's example."""
     words = ["curl", "-s", f"http://{host}{route.path}", "-d", json.dumps(route.example)]
     return shlex.join(words) + (' -H "Authorization: Bearer $TOKEN"' if needs_token else "")

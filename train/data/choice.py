@@ -11,7 +11,7 @@ from rocstar.train.data.licences import forbids_commercial_use
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.data import field_of
 
-_ABSENT = (None, "", False, [], {})
+_ABSENT: tuple[object, ...] = (None, "", False, [], {})
 
 
 def refused_by_choice(

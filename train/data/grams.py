@@ -65,7 +65,7 @@ class GramIndex:
             if grams:
                 hits.update(map(grams.get, _grams_of(ids, size)))
         hits.discard(None)
-        return array("I", sorted(hits))  # type: ignore[type-var]
+        return array("I", sorted(hits))  # type: ignore[arg-type, type-var]
 
 
 def _grams_of(ids: Sequence[int], size: int) -> Iterable[tuple[int, ...]]:

@@ -34,7 +34,7 @@ class MarksPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _MarkedPart:
     """One microbatch's columns, T long, on the CPU."""
 
     names_S: Sequence[str]
@@ -72,7 +72,7 @@ class _Part:
 class TokenMarks:
     """The marks of one batch on one rank; each of its trajectories is heard of at most once."""
 
-    _parts: list[_Part] = field(default_factory=list)
+    _parts: list[_MarkedPart] = field(default_factory=list)
 
     def hear(
         self,
@@ -88,7 +88,7 @@ class TokenMarks:
         old_T = current_T if old_logprobs_T is None else _column(old_logprobs_T)
         is_first = old_logprobs_T is None
         self._parts.append(
-            _Part(
+            _MarkedPart(
                 names_S=micro.names_S,
                 targets_S=micro.targets_S,
                 start_T=old_T,
@@ -102,7 +102,7 @@ class TokenMarks:
     def measured(self, micro: MicroBatch, start_logprobs_T: Tensor) -> None:
         """A microbatch that was measured at the batch start and then left alone: the gate paused."""
         self._parts.append(
-            _Part(
+            _MarkedPart(
                 names_S=micro.names_S,
                 targets_S=micro.targets_S,
                 start_T=_column(start_logprobs_T),

@@ -76,7 +76,7 @@ def _example(number: int, trajectory: Trajectory) -> Example:
 
 
 def _scored(policy: PolicyModel, micro: MicroBatch, temperature: float) -> tuple[Any, Any]:
-    vocabulary = policy.model.get_output_embeddings().weight.shape[0]  # type: ignore[no-untyped-call, operator, union-attr]
+    vocabulary = policy.model.get_output_embeddings().weight.shape[0]  # type: ignore[no-untyped-call]
     if "ids" in micro.unusable(int(vocabulary)):
         raise ValueError(f"a token id lies outside the vocabulary of {vocabulary}")
     ids_T = micro.targets_T.to(policy.device)

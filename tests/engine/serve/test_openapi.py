@@ -66,7 +66,7 @@ async def test_what_a_route_takes_and_answers_is_described(serving: Serving) -> 
             if route.body is not None:
                 assert not fails(body, route.body.__name__)
                 refused = await client.json(route.path, {"model": 1}, status=400)
-                assert not fails(refused, "Refusal")
+                assert not fails(refused, "RefusalBody")
             if route.answer is not None:
                 assert not fails(json.loads(text), route.answer.__name__), route.path
 
@@ -100,7 +100,7 @@ async def test_the_token_is_asked_for_where_the_description_says(serving: Servin
             url = client.listening.url + route.path
             async with client.session.request(route.method, url, allow_redirects=False) as answer:
                 assert (answer.status != 401) == route.open
-                assert route.open or not fails(await answer.json(), "Refusal")
+                assert route.open or not fails(await answer.json(), "RefusalBody")
             operation = shown["paths"][route.path][route.method.lower()]
             assert operation["security"] == ([] if route.open else [{"token": []}])
 
@@ -156,7 +156,8 @@ def test_what_is_described_is_taken_and_nothing_else(model: type[BaseModel]) -> 
     base = BASES[model]
     properties = DOCUMENT["components"]["schemas"][model.__name__]["properties"]
     wrong = []
-    for name in (*properties, "unknown"):
+    # What may stand beside a prefix depends on the face and the messages, which no schema says.
+    for name in (*sorted(properties.keys() - {"prefix_token_ids"}), "unknown"):
         for odd in ODD:
             value = {**base, name: odd}
             if is_taken(model, faces, value) == bool(told := fails(value, model.__name__)):

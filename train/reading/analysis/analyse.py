@@ -13,8 +13,8 @@ import numpy as np
 from rocstar.engine.progress.progress import working
 from rocstar.engine.types import Trajectory
 from rocstar.train.evaluation.token_scorer import TokenScorer, TokenScores
-from rocstar.train.reading.analysis.chosen import Source, choose, read_chosen
-from rocstar.train.reading.analysis.statistics.cluster_bootstrap import Estimate, TaskDraws
+from rocstar.train.reading.analysis.chosen import AnalysedRun, choose, read_chosen
+from rocstar.train.reading.analysis.statistics.cluster_bootstrap import BootstrapEstimate, TaskDraws
 from rocstar.train.reading.analysis.statistics.estimates import (
     ClassShare,
     Matched,
@@ -53,7 +53,7 @@ class Shown:
 
 
 @dataclass(slots=True, kw_only=True)
-class Mismatch:
+class ScoreMismatch:
     """How far the log-probs under these weights are from those of the rollout."""
 
     largest: float = 0.0
@@ -79,7 +79,7 @@ class Mismatch:
 class Analysis:
     """What was found."""
 
-    source: Source
+    source: AnalysedRun
     window: int
     num_trajectories: int
     num_tasks: int
@@ -89,19 +89,19 @@ class Analysis:
     """In the order of CLASSES."""
     behind: dict[str, Matched]
     """By the name of the comparison."""
-    profiles: dict[Lead, list[Estimate]]
+    profiles: dict[Lead, list[BootstrapEstimate]]
     wordings: Wordings
-    mismatch: Mismatch
+    mismatch: ScoreMismatch
     shown: list[Shown] = field(default_factory=list)
     decode: Decode
 
 
-def analyse(source: Source, *, number: int, window: int, seed: int) -> Analysis:
+def analyse(source: AnalysedRun, *, number: int, window: int, seed: int) -> Analysis:
     """The analysis of at most `number` trajectories of a source. ConfigError for a model or a record that
     cannot be used."""
     rows = choose(source.file, number, seed=seed)
     scorer = TokenScorer(source.checkpoint, threads=source.threads)
-    tally, wordings, mismatch = Tally(len(CLASSES)), Wordings(), Mismatch()
+    tally, wordings, mismatch = Tally(len(CLASSES)), Wordings(), ScoreMismatch()
     shown: dict[str, list[Shown]] = {}
     with working("scoring tokens", unit="trajectories", total=len(rows)) as work:
         for trajectory, scores in _scored(source, rows, scorer):
@@ -115,7 +115,7 @@ def analyse(source: Source, *, number: int, window: int, seed: int) -> Analysis:
 
 
 def _scored(
-    source: Source, rows: Sequence[int], scorer: TokenScorer
+    source: AnalysedRun, rows: Sequence[int], scorer: TokenScorer
 ) -> Iterator[tuple[Trajectory, TokenScores]]:
     trajectories = read_chosen(source.file, rows)
     while part := list(itertools.islice(trajectories, AT_A_TIME)):
@@ -150,12 +150,12 @@ def _keep(
 
 
 def _concluded(
-    source: Source,
+    source: AnalysedRun,
     window: int,
     seed: int,
     tally: Tally,
     wordings: Wordings,
-    mismatch: Mismatch,
+    mismatch: ScoreMismatch,
     shown: dict[str, list[Shown]],
     decode: Decode,
 ) -> Analysis:

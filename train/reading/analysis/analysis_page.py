@@ -14,7 +14,7 @@ from rocstar.train.reading.analysis.analyse import Analysis
 from rocstar.train.reading.analysis.drawings import ProfileDrawing, RatiosDrawing, SharesDrawing
 from rocstar.train.reading.analysis.findings import NAMES, all_sentences
 from rocstar.train.reading.analysis.shading import blocks
-from rocstar.train.reading.analysis.statistics.cluster_bootstrap import Estimate
+from rocstar.train.reading.analysis.statistics.cluster_bootstrap import BootstrapEstimate
 from rocstar.train.reading.analysis.token_classes import CLASSES
 from rocstar.train.reading.analysis.wordings import GRAM, WORDS, Seen, most_uncertain
 from rocstar.train.record.report.page import figure, page, part_of
@@ -135,7 +135,7 @@ def as_plain(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def _plain(e: Estimate) -> dict[str, Any]:
+def _plain(e: BootstrapEstimate) -> dict[str, Any]:
     return {
         "value": _finite(e.value),
         "low": _finite(e.low),

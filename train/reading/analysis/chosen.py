@@ -35,7 +35,7 @@ FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class AnalysedRun:
     """Records, and the weights under which they are looked at."""
 
     file: Path
@@ -60,7 +60,9 @@ class _Place:
     """Names its task within the file."""
 
 
-def source_of(run: Path, *, step: int | None, checkpoint: str | None, temperature: float | None) -> Source:
+def source_of(
+    run: Path, *, step: int | None, checkpoint: str | None, temperature: float | None
+) -> AnalysedRun:
     """What is meant by a run directory, or by a file of records. ConfigError for what is not there."""
     if run.is_file():
         if step is not None:
@@ -77,7 +79,7 @@ def source_of(run: Path, *, step: int | None, checkpoint: str | None, temperatur
         raise ConfigError(f"{str(run)!r} has no records of step {step}; it has those of {_listed(files)}")
     recipe = load_recipe(config_of(run, step)) if (run / CONFIG).is_file() else None
     saved, apart = (checkpoint, None) if checkpoint else _nearest(run, step - 1)
-    return Source(
+    return AnalysedRun(
         file=files[step],
         step=step,
         checkpoint=saved,
@@ -87,7 +89,7 @@ def source_of(run: Path, *, step: int | None, checkpoint: str | None, temperatur
     )
 
 
-def _of_file(file: Path, checkpoint: str | None, temperature: float | None) -> Source:
+def _of_file(file: Path, checkpoint: str | None, temperature: float | None) -> AnalysedRun:
     """A file alone; the attempts of a run's evaluation at step N are of its checkpoint N."""
     if file.suffix not in (LINES, FRAMES):
         raise ConfigError(f"{str(file)!r} is no file of records; they end in {LINES} or {FRAMES}")
@@ -101,7 +103,7 @@ def _of_file(file: Path, checkpoint: str | None, temperature: float | None) -> S
             checkpoint, apart = _nearest(run, int(folder.name[5:]))
     if checkpoint is None:
         raise ConfigError(f"{str(file)!r} does not say which weights wrote it; pass --checkpoint DIRECTORY")
-    return Source(
+    return AnalysedRun(
         file=file,
         step=None,
         checkpoint=checkpoint,

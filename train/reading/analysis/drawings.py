@@ -9,7 +9,7 @@ from typing import Final
 
 from rocstar.engine.charts import drawing, escape, nice_ticks
 from rocstar.train.reading.analysis.findings import BEHIND, NAMES
-from rocstar.train.reading.analysis.statistics.cluster_bootstrap import Estimate
+from rocstar.train.reading.analysis.statistics.cluster_bootstrap import BootstrapEstimate
 from rocstar.train.reading.analysis.statistics.estimates import ClassShare, Matched
 from rocstar.train.reading.analysis.statistics.tally import Lead
 from rocstar.train.reading.analysis.token_classes import CLASSES
@@ -85,7 +85,7 @@ class RatiosDrawing:
 class ProfileDrawing:
     """Mean entropy by offset from the begin of a turn, a curve with its band for each kind of turn."""
 
-    profiles: Mapping[Lead, Sequence[Estimate]]
+    profiles: Mapping[Lead, Sequence[BootstrapEstimate]]
     window: int
 
     def __call__(self, *, width: int, height: int) -> str:
@@ -114,7 +114,7 @@ class ProfileDrawing:
         return drawing("Mean entropy by offset from the begin of a turn", width, height, "".join(lines))
 
 
-def _curve(curve: Sequence[tuple[int, Estimate]], across: _Axis, up: _Axis, colour: int) -> str:
+def _curve(curve: Sequence[tuple[int, BootstrapEstimate]], across: _Axis, up: _Axis, colour: int) -> str:
     if not curve:
         return ""
     high = [f"{across.x(o)},{up.x(e.high)}" for o, e in curve]
@@ -126,7 +126,7 @@ def _curve(curve: Sequence[tuple[int, Estimate]], across: _Axis, up: _Axis, colo
     )
 
 
-def _known(found: Sequence[Estimate]) -> list[tuple[int, Estimate]]:
+def _known(found: Sequence[BootstrapEstimate]) -> list[tuple[int, BootstrapEstimate]]:
     """What has an interval with two ends."""
     return [
         (offset, e)
@@ -135,12 +135,12 @@ def _known(found: Sequence[Estimate]) -> list[tuple[int, Estimate]]:
     ]
 
 
-def _logs(e: Estimate) -> Estimate:
+def _logs(e: BootstrapEstimate) -> BootstrapEstimate:
     def log(value: float) -> float:
         return math.log2(value) if value > 0 and math.isfinite(value) else math.copysign(math.inf, value - 1)
 
     value = math.nan if math.isnan(e.value) else log(e.value)
-    return Estimate(
+    return BootstrapEstimate(
         value=value, low=log(e.low), high=log(e.high), num_tasks=e.num_tasks, num_tokens=e.num_tokens
     )
 
@@ -173,7 +173,7 @@ def _named(name: str, axis: _Axis, y: float) -> str:
     return f'<text x="{axis.left - 12}" y="{y + 4}" text-anchor="end">{escape(name)}</text>'
 
 
-def _whiskers(axis: _Axis, e: Estimate, y: float, colour: int) -> str:
+def _whiskers(axis: _Axis, e: BootstrapEstimate, y: float, colour: int) -> str:
     if math.isnan(e.value):
         return f'<text class="tick" x="{axis.x(0.0) + 6}" y="{y + 4}">too little</text>'
     low, high, x = axis.x(e.low), axis.x(e.high), axis.x(e.value)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from rocstar.train.reading.analysis.statistics.cluster_bootstrap import Estimate
+from rocstar.train.reading.analysis.statistics.cluster_bootstrap import BootstrapEstimate
 from rocstar.train.reading.analysis.statistics.estimates import ClassShare, Matched
 from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass
 
@@ -66,7 +66,7 @@ def all_sentences(shares: Sequence[ClassShare], behind: Mapping[str, Matched]) -
     ]
 
 
-def _too_little(estimate: Estimate) -> str:
+def _too_little(estimate: BootstrapEstimate) -> str:
     """Why no claim is made; "" where one may be."""
     if estimate.num_tasks < MIN_TASKS:
         return f"{estimate.num_tokens} tokens of {estimate.num_tasks} tasks, too few to say"
@@ -75,16 +75,16 @@ def _too_little(estimate: Estimate) -> str:
     return ""
 
 
-def times(e: Estimate) -> str:
+def times(e: BootstrapEstimate) -> str:
     """A ratio with its interval."""
     return f"{e.value:.2f} [{e.low:.2f}, {e.high:.2f}] times"
 
 
-def signed(e: Estimate) -> str:
+def signed(e: BootstrapEstimate) -> str:
     """A difference with its interval."""
     return f"{e.value:+.2f} [{e.low:+.2f}, {e.high:+.2f}]"
 
 
-def percent(e: Estimate) -> str:
+def percent(e: BootstrapEstimate) -> str:
     """A share with its interval."""
     return f"{e.value:.0%} [{e.low:.0%}, {e.high:.0%}]"

@@ -40,7 +40,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lanes:
+class TimelineLanes:
     """What one drawing shows."""
 
     title: str
@@ -64,7 +64,7 @@ def trajectory_timeline(record: Mapping[str, Any]) -> Drawn | None:
     if times.judged is not None:
         bars.append(Bar(1 + width, "judge", times.judged.start_s, times.judged.end_s))
     names = ["policy", *tools, *(["judge"] if times.judged is not None else [])]
-    lanes = Lanes(title="Turns and calls", names=names, bars=bars, end_s=times.ended_s)
+    lanes = TimelineLanes(title="Turns and calls", names=names, bars=bars, end_s=times.ended_s)
     caption = "Seconds since the trajectory began. What is blank on every lane is waiting."
     return Drawn(partial(drawn_lanes, lanes), caption, is_wide=True)
 
@@ -78,7 +78,7 @@ def step_timeline(told: Sequence[tuple[str, TrajectoryTimes]], *, of: int) -> Dr
     for lane, (_, times) in enumerate(told):
         shift_s = times.began - first
         bars += [Bar(lane, kind, shift_s + a, shift_s + b) for kind, (a, b) in _spans(times)]
-    lanes = Lanes(
+    lanes = TimelineLanes(
         title="Who waited when",
         names=[name for name, _ in told],
         bars=bars,
@@ -111,7 +111,7 @@ def _spans(times: TrajectoryTimes) -> Iterator[tuple[str, tuple[float, float]]]:
         yield "judge", (times.judged.start_s, times.judged.end_s)
 
 
-def drawn_lanes(lanes: Lanes, *, width: int, height: int) -> str:
+def drawn_lanes(lanes: TimelineLanes, *, width: int, height: int) -> str:
     """The lanes as one <svg>, as high as they need; `height` is that of curves."""
     is_narrow = width <= NARROW
     left, right = (64, 8) if is_narrow else (150, 14)

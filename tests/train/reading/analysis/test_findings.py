@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rocstar.train.reading.analysis.drawings import ProfileDrawing, RatiosDrawing, SharesDrawing
 from rocstar.train.reading.analysis.findings import MIN_TASKS, behind_sentence, class_sentence
-from rocstar.train.reading.analysis.statistics.cluster_bootstrap import Estimate
+from rocstar.train.reading.analysis.statistics.cluster_bootstrap import BootstrapEstimate
 from rocstar.train.reading.analysis.statistics.estimates import ClassShare, Matched
 from rocstar.train.reading.analysis.statistics.tally import Lead
 from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass
@@ -20,19 +20,19 @@ numbers = st.floats(0.0, 9.0) | st.sampled_from([1.0, math.inf, math.nan])
 
 
 @st.composite
-def estimates(draw: st.DrawFn) -> Estimate:
+def estimates(draw: st.DrawFn) -> BootstrapEstimate:
     low, value, high = sorted(draw(st.tuples(numbers, numbers, numbers)), key=lambda x: (x != x, x))
     low, high = (-math.inf if low != low else low), (math.inf if high != high else high)
     tasks = draw(st.integers(0, 20))
-    return Estimate(
+    return BootstrapEstimate(
         value=value, low=low, high=high, num_tasks=tasks, num_tokens=tasks * draw(st.integers(1, 9))
     )
 
 
 @settings(max_examples=200, deadline=None)
 @given(estimates())
-def test_a_sentence_claims_what_its_interval_shows_and_nothing_else(e: Estimate) -> None:
-    difference = Estimate(value=0.1, low=-0.1, high=0.3, num_tasks=9, num_tokens=9)
+def test_a_sentence_claims_what_its_interval_shows_and_nothing_else(e: BootstrapEstimate) -> None:
+    difference = BootstrapEstimate(value=0.1, low=-0.1, high=0.3, num_tasks=9, num_tokens=9)
     said = behind_sentence("ok", Matched(ratio=e, difference=difference))
     by_class = class_sentence(
         TokenClass.call, ClassShare(of_top=difference, of_all=0.2, lift=e, mean_entropy=0.1)
@@ -48,14 +48,14 @@ def test_a_sentence_claims_what_its_interval_shows_and_nothing_else(e: Estimate)
 
 
 def test_what_was_not_seen_is_said_to_be_not_seen() -> None:
-    nothing = Estimate(value=math.nan, low=-math.inf, high=math.inf, num_tasks=0, num_tokens=0)
+    nothing = BootstrapEstimate(value=math.nan, low=-math.inf, high=math.inf, num_tasks=0, num_tokens=0)
     assert "no token was seen" in behind_sentence("error", Matched(ratio=nothing, difference=nothing))
 
 
 @pytest.mark.parametrize("width", [340, 1060])
 @settings(max_examples=20, deadline=None)
 @given(e=estimates())
-def test_drawings_are_xml_whatever_is_drawn(width: int, e: Estimate) -> None:
+def test_drawings_are_xml_whatever_is_drawn(width: int, e: BootstrapEstimate) -> None:
     shares = [ClassShare(of_top=e, of_all=0.1, lift=e, mean_entropy=0.1) for _ in CLASSES]
     for drawing in (
         SharesDrawing(shares=shares),

@@ -24,7 +24,7 @@ LEVEL: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class BootstrapEstimate:
     """A number with its interval at 95%, and how much it rests on."""
 
     value: float

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rocstar.train.reading.analysis.statistics.cluster_bootstrap import Estimate, TaskDraws, interval
+from rocstar.train.reading.analysis.statistics.cluster_bootstrap import BootstrapEstimate, TaskDraws, interval
 from rocstar.train.reading.analysis.statistics.tally import Lead, Quantity, Tally
 from rocstar.train.reading.analysis.statistics.top_fifth import Floats
 
@@ -28,11 +28,11 @@ from rocstar.train.reading.analysis.statistics.top_fifth import Floats
 class ClassShare:
     """A class of tokens and the top fifth."""
 
-    of_top: Estimate
+    of_top: BootstrapEstimate
     """Its share of the top fifth's tokens."""
     of_all: float
     """Its share of all tokens."""
-    lift: Estimate
+    lift: BootstrapEstimate
     """The first over the second; 1 where the class is as uncertain as any."""
     mean_entropy: float
     """Nats; NaN without a token."""
@@ -42,9 +42,9 @@ class ClassShare:
 class Matched:
     """Tokens behind tool output against their control."""
 
-    ratio: Estimate
+    ratio: BootstrapEstimate
     """Of the shares in the top fifth; 1 where a tool's output makes no difference."""
-    difference: Estimate
+    difference: BootstrapEstimate
     """Of the mean entropies, in nats."""
 
 
@@ -88,7 +88,7 @@ def matched(tally: Tally, leads: Sequence[Lead], window: int, draws: TaskDraws) 
     )
 
 
-def profile(tally: Tally, lead: Lead, draws: TaskDraws) -> list[Estimate]:
+def profile(tally: Tally, lead: Lead, draws: TaskDraws) -> list[BootstrapEstimate]:
     """Mean entropy by offset from the begin of a turn, in nats."""
     sums_QMW = tally.by_offset[:, :, lead]
     drawn_QBW = np.stack([draws.sums(one) for one in sums_QMW])
@@ -120,6 +120,8 @@ def _against(after: Floats, control: Floats) -> tuple[Floats, Floats]:
     return ratio, difference
 
 
-def _estimate(value: float, values_B: Floats, num_tasks: int, num_tokens: int) -> Estimate:
+def _estimate(value: float, values_B: Floats, num_tasks: int, num_tokens: int) -> BootstrapEstimate:
     low, high = interval(values_B, num_tasks)
-    return Estimate(value=float(value), low=low, high=high, num_tasks=num_tasks, num_tokens=num_tokens)
+    return BootstrapEstimate(
+        value=float(value), low=low, high=high, num_tasks=num_tasks, num_tokens=num_tokens
+    )
