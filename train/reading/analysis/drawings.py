@@ -91,7 +91,7 @@ class ProfileDrawing:
     def __call__(self, *, width: int, height: int) -> str:
         curves = {lead: _known(found) for lead, found in self.profiles.items()}
         points = [point for curve in curves.values() for point in curve]
-        ticks = nice_ticks(0.0, max([e.high for _, e in points] or [0.1]), 4)
+        ticks = nice_ticks(0.0, max([0.1, *(e.high for _, e in points)]), 4)
         last = max([offset for offset, _ in points] or [1])
         across = _Axis(44, width - 14, 0, max(last, 1))
         up = _Axis(height - FOOT, TOP + 16, ticks[0], ticks[-1])
