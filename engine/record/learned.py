@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -82,7 +82,7 @@ def write_learned(
     OSError: the disk takes no more.
     """
     places = np.zeros(len(learned), PLACE)
-    bodies = [_encoded(tokens) for tokens in learned.values()]
+    bodies = list(_encoded(list(learned.values())))
     about = json.dumps({"v": VERSION, "step": step, "ranks": ranks, "places": len(places)}).encode("ascii")
     at = _HEAD.size + len(about) + places.nbytes
     for k, (name, tokens) in enumerate(learned.items()):
@@ -159,11 +159,22 @@ class _File:
             raise RecordError(f"{self.path}: no columns: {error}") from None
 
 
-def _encoded(tokens: LearnedTokens) -> bytes:
-    parts = [*packed_apart(_short(tokens.gaps)), packed(_bytes_of(tokens.entropies).tobytes())]
-    if tokens.log_ratios.any() or tokens.codes.any():
-        parts += [*packed_apart(_short(tokens.log_ratios)), packed(tokens.codes.astype("u1").tobytes())]
-    return b"".join(_SIZE.pack(len(part)) + part for part in parts)
+def _encoded(learned: Sequence[LearnedTokens]) -> Iterator[bytes]:
+    """The columns of each; rounded all at once, as a trajectory may have a few tokens only."""
+    if not learned:
+        return
+    gaps = _short(np.concatenate([tokens.gaps for tokens in learned]))
+    levels = _bytes_of(np.concatenate([tokens.entropies for tokens in learned]))
+    ratios = _short(np.concatenate([tokens.log_ratios for tokens in learned]))
+    codes = np.concatenate([tokens.codes for tokens in learned]).astype("u1")
+    at = 0
+    for tokens in learned:
+        mine = slice(at, at + len(tokens))
+        at += len(tokens)
+        parts = [*packed_apart(gaps[mine]), packed(levels[mine].tobytes())]
+        if tokens.log_ratios.any() or tokens.codes.any():
+            parts += [*packed_apart(ratios[mine]), packed(codes[mine].tobytes())]
+        yield b"".join(_SIZE.pack(len(part)) + part for part in parts)
 
 
 def _decoded(body: bytes, number: int) -> LearnedTokens:
