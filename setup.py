@@ -76,6 +76,7 @@ setup(
         "rocstar.train": ["recipes/*.toml", "recipes/data/*.toml"],
         "rocstar.train.evaluation.report": ["templates/*"],
         "rocstar.train.record.report": ["templates/*"],
+        "rocstar.train.reading.analysis": ["templates/*"],
         "rocstar.train.reading.view": ["static/*"],
     },
     ext_modules=[

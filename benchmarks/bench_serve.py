@@ -30,6 +30,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 import uvloop
+from aiohttp import web
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sandbox_bench.report import bar, finish
@@ -37,11 +38,15 @@ from sandbox_bench.report import bar, finish
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits, run_trajectory
-from rocstar.engine.serve.conversation import Unjudged
+from rocstar.engine.serve.asked import AGENT, AskedChat, read
+from rocstar.engine.serve.conversation import ServedConversation, Unjudged
 from rocstar.engine.serve.desk import DeskLimits
 from rocstar.engine.serve.endpoint import ServeOptions
+from rocstar.engine.serve.faces import Faces
 from rocstar.engine.serve.kept import KeptConversations
 from rocstar.engine.serve.opened import open_endpoint
+from rocstar.engine.serve.parts import Said
+from rocstar.engine.serve.said import ChatWords
 from rocstar.engine.testing.policy import ByteTokenizer, Reply, Request, ScriptedPolicy
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.python import PYTHON_TOOL, PythonTool
@@ -89,7 +94,7 @@ def sleeps(request: Request) -> Reply:
 
 
 def words(request: Request) -> Reply:
-    return Reply(text="the answer is " * 8)
+    return Reply(text="q" * 48)  # a chunk per token: white space would wait for what follows it
 
 
 SCRIPTS = {"turns": turns_of, "one_call": one_call, "fuzzed": fuzzed, "words": words, "sleeps": sleeps}
@@ -146,6 +151,10 @@ async def serve_for(pipe: Connection, script: str, token_s: float | None, keeps:
                     pipe.send(time.monotonic())
                 elif asked == "direct":
                     pipe.send(await direct(agent))
+                elif asked == "stages":
+                    pipe.send(stages(agent))
+                elif isinstance(asked, int):
+                    pipe.send(await listened(agent, asked))
         if kept is not None:
             await kept.__aexit__(None, None, None)
 
@@ -160,6 +169,46 @@ class _Forgetful(list[Any]):
 @asynccontextmanager
 async def _nothing() -> AsyncIterator[None]:
     yield
+
+
+async def listened(agent: Agent, num: int) -> float:
+    """CPU seconds of the process for so many conversations without a server whose tokens somebody hears."""
+    began = time.process_time()
+
+    async def one(k: int) -> None:
+        key = TrajectoryKey(seed=k, step=0, task_id=f"t{k}", sibling=0)
+        agent.inference.on_tokens(str(key), lambda place, token: None)  # type: ignore[attr-defined]
+        task = Task(id=f"t{k}", source="bench", question=QUESTION, answer="")
+        await run_trajectory(agent, task, key)
+
+    await asyncio.gather(*(one(k) for k in range(num)))
+    return time.process_time() - began
+
+
+def stages(agent: Agent, num: int = 300) -> dict[str, float]:
+    """Microseconds of what a request goes through before its conversation begins, and at its first part."""
+    faces = Faces(agent, None, lambda: "1-0")
+    data = json.dumps(body(stream=True, seed=1)).encode()
+    asked = read(AskedChat, data)
+    order = faces.named(faces.chat(asked))
+    conversation = ServedConversation(agent, order, queue_timeout_s=1.0)
+
+    def spent(work: Callable[[], Any]) -> float:
+        began = time.process_time()
+        for _ in range(num):
+            work()
+        return (time.process_time() - began) / num * 1e6
+
+    def opened() -> None:
+        words = ChatWords(conversation, AGENT, "")
+        words.first() + words.chunks([Said(0, "content", "the")])
+
+    return {
+        "read_us": spent(lambda: read(AskedChat, data)),
+        "order_us": spent(lambda: faces.named(faces.chat(asked))),
+        "conversation_us": spent(lambda: ServedConversation(agent, order, queue_timeout_s=1.0)),
+        "first_chunks_us": spent(opened),
+    }
 
 
 async def direct(agent: Agent) -> float:
@@ -270,26 +319,144 @@ async def wall_of_agents(num: int = 64) -> dict[str, float]:
     return {"alone_s": alone, "served_s": served, "share": served / alone - 1}
 
 
+TOKEN_S = 0.25
+SaidAt = tuple[float, str]
+"""When a piece of text came."""
+
+
 async def many_streams(num: int = 1000) -> dict[str, float]:
-    """So many streams at once: how many came whole, and how late their chunks were."""
-    token_s = 0.25
-    async with serving("words", token_s=token_s) as (url, _, _), connected() as session:
+    """So many streams at once: how many came whole, how late their chunks were, and what a chunk costs.
+
+    Beside them the floor: the same client on a server that writes the same bytes at the same pace and does
+    nothing else; and the engine with its loop, heard by nobody who writes.
+    """
+    async with serving("words", token_s=TOKEN_S) as (url, pipe, pid), connected() as session:
         whole = await ask(session, url, seed=1)
         text = whole["choices"][0]["message"]["content"]
-        streams = await asyncio.gather(
-            *(stream(session, url, seed=k) for k in range(num)), return_exceptions=True
-        )
-    late: list[float] = []
-    good = 0
-    for chunks in streams:
-        if isinstance(chunks, BaseException):
-            continue
-        said = [(at, c["choices"][0]["delta"].get("content")) for at, c in chunks]
-        good += "".join(one or "" for _, one in said) == text
-        times = [at for at, one in said if one]
-        late += [b - a - token_s for a, b in itertools.pairwise(times)]
-    p50, p99 = np.percentile(late, [50, 99]).tolist() if late else (0.0, 0.0)
-    return {"streams": num, "whole": good, "late_p50_s": p50, "late_p99_s": p99}
+        before = cpu_s(pid)
+        streams = await asyncio.gather(*(said(session, url, k) for k in range(num)), return_exceptions=True)
+        spent = cpu_s(pid) - before
+        pipe.send(num)
+        engine = await asyncio.to_thread(pipe.recv)
+    told = [one for one in streams if not isinstance(one, BaseException)]
+    good = sum("".join(piece for _, piece in one) == text for one in told)
+    pieces = sum(map(len, told))
+    async with bare(len(told[0])) as (url, pid), connected() as session:
+        before = cpu_s(pid)
+        floor = await asyncio.gather(*(said(session, url, k) for k in range(num)))
+        floor_spent = cpu_s(pid) - before
+    return {
+        "streams": num,
+        "whole": good,
+        "chunks": pieces,
+        **lateness(told),
+        **{f"bare_{name}": value for name, value in lateness(floor).items()},
+        "server_us": spent / pieces * 1e6,
+        "engine_us": engine / pieces * 1e6,
+        "own_us": (spent - engine) / pieces * 1e6,
+        "bare_us": floor_spent / pieces * 1e6,
+    }
+
+
+async def said(session: aiohttp.ClientSession, url: str, seed: int) -> list[SaidAt]:
+    """Texts of a stream, with the times at which they came. The client does as little as it can meanwhile."""
+    lines: list[tuple[float, bytes]] = []
+    async with session.post(f"{url}/v1/chat/completions", json=body(stream=True, seed=seed)) as response:
+        assert response.status == 200, await response.text()
+        held = b""
+        async for data, is_whole in response.content.iter_chunks():
+            held += data
+            if is_whole and held:  # the last chunk is empty
+                lines.append((time.monotonic(), held))
+                held = b""
+        lines += [(time.monotonic(), held)] if held else []  # the end may come with the last chunk
+    assert lines[-1][1].endswith(b"data: [DONE]\n\n"), "a stream ended in the middle"
+    found: list[SaidAt] = []
+    for at, data in lines:
+        for line in data.split(b"\n\n"):
+            if line.startswith(b"data: {"):
+                delta = json.loads(line[6:])["choices"][0]["delta"]
+                found += [(at, delta["content"])] if delta.get("content") else []
+    return found
+
+
+def lateness(streams: list[list[SaidAt]]) -> dict[str, float]:
+    """How much later than a token's time a chunk came: of all, and of those while every stream went on."""
+    begun, ending = max(one[0][0] for one in streams), min(one[-1][0] for one in streams)
+    pairs = [pair for one in streams for pair in itertools.pairwise(at for at, _ in one)]
+    late = [b - a - TOKEN_S for a, b in pairs]
+    steady = [b - a - TOKEN_S for a, b in pairs if begun <= a and b <= ending]
+    found = {"begun_within_s": begun - min(one[0][0] for one in streams)}
+    for name, values in (("late", late), ("steady", steady)):
+        if values:
+            found[f"{name}_p50_s"], found[f"{name}_p99_s"] = np.percentile(values, [50, 99]).tolist()
+    return found
+
+
+@asynccontextmanager
+async def bare(num_pieces: int) -> AsyncIterator[tuple[str, int]]:
+    """Address and process id of a child that writes so many pieces to whoever asks."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=bare_child, args=(theirs, num_pieces))
+    process.start()
+    theirs.close()
+    try:
+        yield await asyncio.to_thread(ours.recv), process.pid or 0
+    finally:
+        process.kill()
+
+
+def bare_child(pipe: Connection, num_pieces: int) -> None:
+    piece = {"id": "x" * 20, "choices": [{"index": 0, "delta": {"content": "the"}, "finish_reason": None}]}
+    data = b"data: " + json.dumps(piece).encode() + b"\n\n"
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for _ in range(num_pieces):
+            await asyncio.sleep(TOKEN_S)
+            await response.write(data)
+        await response.write_eof(b"data: [DONE]\n\n")
+        return response
+
+    async def serve() -> None:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", answer)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
+        await site.start()
+        pipe.send(f"http://127.0.0.1:{runner.addresses[0][1]}")
+        await asyncio.Event().wait()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve())
+
+
+async def first_byte(num: int = 300) -> dict[str, float]:
+    """Milliseconds from a request on an open connection to the first byte of its stream, and of a server that
+    writes at once; the engine writes its first token without delay. What it consists of, in CPU."""
+    found: dict[str, float] = {}
+    async with serving("words") as (url, pipe, _), connected() as session:
+        found |= await _first_bytes(session, f"{url}/v1/chat/completions", num, "")
+        pipe.send("stages")
+        found |= await asyncio.to_thread(pipe.recv)
+        found |= await _first_bytes(session, f"{url}/health", num, "health_")
+    return found
+
+
+async def _first_bytes(session: aiohttp.ClientSession, url: str, num: int, name: str) -> dict[str, float]:
+    took = []
+    for k in range(num):
+        began = time.monotonic()
+        asking = session.get(url) if name else session.post(url, json=body(stream=True, seed=k))
+        async with asking as response:
+            await response.content.readany()
+            took.append((time.monotonic() - began) * 1e3)
+            await response.read()
+    p50, p99 = np.percentile(took[num // 10 :], [50, 99]).tolist()
+    return {f"{name}p50_ms": p50, f"{name}p99_ms": p99}
 
 
 async def memory(folder: Path, num: int) -> dict[str, float]:
@@ -382,7 +549,7 @@ def _descendants(pid: int) -> int:
     return found
 
 
-PARTS = ("overhead", "wall", "streams", "memory", "same", "stops")
+PARTS = ("overhead", "first", "wall", "streams", "memory", "same", "stops")
 
 
 async def measure(parts: list[str], quick: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -393,6 +560,10 @@ async def measure(parts: list[str], quick: bool) -> tuple[dict[str, Any], list[d
         for name in ("at_once", "streamed"):
             value = found[f"{name}_overhead_us"]
             bars.append(bar(f"CPU a turn beside the loop, {name}, us", value, 300.0, at_most=True))
+    if "first" in parts:
+        first = result["first"] = await first_byte(50 if quick else 300)
+        bars.append(bar("request to first byte of a stream, p50, ms", first["p50_ms"], 10, at_most=True))
+        bars.append(bar("request to first byte of a stream, p99, ms", first["p99_ms"], 10, at_most=True))
     if "wall" in parts:
         found = result["wall"] = await wall_of_agents()
         bars.append(bar("wall of 64 agents beside the loop, share", found["share"], 0.05, at_most=True))
@@ -400,7 +571,10 @@ async def measure(parts: list[str], quick: bool) -> tuple[dict[str, Any], list[d
         streams = await many_streams(100 if quick else 1000)
         result["streams"] = streams
         bars.append(bar("streams lost", streams["streams"] - streams["whole"], 0, at_most=True))
-        bars.append(bar("lateness of a chunk p99, s", streams["late_p99_s"], 0.05, at_most=True))
+        bars.append(bar("lateness of a chunk p99, all at once, s", streams["late_p99_s"], 0.05, at_most=True))
+        bars.append(
+            bar("lateness of a chunk p99, all going on, s", streams["steady_p99_s"], 0.05, at_most=True)
+        )
     if "memory" in parts:
         with tempfile.TemporaryDirectory() as folder:
             grown = result["memory"] = await memory(Path(folder), 1000 if quick else 10_000)

@@ -6,9 +6,10 @@ Synthetic groups of 32 trajectories of 6,450 tokens, at three sizes up to 1/32 o
 that step are the largest's times what it lacks, and the three show whether that is right. Seven eighths of
 the groups come as bytes from other nodes (engine/nodes/wire.py). All are journaled as they end, then select,
 RoC, metrics and packing for 64 ranks run as in a step, 63 ranks' microbatches are sent over gloo, all to one
-process on loopback that throws them away, then the index is written; a loop with the gauge of a run watches
-all of it. Tokens are those of this repository's text and code under a BPE of 16,000 words, spread
-over ids up to 151,936; log-probs are float32, of sampled tokens of which three quarters are nearly certain.
+process on loopback that throws them away, then what became of all tokens is written, where a rank writes its
+own, and the index; a loop with the gauge of a run watches all of it. Tokens are those of this repository's
+text and code under a BPE of 16,000 words, spread over ids up to 151,936; log-probs are float32, of sampled
+tokens of which three quarters are nearly certain.
 """
 
 from __future__ import annotations
@@ -47,18 +48,22 @@ from rocstar.engine.types import (
     Origin,
     Scored,
     Segment,
+    Span,
     Task,
     ToolCall,
     ToolResult,
     Trajectory,
     TrajectoryKey,
+    TrajectoryTimes,
     Turn,
+    TurnTimes,
     VersionSpan,
 )
 from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.source import Batch
 from rocstar.train.learner.balance import Cost
 from rocstar.train.learner.batch import MicroBatch, share_out
+from rocstar.train.learner.marks import MarksPlace, MarksWriter, TokenMarks
 from rocstar.train.learner.parcel import Parcel, ParcelHeader
 from rocstar.train.learner.settings import loss_settings
 from rocstar.train.learner.team import send_messages
@@ -123,6 +128,16 @@ def trajectory(corpus: Corpus, task: Task, prompt: Any, sibling: int, seed: int)
             result = ToolResult(status="ok", is_error=bool(rng.random() < 0.1), text=text)
             turns[-1] = dataclasses.replace(turns[-1], results=(result,))
     right = bool(rng.random() < 0.5)
+    spans = np.cumsum(rng.gamma(2.0, 10.0, 2 * TURNS)).tolist()
+    times = TrajectoryTimes(
+        began=1.7e9 + float(rng.random()),
+        ended_s=spans[-1],
+        granted_s=spans[0] / 2,
+        turns=tuple(
+            TurnTimes(written=Span(*spans[2 * k : 2 * k + 2]), calls=(Span(*spans[2 * k + 1 : 2 * k + 3]),))
+            for k in range(TURNS - 1)
+        ),
+    )
     return Trajectory(
         key=TrajectoryKey(seed=0, step=1, task_id=task.id, sibling=sibling),
         task=task,
@@ -135,6 +150,7 @@ def trajectory(corpus: Corpus, task: Task, prompt: Any, sibling: int, seed: int)
         turns=tuple(turns),
         finish_reason=FinishReason.answered,
         outcome=Scored(reward=float(right), method="strict"),
+        times=times,
     )
 
 
@@ -146,6 +162,31 @@ def group(corpus: Corpus, number: int) -> Group:
         task=task,
         trajectories=tuple(trajectory(corpus, task, prompt, k, number) for k in range(SIBLINGS)),
     )
+
+
+def marks_of(updates: Sequence[Sequence[MicroBatch]]) -> TokenMarks:
+    """What a learner in bfloat16 might make of the tokens, in two updates: all microbatches are on one rank
+    here, where a step has 64. Gaps of a hundredth, ratios of a fiftieth, entropy of a token that is nearly
+    certain three times in four."""
+    marks, generator = TokenMarks(), torch.Generator().manual_seed(0)
+    for k, micro in enumerate(micro for micros in updates for micro in micros):
+        number = micro.num_loss_tokens
+
+        def noise(scale: float, number: int = number) -> torch.Tensor:
+            spread = torch.randn(number, generator=generator).exp()
+            return scale * spread * torch.randn(number, generator=generator)
+
+        start_T = micro.rollout_logprobs_T + noise(0.01)
+        certain_T = torch.rand(number, generator=generator) < 0.75
+        current_T = start_T + (noise(0.02) if k % 2 else 0.0)
+        marks.hear(
+            micro,
+            logprobs_T=current_T,
+            old_logprobs_T=start_T if k % 2 else None,
+            entropy_T=noise(0.5).abs() * torch.where(certain_T, 0.02, 1.0),
+            code_T=((current_T - start_T) > 0.25).to(torch.int8),
+        )
+    return marks
 
 
 def order_of(task: Task) -> GroupOrder:
@@ -229,12 +270,22 @@ async def step(corpus: Corpus, num_groups: int, folder: Path) -> dict[str, Any]:
             sent_bytes = await asyncio.to_thread(scatter, updates, loss_settings(recipe))
             scatter_s, scatter_wall_s = time.process_time() - began, time.perf_counter() - since
             scatter_lag = lag.take()
+            marks = await asyncio.to_thread(marks_of, updates)
+            began = time.process_time()
+            writer = MarksWriter(0, 1)
+            lag.take()
+            writer.begin(MarksPlace(folder=journal.folder, step=1), marks)
+            problem = await asyncio.to_thread(writer.settle)
+            assert not problem, problem
+            marks_written_s, marks_lag = time.process_time() - began, lag.take()
             began = time.process_time()
             await journal.seal(1, selection.verdicts, stage="one")
             await journal.settled()
             seal_s, seal_lag = time.process_time() - began, lag.take()
     tokens = num_groups * SIBLINGS * LENGTH
     files = {path.suffix: path.stat().st_size for path in (folder / "trajectories").iterdir()}
+    learned = files.pop(".learned")
+    learned_tokens = sum(micro.num_loss_tokens for micros in updates for micro in micros)
     policy = sum(t.num_policy_tokens for one in made for t in one.trajectories)
     return {
         "trajectories": num_groups * SIBLINGS,
@@ -249,6 +300,11 @@ async def step(corpus: Corpus, num_groups: int, folder: Path) -> dict[str, Any]:
         ),
         "rollouts_cpu_s": round(rollouts_s, 3),
         "seal_cpu_s": round(seal_s, 3),
+        "marks_cpu_s": round(marks_written_s, 3),
+        "marks_ns_a_token": round(marks_written_s / learned_tokens * 1e9, 1),
+        "marks_bytes_a_learned_token": round(learned / learned_tokens, 3),
+        "bytes_per_token_with_marks": round((sum(files.values()) + learned) / tokens, 3),
+        "index_share_of_bytes": round(files[".index"] / sum(files.values()), 4),
         "wall_s": round(time.perf_counter() - wall, 2),
         "bytes_per_token": round(sum(files.values()) / tokens, 3),
         "policy_share": round(policy / tokens, 3),
@@ -258,11 +314,12 @@ async def step(corpus: Corpus, num_groups: int, folder: Path) -> dict[str, Any]:
             "while the step is prepared": round(prepare_lag["time/loop_lag_p99"], 4),
             "while microbatches are sent": round(scatter_lag.get("time/loop_lag_p99", 0.0), 4),
             "while the index is written": round(seal_lag.get("time/loop_lag_p99", 0.0), 4),
+            "while marks are written": round(marks_lag.get("time/loop_lag_p99", 0.0), 4),
         },
         "lag_max_s": round(
             max(
                 one.get("time/loop_lag_max", 0.0)
-                for one in (rollouts_lag, prepare_lag, scatter_lag, seal_lag)
+                for one in (rollouts_lag, prepare_lag, scatter_lag, seal_lag, marks_lag)
             ),
             4,
         ),
@@ -286,7 +343,7 @@ def main() -> int:
     factor = STEP / last["trajectories"]
     extrapolated = {
         name: round(last[name] * factor, 1)
-        for name in ("prepare_cpu_s", "scatter_cpu_s", "rollouts_cpu_s", "seal_cpu_s")
+        for name in ("prepare_cpu_s", "scatter_cpu_s", "rollouts_cpu_s", "seal_cpu_s", "marks_cpu_s")
     }
     to_learner = round(extrapolated["prepare_cpu_s"] + extrapolated["scatter_cpu_s"], 1)
     growth = [
@@ -297,6 +354,9 @@ def main() -> int:
         bar("CPU s from the last group to the first microbatch, 16,384 trajectories",
             to_learner, 15.0, at_most=True),
         bar("bytes a token on the disk", last["bytes_per_token"], 8.0, at_most=True),
+        bar("the same with what the learner made of each", last["bytes_per_token_with_marks"], 8.0,
+            at_most=True),
+        bar("share of the index in these bytes", last["index_share_of_bytes"], 0.03, at_most=True),
         bar("loop lag p99, s", max(last["lag_p99_s"].values()), 0.05, at_most=True),
         bar("ms of a trajectory at the largest size over that at the smallest", growth[-1] / growth[0], 1.5,
             at_most=True),

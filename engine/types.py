@@ -82,6 +82,47 @@ class ToolCall:
     malformed: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From one moment to another, in seconds since a trajectory began."""
+
+    start_s: float
+    end_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnTimes:
+    """When a turn happened. All on one clock, the event loop's; what lies between was spent waiting."""
+
+    written: Span
+    """The policy was asked, to its answer being there: places in queues included."""
+    calls: tuple[Span | None, ...] = ()
+    """Of each result; None of a call that no tool had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryTimes:
+    """When a trajectory happened: for people who look at a run, and for nothing that is learned.
+
+    Spans count from `began`, which alone is wall time: of another machine, by that machine's clock.
+    """
+
+    began: float
+    """Seconds since 1970."""
+    ended_s: float
+    """When its outcome was there."""
+    granted_s: float | None = None
+    """When an engine first gave it a place; None of one that never got any."""
+    turns: tuple[TurnTimes, ...] = ()
+    """Of each turn that was written to its end."""
+    judged: Span | None = None
+    """None of one that was never judged."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
     """What answered a tool call: a status and the text the policy reads.
@@ -99,6 +140,9 @@ class ToolResult:
     text: str
     restarted: bool = False
     replayed: bool = False
+    ran: Span | None = field(default=None, compare=False)
+    """When its tool had it, counted from the opening of the trajectory's tools; None of a call that no tool
+    had. A record has it among the trajectory's times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +300,8 @@ class Trajectory:
     turns: tuple[Turn, ...]
     finish_reason: FinishReason
     outcome: Outcome
+    times: TrajectoryTimes | None = None
+    """None where nobody looked at a clock: a record from before there were times."""
 
     def __post_init__(self) -> None:
         """Take columns from sequences. ValueError for what is no token id."""
@@ -263,10 +309,10 @@ class Trajectory:
         object.__setattr__(self, "logprobs", logprob_column(self.logprobs))
 
     def __eq__(self, other: object) -> bool:
-        """Equal in every field; a log-prob that is not there equals one that is not there."""
+        """Equal in every field but the times; a log-prob that is not there equals one that is not there."""
         if not isinstance(other, Trajectory):
             return NotImplemented
-        plain = (f.name for f in fields(self) if f.name not in ("ids", "logprobs"))
+        plain = (f.name for f in fields(self) if f.name not in ("ids", "logprobs", "times"))
         return (
             all(getattr(self, name) == getattr(other, name) for name in plain)
             and np.array_equal(self.ids, other.ids)

@@ -249,9 +249,15 @@ class _Chunks:
         return RowLoss(**joined)
 
     def _buffer(self, rows: int, vocabulary: int) -> Tensor:
-        """Rows begin at multiples of 64 elements, so that the kernel loads 16 bytes at once."""
+        """Rows begin at multiples of 64 elements, so that the kernel loads 16 bytes at once.
+
+        What lies between their ends and the next is 0: products of bfloat16 on CPUs with AMX read on behind a
+        row's end and multiply that by 0, which of a NaN that lay in the memory is a NaN.
+        """
         padded = -(-vocabulary // 64) * 64
-        return self.hidden_ND.new_empty(rows, padded)
+        buffer_CV = self.hidden_ND.new_empty(rows, padded)
+        buffer_CV[:, vocabulary:].zero_()
+        return buffer_CV
 
 
 def _add_product_(total: Tensor, a: Tensor, b: Tensor) -> None:

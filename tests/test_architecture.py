@@ -17,10 +17,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 STATISTICS = "train/evaluation/statistics"
+ANALYSIS = "train/reading/analysis/statistics"
 OUTSIDE = {
     "kernels": {"torch", "triton", "numpy"},
     "train/algorithm": {"torch"},
     STATISTICS: {"numpy", "scipy"},
+    ANALYSIS: {"numpy", "scipy"},
 }
 """The only packages besides the standard library that these folders may import."""
 

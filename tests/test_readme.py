@@ -16,6 +16,7 @@ README = ROOT / "README.md"
 RUN_BY_TESTS = {
     "callbacks.md",
     "chat.md",
+    "data.md",
     "own-data.md",
     "own-engine.md",
     "own-reward.md",

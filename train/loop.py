@@ -28,7 +28,9 @@ from rocstar.train.learner.balance import Cost
 from rocstar.train.learner.batch import TOKENS, MicroBatch
 from rocstar.train.learner.checkpoint import source_kind
 from rocstar.train.learner.checkpoint_writer import Order
+from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.loss_stats import LossStats
+from rocstar.train.learner.marks import MarksPlace
 from rocstar.train.learner.settings import loss_settings, off_policy_gate, stage_optimizer
 from rocstar.train.learner.update_metrics import update_metrics
 from rocstar.train.recipe.config import Recipe
@@ -114,6 +116,8 @@ async def train_step(run: Run, stage: StageConfig, source: Source) -> dict[str, 
             with run.budget.phase("publish"):
                 await stack.enter_async_context(run.publisher.updating())
             metrics |= await _learn(run, step, updates)
+    else:
+        await run.journal.unlearned(step)
     metrics |= run.live.measure() if run.live else {}
     metrics["policy/version"] = float(run.publisher.version)
     run.step = step
@@ -125,12 +129,15 @@ async def train_step(run: Run, stage: StageConfig, source: Source) -> dict[str, 
 async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[str, float]:
     """Update the weights and serve them."""
     with run.budget.phase("learn"), stops_run(run.directory, f"step_{step:06d}"):
-        learner = run.team.learner
+        learner: Learner = run.team.learner
         lr = learner.optimizers.lr
         async with waiting(f"step {step}", "the learner", kind="learn", deadline=None):
             with working(f"step {step}, learning", unit="microbatches", count=lambda: learner.gone_through):
-                stats = await run.team.policy_step(updates, loss_settings(run.recipe), run.bad_steps)
+                marks = MarksPlace(folder=run.journal.folder, step=step)
+                stats = await run.team.policy_step(updates, loss_settings(run.recipe), run.bad_steps, marks)
     note_gate(run, step, stats)
+    for problem in stats.unwritten:
+        run.listeners.note(problem)
     with run.budget.phase("publish"):
         async with waiting(f"step {step}", "the engine to take new weights", kind="publish", deadline=None):
             await run.publisher.publish(run.publisher.version + 1)

@@ -24,7 +24,7 @@ struct Shape {
 // The definition, in double: softmax of the scaled products, over the tokens up to the row's position.
 double expected(const Shape& s, const Floats& queries, const Floats& keys, const Floats& values, std::int64_t row,
                 std::int64_t head, std::int64_t d, std::int64_t position, double scale) {
-  const std::int64_t kv = row * s.kv_heads + head / (s.heads / s.kv_heads);
+  const std::int64_t kv = (s.rows - 1 - row) * s.kv_heads + head / (s.heads / s.kv_heads);
   Floats::size_type query = static_cast<std::size_t>((row * s.heads + head) * s.size);
   double sum = 0, total = 0, top = -1e300;
   std::vector<double> scores;
@@ -53,7 +53,8 @@ void rows_attend_to_their_own_tokens(const Shape& s, float spread) {
   Floats key_cache = random_floats(random, s.rows * s.kv_heads * s.size * s.capacity);
   Floats value_cache = random_floats(random, s.rows * s.kv_heads * s.size * s.capacity);
   const Floats keys_before = key_cache, values_before = value_cache;
-  std::vector<std::int64_t> positions;
+  std::vector<std::int64_t> positions, slots;
+  for (std::int64_t row = 0; row < s.rows; ++row) slots.push_back(s.rows - 1 - row);
   for (std::int64_t row = 0; row < s.rows; ++row) positions.push_back((row * 37 + s.capacity - 1) % s.capacity);
   Floats out(static_cast<std::size_t>(s.rows * s.heads * s.size), NAN);
   const rocstar::DecodeStep step{.queries = queries.data(),
@@ -65,6 +66,7 @@ void rows_attend_to_their_own_tokens(const Shape& s, float spread) {
                                  .key_cache = key_cache.data(),
                                  .value_cache = value_cache.data(),
                                  .out = out.data(),
+                                 .slots = slots.data(),
                                  .positions = positions.data(),
                                  .heads = s.heads,
                                  .kv_heads = s.kv_heads,
@@ -81,9 +83,10 @@ void rows_attend_to_their_own_tokens(const Shape& s, float spread) {
   CHECK(changed <= 2 * keys.size());
   for (std::int64_t row = 0; row < s.rows; ++row) {
     const std::int64_t position = positions[static_cast<std::size_t>(row)];
-    for (std::int64_t kv = row * s.kv_heads; kv < (row + 1) * s.kv_heads; ++kv)
+    for (std::int64_t head = 0; head < s.kv_heads; ++head)
       for (std::int64_t d = 0; d < s.size; ++d) {
-        const auto from = static_cast<std::size_t>(kv * s.size + d);
+        const std::int64_t kv = slots[static_cast<std::size_t>(row)] * s.kv_heads + head;
+        const auto from = static_cast<std::size_t>((row * s.kv_heads + head) * s.size + d);
         CHECK(key_cache[static_cast<std::size_t>((kv * s.size + d) * s.capacity + position)] == keys[from]);
         CHECK(value_cache[static_cast<std::size_t>((kv * s.capacity + position) * s.size + d)] == values[from]);
       }
@@ -99,7 +102,7 @@ void rows_attend_to_their_own_tokens(const Shape& s, float spread) {
 void broken_numbers_are_not_hidden() {
   Floats query(16, 1.0F), key(16, 1.0F), key_cache(16 * 32, 1.0F), value_cache(16 * 32, 1.0F), out(16);
   key_cache[3] = NAN;
-  const std::int64_t position = 20;
+  const std::int64_t position = 20, slot = 0;
   rocstar::attend({.queries = query.data(),
                    .keys = key.data(),
                    .values = key.data(),
@@ -109,6 +112,7 @@ void broken_numbers_are_not_hidden() {
                    .key_cache = key_cache.data(),
                    .value_cache = value_cache.data(),
                    .out = out.data(),
+                   .slots = &slot,
                    .positions = &position,
                    .heads = 1,
                    .kv_heads = 1,

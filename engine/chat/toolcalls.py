@@ -37,6 +37,17 @@ def parse_tool_calls(text: str) -> tuple[ToolCall, ...]:
     return tuple(written.call for written in _find(text))
 
 
+def tool_call_spans(text: str) -> tuple[tuple[int, int], ...]:
+    """Characters [start, end) of every call in the order written; one that was not closed reaches to the next
+    one, or to the end of the text."""
+    found = list(_find(text))
+    edges = [*(written.start for written in found), len(text)]
+    return tuple(
+        (written.start, written.end if written.closed else following)
+        for written, following in zip(found, edges[1:], strict=True)
+    )
+
+
 def without_tool_calls(text: str) -> str:
     """The text with every closed call cut out: what the policy said rather than did."""
     kept, end = [], 0

@@ -20,8 +20,17 @@ from typing import Any
 
 from rocstar.engine.fleet.replicas import FleetCounts, FleetLimits, Replicas, Restart, SendToAll, Slot
 from rocstar.engine.fleet.scheduler import Scheduler
+from rocstar.engine.fleet.told_tokens import ToldTokens
 from rocstar.engine.fleet.trajectory_state import TrajectoryState
-from rocstar.engine.inference.base import Generation, Inference, InferenceError, KvLoad, Sampling, StopReason
+from rocstar.engine.inference.base import (
+    Generation,
+    Heard,
+    Inference,
+    InferenceError,
+    KvLoad,
+    Sampling,
+    StopReason,
+)
 from rocstar.engine.inference.busy import BusyClock
 from rocstar.engine.inference.weights import WeightSource
 from rocstar.engine.inference.written import Written
@@ -70,6 +79,8 @@ class Fleet:
         self._states: dict[str, TrajectoryState] = {}
         self._granting: dict[str, Callable[[], None]] = {}
         """Who wants to know of a trajectory's first place on a replica."""
+        self._hearing: dict[str, Heard] = {}
+        """Who wants to know of a trajectory's tokens as they come."""
         self._tasks: asyncio.TaskGroup | None = None
 
     async def __aenter__(self) -> Fleet:
@@ -162,6 +173,8 @@ class Fleet:
         **rest: Any,
     ) -> Generation:
         written = Written()
+        heard = self._hearing.get(request_id)
+        state.told = None if heard is None else ToldTokens(heard)
         try:
             while not state.is_given_up(self._limits):
                 slot = await self._granted(state, request_id, len(ids) + len(written.ids), deadline)
@@ -178,6 +191,9 @@ class Fleet:
                 )
                 if piece is not None:
                     written.add_generation(piece)
+                    if state.told is not None:
+                        state.told.take(piece.ids, state.written)
+                    state.written = len(written.ids)
                 self._end_turn(state, request_id, 0 if piece is None else len(piece.ids))
                 finish = state.finish(piece, full=len(written.ids) >= max_new_tokens)
                 if finish is not None:
@@ -240,8 +256,13 @@ class Fleet:
 
         self._granting[request_id] = told
 
+    def on_tokens(self, request_id: str, heard: Heard) -> None:
+        """A replica that tells no tokens has its turn told when that ends."""
+        self._hearing[request_id] = heard
+
     def release(self, request_id: str) -> None:
         self._granting.pop(request_id, None)
+        self._hearing.pop(request_id, None)
         self._forget(request_id)
 
     # ---- one turn ----
@@ -328,6 +349,8 @@ class Fleet:
                 slot.failures.began(request_id)
                 if (told := self._granting.get(request_id)) is not None:
                     slot.replica.on_grant(request_id, told)
+                if state.told is not None:
+                    state.told.listen(slot.replica, request_id, state.written)
                 try:
                     piece = await slot.replica.generate(ids, request_id=request_id, deadline=deadline, **rest)
                 finally:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from rocstar.engine.fleet.replicas import FleetLimits, Slot
+from rocstar.engine.fleet.told_tokens import ToldTokens
 from rocstar.engine.inference.base import Generation, InferenceError, StopReason
 
 
@@ -25,6 +26,10 @@ class TrajectoryState:
     """Failures of the present turn, by replica."""
     lost: int = 0
     """Replicas that went down while the present turn ran there, or after it failed there."""
+    told: ToldTokens | None = None
+    """Where its present turn is told as it is written."""
+    written: int = 0
+    """Tokens of the present turn that were answered so far."""
     asking: bool = False
     aborted: bool = False
     finished: bool = False
@@ -33,7 +38,7 @@ class TrajectoryState:
         """A turn begins."""
         self.asking, self.aborted, self.finished = True, False, False
         self.failures.clear()
-        self.lost = 0
+        self.lost = self.written = 0
 
     def grant(self, replica: int) -> None:
         assert self.waiting is not None, "only a turn that waits is granted"

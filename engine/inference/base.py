@@ -133,6 +133,36 @@ class TellsTokens(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptScores:
+    """How likely given ids are: an entry per id behind the first, which has nothing before it.
+
+    All log-probs are fp32 log_softmax(logits / T); those of T = 0 are those of T = 1.
+
+    Attributes:
+        logprobs: of each id, behind all before it.
+        best_ids: the likeliest id at each place.
+        best_logprobs: of these.
+    """
+
+    logprobs: tuple[float, ...]
+    best_ids: tuple[int, ...]
+    best_logprobs: tuple[float, ...]
+
+
+@runtime_checkable
+class ScoresPrompts(Protocol):
+    """An engine that tells how likely given ids are."""
+
+    async def score(
+        self, ids: list[int], *, sampling: Sampling, request_id: str, deadline: float | None
+    ) -> PromptScores:
+        """Score `ids`; errors, `deadline` and `abort` as of `generate`, but that an abort raises
+        InferenceError. Nothing of it stays with the trajectory.
+        """
+        ...
+
+
 class EngineTimes(Protocol):
     """What timing and staleness need to know of an engine."""
 

@@ -4,9 +4,8 @@
     parts: each <u32 bytes> and so many: key (JSON), and in zstd: told (JSON), ids, has_logprob, log-probs
 
 ids are little-endian int32. Of the log-probs those that there are (a bit per token says which) are stored as
-float32, or as float64 where one of them is no float32: every bit is kept. Their bytes are put apart, the
-lowest of all, the second of all, a part for each: signs and exponents of log-probs compress well, mantissas
-hardly, and mixed neither would. JSON is ASCII, because a policy may write half of a surrogate pair.
+float32, or as float64 where one of them is no float32: every bit is kept. Their bytes are put apart, a part
+for each (packing.py). JSON is ASCII, because a policy may write half of a surrogate pair.
 
 A frame is whole or it is not there: a torn one has another length or another sum.
 """
@@ -22,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import zstandard
 
+from rocstar.engine.record.packing import MAX_PART_BYTES, packed, packed_apart, together, unpacked
 from rocstar.engine.record.plain import (
     decode_outcome,
     decode_task,
@@ -33,6 +32,7 @@ from rocstar.engine.record.plain import (
     encode_task,
     encode_turn,
 )
+from rocstar.engine.record.times import decode_times, encode_times
 from rocstar.engine.types import (
     FinishReason,
     Origin,
@@ -45,8 +45,6 @@ from rocstar.engine.types import (
 
 MAGIC = b"rTj2"
 HEAD = struct.Struct("<4sII")
-LEVEL = 3
-MAX_PART_BYTES = 1 << 31
 _SIZE = struct.Struct("<I")
 _THREAD = threading.local()
 _PLAIN = json.JSONEncoder(separators=(",", ":"))
@@ -81,15 +79,16 @@ def encode_frame(trajectory: Trajectory, texts: Sequence[str] = ()) -> bytes:
         "finish_reason": t.finish_reason.value,
         "outcome": encode_outcome(t.outcome),
         "num": [len(t.ids), len(t.logprobs)],
+        **({} if t.times is None else {"times": encode_times(t.times)}),
     }
     has_T = ~np.isnan(t.logprobs)
     values = t.logprobs[has_T]
     parts = [
         _json(key),
-        _packed(b'{"task":' + _task_json(t.task) + b"," + _json(told)[1:]),
-        _packed(t.ids.astype("<i4", copy=False).tobytes()),
-        _packed(np.packbits(has_T).tobytes()),
-        *_packed_apart(values),
+        packed(b'{"task":' + _task_json(t.task) + b"," + _json(told)[1:]),
+        packed(t.ids.astype("<i4", copy=False).tobytes()),
+        packed(np.packbits(has_T).tobytes()),
+        *packed_apart(values),
     ]
     body = b"".join(_SIZE.pack(len(part)) + part for part in parts)
     return HEAD.pack(MAGIC, len(body), zlib.crc32(body)) + body
@@ -108,7 +107,7 @@ def frame_told(frame: bytes) -> bytes:
     """All of a frame but its token columns, as JSON in ASCII: what a search looks through. FrameError if the
     frame is not whole."""
     try:
-        return _unpacked(_parts(frame)[1])
+        return unpacked(_parts(frame)[1])
     except (IndexError, struct.error, zstandard.ZstdError) as error:
         raise FrameError(f"nothing told: {error}") from None
 
@@ -136,7 +135,7 @@ def decode_frame(frame: bytes, task: Task | None = None) -> Framed:
     """
     try:
         _, told, *columns = _parts(frame)
-        return _framed(frame_key(frame), json.loads(_unpacked(told)), columns, task)
+        return _framed(frame_key(frame), json.loads(unpacked(told)), columns, task)
     except FrameError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, struct.error, zstandard.ZstdError) as error:
@@ -165,9 +164,9 @@ def _framed(
     if task is not None and task.id != key.task_id:
         raise FrameError(f"task {key.task_id!r}, asked was {task.id!r}")
     num_ids, num_logprobs = told["num"]
-    ids = np.frombuffer(_unpacked(parts[0]), "<i4")
-    has_T = np.unpackbits(np.frombuffer(_unpacked(parts[1]), "u1"), count=num_logprobs).astype(bool)
-    values = _together(parts[2:], int(has_T.sum()))
+    ids = np.frombuffer(unpacked(parts[0]), "<i4")
+    has_T = np.unpackbits(np.frombuffer(unpacked(parts[1]), "u1"), count=num_logprobs).astype(bool)
+    values = together(parts[2:], int(has_T.sum()))
     if len(ids) != num_ids:
         raise FrameError(f"{len(ids)} tokens, told were {num_ids}")
     logprobs = np.full(num_logprobs, np.nan, values.dtype)
@@ -182,6 +181,7 @@ def _framed(
         turns=tuple(decode_turn(turn) for turn in told["turns"]),
         finish_reason=FinishReason(told["finish_reason"]),
         outcome=decode_outcome(told["outcome"]),
+        times=decode_times(told.get("times")),
     )
     return Framed(trajectory=trajectory, texts=told["texts"])
 
@@ -196,36 +196,3 @@ def _task_json(task: Task) -> bytes:
         _THREAD.task, _THREAD.task_json = task, _json(encode_task(task))
     made: bytes = _THREAD.task_json
     return made
-
-
-def _packed_apart(values: npt.NDArray[Any]) -> list[bytes]:
-    """Each byte of the numbers as a column of its own, lowest first."""
-    width = values.dtype.itemsize
-    bytes_NW = values.astype(f"<f{width}", copy=False).view("u1").reshape(-1, width)
-    return [_packed(column.tobytes()) for column in np.ascontiguousarray(bytes_NW.T)]
-
-
-def _together(parts: Sequence[memoryview], number: int) -> npt.NDArray[Any]:
-    """What `_packed_apart` was given."""
-    width = len(parts)
-    if width not in (4, 8):
-        raise FrameError(f"numbers of {width} bytes")
-    bytes_NW = np.empty((number, width), "u1")
-    for k, part in enumerate(parts):
-        bytes_NW[:, k] = np.frombuffer(_unpacked(part), "u1")
-    return bytes_NW.view(f"<f{width}").reshape(-1)
-
-
-def _packed(data: bytes) -> bytes:
-    """Compressed. A compressor belongs to one thread, and making one costs more than a small column."""
-    if not hasattr(_THREAD, "zstd"):
-        _THREAD.zstd = zstandard.ZstdCompressor(level=LEVEL), zstandard.ZstdDecompressor()
-    packed: bytes = _THREAD.zstd[0].compress(data)
-    return packed
-
-
-def _unpacked(data: memoryview) -> bytes:
-    if not hasattr(_THREAD, "zstd"):
-        _THREAD.zstd = zstandard.ZstdCompressor(level=LEVEL), zstandard.ZstdDecompressor()
-    plain: bytes = _THREAD.zstd[1].decompress(data, max_output_size=MAX_PART_BYTES)
-    return plain

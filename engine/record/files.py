@@ -9,6 +9,8 @@ from typing import Final
 FRAMES: Final = ".columns"
 """A step's trajectories (step_file.py); with an INDEX beside it the step was judged."""
 INDEX: Final = ".index"
+LEARNED: Final = ".learned"
+"""What the learner made of a step's tokens (learned.py), a file for each of its ranks."""
 LINES: Final = ".jsonl"
 """Records as JSON Lines (plain.py)."""
 
@@ -16,6 +18,11 @@ LINES: Final = ".jsonl"
 def is_sealed(path: Path) -> bool:
     """Whether the step of these frames was judged."""
     return path.with_suffix(INDEX).is_file()
+
+
+def learned_files(path: Path) -> list[Path]:
+    """Beside a step's frames: what the learner's ranks wrote of it, in the order of the ranks."""
+    return sorted(path.parent.glob(f"{path.stem}.r*{LEARNED}"))
 
 
 def record_files(folder: Path) -> dict[int, Path]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rocstar.engine.plain_json import from_plain, to_plain
+from rocstar.engine.record.times import decode_times, encode_times
 from rocstar.engine.types import (
     Failed,
     FinishReason,
@@ -86,6 +87,7 @@ def record_of(
         "advantage": advantage if isinstance(advantage, float | int | None) else list(advantage),
         "seed": [t.key.seed, t.key.step, t.key.sibling],
         "num_answers": num_answers,
+        **({} if t.times is None else {"times": encode_times(t.times)}),
     }
 
 
@@ -165,6 +167,7 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
         turns=tuple(decode_turn(turn) for turn in record["turns"]),
         finish_reason=FinishReason(record["finish_reason"]),
         outcome=decode_outcome(record["outcome"]),
+        times=decode_times(record.get("times")),
     )
 
 

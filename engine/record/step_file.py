@@ -4,6 +4,7 @@
     step_000001.index     <8s magic> <u32 bytes> about (JSON), then ROW by ROW where each trajectory lies and
                           what a list of them shows, as the verdicts came; then the advantages of those
                           that have one per token, as float64; appears whole
+    step_000001.r000.learned    what the learner's rank 0 made of its tokens (learned.py); of each rank one
 
 So a process that is killed leaves every group that was written, and one of a million trajectories is opened
 by one look into the index and one read. A file without an index is a journal: nobody but the run that wrote
@@ -21,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,15 +30,17 @@ import numpy.typing as npt
 from rocstar.engine.record.columns import HEAD, FrameError, decode_frame, frame_size, frame_told
 from rocstar.engine.record.files import INDEX
 from rocstar.engine.record.plain import RecordError, Verdict, record_of
-from rocstar.engine.types import HIDDEN, Scored, Task, Trajectory
+from rocstar.engine.types import HIDDEN, Scored, Span, Task, Trajectory, TrajectoryTimes
 
 VERSION = 2
+INDEX_VERSION = 3
+"""Version 2 had no families and no times; it is still read."""
 _FRAMES_MAGIC, _INDEX_MAGIC = b"rcsFram\n", b"rcsIndx\n"
 _HEAD = struct.Struct("<8sI")
 MAX_ABOUT_BYTES = 1 << 20
 NAME_BYTES = 40
 
-ROW = np.dtype([
+_ROW_OF_2: Final = [
     ("offset", "<u8"), ("size", "<u4"),
     ("advantages", "<u4"), ("first_advantage", "<u8"),
     ("step", "<i8"), ("sibling", "<i8"), ("policy_version", "<i8"),
@@ -46,10 +49,19 @@ ROW = np.dtype([
     ("tool_calls", "<u4"), ("tool_errors", "<u4"),
     ("bucket", "u1"), ("kept", "?"), ("is_correct", "?"), ("is_truncated", "?"), ("hidden", "?"),
     ("reward", "<f8"), ("penalty_error", "<f8"), ("penalty_format", "<f8"), ("advantage", "<f8"),
+]  # fmt: skip
+ROW = np.dtype([
+    *_ROW_OF_2,
+    ("family", "<u2"), ("began", "<f8"), ("seconds", "<f4"), ("writing_s", "<f4"), ("tools_s", "<f4"),
 ])  # fmt: skip
 """One trajectory. `task` is `task_number` of its id, of which `name` has the first bytes; a number that is
 not there (the reward of a trajectory that failed) is NaN. `advantages`: so many there are where each token
-has its own, from `first_advantage` on; 0 where `advantage` is that of all."""
+has its own, from `first_advantage` on; 0 where `advantage` is that of all. `family` is a place in
+`StepFile.families`. `began` is in seconds since 1970; of its `seconds` the policy was asked for `writing_s`
+and its tools for `tools_s`; NaN where no times are known."""
+MOST_FAMILIES: Final = 256
+"""Tasks of a step that come from more places than these have no family in the index."""
+FAMILY_CHARS: Final = 100
 
 
 def task_number(task_id: str) -> int:
@@ -144,6 +156,7 @@ class FrameFile:
             local[k] = place
         rows = np.zeros(len(judged), ROW)
         buckets = sorted({one.verdict.bucket for one in judged})
+        families = _families(judged)
         advantages: list[npt.NDArray[Any]] = []
         num_advantages = 0
         for k, one in enumerate(judged):
@@ -157,11 +170,19 @@ class FrameFile:
                 num_advantages,
                 *_facts(one, buckets.index(one.verdict.bucket)),
                 _number(given),
+                families.get(one.trajectory.task.source[:FAMILY_CHARS], 0),
+                *_times(one.trajectory.times),
             )
             advantages.append(own)
             num_advantages += len(own)
         os.fsync(self._file.fileno())
-        about = {"stage": stage, "buckets": buckets, "rows": len(rows), "advantages": num_advantages}
+        about = {
+            "stage": stage,
+            "buckets": buckets,
+            "families": list(families),
+            "rows": len(rows),
+            "advantages": num_advantages,
+        }
         _write_index(self.path, about, [rows, *advantages])
 
 
@@ -192,6 +213,29 @@ def _facts(one: Judged, bucket: int) -> tuple[Any, ...]:
     )
 
 
+def _families(judged: Sequence[Judged]) -> dict[str, int]:
+    """Where the tasks come from, with the numbers that rows have for it."""
+    found = sorted({one.trajectory.task.source[:FAMILY_CHARS] for one in judged})
+    return {family: number for number, family in enumerate(found if len(found) <= MOST_FAMILIES else [""])}
+
+
+def _times(times: TrajectoryTimes | None) -> tuple[float, float, float, float]:
+    """What a row says of them, from `began` to `tools_s`."""
+    if times is None:
+        return math.nan, math.nan, math.nan, math.nan
+    writing_s = math.fsum(turn.written.seconds for turn in times.turns)
+    tools_s = math.fsum(seconds_of(turn.calls) for turn in times.turns)
+    return times.began, times.ended_s, writing_s, tools_s
+
+
+def seconds_of(calls: Sequence[Span | None]) -> float:
+    """Seconds in which some of a turn's calls ran."""
+    known = [call for call in calls if call is not None]
+    if not known:
+        return 0.0
+    return max(call.end_s for call in known) - min(call.start_s for call in known)
+
+
 class StepFile:
     """The records of a step that was judged; `rows` has a ROW for each trajectory, in the verdicts' order.
 
@@ -203,8 +247,8 @@ class StepFile:
         index = path.with_suffix(INDEX)
         try:
             with index.open("rb") as file:
-                about = _read_head(file, index, _INDEX_MAGIC)
-                self.rows: npt.NDArray[Any] = np.fromfile(file, ROW, about["rows"])
+                about = _read_head(file, index, _INDEX_MAGIC, (2, INDEX_VERSION))
+                self.rows: npt.NDArray[Any] = _read_rows(file, about)
                 self._advantages: npt.NDArray[Any] = np.fromfile(file, "<f8", about["advantages"])
         except FileNotFoundError:
             raise RecordError(f"{path}: has no index: the step was not finished") from None
@@ -212,6 +256,8 @@ class StepFile:
             raise RecordError(f"{index}: {len(self.rows)} rows, {about['rows']} were written")
         self.stage: str = about["stage"]
         self.buckets: list[str] = about["buckets"]
+        self.families: list[str] = about.get("families") or [""]
+        """Where the tasks come from; "" where an index does not say."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -339,7 +385,7 @@ def _write_index(path: Path, about: Mapping[str, Any], columns: Sequence[npt.NDA
     partial = index.with_name(index.name + ".partial")
     try:
         with partial.open("wb") as file:
-            file.write(_head(_INDEX_MAGIC, about))
+            file.write(_head(_INDEX_MAGIC, about, INDEX_VERSION))
             file.writelines(column.tobytes() for column in columns)
             file.flush()
             os.fsync(file.fileno())
@@ -348,12 +394,26 @@ def _write_index(path: Path, about: Mapping[str, Any], columns: Sequence[npt.NDA
         partial.unlink(missing_ok=True)
 
 
-def _head(magic: bytes, about: Mapping[str, Any]) -> bytes:
-    told = json.dumps({"v": VERSION, **about}, separators=(",", ":")).encode("ascii")
+def _read_rows(file: BinaryIO, about: Mapping[str, Any]) -> npt.NDArray[Any]:
+    if about["v"] == INDEX_VERSION:
+        return np.fromfile(file, ROW, about["rows"])
+    old = np.fromfile(file, np.dtype(_ROW_OF_2), about["rows"])
+    rows = np.zeros(len(old), ROW)
+    for column in old.dtype.names or ():
+        rows[column] = old[column]
+    for column in ("began", "seconds", "writing_s", "tools_s"):
+        rows[column] = math.nan
+    return rows
+
+
+def _head(magic: bytes, about: Mapping[str, Any], version: int = VERSION) -> bytes:
+    told = json.dumps({"v": version, **about}, separators=(",", ":")).encode("ascii")
     return _HEAD.pack(magic, len(told)) + told
 
 
-def _read_head(file: BinaryIO, path: Path, magic: bytes) -> dict[str, Any]:
+def _read_head(
+    file: BinaryIO, path: Path, magic: bytes, versions: Sequence[int] = (VERSION,)
+) -> dict[str, Any]:
     head = file.read(_HEAD.size)
     if len(head) != _HEAD.size or not head.startswith(magic):
         raise RecordError(f"{path}: not records of version {VERSION}")
@@ -362,7 +422,7 @@ def _read_head(file: BinaryIO, path: Path, magic: bytes) -> dict[str, Any]:
         about = json.loads(file.read(min(size, MAX_ABOUT_BYTES)))
     except ValueError:
         raise RecordError(f"{path}: its head is torn") from None
-    if not isinstance(about, dict) or about.get("v") != VERSION:
+    if not isinstance(about, dict) or about.get("v") not in versions:
         raise RecordError(f"{path}: not records of version {VERSION}")
     return about
 

@@ -11,8 +11,9 @@ that holds nothing back grants at once.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 
 from rocstar.engine.running_time import RunningLimit
@@ -32,6 +33,11 @@ class TrajectoryClock:
         self.timeout_s, self._granted = timeout_s, granted
         self.is_over = False
         self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self.began = time.time()
+        """The same moment, in seconds since 1970."""
+        self.granted_s: float | None = None
+        """When the first grant came, by `now_s`."""
         self._limit = RunningLimit(timeout_s, self._over)
         self._wait: Wait | None = None
 
@@ -48,8 +54,15 @@ class TrajectoryClock:
     def start(self) -> None:
         """The first grant; later ones change nothing."""
         if self._limit.seconds is None:
+            self.granted_s = self.now_s
             self._limit.start()
             self._granted()
+
+    @property
+    def now_s(self) -> float:
+        """Seconds on the loop's clock since the trajectory began, grants and standstills or not: for people,
+        who want to see what took its time. No limit goes by it."""
+        return self._loop.time() - self._began
 
     @property
     def latest(self) -> float | None:
@@ -62,20 +75,31 @@ class TrajectoryClock:
             return None
         return self._loop.time() + max(0.0, self.timeout_s - self._limit.seconds) + self.timeout_s
 
-    @contextlib.asynccontextmanager
-    async def waiting(self, who: str, whom: str, *, kind: str) -> AsyncIterator[None]:
+    def waiting(self, who: str, whom: str, *, kind: str) -> ClockedWait:
         """As `waits.waiting`, with this clock for a deadline; one at a time. TimeoutError when it is over."""
-        wait = waiting(who, whom, kind=kind, deadline=None, may_expire=True)
-        async with wait:
-            self._wait = wait
-            try:
-                if self.is_over:
-                    wait.expire()
-                yield
-            finally:
-                self._wait = None
+        return ClockedWait(self, waiting(who, whom, kind=kind, deadline=None, may_expire=True))
 
     def _over(self) -> None:
         self.is_over = True
         if self._wait is not None:
             self._wait.expire()
+
+
+@dataclass(slots=True, eq=False)
+class ClockedWait:
+    """A wait that the clock ends when it is over."""
+
+    clock: TrajectoryClock
+    wait: Wait
+
+    async def __aenter__(self) -> None:
+        await self.wait.__aenter__()
+        self.clock._wait = self.wait
+        if self.clock.is_over:
+            self.wait.expire()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.clock._wait = None
+        await self.wait.__aexit__(kind, error, trace)

@@ -32,11 +32,14 @@ from rocstar.engine.types import (
     Origin,
     Outcome,
     Segment,
+    Span,
     Task,
     ToolResult,
     Trajectory,
     TrajectoryKey,
+    TrajectoryTimes,
     Turn,
+    TurnTimes,
     VersionSpan,
 )
 from rocstar.sandbox.types import SandboxError
@@ -95,6 +98,22 @@ class _Draft(Written):
 
     segments: list[Segment] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
+    written: list[Span] = field(default_factory=list)
+    """When each of the turns was."""
+    judged: Span | None = None
+
+    def times(self, clock: TrajectoryClock) -> TrajectoryTimes:
+        """All that was timed, now that it is over."""
+        return TrajectoryTimes(
+            began=clock.began,
+            ended_s=clock.now_s,
+            granted_s=clock.granted_s,
+            turns=tuple(
+                TurnTimes(written=written, calls=tuple(result.ran for result in turn.results))
+                for turn, written in zip(self.turns, self.written, strict=True)
+            ),
+            judged=self.judged,
+        )
 
     def append(self, ids: list[int], origin: Origin) -> None:
         start = len(self.ids)
@@ -129,8 +148,10 @@ async def _attempt(agent: Agent, task: Task, key: TrajectoryKey, clock: Trajecto
         attempt = Attempt(
             task=task, turns=tuple(draft.turns), is_truncated=finish is not FinishReason.answered
         )
+        start_s = clock.now_s
         async with clock.waiting(request_id, "the judge", kind="judge"):
             outcome = await agent.judge.score(attempt, deadline=clock.latest)
+        draft.judged = Span(start_s, clock.now_s)
     except (InferenceError, SandboxError, ToolFailure) as error:
         outcome = Failed(kind=error.kind, retryable=error.retryable, detail=str(error))
     except TimeoutError:
@@ -149,6 +170,7 @@ async def _attempt(agent: Agent, task: Task, key: TrajectoryKey, clock: Trajecto
         turns=tuple(draft.turns),
         finish_reason=finish,
         outcome=outcome,
+        times=draft.times(clock),
     )
 
 
@@ -165,7 +187,7 @@ async def _converse(
     end = len(draft.ids) + agent.limits.max_response_tokens
     token_stream, who = stream_of(key), str(key)
     while True:
-        start = len(draft.ids)
+        start, start_s = len(draft.ids), clock.now_s
         async with clock.waiting(who, "the policy", kind="generate"):
             generation = await agent.inference.generate(
                 draft.ids,
@@ -184,6 +206,7 @@ async def _converse(
         calls = parse_tool_calls(text) if stopped else ()
         turn = Turn(start=start, end=len(draft.ids), text=text, stopped=stopped, calls=calls)
         draft.turns.append(turn)
+        draft.written.append(Span(start_s, clock.now_s))
         if generation.finish is StopReason.aborted:
             raise InferenceError("aborted", f"turn {len(draft.turns)} was aborted", retryable=True)
         if not stopped:

@@ -1,4 +1,8 @@
-"""What clients send, field by field, as OpenAI names it. What would be silently lost is refused by name."""
+"""What clients send, field by field, as OpenAI names it. What would be silently lost is refused by name.
+
+The description of the endpoint (openapi.py) is generated from these models. What checked.py looks at,
+because it can name the mistake better than a model would, stands at its field as `WithJsonSchema`.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,22 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from rocstar.engine.serve.refusals import ServeRefusal
 
+AGENT, RAW = "rocstar-agent", "rocstar-raw"
+MODELS = (AGENT, RAW)
+"""The names under which a model is served: with its own tools, or without."""
 MAX_CHOICES = 128
 MAX_STOPS = 16
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "top_p": (1, 1.0),
+    "top_p": (1,),
     "top_k": (-1, 0),
-    "min_p": (0, 0.0),
-    "presence_penalty": (0, 0.0),
-    "frequency_penalty": (0, 0.0),
-    "repetition_penalty": (1, 1.0),
+    "min_p": (0,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
     "logit_bias": ({},),
     "best_of": (1,),
     "suffix": ("",),
@@ -41,19 +48,81 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-StopList = Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MAX_STOPS)]
-Stops = Annotated[StopList | None, BeforeValidator(_listed)]
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: some clients write 16.0 for 16."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Limit = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
+NumChoices = Annotated[int, Field(ge=1, le=MAX_CHOICES), BeforeValidator(_whole)]
+Choice = Annotated[int, Field(ge=0, lt=MAX_CHOICES), BeforeValidator(_whole)]
+Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63), BeforeValidator(_whole)]
+NumTops = Annotated[int, Field(ge=0, le=1), BeforeValidator(_whole)]
+StopText = Annotated[str, Field(min_length=1)]
+StopList = Annotated[list[StopText], Field(max_length=MAX_STOPS)]
+Stops = Annotated[
+    StopList | None, BeforeValidator(_listed, json_schema_input_type=StopText | StopList | None)
+]
+
+
+def _nullable(**schema: Any) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [schema, {"type": "null"}]})
+
+
+def _described(*required: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+_TEXT = {"type": "string"}
+_PART = _described("type", "text", type={"const": "text"}, text=_TEXT)
+_ARGUMENTS = {"anyOf": [{"type": "object"}, {"type": "string", "description": "an object as JSON"}]}
+_CALL = _described("function", function=_described("name", "arguments", name=_TEXT, arguments=_ARGUMENTS))
+_FUNCTION = _described("name", name={"type": "string", "minLength": 1}, parameters={"type": "object"})
+_TOOL = _described("type", "function", type={"const": "function"}, function=_FUNCTION)
+_FORM = _described("type", type={"const": "text"})
+_ID = {"type": "integer", "minimum": 0, "maximum": (1 << 31) - 1}
+_IDS = {"type": "array", "items": _ID, "minItems": 1}
+_PROMPT = {"type": "string", "minLength": 1}
+_PROMPTS: dict[str, Any] = {
+    "anyOf": [_PROMPT, _IDS, *({"type": "array", "items": one, "minItems": 1} for one in (_PROMPT, _IDS))]
+}
+
+
+def _with_neutral(schema: dict[str, Any]) -> None:
+    """Name the fields of which one value is taken, and no other."""
+    for name, values in NEUTRAL.items():
+        schema["properties"][name] = {"enum": [*values, None], "description": "changes nothing"}
+
+
+def _with_words_or_tokens(schema: dict[str, Any]) -> None:
+    """Ask for messages where no tokens stand in for them."""
+    _with_neutral(schema)
+    schema["anyOf"] = [
+        {"required": ["messages"], "properties": {"messages": {"minItems": 1}}},
+        {"required": ["prefix_token_ids"], "properties": {"prefix_token_ids": {"type": "array"}}},
+    ]
 
 
 class AskedMessage(BaseModel):
-    """A chat message as clients write it."""
+    """A chat message as clients write it. Only an assistant's may have no text, or calls."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(
+        extra="ignore",
+        strict=True,
+        json_schema_extra={
+            "if": {"properties": {"role": {"const": "assistant"}}, "required": ["role"]},
+            "else": {
+                "required": ["content"],
+                "properties": {"content": {"not": {"type": "null"}}, "tool_calls": {"maxItems": 0}},
+            },
+        },
+    )
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Content = None
+    content: Annotated[Content, _nullable(anyOf=[_TEXT, {"type": "array", "items": _PART}])] = None
     reasoning_content: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Annotated[list[dict[str, Any]] | None, _nullable(type="array", items=_CALL)] = None
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -61,7 +130,7 @@ class AskedMessage(BaseModel):
 class StreamOptions(BaseModel):
     """How a stream ends."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", strict=True)
 
     include_usage: bool = False
 
@@ -69,17 +138,22 @@ class StreamOptions(BaseModel):
 class Sampled(BaseModel):
     """What both kinds of generation take."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", strict=True, json_schema_extra=_with_neutral)
 
-    model: str
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
+    model: Annotated[str, Field(json_schema_extra={"enum": list(MODELS)})]
+    n: NumChoices | None = None
     temperature: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
+    max_tokens: Limit | None = None
+    seed: Seed | None = None
     stop: Stops = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     metadata: dict[str, str] | None = None
+
+    @property
+    def num_choices(self) -> int:
+        """Answers that are wanted of each question."""
+        return 1 if self.n is None else self.n
 
     @property
     def includes_usage(self) -> bool:
@@ -91,43 +165,71 @@ class Sampled(BaseModel):
         return sorted(set(self.model_extra or {}) - KNOWN)
 
 
-class AskedChat(Sampled):
-    """The body of /v1/chat/completions."""
+TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 
-    messages: Annotated[list[AskedMessage], Field(min_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    response_format: dict[str, Any] | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
+
+class AskedChat(Sampled):
+    """The body of /v1/chat/completions.
+
+    With `prefix_token_ids` the conversation goes on by its tokens: these are what was said so far, and
+    `messages` is what the user says next, or empty where it is the policy's turn.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_with_words_or_tokens)
+
+    messages: list[AskedMessage] = Field(default_factory=list)
+    prefix_token_ids: Annotated[list[TokenId] | None, Field(min_length=1)] = None
+    return_token_ids: bool = False
+    max_completion_tokens: Limit | None = None
+    tools: Annotated[list[dict[str, Any]] | None, _nullable(type="array", items=_TOOL)] = None
+    tool_choice: Annotated[str | dict[str, Any] | None, _nullable(enum=["auto", "none"])] = None
+    response_format: Annotated[dict[str, Any] | None, _nullable(**_FORM)] = None
+    logprobs: Annotated[bool | None, _nullable(const=False)] = None
+    top_logprobs: Annotated[Whole | None, _nullable(const=0)] = None
 
 
 class AskedCompletion(Sampled):
     """The body of /v1/completions: a text or ids, or a list of either."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
-    echo: bool = False
-    logprobs: Annotated[int, Field(ge=0, le=1)] | None = None
+    prompt: Annotated[str | list[Whole] | list[str] | list[list[Whole]], WithJsonSchema(_PROMPTS)]
+    echo: bool | None = None
+    logprobs: NumTops | None = None
 
 
 class AskedTokens(BaseModel):
     """The body of /tokenize: a text, or messages as a prompt shows them."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(
+        extra="ignore",
+        strict=True,
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
+                {"required": ["messages"], "properties": {"messages": {"type": "array"}}},
+            ]
+        },
+    )
 
     prompt: str | None = None
-    messages: list[AskedMessage] | None = None
+    messages: Annotated[list[AskedMessage], Field(min_length=1)] | None = None
     add_special_tokens: bool = False
+
+
+class AskedText(BaseModel):
+    """The body of /detokenize."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    tokens: list[TokenId]
 
 
 class AskedFeedback(BaseModel):
     """The body of /v1/feedback."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     id: Annotated[str, Field(min_length=1, max_length=200)]
-    index: Annotated[int, Field(ge=0, lt=MAX_CHOICES)] = 0
+    index: Choice = 0
     thumb: Literal["up", "down"]
     comment: Annotated[str, Field(max_length=10_000)] = ""
 
@@ -139,7 +241,7 @@ def read(model: type[M], body: bytes) -> M:
     except ValidationError as error:
         raise _refusal(error) from None
     for name, value in (asked.model_extra or {}).items():
-        if name in NEUTRAL and value is not None and value not in NEUTRAL[name]:
+        if name in NEUTRAL and value is not None and not _is_one_of(value, NEUTRAL[name]):
             raise ServeRefusal(
                 f"{name} = {json.dumps(value)[:80]} is not done here: tokens are drawn from the plain "
                 f"softmax; leave it out or give {json.dumps(NEUTRAL[name][0])}",
@@ -149,136 +251,23 @@ def read(model: type[M], body: bytes) -> M:
     return asked
 
 
+def _is_one_of(value: Any, values: tuple[Any, ...]) -> bool:
+    """As JSON compares: true is not 1."""
+    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in values)
+
+
 def _refusal(error: ValidationError) -> ServeRefusal:
     problem = error.errors(include_url=False, include_context=False)[0]
     if problem["type"] == "json_invalid":
         return ServeRefusal(f"the body is not JSON: {problem['msg']}; send an object", code="invalid_json")
     # Of a union pydantic names its members too: they are no part of the field's name.
-    where = [str(one) for one in problem["loc"] if isinstance(one, int) or str(one).isidentifier()]
+    where = [
+        str(one)
+        for one in problem["loc"]
+        if isinstance(one, int) or (one.isidentifier() and one not in ("str", "int"))
+    ]
     param = ".".join(where) or None
     given = json.dumps(problem["input"], default=str)[:80] if problem["type"] != "missing" else "missing"
     return ServeRefusal(
         f"{param or 'the body'} is {given}: {problem['msg']}", param=param, code="invalid_value"
     )
-
-
-def max_tokens_of(asked: AskedChat) -> int | None:
-    """The limit that was asked for, under whichever name. ServeRefusal for two limits."""
-    old, new = asked.max_tokens, asked.max_completion_tokens
-    if old is not None and new is not None and old != new:
-        raise ServeRefusal(
-            f"max_tokens = {old} and max_completion_tokens = {new}: give one limit",
-            param="max_completion_tokens",
-            code="invalid_value",
-        )
-    return old if new is None else new
-
-
-def check_chat(asked: AskedChat) -> None:
-    """ServeRefusal for what no face does."""
-    form = (asked.response_format or {"type": "text"}).get("type")
-    if form != "text":
-        raise ServeRefusal(
-            f"response_format.type = {json.dumps(form)[:80]} is not done here: the policy writes as it was "
-            "trained to; leave it out or give text",
-            param="response_format",
-            code="unsupported_value",
-        )
-    if asked.logprobs or asked.top_logprobs:
-        raise ServeRefusal(
-            "logprobs are given by /v1/completions, and stand in the records; leave them out here",
-            param="logprobs" if asked.logprobs else "top_logprobs",
-            code="unsupported_value",
-        )
-
-
-def messages_of(asked: list[AskedMessage]) -> list[dict[str, Any]]:
-    """Messages in the form that chat templates take. ServeRefusal names the one that cannot be kept."""
-    return [_message(message, f"messages.{k}") for k, message in enumerate(asked)]
-
-
-def _message(given: AskedMessage, where: str) -> dict[str, Any]:
-    # The templates know `system`; OpenAI's newer name says the same.
-    role = "system" if given.role == "developer" else given.role
-    message: dict[str, Any] = {"role": role, "content": _text(given.content, f"{where}.content")}
-    if given.tool_calls:
-        if role != "assistant":
-            raise ServeRefusal(
-                f"{where}.tool_calls: only an assistant calls tools", param=f"{where}.tool_calls"
-            )
-        message["tool_calls"] = [
-            _call(call, f"{where}.tool_calls.{k}") for k, call in enumerate(given.tool_calls)
-        ]
-    elif given.content is None and role != "assistant":
-        raise ServeRefusal(f"{where}.content is missing; write its text", param=f"{where}.content")
-    if given.reasoning_content:
-        message["reasoning_content"] = given.reasoning_content
-    if given.tool_call_id is not None:
-        message["tool_call_id"] = given.tool_call_id
-    if given.name is not None:
-        message["name"] = given.name
-    return message
-
-
-def _text(content: Content, where: str) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    texts = []
-    for k, part in enumerate(content):
-        if part.get("type") != "text" or not isinstance(part.get("text"), str):
-            kind = json.dumps(part.get("type"), default=str)[:80]
-            raise ServeRefusal(
-                f"{where}.{k} is a part of type {kind}; only text is read here", param=f"{where}.{k}"
-            )
-        texts.append(part["text"])
-    return "".join(texts)
-
-
-def _call(call: Mapping[str, Any], where: str) -> dict[str, Any]:
-    function = call.get("function")
-    name = function.get("name") if isinstance(function, Mapping) else None
-    arguments = function.get("arguments") if isinstance(function, Mapping) else None
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            arguments = None
-    if not isinstance(name, str) or not isinstance(arguments, dict):
-        raise ServeRefusal(
-            f'{where} is not of the form {{"function": {{"name": text, "arguments": an object as JSON}}}}',
-            param=where,
-        )
-    return {
-        "type": "function",
-        "id": str(call.get("id") or ""),
-        "function": {"name": name, "arguments": arguments},
-    }
-
-
-def functions_of(asked: AskedChat) -> list[dict[str, Any]]:
-    """The client's own tools, in the form that templates take; none where it wants no call."""
-    choice = asked.tool_choice
-    if choice not in (None, "auto", "none"):
-        raise ServeRefusal(
-            f"tool_choice = {json.dumps(choice)[:80]}: a policy is not forced to call; give auto or none",
-            param="tool_choice",
-            code="unsupported_value",
-        )
-    tools = [_tool(tool, f"tools.{k}") for k, tool in enumerate(asked.tools or [])]
-    return [] if choice == "none" else tools
-
-
-def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
-    function = tool.get("function")
-    if tool.get("type") != "function" or not isinstance(function, Mapping):
-        raise ServeRefusal(f'{where} is not of the form {{"type": "function", "function": ...}}', param=where)
-    name, parameters = function.get("name"), function.get("parameters", {"type": "object", "properties": {}})
-    if not isinstance(name, str) or not name or not isinstance(parameters, Mapping):
-        raise ServeRefusal(
-            f"{where}.function needs a name and the JSON schema of its parameters", param=f"{where}.function"
-        )
-    described = str(function.get("description") or "")
-    return {
-        "type": "function",
-        "function": {"name": name, "description": described, "parameters": dict(parameters)},
-    }

@@ -53,6 +53,7 @@ class ConversationOrder:
         functions: the client's tools; None where the agent's own are shown.
         is_judged: the task has an answer, so that the reward is known at once.
         is_streamed: the client reads parts as they come.
+        scores_prompt: the log-probs of the prompt are wanted, of the first choice: they are those of all.
     """
 
     id: str
@@ -67,6 +68,7 @@ class ConversationOrder:
     functions: Sequence[Mapping[str, Any]] | None
     is_judged: bool
     is_streamed: bool
+    scores_prompt: bool = False
 
 
 class Unjudged:
@@ -95,6 +97,7 @@ class ServedConversation:
                 stops=order.stops,
                 spoken=_spoken(order),
                 at_once=not order.is_streamed,
+                scores_prompt=order.scores_prompt and k == 0,
             )
             for k in range(order.num_choices)
         ]

@@ -62,14 +62,11 @@ class Desk:
         self.agent, self.kept, self.limits, self.counts, self.note = agent, kept, limits, counts, note
         self.is_closing = False
         self._tasks = tasks
+        self.in_flight = 0
+        """Choices that have begun and not ended."""
         self._going: dict[ServedConversation, asyncio.Task[None]] = {}
         self._idle = asyncio.Event()
         self._idle.set()
-
-    @property
-    def in_flight(self) -> int:
-        """Choices that have begun and not ended."""
-        return sum(len(conversation.choices) for conversation in self._going)
 
     def name(self) -> str:
         """The id of the next conversation. `begin` has to follow."""
@@ -92,6 +89,7 @@ class Desk:
         """Start a conversation, for which there is room."""
         conversation = ServedConversation(self.agent, order, queue_timeout_s=self.limits.queue_timeout_s)
         self._going[conversation] = self._tasks.create_task(self._see_through(conversation))
+        self.in_flight += order.num_choices
         self._idle.clear()
         self.counts.begun(order)
         return conversation
@@ -134,5 +132,6 @@ class Desk:
                 self.note(f"a conversation's record was not written: {error}; make room on the disk")
             finally:
                 del self._going[conversation]
+                self.in_flight -= conversation.order.num_choices
                 if not self._going:
                     self._idle.set()

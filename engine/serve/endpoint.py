@@ -20,28 +20,34 @@ from aiohttp import web
 
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.asked import (
+    MODELS,
     AskedChat,
     AskedCompletion,
     AskedFeedback,
+    AskedText,
     AskedTokens,
     Sampled,
     read,
 )
+from rocstar.engine.serve.checked import check_tokens
 from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
 from rocstar.engine.serve.counts import CONTENT_TYPE, Counts
 from rocstar.engine.serve.desk import Desk, DeskLimits
-from rocstar.engine.serve.faces import MODELS, Faces
+from rocstar.engine.serve.faces import Faces
 from rocstar.engine.serve.guard import ServeGuard
 from rocstar.engine.serve.kept import KeptConversations
+from rocstar.engine.serve.openapi import HTML, JSON, document
+from rocstar.engine.serve.page import HEADERS, page
 from rocstar.engine.serve.refusals import ServeRefusal
 from rocstar.engine.serve.said import PING, ChatWords, CompletionWords, as_json, event, plain_id
 
-JSON = "application/json"
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",  # nginx would hold parts back
 }
+SMALL_BYTES = 16 << 10
+"""Less than what may wait in a connection before its writer does."""
 REMEMBERED = 1024
 """Requests whose repetition with one seed is noticed."""
 
@@ -117,9 +123,13 @@ class Endpoint:
         app.router.add_get("/v1/models/{model}", self.model)
         for prefix in ("", "/v1"):
             app.router.add_post(f"{prefix}/tokenize", self.tokenize)
+            app.router.add_post(f"{prefix}/detokenize", self.detokenize)
             app.router.add_get(f"{prefix}/tokenizer_info", self.tokenizer_info)
         app.router.add_get("/health", self.health)
         app.router.add_get("/metrics", self.metrics)
+        app.router.add_get("/openapi.json", self.description)
+        app.router.add_get("/", self.front_page)
+        app.router.add_get("/docs", self.docs)
         return app
 
     @web.middleware
@@ -146,11 +156,13 @@ class Endpoint:
         """/v1/chat/completions: the agent, or the model with the client's tools."""
         asked = read(AskedChat, await self._body(request))
         self._notice(request, asked)
-        self.desk.check_room(asked.n)
+        self.desk.check_room(asked.num_choices)
         order = self._faces.chat(asked)
         self._notice_seed(request, asked, order)
         conversation = self.desk.begin(self._faces.named(order))
-        words = ChatWords(conversation, asked.model, self.options.isolation)
+        words = ChatWords(
+            conversation, asked.model, self.options.isolation, with_token_ids=asked.return_token_ids
+        )
         try:
             if asked.stream:
                 return await self._stream(request, conversation, words, with_usage=asked.includes_usage)
@@ -165,18 +177,11 @@ class Endpoint:
         """/v1/completions: the model alone."""
         asked = read(AskedCompletion, await self._body(request))
         self._notice(request, asked)
-        if asked.echo and asked.logprobs is not None:
-            raise ServeRefusal(
-                "echo with logprobs asks for log-probs of the prompt, which this engine does not compute; "
-                "leave one of them out",
-                param="echo",
-                code="unsupported_value",
-            )
         orders = self._faces.completions(asked)
-        self.desk.check_room(asked.n * len(orders))
+        self.desk.check_room(asked.num_choices * len(orders))
         conversations = [self.desk.begin(self._faces.named(order)) for order in orders]
         words = CompletionWords(
-            conversations, asked.model, echo=asked.echo, with_logprobs=asked.logprobs is not None
+            conversations, asked.model, echo=bool(asked.echo), with_logprobs=asked.logprobs is not None
         )
         try:
             if asked.stream:
@@ -206,19 +211,23 @@ class Endpoint:
         self.counts.first_part(asyncio.get_running_loop().time() - began)
         response = web.StreamResponse(headers=STREAM_HEADERS)
         await response.prepare(request)
-        await self._write(response, words.first())
+        opening = words.first()
         while parts is not None:
-            await self._write(response, words.chunks(parts) or PING)
-            parts = await conversation.next(self.options.ping_s)
+            await self._write(request, response, opening + (words.chunks(parts) or PING))
+            parts, opening = await conversation.next(self.options.ping_s), b""
         if (refusal := conversation.refusal()) is not None:
-            await self._write(response, event(refusal.body()))
+            await self._write(request, response, opening + event(refusal.body()))
         else:
-            await self._write(response, words.last(with_usage=with_usage))
+            await self._write(request, response, opening + words.last(with_usage=with_usage))
         await response.write_eof()
         return response
 
-    async def _write(self, response: web.StreamResponse, data: bytes) -> None:
+    async def _write(self, request: web.Request, response: web.StreamResponse, data: bytes) -> None:
         """ConnectionError if the client takes nothing for too long."""
+        transport = request.transport
+        if transport is not None and not transport.get_write_buffer_size() and len(data) <= SMALL_BYTES:
+            await response.write(data)  # a client that took all there was: nothing here can wait
+            return
         try:
             async with asyncio.timeout(self.options.write_timeout_s):
                 await response.write(data)
@@ -264,13 +273,17 @@ class Endpoint:
     async def tokenize(self, request: web.Request) -> web.Response:
         """/tokenize: ids of a text, or of messages."""
         asked = read(AskedTokens, await self._body(request))
-        if (asked.prompt is None) == (not asked.messages):
-            raise ServeRefusal("give prompt or messages, one of them", param="prompt")
+        check_tokens(asked)
         if asked.messages:
             ids = self._faces.message_ids(asked.messages)
         else:
             ids = self._faces.text_ids(asked.prompt or "")
         return _json({"tokens": ids, "count": len(ids), "max_model_len": self.options.max_context})
+
+    async def detokenize(self, request: web.Request) -> web.Response:
+        """/detokenize: the text of ids, special tokens shown; lm-eval asks for it, too."""
+        asked = read(AskedText, await self._body(request))
+        return _json({"prompt": self.agent.chat.decode(asked.tokens)})
 
     async def tokenizer_info(self, request: web.Request) -> web.Response:
         """/tokenizer_info, which lm-eval asks for."""
@@ -289,6 +302,19 @@ class Endpoint:
     async def metrics(self, request: web.Request) -> web.Response:
         """/metrics, for Prometheus."""
         return web.Response(body=self.counts.render(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def description(self, request: web.Request) -> web.Response:
+        """/openapi.json."""
+        return _json(document(needs_token=self.options.token is not None))
+
+    async def front_page(self, request: web.Request) -> web.Response:
+        """/: the page for people."""
+        text = page(request.host, needs_token=self.options.token is not None)
+        return web.Response(text=text, content_type=HTML, headers=HEADERS)
+
+    async def docs(self, request: web.Request) -> web.Response:
+        """/docs: where other servers have their page."""
+        return web.Response(status=302, headers={"Location": "/"})
 
     def _gauges(self) -> dict[str, float]:
         load = self.agent.inference.load()

@@ -18,27 +18,28 @@ from typing import Any
 
 from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.shown import ShownCheck
+from rocstar.engine.inference.base import ScoresPrompts
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.asked import (
+    AGENT,
+    MODELS,
+    RAW,
     AskedChat,
     AskedCompletion,
     AskedMessage,
     Sampled,
-    check_chat,
-    functions_of,
-    max_tokens_of,
-    messages_of,
 )
+from rocstar.engine.serve.checked import check_chat, functions_of, max_tokens_of, messages_of
 from rocstar.engine.serve.conversation import ConversationOrder, Face
 from rocstar.engine.serve.kept import CONVERSATION, TEMPERATURE
 from rocstar.engine.serve.refusals import ServeRefusal
 from rocstar.engine.types import Task
 
-AGENT, RAW = "rocstar-agent", "rocstar-raw"
-MODELS = (AGENT, RAW)
 SOURCE = "serve"
 TASK_ID, ANSWER = "task_id", "answer"
 """Keys of a request's `metadata`: the task's name, which the noise depends on, and its true answer."""
+PREFIX = "prefix_tokens"
+"""The key of a task's `meta` for how many tokens a conversation went on from."""
 COMPLETION_TOKENS = 16
 """What OpenAI gives a completion that names no limit."""
 
@@ -66,6 +67,8 @@ class Faces:
         check_model(asked.model)
         check_chat(asked)
         messages = messages_of(asked.messages)
+        if asked.prefix_token_ids is not None:
+            return self._continued(asked, messages, asked.prefix_token_ids)
         if asked.model == RAW:
             functions = functions_of(asked)
             ids = self.prompt_ids(messages, functions)
@@ -88,8 +91,15 @@ class Faces:
     def completions(self, asked: AskedCompletion) -> list[ConversationOrder]:
         """The orders of /v1/completions, one per prompt."""
         check_model(asked.model)
+        if asked.echo and asked.logprobs is not None and not isinstance(self.agent.inference, ScoresPrompts):
+            raise ServeRefusal(
+                "echo with logprobs asks for log-probs of the prompt, which this engine does not tell; leave "
+                "one of them out, or serve with engine.kind = embedded and one replica",
+                param="echo",
+                code="unsupported_value",
+            )
         prompts = _prompts(asked)
-        if len(prompts) * asked.n > 1 and asked.stream:
+        if len(prompts) * asked.num_choices > 1 and asked.stream:
             raise ServeRefusal("stream is of one prompt and one choice; leave it out", param="stream")
         orders = []
         for k, prompt in enumerate(prompts):
@@ -101,8 +111,38 @@ class Faces:
             text = prompt if isinstance(prompt, str) else self.agent.chat.decode(ids)
             message = {"role": "user", "content": text}
             limit = COMPLETION_TOKENS if asked.max_tokens is None else asked.max_tokens
-            orders.append(self._order("completion", asked, [message], ids, limit, []))
+            order = self._order("completion", asked, [message], ids, limit, [])
+            orders.append(replace(order, scores_prompt=bool(asked.echo) and asked.logprobs is not None))
         return orders
+
+    def _continued(
+        self, asked: AskedChat, messages: Sequence[Mapping[str, Any]], prefix: Sequence[int]
+    ) -> ConversationOrder:
+        """The order of a conversation that goes on by its tokens, token for token."""
+        if asked.model != AGENT or asked.tools:
+            raise ServeRefusal(
+                f"prefix_token_ids go on in {AGENT} with its own tools; ask for it, or use /v1/completions",
+                param="prefix_token_ids",
+                code="unsupported_value",
+            )
+        if len(messages) > 1 or any(message["role"] != "user" for message in messages):
+            raise ServeRefusal(
+                "messages: behind prefix_token_ids comes one message of the user, or none", param="messages"
+            )
+        ids, chat = list(prefix), self.agent.chat
+        said = messages or [{"role": "user", "content": chat.decode(ids)}]
+        if messages:
+            ends = [] if ids[-1] == chat.stop_id else [chat.stop_id]
+            try:
+                ids += [*ends, *chat.user_suffix_ids(messages[0]["content"])]
+            except ChatError as error:
+                raise ServeRefusal(
+                    f"a further message cannot be shown to the policy: {error}", param="messages"
+                ) from None
+        order = self._order("agent", asked, said, ids, max_tokens_of(asked), None)
+        name = (asked.metadata or {}).get(TASK_ID) or _digest_of(json.dumps(ids))
+        meta = {**order.task.meta, PREFIX: len(prefix)}
+        return replace(order, task=replace(order.task, id=name, meta=meta))
 
     def prompt_ids(
         self, messages: Sequence[Mapping[str, Any]], functions: Sequence[Mapping[str, Any]] | None
@@ -160,7 +200,7 @@ class Faces:
             task=task,
             prompt_ids=ids,
             seed=secrets.randbits(53) if asked.seed is None else asked.seed,
-            num_choices=asked.n,
+            num_choices=asked.num_choices,
             temperature=temperature,
             max_tokens=self._fitting(len(ids), max_tokens),
             stops=tuple(asked.stop or ()),
@@ -217,5 +257,8 @@ def _prompts(asked: AskedCompletion) -> list[str | list[int]]:
 
 def _digest(face: str, messages: Sequence[Mapping[str, Any]], functions: Any) -> str:
     """The name of a question that has none: equal questions have equal names."""
-    text = json.dumps([face, [dict(message) for message in messages], functions], sort_keys=True)
+    return _digest_of(json.dumps([face, [dict(message) for message in messages], functions], sort_keys=True))
+
+
+def _digest_of(text: str) -> str:
     return f"{SOURCE}-{hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=10).hexdigest()}"

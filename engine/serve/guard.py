@@ -12,7 +12,7 @@ from rocstar.engine.serve.refusals import ServeRefusal
 from rocstar.sandbox.loopback import foreign, is_loopback
 
 MIN_TOKEN_CHARS = 16
-OPEN_PATHS = frozenset(("/health", "/"))
+OPEN_PATHS = frozenset(("/health", "/", "/docs", "/openapi.json"))
 """Paths that tell nothing of any conversation."""
 
 

@@ -20,7 +20,9 @@ from rocstar.engine.inference.base import (
     Inference,
     InferenceError,
     KvLoad,
+    PromptScores,
     Sampling,
+    ScoresPrompts,
     StopReason,
     TellsTokens,
 )
@@ -41,7 +43,8 @@ class Overheard:
     """What one choice of a conversation says, and the end that its client may put to it.
 
     Invariant: what was told of a turn depends on its tokens alone, not on when they came; of a turn that was
-    cut at a stop text, nothing behind that is told or recorded.
+    cut at a stop text, nothing behind that is told or recorded; of a turn that is recorded, nothing else was
+    told.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Overheard:
         stops: Sequence[str],
         spoken: Spoken | AsWritten,
         at_once: bool = False,
+        scores_prompt: bool = False,
     ) -> None:
         """
         Args:
@@ -64,6 +68,7 @@ class Overheard:
             stops: texts at which a turn of the policy ends, and the conversation with it.
             spoken: tells what is said from what is thought and called.
             at_once: nobody waits for the parts of a turn before it ends.
+            scores_prompt: the log-probs of the first prompt are wanted.
         """
         self.name, self.choice, self.chat, self.tell = name, choice, chat, tell
         self.is_stopped = False
@@ -71,13 +76,17 @@ class Overheard:
         """A stop text ended it."""
         self.cached_tokens: int | None = None
         """Of the first prompt."""
+        self.scores: PromptScores | None = None
+        """Of the first prompt, where they were wanted."""
         self.turns = 0
+        self._scores_prompt = scores_prompt
         self._stops, self._spoken = tuple(stops), spoken
         self.is_heard = bool(stops) or not at_once
         """Tokens are of interest as they come."""
-        self._heard = 0
-        self._new: list[int] = []
-        """Of these, what was not read yet."""
+        self._heard: list[int] = []
+        """Tokens of the present turn so far."""
+        self._read = 0
+        """Of these, how many were read."""
         self._cut_at: int | None = None
         self._text, self._until = TurnText(chat.decode, chat.token_text), StopTexts(stops)
         self._engine: Inference | None = None
@@ -91,7 +100,7 @@ class Overheard:
         self.check()
         self._engine = engine
         self.turns += 1
-        self._heard, self._cut_at, self._new = 0, None, []
+        self._heard, self._read, self._cut_at = [], 0, None
         self._text, self._until = TurnText(self.chat.decode, self.chat.token_text), StopTexts(self._stops)
         self._spoken.begin_turn(self.chat.boundaries.opening)
 
@@ -102,21 +111,21 @@ class Overheard:
 
     def hear(self, place: int, token: int) -> None:
         """A token of the present turn; one that was heard before is passed over."""
-        if place != self._heard or self._cut_at is not None:
+        if place != len(self._heard) or self._cut_at is not None:
             return
-        self._heard += 1
-        self._new.append(token)
-        if len(self._new) == 1:  # what comes in one turn of the event loop is told at once
+        self._heard.append(token)
+        if place == self._read:  # what comes in one turn of the event loop is told at once
             asyncio.get_running_loop().call_soon(self._read_new)
 
     def _read_new(self) -> None:
         """The tokens that were heard and not read yet."""
-        new, self._new = self._new, []
+        begin, new = self._read, self._heard[self._read :]
+        self._read = len(self._heard)
         ends = self.chat.stop_ids
         if not self._stops:
             self._say("".join([self._text.add(token) for token in new if token not in ends]))
             return
-        for place, token in enumerate(new, self._heard - len(new)):
+        for place, token in enumerate(new, begin):
             self._say(self._until.add("" if token in ends else self._text.add(token)))
             if self._until.is_cut:
                 self._cut_at = place + 1
@@ -128,13 +137,14 @@ class Overheard:
         if not self.is_heard and self.chat.joins_tokens:  # the text does not depend on how it is cut
             self._say(self.chat.turn_text(generation.ids))
         else:
-            for place in range(self._heard, len(generation.ids)):
+            self._check_heard(generation)
+            for place in range(len(self._heard), len(generation.ids)):
                 self.hear(place, generation.ids[place])
             self._read_new()
         if self._cut_at is None:
             self._say(self._until.add(self._text.rest()))
         if self._until.is_cut and self._cut_at is None:
-            self._cut_at = self._heard
+            self._cut_at = len(self._heard)
         self._say(self._until.rest())
         for kind, text in self._spoken.end_turn():
             self.tell(Said(self.choice, kind, text))
@@ -144,6 +154,17 @@ class Overheard:
             return generation
         self.is_cut = True
         return cut(generation, self._cut_at)
+
+    def _check_heard(self, generation: Generation) -> None:
+        """InferenceError for an engine that began anew meanwhile, and wrote other tokens than it had told."""
+        told = self._heard[: self._cut_at]
+        if not self.is_stopped and list(generation.ids[: len(told)]) != told:
+            raise InferenceError("told_otherwise", "the turn is not the one that was told", retryable=True)
+
+    @property
+    def wants_scores(self) -> bool:
+        """The present turn is the first, and the log-probs of its prompt are wanted."""
+        return self._scores_prompt and self.turns == 1
 
     def _say(self, text: str) -> None:
         if not text:
@@ -240,6 +261,10 @@ class OverheardPolicy:
         deadline: float | None,
     ) -> Generation:
         self._overheard.begin_turn(self._inner)
+        if self._overheard.wants_scores and isinstance(self._inner, ScoresPrompts):
+            self._overheard.scores = await self._inner.score(
+                ids, sampling=sampling, request_id=self._overheard.name, deadline=deadline
+            )
         generation = await self._inner.generate(
             ids,
             max_new_tokens=max_new_tokens,

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from rocstar.engine.serve.conversation import ServedConversation
-from rocstar.engine.serve.parts import Part, Said, ToolUse, texts_of
-from rocstar.engine.types import Origin, Scored, Trajectory
+from rocstar.engine.serve.parts import Kind, Part, Said, ToolAnswer, ToolUse, texts_of
+from rocstar.engine.serve.token_columns import TokenColumns
+from rocstar.engine.types import Scored
 
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
@@ -35,6 +36,28 @@ def event(value: Any) -> bytes:
     return b"data: " + as_json(value) + b"\n\n"
 
 
+GAP = "\x00"
+"""Stands for a text in an event that is encoded once for many texts; nothing else of one holds it."""
+
+
+class Around(NamedTuple):
+    """An event of which only one text changes."""
+
+    before: bytes
+    behind: bytes
+
+    @classmethod
+    def of(cls, whole: bytes) -> Around:
+        """whole: the event with GAP for the text."""
+        before, gap, behind = whole.partition(as_json(GAP))
+        assert gap, "the event has no gap"
+        return cls(before, behind)
+
+    def put(self, text: str) -> bytes:
+        """The event with this text."""
+        return self.before + as_json(text) + self.behind
+
+
 def facts(conversation: ServedConversation, isolation: str) -> dict[str, Any]:
     """The field `rocstar` of an answer: how to have it again, and what became of it."""
     order = conversation.order
@@ -50,12 +73,23 @@ def facts(conversation: ServedConversation, isolation: str) -> dict[str, Any]:
 class ChatWords:
     """The answers of /v1/chat/completions to one request."""
 
-    def __init__(self, conversation: ServedConversation, model: str, isolation: str) -> None:
+    def __init__(
+        self,
+        conversation: ServedConversation,
+        model: str,
+        isolation: str,
+        *,
+        with_token_ids: bool = False,
+    ) -> None:
+        """with_token_ids: each choice tells its tokens at its end, so that a client can go on from them."""
         self._conversation, self._isolation = conversation, isolation
+        self._with_token_ids = with_token_ids
         self._client_calls = conversation.order.face == "raw"
         self._id, self._model, self._created = chat_id(conversation.order.id), model, int(time.time())
         self._calls: dict[int, int] = {}
         """Calls told of each choice, for their numbers."""
+        self._around: dict[tuple[int, Kind], Around] = {}
+        """What surrounds the text of a chunk, by choice and kind."""
 
     def whole(self, parts: Sequence[Part]) -> dict[str, Any]:
         """The answer as one object."""
@@ -65,7 +99,19 @@ class ChatWords:
             "choices": [self._choice(parts, k) for k in range(len(conversation.choices))],
             "usage": conversation.usage(),
             "rocstar": facts(conversation, self._isolation),
+            **self._prompt_ids(),
         }
+
+    def _prompt_ids(self) -> dict[str, Any]:
+        """What the policy read first, where it was asked for."""
+        return {"prompt_token_ids": self._conversation.order.prompt_ids} if self._with_token_ids else {}
+
+    def _token_ids(self, k: int) -> dict[str, Any]:
+        """All that came behind it, what tools wrote included, where it was asked for."""
+        if not self._with_token_ids:
+            return {}
+        trajectory = self._conversation.trajectories[k]
+        return {"token_ids": trajectory.ids[trajectory.prompt_length :].tolist()}
 
     def _choice(self, parts: Sequence[Part], k: int) -> dict[str, Any]:
         texts = texts_of(parts, k)
@@ -79,7 +125,8 @@ class ChatWords:
         elif told:
             message["server_tool_events"] = [part.event() for part in told]
         finish = self._conversation.finish(k)
-        return {"index": k, "message": message, "logprobs": None, "finish_reason": finish}
+        told_choice = {"index": k, "message": message, "logprobs": None, "finish_reason": finish}
+        return told_choice | self._token_ids(k)
 
     def first(self) -> bytes:
         """The chunk that opens every choice."""
@@ -90,23 +137,40 @@ class ChatWords:
 
     def chunks(self, parts: Iterable[Part]) -> bytes:
         """A chunk per part."""
-        return b"".join(event({**self._head("chat.completion.chunk"), **self._chunk(part)}) for part in parts)
+        return b"".join(self._said(part) if isinstance(part, Said) else self._chunk(part) for part in parts)
 
-    def _chunk(self, part: Part) -> dict[str, Any]:
-        if isinstance(part, Said):
-            return {"choices": [_delta(part.choice, {part.kind: part.text})]}
+    def _said(self, part: Said) -> bytes:
+        """Of a token's chunk all but its text is the same every time."""
+        around = self._around.get((part.choice, part.kind))
+        if around is None:
+            delta = _delta(part.choice, {part.kind: GAP})
+            whole = event({**self._head("chat.completion.chunk"), "choices": [delta]})
+            around = self._around[part.choice, part.kind] = Around.of(whole)
+        return around.put(part.text)
+
+    def _chunk(self, part: ToolUse | ToolAnswer) -> bytes:
+        head = self._head("chat.completion.chunk")
         if not self._client_calls:
-            return {"choices": [_delta(part.choice, {})], "server_tool_event": part.event()}
+            choices = [_delta(part.choice, {})]
+            return event({**head, "choices": choices, "server_tool_event": part.event()})
         assert isinstance(part, ToolUse)
         number = self._calls[part.choice] = self._calls.get(part.choice, -1) + 1
-        return {"choices": [_delta(part.choice, {"tool_calls": [{"index": number, **_call(part)}]})]}
+        calls = [{"index": number, **_call(part)}]
+        return event({**head, "choices": [_delta(part.choice, {"tool_calls": calls})]})
 
     def last(self, *, with_usage: bool) -> bytes:
         """The chunks that end every choice, and the stream."""
         conversation, head = self._conversation, self._head("chat.completion.chunk")
         told = facts(conversation, self._isolation)
         ends = [
-            event({**head, "choices": [_delta(k, {}, conversation.finish(k))], "rocstar": told})
+            event(
+                {
+                    **head,
+                    "choices": [_delta(k, {}, conversation.finish(k)) | self._token_ids(k)],
+                    "rocstar": told,
+                    **self._prompt_ids(),
+                }
+            )
             for k in range(len(conversation.choices))
         ]
         if with_usage:
@@ -149,6 +213,7 @@ class CompletionWords:
             "created": int(time.time()),
             "model": model,
         }
+        self._around = Around.of(event({**self._head, "choices": [_text(0, GAP)]}))
 
     def whole(self, parts: Sequence[Sequence[Part]]) -> dict[str, Any]:
         """The choices of every prompt, one prompt after the other; `parts` are those of each."""
@@ -172,8 +237,7 @@ class CompletionWords:
 
     def chunks(self, parts: Iterable[Part]) -> bytes:
         """A chunk per part."""
-        told = [part.text for part in parts if isinstance(part, Said)]
-        return b"".join(event({**self._head, "choices": [_text(0, text)]}) for text in told)
+        return b"".join(self._around.put(part.text) for part in parts if isinstance(part, Said))
 
     def last(self, *, with_usage: bool) -> bytes:
         """The chunks that end the stream."""
@@ -190,29 +254,14 @@ class CompletionWords:
     def _logprobs(self, conversation: ServedConversation, choice: int) -> dict[str, Any] | None:
         if not self._with_logprobs:
             return None
-        decode = conversation.choices[choice].chat.decode
-        return _logprobs(conversation.trajectories[choice], decode, len(self._echoed(conversation)))
+        columns = TokenColumns(conversation.choices[choice].chat.decode)
+        if self._echo and (scores := conversation.choices[0].scores) is not None:
+            columns.add_prompt(conversation.order.prompt_ids, scores)
+        columns.add_written(conversation.trajectories[choice])
+        return columns.told()
 
 
 def _text(
     choice: int, text: str, finish: str | None = None, logprobs: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     return {"index": choice, "text": text, "logprobs": logprobs, "finish_reason": finish}
-
-
-def _logprobs(t: Trajectory, decode: Callable[[Sequence[int]], str], offset: int) -> dict[str, Any]:
-    """OpenAI's columns of the tokens that the policy wrote. What is not known is null."""
-    tokens: list[str] = []
-    values: list[float | None] = []
-    offsets: list[int] = []
-    for segment in t.segments:
-        if segment.origin is not Origin.policy:
-            continue
-        for at in range(segment.start, segment.end):
-            token, value = decode([int(t.ids[at])]), float(t.logprobs[at])
-            tokens.append(token)
-            values.append(value if value == value else None)
-            offsets.append(offset)
-            offset += len(token)
-    tops = [{token: value} for token, value in zip(tokens, values, strict=True)]
-    return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}

@@ -25,6 +25,7 @@ from rocstar.engine.inference.base import (
     Heard,
     InferenceError,
     KvLoad,
+    PromptScores,
     Sampling,
     StopReason,
 )
@@ -166,11 +167,18 @@ class _Answering:
     """A request being answered."""
 
     request: Request
-    aborted: asyncio.Event = field(default_factory=asyncio.Event)
+    aborted: bool = False
+    waits: asyncio.Future[None] | None = None
+    """While it waits for a token's time."""
     running: bool = False
     ids: list[int] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     cached_tokens: int = 0
+
+    def wake(self) -> None:
+        """It waits no longer."""
+        if self.waits is not None and not self.waits.done():
+            self.waits.set_result(None)
 
     def result(self, finish: StopReason) -> Generation:
         spans, at = [], 0
@@ -286,7 +294,7 @@ class ScriptedPolicy:
         if reply.error is not None:
             raise reply.error
         for token in self._tokens(reply, request):
-            if live.aborted.is_set() or (self._token_s is not None and await self._wait(live, self._token_s)):
+            if live.aborted or (self._token_s is not None and await self._wait(live, self._token_s)):
                 return StopReason.aborted
             live.ids.append(token)
             live.versions.append(self.version)
@@ -297,9 +305,7 @@ class ScriptedPolicy:
     async def _take_slot(self, live: _Answering) -> bool:
         """Wait until the trajectory holds a slot; False if it is aborted first."""
         row = live.request.request_id
-        while (
-            row not in self._owners and len(self._owners) >= self._max_running and not live.aborted.is_set()
-        ):
+        while row not in self._owners and len(self._owners) >= self._max_running and not live.aborted:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._queue.append(turn)
             try:
@@ -307,7 +313,7 @@ class ScriptedPolicy:
             finally:
                 if turn in self._queue:
                     self._queue.remove(turn)
-        if live.aborted.is_set():
+        if live.aborted:
             return False
         self._owners.add(row)
         if (granted := self._granting.pop(row, None)) is not None:
@@ -324,13 +330,17 @@ class ScriptedPolicy:
         """Wait; True as soon as the request is aborted."""
         if seconds == 0:
             await asyncio.sleep(0)
-            return live.aborted.is_set()
-        waiting = asyncio.ensure_future(live.aborted.wait())
+            return live.aborted
+        loop = asyncio.get_running_loop()
+        live.waits = loop.create_future()
+        timer = loop.call_later(seconds, live.wake)
         try:
-            await asyncio.wait([waiting], timeout=seconds)
+            if not live.aborted:
+                await live.waits
         finally:
-            waiting.cancel()
-        return live.aborted.is_set()
+            timer.cancel()
+            live.waits = None
+        return live.aborted
 
     def _reply(self, request: Request) -> Reply:
         if callable(self._script):
@@ -372,6 +382,21 @@ class ScriptedPolicy:
         await asyncio.sleep(0)
         self.version = version
 
+    async def score(
+        self, ids: list[int], *, sampling: Sampling, request_id: str, deadline: float | None
+    ) -> PromptScores:
+        """Every id is the likeliest, but for those that are multiples of three: there it is 1."""
+        self._check(ids, 1, 0, request_id)
+        await asyncio.sleep(0)
+        best = [1 if token % 3 == 0 else token for token in ids[1:]]
+        return PromptScores(
+            logprobs=tuple(logprob_of(token) for token in ids[1:]),
+            best_ids=tuple(best),
+            best_logprobs=tuple(
+                max(logprob_of(a), logprob_of(b)) for a, b in zip(ids[1:], best, strict=True)
+            ),
+        )
+
     async def abort(self, request_id: str) -> None:
         self._abort(request_id)
 
@@ -396,7 +421,8 @@ class ScriptedPolicy:
 
     def _abort(self, request_id: str) -> None:
         if live := self._live.get(request_id):
-            live.aborted.set()
+            live.aborted = True
+            live.wake()
             self._wake_queue()
 
 

@@ -14,12 +14,12 @@ import asyncio
 import traceback
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from rocstar.engine.tools.tool import BadArguments, Tool, ToolContext, ToolError, ToolFailure, ToolOutput
-from rocstar.engine.types import ToolCall, ToolResult
+from rocstar.engine.types import Span, ToolCall, ToolResult
 from rocstar.sandbox.types import Sandbox, SandboxError, SessionSandbox, Status
 
 T = TypeVar("T")
@@ -132,6 +132,7 @@ class _Opened:
 
     def __init__(self, box: Dispatcher, seed: int) -> None:
         self._box, self._seed = box, seed
+        self._opened = asyncio.get_running_loop().time()
         self._sessions: dict[str, tuple[Tool, Any]] = {}
 
     async def execute(
@@ -186,6 +187,12 @@ class _Opened:
         return self._sessions[tool.name][1]
 
     async def _call(self, call: _Accepted, session: Any, seed: int, deadline: float | None) -> ToolResult:
+        loop = asyncio.get_running_loop()
+        start_s = loop.time() - self._opened
+        result = await self._answered(call, session, seed, deadline)
+        return replace(result, ran=Span(start_s, loop.time() - self._opened))
+
+    async def _answered(self, call: _Accepted, session: Any, seed: int, deadline: float | None) -> ToolResult:
         tool, until = call.tool, self._until(call.tool, deadline)
         context = ToolContext(seed=seed, deadline=until, sandbox=self._box.sandbox, session=session)
         try:

@@ -11,12 +11,15 @@ from rocstar.engine.types import (
     Origin,
     Scored,
     Segment,
+    Span,
     Task,
     ToolCall,
     ToolResult,
     Trajectory,
     TrajectoryKey,
+    TrajectoryTimes,
     Turn,
+    TurnTimes,
     VersionSpan,
 )
 
@@ -40,6 +43,21 @@ results = st.builds(
     text=text,
     restarted=st.booleans(),
     replayed=st.booleans(),
+)
+
+
+seconds = st.integers(0, 10**7).map(lambda tenths: tenths / 10**4)
+spans = st.builds(Span, seconds, seconds)
+times = st.builds(
+    TrajectoryTimes,
+    began=seconds,
+    ended_s=seconds,
+    granted_s=st.none() | seconds,
+    judged=st.none() | spans,
+    turns=st.lists(
+        st.builds(TurnTimes, written=spans, calls=st.lists(st.none() | spans, max_size=2).map(tuple)),
+        max_size=2,
+    ).map(tuple),
 )
 
 
@@ -94,6 +112,7 @@ trajectories = st.builds(
     finish_reason=st.sampled_from(FinishReason),
     outcome=st.builds(Scored, reward=st.sampled_from([0.0, 1.0]), method=text)
     | st.builds(Failed, kind=text, retryable=st.booleans(), detail=any_text),
+    times=st.none() | times,
 )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from rocstar.engine.record.reading import read_folder, read_records
 from rocstar.engine.types import Scored
@@ -25,7 +26,7 @@ async def ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) ->
 
 
 def test_it_answers_as_it_was_evaluated_and_its_thumbs_are_learned(
-    workshop: Any, finished: Path, tmp_path: Path
+    workshop: Any, finished: Path, tmp_path: Path, read_rows: Any
 ) -> None:
     """The same tasks, seeds and siblings: the same texts and rewards, token for token."""
     model = str(checkpoint.step_directory(finished, 4))
@@ -70,3 +71,14 @@ def test_it_answers_as_it_was_evaluated_and_its_thumbs_are_learned(
         group for group in learned if group.task.question == "Toss 11" and len(group.trajectories) == 4
     ]
     assert [t.outcome.reward for t in group.trajectories if isinstance(t.outcome, Scored)] == [1.0, 0.0, 0.0]
+
+    run = tmp_path / "learned"
+    options = [f"--model.path={model}", "--stages.0.steps=1", "--stages.1.steps=0", f"--output-dir={run}"]
+    ended = workshop.main("train", "coin.toml", "--from-rollouts", str(out), *options)
+    assert ended.returncode == 0, ended.stderr
+    (row,) = read_rows(run, "rl")
+    outcomes = [record["outcome"] for record in records]
+    scored = [outcome["reward"] for outcome in outcomes if "reward" in outcome]
+    assert row["reward/mean"] == pytest.approx(sum(scored) / len(scored))
+    assert row["ledger/generated"] == len(records) and row["ledger/failed"] == 1  # nobody rewarded it
+    assert row["optim/grad_norm"] > 0

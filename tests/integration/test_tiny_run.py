@@ -48,7 +48,7 @@ def test_the_run_directory_holds_what_the_design_lists(finished: Path) -> None:
     assert (finished / "report.html").stat().st_size > 10_000
     assert sorted(p.name for p in (finished / "checkpoints").iterdir()) == ["step_0", "step_3", "step_4"]
     assert sorted(p.name for p in (finished / "trajectories").iterdir()) == [
-        f"step_00000{k}.{part}" for k in (1, 2, 3, 4) for part in ("columns", "index")
+        f"step_00000{k}.{part}" for k in (1, 2, 3, 4) for part in ("columns", "index", "r000.learned")
     ]
 
 

@@ -96,6 +96,7 @@ def test_two_nodes_make_the_groups_of_one(finished: Path, two_nodes: Path) -> No
             for logprob, wanted in zip(record.pop("logprobs"), other.pop("logprobs"), strict=True):
                 assert logprob == (None if wanted is None else pytest.approx(wanted, abs=1e-5)), name
             for each in (record, other):
+                assert each.pop("times")["began"] > 0
                 advantage = each.pop("advantage")
                 assert (advantage is None) == (each["decision"]["reason"] != "kept")
             assert record == other

@@ -135,6 +135,34 @@ def test_half_precision_gradients_are_near_those_of_float32() -> None:
         assert relative(a, b) < 2e-2
 
 
+@pytest.fixture
+def memory_of_nans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that nobody has written to holds NaN."""
+
+    def new_empty(tensor: Tensor, *shape: int) -> Tensor:
+        return torch.full(shape, torch.nan, dtype=tensor.dtype)
+
+    monkeypatch.setattr(Tensor, "new_empty", new_empty)
+
+
+def test_what_lay_in_the_memory_does_not_matter(
+    memory_of_nans: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products of bfloat16 on CPUs with AMX read on behind the rows of logits."""
+    hidden_ND, weight_VD, rows = problem(num_rows=64, size=32, vocabulary=400, dtype=torch.bfloat16)
+    made: list[Tensor] = []
+    buffer = module._Chunks._buffer
+
+    def kept(*arguments: Any) -> Tensor:
+        made.append(buffer(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(module._Chunks, "_buffer", kept)
+    loss, _ = run(hidden_ND, weight_VD, rows)
+    assert made[0].shape == (64, 448) and not made[0][:, 400:].any()
+    assert all(gradient.isfinite().all() for gradient in gradients(loss, hidden_ND, weight_VD))
+
+
 def test_backward_scales_and_repeats() -> None:
     hidden_ND, weight_VD, rows = problem()
     loss, _ = run(hidden_ND, weight_VD, rows)

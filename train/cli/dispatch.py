@@ -13,6 +13,7 @@ from typing import Any
 from rocstar.sandbox.console import parsed
 from rocstar.sandbox.extras import lacking
 from rocstar.train.cli import (
+    analyse,
     chat,
     compare,
     data,
@@ -35,12 +36,12 @@ from rocstar.train.record.ending import guarded
 Verb = Callable[[argparse.Namespace, list[str]], int]
 ADDERS = (
     train.add, train.add_sft, eval.add, rollout.add, serve.add, chat.add, report.add, view.add, compare.add,
-    replay.add, records.add, doctor.add, export.add, data.add, grade.add, recipe.add,
+    replay.add, analyse.add, records.add, doctor.add, export.add, data.add, grade.add, recipe.add,
 )  # fmt: skip
 """Adds each verb to the parser, in the order of help."""
 WITH_RECIPE = ("train", "sft", "eval", "rollout", "serve", "chat")
 EXTRAS = {
-    **dict.fromkeys((*WITH_RECIPE[:-1], "replay", "compare", "grade"), "train"),
+    **dict.fromkeys((*WITH_RECIPE[:-1], "replay", "analyse", "compare", "grade"), "train"),
     **dict.fromkeys(("sim", "report", "records"), "sim"),
     **dict.fromkeys(("doctor", "export"), "train"),
     "view": "view",

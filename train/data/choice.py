@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from rocstar.train.data.build_config import SourceConfig
 from rocstar.train.data.candidate import clipped
@@ -11,7 +11,7 @@ from rocstar.train.data.licences import forbids_commercial_use
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.data import field_of
 
-_ABSENT: Final[tuple[Any, ...]] = (None, "", False, [], {})
+_ABSENT: tuple[object, ...] = (None, "", False, [], {})
 
 
 def refused_by_choice(

@@ -64,7 +64,8 @@ class GramIndex:
         for size, grams in self._grams.items():
             if grams:
                 hits.update(map(grams.get, _grams_of(ids, size)))
-        return array("I", sorted(hit for hit in hits if hit is not None))
+        hits.discard(None)
+        return array("I", sorted(hits))  # type: ignore[arg-type, type-var]
 
 
 def _grams_of(ids: Sequence[int], size: int) -> Iterable[tuple[int, ...]]:

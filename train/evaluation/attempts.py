@@ -10,6 +10,7 @@ it was appending; who goes on cuts a torn line, keeps the tasks with all their a
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -29,9 +30,10 @@ Decode = Callable[[Sequence[int]], str]
 
 
 def record_line(trajectory: Trajectory, decode: Decode) -> bytes:
-    """The record of an attempt as one line; the same attempt gives the same bytes."""
+    """The record of an attempt as one line; the same attempt gives the same bytes, so when it happened is
+    left out."""
     record = to_record(
-        trajectory,
+        dataclasses.replace(trajectory, times=None),
         _verdict(trajectory),
         stage="eval",
         num_answers=num_answers(policy_text(trajectory.turns)),

@@ -22,7 +22,14 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from rocstar.engine.record.columns import FrameError, decode_frame, encode_frame, frame_key
-from rocstar.engine.record.files import FRAMES, INDEX, is_sealed, record_files
+from rocstar.engine.record.files import (
+    FRAMES,
+    INDEX,
+    LEARNED,
+    is_sealed,
+    learned_files,
+    record_files,
+)
 from rocstar.engine.record.reading import RecordError, Verdict
 from rocstar.engine.record.step_file import FrameFile, FramePlace, Judged, StepFile, is_about, read_places
 from rocstar.engine.types import Failed, Group, Task, Trajectory, policy_text
@@ -97,6 +104,11 @@ class Journal:
         """Of the steps that were looked at: where each attempt lies."""
         self._read: set[int] = set()
 
+    @property
+    def folder(self) -> Path:
+        """Where the records of the run lie."""
+        return self._directory / TRAJECTORIES
+
     async def __aenter__(self) -> Journal:
         if not self.goes_on:
             await self._do(self._clear)
@@ -142,6 +154,10 @@ class Journal:
         await self.settled()
         self._sealing = asyncio.ensure_future(self._do(self._seal, step, tuple(verdicts), stage))
 
+    async def unlearned(self, step: int) -> None:
+        """Nothing was learned in this step: what a former recipe learned in it is not of its records."""
+        await self._do(self._forget_learned, step)
+
     async def settled(self) -> None:
         """Return when every step that was judged has its index."""
         if self._sealing is not None:
@@ -158,7 +174,7 @@ class Journal:
                 return await loop.run_in_executor(self._thread, lambda: work(*args, **kwargs))
             except OSError as error:
                 raise TrainingStopped(
-                    f"the records in {str(self._directory / TRAJECTORIES)!r} cannot be written "
+                    f"the records in {str(self.folder)!r} cannot be written "
                     f"({error.strerror}); make room and go on with --resume"
                 ) from error
 
@@ -166,8 +182,8 @@ class Journal:
 
     def _clear(self) -> None:
         """Of a beginning that no checkpoint has nothing is used again: its policy is lost."""
-        for path in (self._directory / TRAJECTORIES).glob("step_*"):
-            if path.suffix in (FRAMES, INDEX):
+        for path in self.folder.glob("step_*"):
+            if path.suffix in (FRAMES, INDEX, LEARNED):
                 path.unlink()
 
     def _path(self, step: int) -> Path:
@@ -245,13 +261,18 @@ class Journal:
         self._close(step)
         self._prune(step)
 
+    def _forget_learned(self, step: int) -> None:
+        for learned in learned_files(self._path(step)):
+            learned.unlink(missing_ok=True)
+
     def _prune(self, step: int) -> None:
         """Old records go, but none that a resume would take groups from."""
         if not self._keep_steps:
             return
         saved = max(map(step_of, complete_checkpoints(self._directory)), default=0)
-        for old, path in record_files(self._directory / TRAJECTORIES).items():
+        for old, path in record_files(self.folder).items():
             if old <= min(step - self._keep_steps, saved):
+                self._forget_learned(old)
                 path.with_suffix(INDEX).unlink(missing_ok=True)
                 path.unlink()
                 self._close(old)

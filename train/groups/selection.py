@@ -115,13 +115,14 @@ def _resample(group: Group, config: RlConfig, rng: random.Random) -> _Resampled:
     outcomes = [outcome for _, outcome in pairs]
     penalties = [penalty_of(t) for t, _ in pairs]
     rewards, num_scored = [outcome.reward for outcome in outcomes], len(pairs)
+    num_siblings = len(group.trajectories)  # a conversation that was served has as many as were asked for
     decisions = resample_on_correct(
         rewards,
         [outcome.is_correct for outcome in outcomes],
         penalties,
         keep=num_scored
         if has_no_signal(rewards)
-        else keep_for(num_scored, len(group.trajectories), config.group_size),
+        else keep_for(num_scored, num_siblings, min(config.group_size, num_siblings)),
         mode=RocMode(config.roc_mode),
         rng=rng,
         eps=config.roc_eps,

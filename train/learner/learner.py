@@ -35,6 +35,7 @@ from rocstar.train.learner.adapters import send_frozen
 from rocstar.train.learner.batch import CHECKED, MicroBatch, last_token
 from rocstar.train.learner.freed import Freed, give_back
 from rocstar.train.learner.loss_stats import LossStats, worst_tokens
+from rocstar.train.learner.marks import TokenMarks
 from rocstar.train.learner.optim import Optimizers, OptimSpec, build
 from rocstar.train.learner.policy_model import Head, PolicyModel
 
@@ -108,6 +109,8 @@ class Learner:
         """Called whenever the weights are about to change; returns when nobody else reads them."""
         self.learning: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         """Entered for each batch, in the learner's thread: who works beside it may take less meanwhile."""
+        self.marks: TokenMarks | None = None
+        """Hears what becomes of each token of the next batch; None: nobody asks."""
         self.gone_through = (0, 0)
         """Microbatches done and in all of the batch that is learned now. Any thread may look."""
         self.offloads_moments = False
@@ -209,6 +212,14 @@ class Learner:
 
         loss, rows = self._backward(micro, head)
         ratio_T, code_T = clip(rows.logprobs_N, old_logprobs_T, advantages_T, **clips)
+        if self.marks is not None:
+            self.marks.hear(
+                micro,
+                logprobs_T=rows.logprobs_N,
+                old_logprobs_T=old_logprobs_T,
+                entropy_T=rows.entropy_N,
+                code_T=code_T,
+            )
         return _sums(loss, rows.entropy_N, ratio_T, code_T), rows.logprobs_N
 
     def imitation_backward(self, micro: MicroBatch) -> tuple[LossStats, Tensor]:
@@ -265,9 +276,19 @@ class Learner:
                     _measure(part, starts, settings, total)
                 if not self._passes(total, settings.gate, bad_before):
                     self.optimizers.zero_grad()
+                    self._mark_measured(updates[1:], later)
                     return total
             self._step(norm, total)
         return total
+
+    def _mark_measured(
+        self, updates: Sequence[Sequence[MicroBatch]], starts: Sequence[Sequence[Tensor]]
+    ) -> None:
+        """What no update was made of was measured all the same."""
+        if self.marks is not None:
+            for micros, starts_of in zip(updates, starts, strict=True):
+                for micro, start_T in zip(micros, starts_of, strict=True):
+                    self.marks.measured(micro, start_T)
 
     def imitation_step(self, micros: Sequence[MicroBatch]) -> LossStats:
         """One optimizer step of the cold start."""
@@ -348,7 +369,7 @@ class Learner:
         self, micros: Sequence[MicroBatch], olds: Sequence[Tensor] | None, settings: LossSettings | None
     ) -> list[BadMicroBatch]:
         """Every microbatch again by itself, for the dump of a stopped step. Leaves no gradient."""
-        parts = []
+        parts, self.marks = [], None
         for k, micro in enumerate(micros):
             self.optimizers.zero_grad()
             old_T = olds[k] if olds else None

@@ -50,6 +50,8 @@ class LossStats:
     is_paused: bool = False
     """The gate let no update through; `grad_norms` is empty."""
     grad_norms: list[float] = field(default_factory=list)
+    unwritten: list[str] = field(default_factory=list)
+    """Why marks of the step before were not written (marks.py), of each rank that could not."""
 
     SUMS = ("loss", "tokens", "entropy", "clipped_low", "clipped_high")
 

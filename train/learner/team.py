@@ -38,6 +38,7 @@ from rocstar.train.learner.gather import planned
 from rocstar.train.learner.leader import BEAT_S, SILENT_S, Leader
 from rocstar.train.learner.learner import BadMicroBatch, Learner, LossSettings, NonFiniteGradientError
 from rocstar.train.learner.loss_stats import LossStats
+from rocstar.train.learner.marks import MarksPlace, MarksWriter, TokenMarks
 from rocstar.train.learner.model_io import DTYPES
 from rocstar.train.learner.model_size import row_cost
 from rocstar.train.learner.optim import OptimSpec
@@ -324,6 +325,7 @@ class LearnerTeam:
         self.learner.offloads_moments = config is not None and config.offload_moments
         group = dist.new_group(backend="gloo") if world.size > 1 else None
         self.writer = CheckpointWriter(rank=world.rank, group=group)
+        self._marks = MarksWriter(world.rank, world.size)
         self.serve: Serve | None = None
         """Has the engine of another node serve weights, on its first rank; returns when it does."""
         self.do_order: DoOrder | None = None
@@ -337,7 +339,7 @@ class LearnerTeam:
         """What this rank gave back last."""
         self._verbs: dict[str, Callable[..., Any]] = {
             "use": lambda *given: self.learner.use(*given),
-            "policy_step": lambda *given: self._reduce(self.learner.policy_step, *given),
+            "policy_step": lambda *given: self._reduce(self._policy_step, *given),
             "imitation_step": lambda *given: self._reduce(self.learner.imitation_step, *given),
             "full_weights": self._full_weights,
             "write_weights": self._write_weights,
@@ -361,11 +363,17 @@ class LearnerTeam:
         await self._everywhere("use", [(spec,)] * self.world.size)
 
     async def policy_step(
-        self, updates: Sequence[Sequence[MicroBatch]], settings: LossSettings, bad_before: int = 0
+        self,
+        updates: Sequence[Sequence[MicroBatch]],
+        settings: LossSettings,
+        bad_before: int = 0,
+        marks: MarksPlace | None = None,
     ) -> LossStats:
+        """As `Learner.policy_step`, of a batch shared out. `marks`: where each rank writes what became of its
+        tokens, beside the work that follows; None: nowhere."""
         shares = [share_out(micros, self.world.size) for micros in updates]
         ranks = range(self.world.size)
-        payloads = [([share[rank] for share in shares], settings, bad_before) for rank in ranks]
+        payloads = [([share[rank] for share in shares], settings, bad_before, marks) for rank in ranks]
         stats: LossStats = await self._everywhere("policy_step", payloads)
         return stats
 
@@ -449,8 +457,9 @@ class LearnerTeam:
         await self._everywhere("finish_saving", [()] * self.world.size)
 
     def close(self) -> None:
-        """Let a checkpoint in flight be written; the team does nothing after this."""
+        """Let a checkpoint and marks in flight be written; the team does nothing after this."""
         self.writer.close()
+        self._marks.close()
 
     async def load_optimizer(self, directory: Path) -> None:
         await self._everywhere("load_optimizer", [(str(directory),)] * self.world.size)
@@ -484,6 +493,7 @@ class LearnerTeam:
             self.world.called()
             verb, payload = self._received()
             if verb == "stop":
+                self._marks.close()
                 return
             # Of a stopped step rank 0 tells; what comes next it decides.
             with contextlib.suppress(NonFiniteGradientError):
@@ -504,6 +514,23 @@ class LearnerTeam:
         if self.learner.device.type == "cuda":
             torch.cuda.set_device(self.learner.device)  # of this thread; each begins at GPU 0
         return self._verbs[verb](*payload)
+
+    def _policy_step(
+        self,
+        updates: Sequence[Sequence[MicroBatch]],
+        settings: LossSettings,
+        bad_before: int,
+        place: MarksPlace | None,
+    ) -> LossStats:
+        """This rank's share of a step; its marks are written while the next steps go on."""
+        problem = self._marks.settle()
+        self.learner.marks = None if place is None else TokenMarks()
+        stats = self.learner.policy_step(updates, settings, bad_before)
+        stats.unwritten = [problem] if problem else []
+        if place is not None and self.learner.marks is not None:
+            self._marks.begin(place, self.learner.marks)
+            self.learner.marks = None
+        return stats
 
     def _load_optimizer(self, directory: str) -> None:
         checkpoint.load_optimizer(Path(directory), self.learner)
@@ -574,9 +601,10 @@ class LearnerTeam:
         for name, value in zip(LossStats.SUMS, sums.tolist(), strict=True):
             setattr(stats, name, value)
         stats.max_ratio = float(top)
-        worst: list[Any] = [None] * self.world.size
-        dist.all_gather_object(worst, stats.worst)
-        stats.worst = []
-        for others in worst:
-            stats.keep_worst(others)
+        told: list[Any] = [None] * self.world.size
+        dist.all_gather_object(told, (stats.worst, stats.unwritten))
+        stats.worst, stats.unwritten = [], []
+        for worst, unwritten in told:
+            stats.keep_worst(worst)
+            stats.unwritten += unwritten
         return stats

@@ -63,5 +63,4 @@ def _steps(engine: Any) -> None:
     for _ in range(STEPS):
         engine._read_inbox()
         engine._admit()
-        if not engine._prefill():
-            engine._step()
+        engine._step()

@@ -15,10 +15,14 @@ from rich.console import Console
 from rocstar.engine.serve.terminal.remote import RemoteChat
 from rocstar.engine.serve.terminal.screen import Screen
 from rocstar.engine.serve.terminal.session import ChatSession, answer_all
+from rocstar.engine.serve.terminal.talk import Talk
+from rocstar.train.served.recorded_start import RecordedStart
 
 if TYPE_CHECKING:
     from rocstar.train.served.answering import ServeOrder
 
+SHOWN_LINES = 12
+"""Of what a chat goes on from."""
 HISTORY = "ROCSTAR_CHAT_HISTORY"
 """The environment's name for the file of what was asked."""
 
@@ -32,12 +36,14 @@ class ChatOrder:
         as_json: answers as objects, a line each.
         num_choices: samples of every answer.
         fields: of every request.
+        start: where it begins; None = anew.
     """
 
     prompts: Sequence[str] | None
     as_json: bool
     num_choices: int
     fields: Mapping[str, Any] = field(default_factory=dict)
+    start: RecordedStart | None = None
 
 
 def chat_with(order: ChatOrder, *, url: str, model: str, token: str | None) -> int:
@@ -56,6 +62,8 @@ def chat_locally(order: ChatOrder, serving: ServeOrder) -> int:
     async def work() -> None:
         quiet = dataclasses.replace(serving, note=lambda line: None)
         async with opened(quiet) as (served, listening):
+            if order.start is not None:
+                order.start.check_tokens(served.agent.chat.decode)
             remote = RemoteChat(url=f"{listening.url}/v1", token=serving.token, fields=order.fields)
             tools = f"tools in {served.isolation}" if served.isolation else "tools"
             codes.append(await _chat(order, remote, f"{served.recipe.model.path}, {tools}"))
@@ -66,18 +74,39 @@ def chat_locally(order: ChatOrder, serving: ServeOrder) -> int:
 
 async def _chat(order: ChatOrder, remote: RemoteChat, whom: str) -> int:
     console = Console(highlight=False)
-    screen = Screen(console)
+    screen, start = Screen(console), order.start
+    talk = Talk() if start is None else start.talk()
     async with remote:
         if order.prompts is not None:
+            prompts: list[str | None] = [*order.prompts]
+            if start is not None and start.goes_on:
+                prompts = [None]
             good = await answer_all(
-                remote, order.prompts, num_choices=order.num_choices, as_json=order.as_json, screen=screen
+                remote,
+                prompts,
+                num_choices=order.num_choices,
+                as_json=order.as_json,
+                screen=screen,
+                talk=talk,
             )
             return 0 if good else 1
         from rocstar.engine.serve.terminal.lines import EditedLines
 
         screen.note(f"{whom}; /help lists commands")
-        await ChatSession(remote, screen, num_choices=order.num_choices).run(EditedLines(_history()))
+        session = ChatSession(remote, screen, talk=talk, num_choices=order.num_choices)
+        if start is not None:
+            screen.note(_beginning(start))
+            if start.goes_on:
+                await session.ask(None)
+        await session.run(EditedLines(_history()))
     return 0
+
+
+def _beginning(start: RecordedStart) -> str:
+    """The place, and the end of what stands there."""
+    lines = start.text.rstrip("\n").split("\n")
+    cut = [f"... {len(lines) - SHOWN_LINES} lines before"] if len(lines) > SHOWN_LINES else []
+    return "\n".join([f"{start.name}, {len(start.ids)} tokens:", *cut, *lines[-SHOWN_LINES:]])
 
 
 def _history() -> Path | None:

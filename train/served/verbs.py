@@ -8,12 +8,16 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rocstar.sandbox.extras import lacking
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe, recipe_of_model
 from rocstar.train.record.run_directory import CONFIG, complete_checkpoints
+
+if TYPE_CHECKING:
+    from rocstar.train.served.recorded_start import RecordedStart
 
 Loading = Callable[[], AbstractContextManager[None]]
 """Shows that torch is being imported."""
@@ -66,6 +70,8 @@ def add_chat(parser: argparse.ArgumentParser, *, recipe_help: str) -> None:
     parser.add_argument(
         "--prompt", metavar="P", help="ask this, print the answer and end; - = standard input"
     )
+    text = "go on from a recorded trajectory, token for token: before a turn, or behind its end"
+    parser.add_argument("--from", dest="start", metavar="FILE:ROW[@TURN]", help=text)
     text = "of --prompt, or where standard input is no terminal, a prompt a line: one JSON object per answer"
     parser.add_argument("--json", action="store_true", help=text)
     parser.add_argument("--n", type=_number, default=1, metavar="K", help="ask K times at once, and vote")
@@ -80,10 +86,13 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
     if missing := lacking("rocstar chat", "chat"):
         raise ConfigError(missing)
     from rocstar.train.served.chatting import ChatOrder, chat_locally, chat_with
+    from rocstar.train.served.recorded_start import recorded_start
 
+    start = None if options.start is None else recorded_start(options.start)
     sampled = {"temperature": options.temperature, "seed": options.seed, "max_tokens": options.max_tokens}
     order = ChatOrder(
-        prompts=_prompts(options),
+        prompts=_prompts(options, start),
+        start=start,
         as_json=options.json,
         num_choices=options.n,
         fields={name: value for name, value in sampled.items() if value is not None},
@@ -111,8 +120,15 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
     return chat_locally(order, serving)
 
 
-def _prompts(options: argparse.Namespace) -> list[str] | None:
+def _prompts(options: argparse.Namespace, start: RecordedStart | None) -> list[str] | None:
     """What is asked without a person; None where one types."""
+    if start is not None and start.goes_on:
+        if options.prompt is not None:
+            raise ConfigError(
+                f"--from {options.start} --prompt: it is the policy's turn there; leave --prompt out, or "
+                "@TURN, to ask behind the trajectory's end"
+            )
+        return None if sys.stdin.isatty() and not options.json else []
     if options.prompt is not None and options.prompt != "-":
         return [options.prompt]
     if options.prompt is None and sys.stdin.isatty():

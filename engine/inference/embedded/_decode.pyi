@@ -1,6 +1,9 @@
-"""Attention of one decoding step on a CPU, built from csrc/ (theory of operation: csrc/attend/attend.h)."""
+"""What the embedded engine computes on a CPU itself, built from csrc/attend/; tensors by addresses."""
+
+from collections.abc import Sequence
 
 LANES: int
+FORWARD_IS_FAST: bool
 
 def attend(
     queries: int,
@@ -12,6 +15,7 @@ def attend(
     key_cache: int,
     value_cache: int,
     out: int,
+    slots: int,
     positions: int,
     heads: int,
     kv_heads: int,
@@ -22,4 +26,51 @@ def attend(
     end: int,
     /,
 ) -> None:
-    """Rows [begin, end) of a step; every tensor by its address, strides in elements. Releases the GIL."""
+    """Rows [begin, end) of a step of attention; strides in elements. Releases the GIL."""
+
+class Forward:
+    """A whole forward of a model of this shape (csrc/attend/forward.h)."""
+
+    def __init__(
+        self,
+        *,
+        layers: int,
+        hidden: int,
+        heads: int,
+        kv_heads: int,
+        size: int,
+        inner: int,
+        vocabulary: int,
+        eps: float,
+        scale: float,
+    ) -> None: ...
+    def run(
+        self,
+        weights: Sequence[int],
+        cosines: int,
+        sines: int,
+        keys: int,
+        values: int,
+        slots: int,
+        capacity: int,
+        ids: int,
+        slots_of_tokens: int,
+        positions: int,
+        logits: int,
+        parts: Sequence[tuple[int, int, int, int]],
+        /,
+    ) -> None:
+        """A thread per part. Releases the GIL. ValueError: not as many weights as such a model has."""
+
+def sample(
+    logits: int,
+    vocabulary: int,
+    temperatures: int,
+    noise: int,
+    tokens: int,
+    logprobs: int,
+    begin: int,
+    end: int,
+    /,
+) -> bool:
+    """Rows [begin, end); False if one has no distribution. Releases the GIL."""

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
 
+from rocstar.engine.inference.embedded import native
 from rocstar.engine.inference.embedded.attention import Attention
 
 FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
@@ -29,12 +30,17 @@ class Forward(Protocol):
         ...
 
 
-def forward_of(model: PreTrainedModel) -> Forward:
-    """The fast forward where it computes what the model's own does, else the model's own."""
+def forward_of(model: PreTrainedModel, *, spare_threads: int = 0) -> Forward:
+    """The fastest forward that computes what the model's own does, else the model's own.
+
+    spare_threads: of torch's, for others who work meanwhile, where bits do not depend on threads.
+    """
     modules = _Modules(model)
     if not _is_plain(model):
         return modules
-    decoder = _Decoder(model)
+    decoder: Forward = _Decoder(model)
+    if native.fits(model):
+        decoder = native.NativeForward(model, decoder, spare_threads=spare_threads)
 
     def forward(ids_T: Tensor, positions_T: Tensor, attention: Attention, num_logits: int) -> Tensor:
         is_hooked = model._forward_pre_hooks or model._forward_hooks

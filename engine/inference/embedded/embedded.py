@@ -1,6 +1,7 @@
 """Inference inside this process: batched decoding over a Hugging Face causal LM, weights shared.
 
     generate -> inbox -> [device thread: admit, one mixed prefill-and-decode forward, sample] -> future
+    score    -> inbox -> [device thread: a chunk of the text between two of these forwards] -> future
 
 Who waits: `generate` waits for its tokens; a request waits for a free slot. A learner in the same thread
 decodes and learns in turns. One in another thread calls `hold` and `quiesce` before it changes the weights.
@@ -22,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -32,17 +34,20 @@ from rocstar.engine.inference.base import (
     Heard,
     InferenceError,
     KvLoad,
+    PromptScores,
     Sampling,
     StopReason,
 )
 from rocstar.engine.inference.embedded import attention
 from rocstar.engine.inference.embedded.decoder import forward_of
 from rocstar.engine.inference.embedded.kv import Extra, SlotKv
-from rocstar.engine.inference.embedded.rows import DecodeRequest, Done, Row
+from rocstar.engine.inference.embedded.rows import DecodeRequest, Done, News, Row, tell
 from rocstar.engine.inference.embedded.sampling import noise, sample
+from rocstar.engine.inference.embedded.scoring import ScoreRequest, tokens_at_a_time
 from rocstar.engine.inference.embedded.slots import Slots
 from rocstar.engine.inference.weights import WeightSource
 
+T = TypeVar("T")
 BURST = 16
 """Forwards in the device thread before the event loop is asked again, unless a row ends earlier."""
 
@@ -71,7 +76,8 @@ class EmbeddedEngine:
         config = model.config
         attention.install(model)
         self._model, self._thread = model, thread
-        self._forward = forward_of(model)
+        # Not in lockstep, tools run beside every forward, and a thread that shares its core holds up all.
+        self._forward = forward_of(model, spare_threads=0 if lockstep else 1)
         self._vocab_size: int = config.vocab_size
         self._max_length: int = config.max_position_embeddings
         if kv_tokens is not None:
@@ -99,15 +105,17 @@ class EmbeddedEngine:
         """Held by the device thread for as long as a burst reads the weights."""
         self._slots = Slots(self._kv)
         self._waiting: deque[DecodeRequest] = deque()
-        self._inbox: deque[DecodeRequest | tuple[str, str]] = deque()
+        self._inbox: deque[DecodeRequest | ScoreRequest | tuple[str, str]] = deque()
+        self._scores: deque[ScoreRequest] = deque()
+        """Texts to be scored; only the first has keys and values, so that one text's are held at a time."""
         self._lockstep = lockstep
         self._joined: dict[str, int] = {}
         """Trajectories in lockstep, by the order in which they joined."""
         self._absent: set[str] = set()
         """Those of them that have no request now; while there is one, no forward runs."""
         self._num_joined = 0
-        self._pending: dict[str, DecodeRequest] = {}
-        """Every request that `generate` waits for, by trajectory: the event loop's own list."""
+        self._pending: dict[str, DecodeRequest | ScoreRequest] = {}
+        """Every request that somebody waits for, by trajectory: the event loop's own list."""
         self._granting: dict[str, Callable[[], None]] = {}
         """Who wants to know of a trajectory's first slot."""
         self._hearing: dict[str, Heard] = {}
@@ -157,17 +165,38 @@ class EmbeddedEngine:
             granted=self._granting.pop(request_id, None),
             heard=self._hearing.get(request_id),
         )
-        self._pending[request_id] = request
+        return await self._answered(request, request.future, deadline)
+
+    async def score(
+        self, ids: list[int], *, sampling: Sampling, request_id: str, deadline: float | None
+    ) -> PromptScores:
+        """Score `ids`, between the forwards of decoding, with keys and values of their own."""
+        self._check(ids, 1, 0, request_id)
+        future: asyncio.Future[PromptScores] = asyncio.get_running_loop().create_future()
+        request = ScoreRequest(
+            row_id=request_id,
+            ids=list(ids),
+            temperature=sampling.temperature,
+            device=self._device,
+            future=future,
+        )
+        return await self._answered(request, future, deadline)
+
+    async def _answered(
+        self, request: DecodeRequest | ScoreRequest, future: asyncio.Future[T], deadline: float | None
+    ) -> T:
+        """The request's result; who waits no longer ends it."""
+        self._pending[request.row_id] = request
         self._inbox.append(request)
         self._wake.set()
         try:
             async with asyncio.timeout_at(deadline):
-                return await request.future
+                return await future
         except (TimeoutError, asyncio.CancelledError):
-            await self.abort(request_id)
+            await self.abort(request.row_id)
             raise
         finally:
-            del self._pending[request_id]
+            del self._pending[request.row_id]
 
     def _check(self, ids: list[int], max_new_tokens: int, seed: int, request_id: str) -> None:
         if self._stopped is not None:
@@ -221,6 +250,8 @@ class EmbeddedEngine:
             pass
 
     async def abort(self, request_id: str) -> None:
+        if isinstance(scored := self._pending.get(request_id), ScoreRequest):
+            scored.fail(InferenceError("aborted", f"{request_id!r} was aborted", retryable=True))
         self._inbox.append(("abort", request_id))
         self._wake.set()
 
@@ -252,7 +283,7 @@ class EmbeddedEngine:
                         if not request.future.done():
                             request.future.set_result(request.result(finish))
                     # Without a row that may decode, only a request or a release helps, and both wake us.
-                    busy = bool(self._inbox or (self._slots.num_active and not self._absent))
+                    busy = bool(self._inbox or self._scores or (self._slots.num_active and not self._absent))
                     busy = busy and not self._holds
         except Exception as error:  # nobody awaits this task: every waiter and __aexit__ get the crash
             self._error = error
@@ -277,6 +308,8 @@ class EmbeddedEngine:
                     own[name].copy_(source.tensor(name))
         self.version = version
         self._slots.forget_kv()
+        for request in self._scores:
+            request.restart()
 
     def _burst(self) -> Done:
         started = time.perf_counter()
@@ -294,13 +327,13 @@ class EmbeddedEngine:
             if self._holds:
                 break
             done += self._read_inbox()
+            self._score()
             if self._absent:
                 break
             self._admit()
             if not self._slots.num_active:
                 break
-            if not self._prefill():
-                done += self._step()
+            done += self._step()
             if done:
                 break
         return done
@@ -313,12 +346,17 @@ class EmbeddedEngine:
                 self._waiting.append(item)
                 self._absent.discard(item.row_id)
                 continue
+            if isinstance(item, ScoreRequest):
+                self._scores.append(item)
+                continue
             verb, row_id = item
             if verb == "join":
                 self._num_joined += 1
                 self._joined[row_id] = self._num_joined
                 self._absent.add(row_id)
                 continue
+            if self._scores:
+                self._scores = deque(r for r in self._scores if r.row_id != row_id)
             row = self._slots.rows.get(row_id)
             stopped = [r for r in self._waiting if r.row_id == row_id]
             for request in stopped:
@@ -336,6 +374,15 @@ class EmbeddedEngine:
                 self._slots.release(row)
         return done
 
+    def _score(self) -> None:
+        """One forward for the text that is being scored."""
+        if not self._scores:
+            return
+        request = self._scores[0]
+        if request.advance(self._forward, tokens_at_a_time(self._prefill_tokens, self._vocab_size)):
+            self._scores.popleft()
+            request.deliver()
+
     def _admit(self) -> None:
         """Give waiting requests a slot while slots and the prefill budget last."""
         if self._joined:  # not in the order of arrival, which is timing
@@ -351,33 +398,32 @@ class EmbeddedEngine:
                 deferred.append(request)
         self._waiting.extendleft(reversed(deferred))
 
-    def _prefill(self) -> bool:
-        """One forward of prompts alone, if more is missing than one forward may take beside decoding.
+    def _step(self) -> Done:
+        """One forward: every active row's last token, preceded by whatever of it is not cached.
 
-        After a publish every row's KV is; a long prompt's may be. Nobody decodes meanwhile.
+        If that is more than one forward may take, it is one of prompts alone: after a publish every row's KV
+        is missing, and a long prompt's may be. Nobody decodes meanwhile.
         """
         extras = self._slots.take_extras(self._prefill_tokens + 1)
-        if sum(extra.end - extra.start for extra in extras) <= self._prefill_tokens:
-            return False
-        extras = self._slots.take_extras(self._prefill_tokens)
-        self._logits([], extras)
-        return True
-
-    def _step(self) -> Done:
-        """One forward: every active row's last token, preceded by whatever of it is not cached."""
+        if sum(extra.end - extra.start for extra in extras) > self._prefill_tokens:
+            self._logits([], self._slots.take_extras(self._prefill_tokens))
+            return []
         rows = self._slots.active()
-        extras = self._slots.take_extras(self._prefill_tokens)
         logits_NV = self._logits(rows, extras)
         requests = [row.request for row in rows if row.request is not None]
         noise_N = noise([r.seed for r in requests], [len(row.ids) for row in rows])
         sampled, logprobs = sample(logits_NV, [r.temperature for r in requests], noise_N)
-        ended = []
+        ended, news = [], News()
         for row, request, token, logprob in zip(rows, requests, sampled, logprobs, strict=True):
             row.cached = len(row.ids)
             row.ids.append(token)
             finish = request.add(token, logprob, self.version)
+            if request.heard is not None:
+                news.append((request.heard, len(request.new_ids) - 1, token))
             if finish is not None:
                 ended.append((row, request, finish))
+        if news:
+            requests[0].future.get_loop().call_soon_threadsafe(tell, news)
         for row, _, _ in ended:  # behind all of `cached`: a row that moves takes as many tokens along
             self._slots.stop(row)
             if row.row_id in self._joined:
@@ -386,12 +432,12 @@ class EmbeddedEngine:
 
     def _logits(self, rows: Sequence[Row], extras: Sequence[Extra]) -> Tensor:
         """The logits of each row's last token. The extras enter the cache and count as cached."""
-        active = self._slots.active()
         tokens = [row.ids[-1] for row in rows]
         for extra in extras:
-            row = active[extra.slot]
+            row = self._slots.row_in(extra.slot)
             tokens += row.ids[extra.start : extra.end]
             row.cached = extra.end
-        positions_T, plan = self._kv.plan([len(row.ids) - 1 for row in rows], extras)
+        positions_N, slots_N = [len(row.ids) - 1 for row in rows], [row.slot for row in rows]
+        positions_T, plan = self._kv.plan(positions_N, extras, slots_N)
         ids_T = torch.tensor(tokens, device=self._device)
         return self._forward(ids_T, positions_T, plan, len(rows))

@@ -1,11 +1,9 @@
 """Key-value memory of the embedded engine: one row of every layer per trajectory.
 
-Rows [0, num_active) are being decoded; rows above hold trajectories that wait for a tool. A row moves by
-copying, so that the active ones stay dense and decoding reads them without a gather.
-
-In float32 on a CPU decoding is csrc/attend/attend.cpp: each row costs its own length, and its result
-depends on that row alone. Keys then lie with a slot's tokens side by side. Elsewhere, and for prompts, it
-is torch's attention over rows padded to the longest.
+In float32 on a CPU decoding is csrc/attend/: each row costs its own length, its result depends on that row
+alone, and it may have any slot. Keys then lie with a slot's tokens side by side. Elsewhere it is torch's
+attention over rows padded to the longest, and the slots [0, N) are those that decode: a row moves by copying,
+so that they are read without a gather. Prompts of models that torch computes take torch's attention, too.
 
 Shapes: Y layers, S slots, K key-value heads, M tokens per slot, D head size, N active rows, X extra
 tokens (prefill), E rows with extra tokens, H query heads, T = N + X flat tokens.
@@ -17,7 +15,7 @@ import itertools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -70,7 +68,7 @@ class SlotKv:
         self._max_tokens = max_tokens
         self.is_native = native and _decode is not None and dtype == torch.float32 and device.type == "cpu"
         self._shape = (num_layers, num_slots, num_kv_heads, 0, head_dim)
-        self._dtype, self._device = dtype, device
+        self._dtype, self.device = dtype, device
         self._k, self._v = self._allocate(0)
 
     def _allocate(self, num_tokens: int) -> tuple[Tensor, Tensor]:
@@ -78,11 +76,11 @@ class SlotKv:
         layers, slots, kv_heads, _, size = self._shape
         shape = (layers, slots, kv_heads, num_tokens, size)
         shape_k = (layers, slots, kv_heads, size, num_tokens) if self.is_native else shape
-        if self._device.type == "cpu" and self._dtype == torch.float32:
+        if self.device.type == "cpu" and self._dtype == torch.float32:
             # numpy asks the kernel for huge pages: a decoding step reads all over this memory.
             k, v = (torch.from_numpy(np.zeros(x, np.float32)) for x in (shape_k, shape))
         else:
-            k, v = (torch.zeros(x, dtype=self._dtype, device=self._device) for x in (shape_k, shape))
+            k, v = (torch.zeros(x, dtype=self._dtype, device=self.device) for x in (shape_k, shape))
         return k.transpose(3, 4) if self.is_native else k, v
 
     @property
@@ -112,55 +110,77 @@ class SlotKv:
         for x in (self._k, self._v):
             x[:, target, :, :num_tokens] = x[:, source, :, :num_tokens]
 
-    def plan(self, positions_N: Sequence[int], extras: Sequence[Extra]) -> tuple[Tensor, _Plan]:
-        """Positions_T of the flat tokens (one per active row, then the extras in order) and the plan."""
+    def addresses(self) -> tuple[int, int]:
+        """Of keys and values, for csrc/attend/."""
+        return self._k.data_ptr(), self._v.data_ptr()
+
+    def plan(
+        self, positions_N: Sequence[int], extras: Sequence[Extra], slots_N: Sequence[int] | None = None
+    ) -> tuple[Tensor, SlotPlan]:
+        """Positions_T of the flat tokens (one per active row, then the extras in order) and the plan.
+
+        slots_N: of the rows; None: [0, N), and nothing else where the cache is not native.
+        """
         self.reserve(max([*positions_N, *(e.end - 1 for e in extras)]) + 1)
         last_N = torch.tensor(positions_N, dtype=torch.int64)
         parts = [last_N, *(torch.arange(e.start, e.end) for e in extras)]
-        positions_T = torch.cat(parts).to(self._device) if extras else last_N.to(self._device)
-        return positions_T, _Plan(self, positions_T, positions_N, extras)
+        positions_T = torch.cat(parts).to(self.device) if extras else last_N.to(self.device)
+        rows_N = range(len(positions_N)) if slots_N is None else slots_N
+        return positions_T, SlotPlan(self, positions_T, max(positions_N, default=-1) + 1, rows_N, extras)
 
 
-class _Plan:
-    """Attention over the slots for one forward; masks are made once and used by every layer."""
+class SlotPlan:
+    """Attention over the slots for one forward; masks are made once, when a layer asks, and used by all."""
 
     def __init__(
-        self, kv: SlotKv, positions_T: Tensor, rows_N: Sequence[int], extras: Sequence[Extra]
+        self, kv: SlotKv, positions_T: Tensor, context: int, slots_N: Sequence[int], extras: Sequence[Extra]
     ) -> None:
-        num_rows = len(rows_N)
-        self._kv, self._num_rows, self._extras = kv, num_rows, _PaddedExtras.in_buckets(extras, kv)
+        """context: tokens of the longest row, its last one among them."""
+        self.kv, self._context, self.slots_N, self.extras = kv, context, slots_N, extras
+        num_rows = len(slots_N)
         self._positions_N, self._positions_X = positions_T[:num_rows], positions_T[num_rows:]
-        device = positions_T.device
-        if extras:
-            slots = [torch.full((e.end - e.start,), e.slot) for e in extras]
-            self._slots_X = torch.cat(slots).to(device)
-        if num_rows and not kv.is_native:
-            self._slots_N = torch.arange(num_rows, device=device)
-            self._context = max(rows_N) + 1
-            column = torch.arange(self._context, device=device)
-            self._mask_N = _additive(column <= self._positions_N[:, None], kv._k.dtype)
+
+    @cached_property
+    def slots_T(self) -> Tensor:
+        """Of every flat token."""
+        slots = [*self.slots_N, *(extra.slot for extra in self.extras)]
+        counts = [*([1] * len(self.slots_N)), *(extra.end - extra.start for extra in self.extras)]
+        slots_T = torch.tensor(slots)
+        if self.extras:
+            slots_T = slots_T.repeat_interleave(torch.tensor(counts))
+        return slots_T.to(self.kv.device)
+
+    @cached_property
+    def _padded(self) -> list[_PaddedExtras]:
+        return _PaddedExtras.in_buckets(self.extras, self.kv)
+
+    @cached_property
+    def _mask_N(self) -> Tensor:
+        column = torch.arange(self._context, device=self.kv.device)
+        return _additive(column <= self._positions_N[:, None], self.kv._k.dtype)
 
     def attend(self, layer: int, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
-        keys, values, n = self._kv._k[layer], self._kv._v[layer], self._num_rows
+        keys, values, n = self.kv._k[layer], self.kv._v[layer], len(self.slots_N)
         q_THD, k_TKD, v_TKD = (x.transpose(0, 1) for x in (q_HTD, k_KTD, v_KTD))
-        if self._extras:  # before the last tokens: those of the same row attend to them
-            keys[self._slots_X, :, self._positions_X] = k_TKD[n:]
-            values[self._slots_X, :, self._positions_X] = v_TKD[n:]
-        decode = self._decode_native if self._kv.is_native else self._decode
-        if not self._extras:
+        decode = self._decode_native if self.kv.is_native else self._decode
+        if not self.extras:
             return decode(keys, values, q_THD, k_TKD, v_TKD, scale)
+        # Before the last tokens: those of the same row attend to them.
+        slots_X = self.slots_T[n:]
+        keys[slots_X, :, self._positions_X] = k_TKD[n:]
+        values[slots_X, :, self._positions_X] = v_TKD[n:]
         out_THD = torch.empty(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device)
         if n:
             out_THD[:n] = decode(keys, values, q_THD[:n], k_TKD[:n], v_TKD[:n], scale)
-        for extras in self._extras:
-            out_THD[n + extras.tokens] = extras.attend(q_THD[n:], keys, values, scale)
+        for padded in self._padded:
+            out_THD[n + padded.tokens] = padded.attend(q_THD[n:], keys, values, scale)
         return out_THD
 
     def _decode(self, keys: Tensor, values: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Every row's last token against its slot, padded to the longest."""
         n, heads, size = q.shape
-        keys[self._slots_N, :, self._positions_N] = k
-        values[self._slots_N, :, self._positions_N] = v
+        keys[self.slots_T[:n], :, self._positions_N] = k
+        values[self.slots_T[:n], :, self._positions_N] = v
         # The query heads that share a key head become the rows of one query: no repeated keys.
         return F.scaled_dot_product_attention(
             q.reshape(n, k.shape[1], -1, size),
@@ -181,7 +201,8 @@ class _Plan:
             _decode.attend(
                 *(q.data_ptr(), k.data_ptr(), v.data_ptr()),
                 *(q.stride(0), k.stride(0), v.stride(0)),
-                *(keys.data_ptr(), values.data_ptr(), out.data_ptr(), self._positions_N.data_ptr()),
+                *(keys.data_ptr(), values.data_ptr(), out.data_ptr()),
+                *(self.slots_T.data_ptr(), self._positions_N.data_ptr()),
                 *(q.shape[1], k.shape[1], q.shape[2], keys.shape[2]),
                 scale,
                 begin,
@@ -210,7 +231,7 @@ class _PaddedExtras:
         lengths = [e.end - e.start for e in extras]
         offsets = np.cumsum([0, *lengths]).tolist()
         return [
-            cls([extras[e] for e in members], [offsets[e] for e in members], kv._device, kv._k.dtype)
+            cls([extras[e] for e in members], [offsets[e] for e in members], kv.device, kv._k.dtype)
             for members in buckets(lengths)
         ]
 

@@ -10,6 +10,13 @@ from torch import Tensor
 
 from rocstar.engine.seeds import uniforms
 
+try:
+    from rocstar.engine.inference.embedded import _decode
+except ImportError:  # not built: torch does the same, slower
+    _decode = None  # type: ignore[assignment]
+
+BROKEN = "the model's logits are not finite: its weights are broken"
+
 
 def noise(seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
     """One uniform number in [0, 1) per row, a function of (seed, position) alone (contract 4)."""
@@ -24,6 +31,8 @@ def sample(
     Temperature 0 is greedy; its log-probs are those of T = 1. A token of probability 0 is never drawn.
     FloatingPointError if a row's logits are not finite: such a model has no distribution.
     """
+    if _decode is not None and _is_readable(logits_NV):
+        return _sample_native(logits_NV, temperatures_N, noise_N)
     temperatures = torch.tensor(temperatures_N, device=logits_NV.device)[:, None]
     greedy = temperatures == 0
     logits_NV = logits_NV.float()
@@ -33,7 +42,7 @@ def sample(
     cdf_NV = logprobs_NV.exp().cumsum_(-1)
     total = cdf_NV[:, -1:]
     if not bool(total.isfinite().all()):
-        raise FloatingPointError("the model's logits are not finite: its weights are broken")
+        raise FloatingPointError(BROKEN)
     drawn = torch.searchsorted(cdf_NV, noise_N.to(cdf_NV)[:, None] * total, right=True)
     # Rounding can push the target up to the total: step back to the token where the CDF reaches it.
     last = torch.searchsorted(cdf_NV, total.contiguous())
@@ -41,3 +50,20 @@ def sample(
     if 0.0 in temperatures_N:
         tokens = torch.where(greedy, logprobs_NV.argmax(-1, keepdim=True), tokens)
     return tokens[:, 0].tolist(), logprobs_NV.gather(-1, tokens)[:, 0].tolist()
+
+
+def _is_readable(logits_NV: Tensor) -> bool:
+    return logits_NV.dtype == torch.float32 and logits_NV.device.type == "cpu" and logits_NV.is_contiguous()
+
+
+def _sample_native(
+    logits_NV: Tensor, temperatures_N: Sequence[float], noise_N: Tensor
+) -> tuple[list[int], list[float]]:
+    """The same in csrc/attend/sample.cpp, row by row."""
+    num_rows, vocabulary = logits_NV.shape
+    temperatures, noise_N = torch.tensor(temperatures_N, dtype=torch.float32), noise_N.double().contiguous()
+    tokens, logprobs = torch.empty(num_rows, dtype=torch.int64), torch.empty(num_rows)
+    inputs = (logits_NV.data_ptr(), vocabulary, temperatures.data_ptr(), noise_N.data_ptr())
+    if not _decode.sample(*inputs, tokens.data_ptr(), logprobs.data_ptr(), 0, num_rows):
+        raise FloatingPointError(BROKEN)
+    return tokens.tolist(), logprobs.tolist()

@@ -1,7 +1,8 @@
 """Which trajectory owns which slot of the cache, and which of them decode.
 
-Invariant: slots [0, num_active) belong to the rows that have a request, without gaps; a row's KV is exactly
-that of its ids[:cached]. A slot is its trajectory's from the first request until `release`.
+Invariant: a row's KV is exactly that of its ids[:cached]. A slot is its trajectory's from the first request
+until `release`. Where the cache is not native, slots [0, num_active) belong to the rows that have a request,
+without gaps.
 """
 
 from __future__ import annotations
@@ -17,15 +18,30 @@ class Slots:
         self._donors: dict[tuple[int, ...], Row] = {}
         """A row that holds a prompt's KV, by the prompt: siblings copy it, and inherit it when it leaves."""
         self.rows: dict[str, Row] = {}
-        self.num_active = 0
+        self._active: dict[str, Row] = {}
+        """Those that decode, in the order in which they began."""
+        self._behind: dict[str, Row] = {}
+        """Of them those that lack keys before their last token, in the same order."""
 
     @property
     def has_free(self) -> bool:
         return len(self.rows) < len(self._slots)
 
+    @property
+    def num_active(self) -> int:
+        return len(self._active)
+
     def active(self) -> list[Row]:
-        """The rows that decode, by slot."""
+        """The rows that decode; by slot where the cache is not native."""
+        if self._kv.is_native:
+            return list(self._active.values())
         return [row for row in self._slots[: self.num_active] if row is not None]
+
+    def row_in(self, slot: int) -> Row:
+        """Whose the slot is, which somebody has."""
+        row = self._slots[slot]
+        assert row is not None
+        return row
 
     def num_tokens(self) -> int:
         """Tokens of all trajectories here. From any thread."""
@@ -43,15 +59,20 @@ class Slots:
         row.cached = min(row.cached, len(request.ids) - 1)
         row.ids, row.request = request.ids, request
         request.cached_tokens = row.cached
-        self._move(row, self.num_active)
-        self.num_active += 1
+        if not self._kv.is_native:
+            self._move(row, self.num_active)
+        self._active[row.row_id] = row
+        if row.cached < len(row.ids) - 1:
+            self._behind[row.row_id] = row
         return True
 
     def stop(self, row: Row) -> None:
         """The row's request is over; its KV stays."""
         row.request = None
-        self.num_active -= 1
-        self._move(row, self.num_active)
+        del self._active[row.row_id]
+        self._behind.pop(row.row_id, None)
+        if not self._kv.is_native:
+            self._move(row, self.num_active)
 
     def release(self, row: Row) -> None:
         """Forget a row that does not decode."""
@@ -67,14 +88,16 @@ class Slots:
         """The weights changed: no key or value is valid."""
         for row in self.rows.values():
             row.cached = 0
+        self._behind = dict(self._active)
 
     def take_extras(self, budget: int) -> list[Extra]:
         """The first `budget` uncached tokens of the decoding rows, their last ones apart."""
         extras = []
-        for row in self._slots[: self.num_active]:
-            assert row is not None
+        for row in list(self._behind.values()):
             missing = len(row.ids) - 1 - row.cached
-            if missing and budget:
+            if not missing:
+                del self._behind[row.row_id]
+            elif budget:
                 end = row.cached + min(missing, budget)
                 extras.append(Extra(slot=row.slot, start=row.cached, end=end))
                 budget -= end - row.cached
@@ -89,7 +112,7 @@ class Slots:
             donor = None
         if donor is not None and donor.cached < len(prefix) and donor.request is not None:
             return None
-        slot = next(k for k in range(self.num_active, len(self._slots)) if self._slots[k] is None)
+        slot = self._slots.index(None, 0 if self._kv.is_native else self.num_active)
         row = Row(row_id=request.row_id, slot=slot, ids=[], prefix=prefix)
         if donor is not None and donor.cached >= len(prefix):
             self._kv.copy(donor.slot, slot, len(prefix))

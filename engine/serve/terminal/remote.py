@@ -28,10 +28,15 @@ class RemoteError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChoiceEnd:
-    """A choice has ended, for OpenAI's reason."""
+    """A choice has ended, for OpenAI's reason.
+
+    Attributes:
+        ids: its tokens behind the prompt, where they were asked for.
+    """
 
     choice: int
     reason: str
+    ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +47,13 @@ class AnswerEnd:
         id: of the answer, for feedback; None where the endpoint gives none.
         usage: tokens, as the endpoint counts them.
         facts: what a rocstar endpoint tells besides.
+        prompt_ids: tokens that the policy read first, where they were asked for.
     """
 
     id: str | None
     usage: Mapping[str, Any]
     facts: Mapping[str, Any]
+    prompt_ids: Sequence[int] = ()
 
 
 Told = Said | ToolUse | ToolAnswer | ChoiceEnd | AnswerEnd
@@ -86,27 +93,38 @@ class RemoteChat:
         await self._session.close()
 
     async def ask(
-        self, messages: Sequence[Mapping[str, Any]], *, num_choices: int = 1
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        num_choices: int = 1,
+        prefix_ids: Sequence[int] | None = None,
     ) -> AsyncGenerator[Told, None]:
-        """What the endpoint says to the messages. RemoteError where it does not."""
+        """What the endpoint says to the messages. RemoteError where it does not.
+
+        prefix_ids: the conversation so far, which the messages follow, token for token; the answer then tells
+        its tokens. None: the messages are all of it.
+        """
         body = {
             "model": self.model,
             "messages": list(messages),
             "stream": True,
             "stream_options": {"include_usage": True},
             **({"n": num_choices} if num_choices > 1 else {}),
+            **({} if prefix_ids is None else {"prefix_token_ids": prefix_ids, "return_token_ids": True}),
             **self.fields,
         }
         assert self._session is not None, "the client has not been entered"
         usage: Mapping[str, Any] = {}
         facts: Mapping[str, Any] = {}
         answer_id: str | None = None
+        prompt_ids: Sequence[int] = ()
         try:
             async with self._session.post(f"{self.url}/chat/completions", json=body) as response:
                 if response.status != 200:
                     raise RemoteError(await _refusal(response))
                 async for chunk in self._chunks(response):
                     answer_id = chunk.get("id", answer_id)
+                    prompt_ids = chunk.get("prompt_token_ids") or prompt_ids
                     usage, facts = chunk.get("usage") or usage, chunk.get("rocstar") or facts
                     for told in _told(chunk):
                         yield told
@@ -114,7 +132,7 @@ class RemoteChat:
             raise RemoteError(f"{self.url}: {error}") from None
         except TimeoutError:
             raise RemoteError(f"{self.url} said nothing for {self.silence_s:g} s") from None
-        yield AnswerEnd(answer_id, usage, facts)
+        yield AnswerEnd(answer_id, usage, facts, prompt_ids)
 
     async def thumb(self, answer_id: str, choice: int, thumb: str) -> None:
         """Tell what a person thinks of an answer. RemoteError where it is not stored."""
@@ -163,7 +181,7 @@ def _told(chunk: Mapping[str, Any]) -> list[Told]:
         if text := delta.get("content"):
             told.append(Said(index, "content", str(text)))
         if reason := choice.get("finish_reason"):
-            told.append(ChoiceEnd(index, str(reason)))
+            told.append(ChoiceEnd(index, str(reason), choice.get("token_ids") or ()))
     return told
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import json
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -77,8 +78,8 @@ class ChatSession:
             elif line:
                 await self.ask(line)
 
-    async def ask(self, question: str) -> HeardAnswer:
-        """Ask, and show the answer while it comes; Ctrl-C ends it."""
+    async def ask(self, question: str | None) -> HeardAnswer:
+        """Ask, and show the answer while it comes; Ctrl-C ends it. None: let the policy go on."""
         answer = HeardAnswer()
         self._asking = asyncio.ensure_future(self._hear(question, answer))
         with _interrupting(self.stop):
@@ -86,8 +87,8 @@ class ChatSession:
         stopped, self._asking = self._asking.cancelled(), None
         if stopped:
             self.screen.end("(stopped)")
-        if answer.parts or answer.end:
-            self.talk.add(question, answer, answer.elected())
+        if (answer.parts or answer.end) and not self.talk.add(question, answer, answer.elected()):
+            self.screen.note("(not kept: this talk goes on by its tokens, and the last of these are unknown)")
         return answer
 
     def stop(self) -> None:
@@ -95,8 +96,10 @@ class ChatSession:
         if self._asking is not None:
             self._asking.cancel()
 
-    async def _hear(self, question: str, answer: HeardAnswer) -> None:
-        stream = self.remote.ask(self.talk.asking(question), num_choices=self.num_choices)
+    async def _hear(self, question: str | None, answer: HeardAnswer) -> None:
+        stream = self.remote.ask(
+            self.talk.asking(question), num_choices=self.num_choices, prefix_ids=self.talk.ids
+        )
         try:
             async with contextlib.aclosing(stream):
                 async for told in stream:
@@ -173,7 +176,7 @@ class ChatSession:
         self.screen.note(f"noted: {thumb}")
 
     def _begin_anew(self, _: str) -> None:
-        system = self.talk.system
+        system = "" if self.talk.ids is not None else self.talk.system
         self.talk = Talk()
         self.talk.instruct(system)
 
@@ -207,18 +210,27 @@ def _interrupting(stop: Callable[[], None]) -> Iterator[None]:
 
 
 async def answer_all(
-    remote: RemoteChat, prompts: Sequence[str], *, num_choices: int, as_json: bool, screen: Screen
+    remote: RemoteChat,
+    prompts: Sequence[str | None],
+    *,
+    num_choices: int,
+    as_json: bool,
+    screen: Screen,
+    talk: Talk | None = None,
 ) -> bool:
-    """HeardAnswer prompts that nobody types, each by itself; whether all were answered."""
-    good = True
+    """Answer prompts that nobody types, each by itself behind the `talk`; whether all were answered. None
+    among them lets the policy go on."""
+    good, talk = True, talk or Talk()
     for prompt in prompts:
-        session = ChatSession(remote, Screen(screen.console), num_choices=num_choices)
+        session = ChatSession(
+            remote, Screen(screen.console), talk=copy.deepcopy(talk), num_choices=num_choices
+        )
         if not as_json:
             good &= bool((await session.ask(prompt)).end)
             continue
         answer = HeardAnswer()
         try:
-            async for told in _closing(remote, prompt, num_choices):
+            async for told in _closing(remote, talk, prompt, num_choices):
                 answer.hear(told)
             print(json.dumps(answer.as_json(prompt)), flush=True)
         except RemoteError as error:
@@ -227,8 +239,10 @@ async def answer_all(
     return good
 
 
-async def _closing(remote: RemoteChat, prompt: str, num_choices: int) -> AsyncIterator[Told]:
-    stream = remote.ask([{"role": "user", "content": prompt}], num_choices=num_choices)
+async def _closing(
+    remote: RemoteChat, talk: Talk, prompt: str | None, num_choices: int
+) -> AsyncIterator[Told]:
+    stream = remote.ask(talk.asking(prompt), num_choices=num_choices, prefix_ids=talk.ids)
     async with contextlib.aclosing(stream):
         async for told in stream:
             yield told

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rocstar.engine.inference.base import Generation, Sampling, StopReason
-from rocstar.engine.inference.embedded import decoder, kv
+from rocstar.engine.inference.embedded import decoder, kv, native, sampling
 from rocstar.engine.inference.embedded import embedded as embedded_module
 from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
 from rocstar.engine.inference.weights import LiveWeights
@@ -117,14 +117,16 @@ async def test_logprobs_are_those_of_a_plain_forward(
     await check_logprobs(architecture, embedded, models, **options)
 
 
-@pytest.mark.parametrize("missing", ["native attention", "fast forward", "both"])
+@pytest.mark.parametrize("missing", ["native forward", "native attention", "fast forward", "all"])
 async def test_logprobs_are_the_same_without_what_is_fast(
     missing: str, embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU, in half precision, or for a model of another family."""
-    if missing != "fast forward":
+    monkeypatch.setattr(native, "MOST_BYTES", 0)
+    if missing in ("native attention", "all"):
         monkeypatch.setattr(kv, "_decode", None)
-    if missing != "native attention":
+        monkeypatch.setattr(sampling, "_decode", None)
+    if missing in ("fast forward", "all"):
         monkeypatch.setattr(decoder, "FAMILIES", ())
     await check_logprobs("qwen3", embedded, models, max_running=5)
 
@@ -132,6 +134,7 @@ async def test_logprobs_are_the_same_without_what_is_fast(
 async def test_logprobs_are_the_same_with_two_threads(
     embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(native, "MOST_BYTES", 0)
     monkeypatch.setattr(kv, "ROWS_PER_THREAD", 2)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     await check_logprobs("qwen3", embedded, models, max_running=8)
@@ -162,6 +165,33 @@ async def test_tokens_do_not_depend_on_the_batch(architecture: str, embedded: An
     assert told[0] == told[1] == told[2]
     sampled = [a.name for a in attempts() if a.temperature > 0 and a.name.startswith("s0/t3")]
     assert len({str(told[0][name]) for name in sampled}) == len(sampled), "siblings differ by their seed"
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+async def test_bits_do_not_depend_on_the_batch(
+    architecture: str, embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither on the slots, nor on the order of arrival, nor on where a prompt is cut, nor on threads."""
+    model, told = models(architecture), []
+    for max_running, order, prefill, threads in [(1, 1, 2048, 1), (3, -1, 1, 1), (16, 1, 2048, 3)]:
+        monkeypatch.setattr(native._decode, "FORWARD_IS_FAST", True)
+        monkeypatch.setattr(native, "TOKENS_PER_THREAD", 2)
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        done = await run_all(
+            embedded, model, attempts()[::order], max_running=max_running, prefill_tokens=prefill
+        )
+        told.append({a.name: [(got.ids, got.logprobs) for _, got in a.turns] for a in done})
+    assert told[0] == told[1] == told[2]
+
+
+async def test_a_model_too_large_for_it_is_torchs(
+    embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native._decode, "FORWARD_IS_FAST", True)
+    assert native.fits(models("qwen3"))
+    monkeypatch.setattr(native, "MOST_BYTES", 1000)
+    assert not native.fits(models("qwen3"))
+    await check_logprobs("qwen3", embedded, models, max_running=5)
 
 
 async def test_tokens_do_not_depend_on_where_a_turn_was_cut(embedded: Any, models: Any) -> None:

@@ -7,9 +7,18 @@ import pytest
 import torch
 
 from rocstar.engine.inference.base import Sampling
+from rocstar.engine.inference.embedded import sampling
 from rocstar.engine.inference.embedded.sampling import noise, sample
 
-pytestmark = pytest.mark.usefixtures("_one_torch_thread")
+pytestmark = pytest.mark.usefixtures("_one_torch_thread", "way")
+
+
+@pytest.fixture(params=["C++", "torch"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "torch":
+        monkeypatch.setattr(sampling, "_decode", None)
+    else:
+        assert sampling._decode is not None, "csrc/attend is not built: make setup"
 
 
 def one(logits: list[float], u: float, temperature: float = 1.0) -> tuple[int, float]:

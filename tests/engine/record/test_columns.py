@@ -19,6 +19,7 @@ def test_a_frame_gives_the_trajectory_back(made: Trajectory) -> None:
     frame = encode_frame(made, ["a", "\udc00"])
     framed = decode_frame(frame)
     assert framed.trajectory == made and list(framed.texts) == ["a", "\udc00"]
+    assert framed.trajectory.times == made.times
     assert (frame_key(frame), frame_size(frame)) == (made.key, len(frame))
     assert encode_frame(made, ["a", "\udc00"]) == frame
 

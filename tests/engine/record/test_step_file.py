@@ -1,5 +1,7 @@
 """The file of a step: groups survive a death, and any one trajectory is opened by itself."""
 
+import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,20 @@ from rocstar.engine.record.reading import (
     to_record,
     write_records,
 )
-from rocstar.engine.record.step_file import FrameFile, Judged, StepFile, read_places
-from rocstar.engine.types import Trajectory
+from rocstar.engine.record.step_file import (
+    MOST_FAMILIES,
+    ROW,
+    FrameFile,
+    Judged,
+    StepFile,
+    read_places,
+)
+from rocstar.engine.types import Span, Trajectory, TrajectoryTimes, TurnTimes
 
 from ..record_cases import plain_trajectory
 
 ABOUT = {"recipe": "r"}
+NEW_COLUMNS = ("family", "began", "seconds", "writing_s", "tools_s")
 DROPPED = Verdict(bucket="dropped_negative", penalty_error=0.0, penalty_format=1.0, advantage=None)
 FAILED = Verdict(bucket="failed", penalty_error=None, penalty_format=None, advantage=None)
 
@@ -61,6 +71,54 @@ def test_any_one_trajectory_is_opened_by_itself(tmp_path: Path) -> None:
     assert list(step.rows["tokens"]) == [3] * 5 and list(step.rows["policy_tokens"]) == [2] * 5
     assert np.isnan(step.rows["penalty_error"]).tolist() == [False, True, False, False, False]
     assert [r["id"] for r in read_records(path)] == [str(t.key) for t in made[::-1]]
+
+
+TIMES = TrajectoryTimes(
+    began=1000.0,
+    ended_s=9.5,
+    turns=(
+        TurnTimes(written=Span(0.0, 2.0), calls=(Span(2.0, 5.0), None, Span(3.0, 6.0))),
+        TurnTimes(written=Span(7.0, 9.0)),
+    ),
+)
+
+
+def test_an_index_has_families_and_times(tmp_path: Path) -> None:
+    path = tmp_path / "step_000001.columns"
+    first, second = attempts(2)
+    first = replace(first, times=TIMES, task=replace(first.task, source="gcd"))
+    step = sealed(path, [(first, DROPPED), (second, DROPPED)])
+    of_first, of_second = step.find("t", 0), step.find("t", 1)
+    assert [step.families[step.rows["family"][row]] for row in (of_first, of_second)] == ["gcd", "s"]
+    told = step.rows[of_first][["began", "seconds", "writing_s", "tools_s"]].tolist()
+    assert told == (1000.0, 9.5, 4.0, 4.0), "calls that ran together count once"
+    assert np.isnan(step.rows["seconds"][of_second])
+    assert step.trajectory(of_first or 0).times == TIMES
+
+
+def test_many_families_are_none(tmp_path: Path) -> None:
+    made = [
+        replace(t, task=replace(t.task, source=f"of {k}")) for k, t in enumerate(attempts(MOST_FAMILIES + 1))
+    ]
+    step = sealed(tmp_path / "step_000001.columns", [(t, DROPPED) for t in made])
+    assert step.families == [""] and not step.rows["family"].any()
+
+
+def test_an_index_of_version_2_is_still_read(tmp_path: Path) -> None:
+    """Its bytes as they were before there were families and times."""
+    path = tmp_path / "step_000001.columns"
+    made = attempts(2)
+    new = sealed(path, [(made[0], kept([0.1, -0.2])), (made[1], DROPPED)])
+    names = [name for name in ROW.names or () if name not in NEW_COLUMNS]
+    old = np.zeros(2, [(name, ROW[name]) for name in names])
+    for name in names:
+        old[name] = new.rows[name]
+    about = b'{"v":2,"stage":"one","buckets":["dropped_negative","kept"],"rows":2,"advantages":2}'
+    head = struct.pack("<8sI", b"rcsIndx\n", len(about)) + about
+    path.with_suffix(".index").write_bytes(head + old.tobytes() + np.array([0.1, -0.2]).tobytes())
+    step = StepFile(path)
+    assert [step.record(row) for row in range(2)] == [new.record(row) for row in range(2)]
+    assert step.families == [""] and np.isnan(step.rows["seconds"]).all()
 
 
 def test_without_its_index_a_file_is_a_journal(tmp_path: Path) -> None:

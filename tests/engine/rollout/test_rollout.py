@@ -27,6 +27,7 @@ from rocstar.engine.types import (
     Origin,
     Outcome,
     Scored,
+    Span,
     Task,
     Trajectory,
     TrajectoryKey,
@@ -113,6 +114,36 @@ def test_the_prompt_shows_the_messages_before_the_question() -> None:
     check_trajectory(t)
     assert t.ids[: t.prompt_length].tolist() == list(CHAT.prompt_ids("2+2?", context))
     assert "You are a pirate." in segments(t)[0][1]
+
+
+def test_times_tell_the_policy_the_tools_and_the_judge_apart() -> None:
+    class Slow(FakeSandbox):
+        async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
+            await asyncio.sleep(float(request.code))
+            return await super().run(request, deadline=deadline)
+
+    class SlowJudge(Judge):
+        async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
+            await asyncio.sleep(0.5)
+            return await super().score(attempt, deadline=deadline)
+
+    policy = ScriptedPolicy(
+        lambda r: [f"{call('2')}{call('3')}{call('bad')[:-20]}", "4"][r.turn - 1], TOKENIZER, token_s=0.01
+    )
+    made = agent(policy, Slow(lambda request: fake.ok("")), judge=SlowJudge())
+    t = roll(made)
+    assert t.times is not None
+    first, second = t.times.turns
+    written = [0.01 * (turn.end - turn.start) for turn in t.turns]
+    assert first.written == Span(0.0, pytest.approx(written[0]))
+    done = first.written.end_s
+    assert first.calls[0] == Span(pytest.approx(done), pytest.approx(done + 2))
+    assert first.calls[1] == Span(pytest.approx(done), pytest.approx(done + 3))
+    assert second.written == Span(pytest.approx(done + 3), pytest.approx(done + 3 + written[1]))
+    end = second.written.end_s
+    assert t.times.judged == Span(pytest.approx(end), pytest.approx(end + 0.5))
+    assert t.times.ended_s == pytest.approx(end + 0.5) and t.times.granted_s == 0.0
+    assert t == dataclasses.replace(t, times=None), "when it happened is no part of what it is"
 
 
 def test_tool_turn_between() -> None:

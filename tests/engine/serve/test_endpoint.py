@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from typing import Any
 
 import aiohttp
@@ -13,8 +15,8 @@ from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.rollout.rollout import run_trajectory
 from rocstar.engine.serve.desk import DeskLimits
 from rocstar.engine.serve.endpoint import ServeOptions
-from rocstar.engine.serve.opened import open_endpoint
-from rocstar.engine.testing.policy import Reply, Request, ScriptedPolicy
+from rocstar.engine.serve.opened import open_endpoint, until_told
+from rocstar.engine.testing.policy import Reply, Request, ScriptedPolicy, logprob_of
 from rocstar.engine.types import Origin, Task, TrajectoryKey
 
 from .conftest import (
@@ -44,6 +46,40 @@ async def test_the_loop_runs_inside_and_is_told(serving: Serving) -> None:
     assert (use["name"], use["arguments"], use["id"]) == ("calc", {"code": "2+2"}, answer["id"])
     assert (answer["status"], answer["content"], answer["is_error"]) == ("ok", "4", False)
     assert told["choices"][0]["finish_reason"] == "stop" and told["rocstar"]["seed"] == 3
+
+
+async def test_a_conversation_goes_on_by_its_tokens(serving: Serving) -> None:
+    """From before a turn, and behind an end with a further question: the policy reads those very tokens, also
+    where no tokenizer would have cut their text so."""
+    async with serving(scripted(THINKS), keeps=True) as client:
+        chat = client.agent.chat
+        whole = await client.chat(return_token_ids=True, seed=3)
+        choice = whole["choices"][0]
+        ids = [*whole["prompt_token_ids"], *choice["token_ids"]]
+        assert chat.decode(ids).count("<|im_start|>assistant") == 2 and chat.decode(ids).endswith(
+            "<|im_end|>"
+        )
+        begun = len(client.agent.inference.requests)
+        again = await client.json(
+            "/v1/chat/completions",
+            {"model": "rocstar-agent", "prefix_token_ids": whole["prompt_token_ids"], "seed": 3},
+        )
+        asked = client.agent.inference.requests[begun].ids
+        assert list(asked) == whole["prompt_token_ids"] and "token_ids" not in again["choices"][0]
+        assert again["choices"][0]["message"] == choice["message"]
+        odd = [*ids[:-1], *TOKENIZER.encode("x"), *ids[-1:]]
+        begun = len(client.agent.inference.requests)
+        chunks = await client.stream(
+            {"role": "user", "content": "And 3+3?"}, prefix_token_ids=odd, return_token_ids=True
+        )
+        asked = list(client.agent.inference.requests[begun].ids)
+        assert asked == [*odd, *chat.user_suffix_ids("And 3+3?")]
+        ends = [c for c in chunks if isinstance(c, dict) and "prompt_token_ids" in c]
+        assert [c["prompt_token_ids"] for c in ends] == [asked] and ends[0]["choices"][0]["token_ids"]
+        cut = await client.chat(
+            {"role": "user", "content": "Well?"}, prefix_token_ids=ids[:-1], return_token_ids=True
+        )
+        assert cut["prompt_token_ids"][: len(ids)] == ids, "a turn that was cut is ended first"
 
 
 async def test_usage_is_the_sum_of_the_records_segments(serving: Serving) -> None:
@@ -213,6 +249,15 @@ BAD: list[tuple[str, Any, int, str | None]] = [
     ("/v1/chat/completions", {"messages": [QUESTION]}, 400, "model"),
     ("/v1/chat/completions", {"model": "gpt", "messages": [QUESTION]}, 404, "model"),
     ("/v1/chat/completions", {"model": "rocstar-agent", "messages": []}, 400, "messages"),
+    ("/v1/chat/completions", {"model": "rocstar-agent", "prefix_token_ids": []}, 400, "prefix_token_ids"),
+    ("/v1/chat/completions", {"model": "rocstar-agent", "prefix_token_ids": [-1]}, 400, "prefix_token_ids.0"),
+    ("/v1/chat/completions", {**RAW, "prefix_token_ids": [1]}, 400, "prefix_token_ids"),
+    (
+        "/v1/chat/completions",
+        {"model": "rocstar-agent", "messages": [QUESTION, QUESTION], "prefix_token_ids": [1]},
+        400,
+        "messages",
+    ),
     ("/v1/chat/completions", {**RAW, "temperature": -1}, 400, "temperature"),
     ("/v1/chat/completions", {**RAW, "n": 0}, 400, "n"),
     ("/v1/chat/completions", {**RAW, "top_p": 0.9}, 400, "top_p"),
@@ -245,7 +290,6 @@ BAD: list[tuple[str, Any, int, str | None]] = [
     ("/v1/chat/completions", b"[1]", 400, None),
     ("/v1/completions", {"model": "rocstar-raw", "prompt": []}, 400, "prompt"),
     ("/v1/completions", {"model": "rocstar-raw", "prompt": [-1]}, 400, "prompt"),
-    ("/v1/completions", {"model": "rocstar-raw", "prompt": "a", "echo": True, "logprobs": 1}, 400, "echo"),
     ("/v1/completions", {"model": "rocstar-raw", "prompt": ["a", "b"], "stream": True}, 400, "stream"),
     ("/tokenize", {}, 400, "prompt"),
     ("/v1/feedback", {"id": "chatcmpl-1-ab", "thumb": "sideways"}, 400, "thumb"),
@@ -267,6 +311,80 @@ async def test_what_is_wrong_is_named(serving: Serving) -> None:
         await client.chat(**known)
         await client.chat(**known)
     assert [note for note in client.notes if "colour" in note and "user" not in note] == client.notes[:1]
+
+
+class Scoreless(ScriptedPolicy):
+    """An engine that tells nothing of prompts."""
+
+    score = None  # type: ignore[assignment]
+
+
+async def test_a_prompt_has_its_log_probs_where_the_engine_tells_them(serving: Serving) -> None:
+    ids = [int(token) for token in TOKENIZER.encode("abcd")]
+    body = {"model": "rocstar-raw", "prompt": ids, "echo": True, "logprobs": 1, "max_tokens": 1, "n": 2}
+    async with serving(scripted(["xyz"])) as client:
+        told = await client.json("/v1/completions", body)
+        usage = await client.json("/v1/completions", {**body, "prompt": "abcd", "temperature": 0})
+    assert told["usage"] == usage["usage"] == {"prompt_tokens": 4, "completion_tokens": 2, "total_tokens": 6}
+    for choice in told["choices"]:
+        columns = choice["logprobs"]
+        assert choice["text"] == "abcdx" and columns["tokens"] == list("abcdx")
+        assert columns["text_offset"] == [0, 1, 2, 3, 4] and columns["token_logprobs"][0] is None
+        written = [*ids, *TOKENIZER.encode("x")]
+        assert columns["token_logprobs"][1:] == [logprob_of(token) for token in written[1:]]
+        for token, text, tops in zip(written[1:4], "bcd", columns["top_logprobs"][1:], strict=False):
+            likelier = {TOKENIZER.decode([1]): logprob_of(1)} if token % 3 == 0 else {}
+            assert tops == {**likelier, text: logprob_of(token)}
+    async with serving(Scoreless(scripted(["xyz"]), TOKENIZER)) as client:
+        refused = await client.json("/v1/completions", body, status=400)
+        await client.json("/v1/completions", {**body, "echo": False})
+    assert refused["error"]["param"] == "echo"
+
+
+async def test_an_engine_that_wrote_otherwise_than_it_told_gives_no_answer(serving: Serving) -> None:
+    """A replica was lost in the middle of a turn, and the next one drew other tokens."""
+
+    class Fickle(ScriptedPolicy):
+        async def generate(self, ids: list[int], *, request_id: str, **rest: Any) -> Any:
+            if (heard := self._hearing.get(request_id)) is not None:
+                heard(0, TOKENIZER.encode("z")[0])
+            return await super().generate(ids, request_id=request_id, **rest)
+
+    async with serving(Fickle(scripted(["abc"]), TOKENIZER)) as client:
+        chunks = await client.stream()
+        assert (await client.chat())["choices"][0]["message"]["content"] == "abc"  # nothing was told before
+    assert chunks[-1]["error"]["code"] == "told_otherwise"
+
+
+async def test_a_signal_ends_the_server_when_what_goes_on_has_ended(serving: Serving) -> None:
+    tool, told = SlowTool(), asyncio.Event()
+    async with serving(scripted(THINKS), tool=tool) as client:
+        first = asyncio.ensure_future(client.chat())
+        await tool.began.wait()
+        ending = asyncio.ensure_future(until_told(client.listening.endpoint, 60.0, lambda line: told.set()))
+        await asyncio.sleep(0)  # it listens
+        os.kill(os.getpid(), signal.SIGTERM)
+        await told.wait()
+        assert (await client.chat(status=503))["error"]["code"] == "closing" and not ending.done()
+        tool.gate.set()
+        await ending
+        assert (await first)["choices"]
+
+
+async def test_a_second_signal_stops_what_goes_on(serving: Serving) -> None:
+    tool, told = SlowTool(), asyncio.Event()
+    async with serving(scripted(THINKS), tool=tool) as client:
+        first = asyncio.ensure_future(client.chat(status=503))
+        await tool.began.wait()
+        ending = asyncio.ensure_future(until_told(client.listening.endpoint, 60.0, lambda line: told.set()))
+        await asyncio.sleep(0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await told.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+        await ending
+        assert not await client.desk.drain(0.0)  # as `open_endpoint` does next
+        await first
+    assert tool.noted == ["cancelled"]
 
 
 async def test_more_than_there_is_room_for_is_turned_away(serving: Serving) -> None:
@@ -384,6 +502,7 @@ async def test_what_else_is_asked(serving: Serving) -> None:
         await client.get("/v1/models/gpt", status=404)
         text = await client.json("/tokenize", {"prompt": "ab"})
         prompt = await client.json("/tokenize", {"messages": [QUESTION]})
+        assert await client.json("/detokenize", {"tokens": text["tokens"]}) == {"prompt": "ab"}
         assert text["count"] == 2 and prompt["tokens"] == client.agent.chat.prompt_ids("2+2?")
         assert json.loads(await client.get("/tokenizer_info"))["eos_token"] == "<|endoftext|>"
         await client.chat()

@@ -18,7 +18,7 @@ from rocstar.engine.serve.terminal.session import ChatSession, answer_all
 from rocstar.engine.serve.terminal.talk import HeardAnswer, Talk, TalkError, final_answer, votes
 from rocstar.engine.testing.policy import Reply
 
-from .conftest import Client, Serving, SlowTool, call, scripted
+from .conftest import TOKENIZER, Client, Serving, SlowTool, call, scripted
 
 THINKS = ["<think>Add.</think>" + call("print(2+2)"), "So \\boxed{4}"]
 
@@ -108,6 +108,42 @@ async def test_a_talk_is_saved_and_loaded(serving: Serving, tmp_path: Path) -> N
     assert [m["role"] for m in saved] == ["system", "user", "assistant"]
     for told in ("/nope is no command", "'nowhere' cannot be read", "no finished answer", "Alt-Enter"):
         assert told in out.getvalue()
+
+
+async def test_a_talk_that_goes_on_by_its_tokens_keeps_every_one(serving: Serving, tmp_path: Path) -> None:
+    path = tmp_path / "talk.json"
+    async with serving(scripted(["ab", "cd"])) as client, chatting(client) as (session, out):
+        chat, policy = client.agent.chat, client.agent.inference
+        prompt = chat.prompt_ids("2+2?")
+        session.talk = Talk(messages=[{"role": "user", "content": "2+2?"}], ids=prompt)
+        await session.ask(None)
+        first = [*prompt, *TOKENIZER.encode("ab"), chat.stop_id]
+        assert session.talk.ids == first and list(policy.requests[0].ids) == prompt
+        await session.run(
+            Typed(["/system x", "More?", f"/save {path}", "/undo", "/undo", "/undo", f"/load {path}"])
+        )
+        second = [*first, *chat.user_suffix_ids("More?")]
+        assert list(policy.requests[1].ids) == second
+        assert session.talk.ids == json.loads(path.read_text())["token_ids"] != first
+        assert [m["content"] for m in session.talk.messages] == ["2+2?", "ab", "More?", "ab"]
+        await session.run(Typed(["/new", "/undo"]))
+        assert session.talk.ids is None
+    assert "began with cannot be changed" in out.getvalue()
+    assert out.getvalue().count("nothing to take back") == 2
+
+
+async def test_of_a_talk_by_tokens_what_is_stopped_is_no_part(serving: Serving) -> None:
+    tool = SlowTool()
+    async with serving(scripted(["a " + call("1")]), tool=tool) as client, chatting(client) as (session, out):
+        prompt = client.agent.chat.prompt_ids("2+2?")
+        session.talk = Talk(messages=[{"role": "user", "content": "2+2?"}], ids=prompt)
+        asking = asyncio.ensure_future(session.ask(None))
+        await tool.began.wait()
+        session.stop()
+        await asking
+        await client.desk._idle.wait()
+    assert session.talk.ids == prompt and len(session.talk.messages) == 1
+    assert "not kept: this talk goes on by its tokens" in out.getvalue()
 
 
 async def test_ctrl_c_twice_leaves(serving: Serving) -> None:

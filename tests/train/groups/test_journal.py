@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.record.files import is_sealed
+from rocstar.engine.record.learned import write_learned
 from rocstar.engine.record.reading import Verdict, read_folder, record_files
 from rocstar.engine.record.step_file import FrameFile
 from rocstar.engine.rollout.feed import Ticket
@@ -118,6 +119,7 @@ async def test_a_beginning_that_no_checkpoint_has_is_not_gone_on_with(tmp_path: 
     async with journal(tmp_path) as records:
         await records.ended(1, group("a"))
         await records.seal(1, judged(group("a")), stage="one")
+    write_learned(tmp_path / "trajectories", {}, step=1, rank=0, ranks=1)
     async with journal(tmp_path, goes_on=False) as records:
         assert await records.found(1, TASKS["a"], size=2) is None
     assert not list((tmp_path / "trajectories").iterdir())
@@ -157,12 +159,25 @@ async def test_old_records_go_and_those_that_a_resume_needs_stay(tmp_path: Path)
     async with journal(tmp_path, keep_steps=2) as records:
         for step in range(1, 4):
             await records.seal(step, judged(group("a", step=step)), stage="one")
+            for rank in range(2):
+                write_learned(tmp_path / "trajectories", {}, step=step, rank=rank, ranks=2)
         await records.settled()
         assert list(record_files(tmp_path / "trajectories")) == [1, 2, 3], "the checkpoint is not whole"
         (saved / "COMPLETE").touch()
         for step in range(4, 8):
             await records.seal(step, judged(group("a", step=step)), stage="one")
     assert list(record_files(tmp_path / "trajectories")) == [4, 5, 6, 7]
+    assert not list((tmp_path / "trajectories").glob("*.learned")), "what was learned of them goes with them"
+
+
+async def test_a_step_that_learned_nothing_has_nothing_of_a_former_recipe(tmp_path: Path) -> None:
+    folder = tmp_path / "trajectories"
+    for step in (1, 2):
+        write_learned(folder, {}, step=step, rank=0, ranks=1)
+    async with journal(tmp_path) as records:
+        assert records.folder == folder
+        await records.unlearned(2)
+    assert [path.name for path in folder.iterdir()] == ["step_000001.r000.learned"]
 
 
 async def test_a_full_disk_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

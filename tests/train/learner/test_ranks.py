@@ -10,6 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from rocstar.engine.record.learned import LearnedStep
+
 from ...warm_python import warm
 
 SCRIPT = Path(__file__).parents[1] / "ranks" / "learn.py"
@@ -56,6 +58,22 @@ def test_ranks_learn_what_one_process_learns(
     expected = learned[name, 1]
     assert len(expected["grad_norms"]) == 5 and min(expected["grad_norms"]) > 0.01
     assert_same(learned[name, size], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "size"), [("qwen3 tied", 4), ("llama", 2)])
+def test_each_rank_writes_what_it_learned_and_together_it_is_what_one_learns(
+    learned: dict[tuple[str, int], Any], name: str, size: int
+) -> None:
+    folders = [Path(learned[name, ranks]["learned"]) for ranks in (1, size)]
+    assert [len(list(folder.glob("*.learned"))) for folder in folders] == [2, 2 * size]
+    for batch in range(2):
+        alone, together = (LearnedStep(folder / f"step_{batch:06d}.columns") for folder in folders)
+        for k in range(12):
+            one, other = alone.find(f"{batch}/{k}"), together.find(f"{batch}/{k}")
+            assert one is not None and other is not None and len(one) == len(other)
+            assert other.gaps == pytest.approx(one.gaps, rel=0.01, abs=1e-4)
+            assert other.log_ratios == pytest.approx(one.log_ratios, rel=0.02, abs=1e-4)
+            assert other.entropies == pytest.approx(one.entropies, abs=0.1)
 
 
 def test_copies_of_the_weights_on_two_nodes_learn_what_one_process_learns(

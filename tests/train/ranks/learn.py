@@ -28,6 +28,7 @@ from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.example import Example
 from rocstar.train.learner.learner import LossSettings, NonFiniteGradientError
 from rocstar.train.learner.loss_stats import LossStats
+from rocstar.train.learner.marks import MarksPlace
 from rocstar.train.learner.optim import OptimSpec, bytes_here
 from rocstar.train.learner.team import LearnerTeam, World, shard
 from rocstar.train.recipe.model_config import ModelConfig
@@ -119,7 +120,8 @@ async def lead(team: LearnerTeam, settings: LossSettings, kept: Path) -> dict[st
     await team.use(spec)
     found: list[LossStats] = [await team.imitation_step(updates(9)[0])]
     for batch in range(2):
-        found.append(await team.policy_step(updates(batch), settings))
+        place = MarksPlace(folder=kept / "trajectories", step=batch)
+        found.append(await team.policy_step(updates(batch), settings, marks=place))
     weights = await team.full_weights(1) or checkpoint.full_weights(team.learner.model)
     result = {
         "stats": [{name: getattr(s, name) for name in LossStats.SUMS} for s in found],
@@ -139,6 +141,7 @@ async def lead(team: LearnerTeam, settings: LossSettings, kept: Path) -> dict[st
     before = {name: p.grad.clone() for name, p in team.learner.model.named_parameters() if p.grad is not None}
     await team.give_back()
     result["freed"], result["gradients"] = team.freed, sum(bytes_here(grad) for grad in before.values())
+    result["learned"] = str(kept / "trajectories")
     result["spoiled"] = [await stopped(team, settings, bad) for bad in spoiled(team.world.size)]
     after = await team.full_weights(2) or checkpoint.full_weights(team.learner.model)
     result["weights_after"] = {name: w.detach().clone() for name, w in after}

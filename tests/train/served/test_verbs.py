@@ -38,6 +38,7 @@ MISTAKES = [
     (["serve", "quickstart", "--portt", "1"], "--portt"),
     (["chat", "http://localhost:1/v1", "--model", "x", "--prompt", "p"], "is open already"),
     (["chat", "quickstart", "--seed", "x"], "not a seed"),
+    (["chat", "quickstart", "--from", "nowhere:1"], "--from 'nowhere'"),
     (["chat", "quickstart", "--temperature", "-1"], "not a temperature"),
     (["chat", "quickstart", "--n", "0", "--prompt", "p"], "1 or more"),
 ]

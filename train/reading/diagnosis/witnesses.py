@@ -24,7 +24,8 @@ MOST_READ: Final = 256
 
 
 def witnesses(run: Path, step: int, what: Witness | None) -> list[dict[str, Any]]:
-    """At most SHOWN trajectories of a step that show an alarm: step, task, sibling and the record's id.
+    """At most SHOWN trajectories of a step that show an alarm: step, task, sibling and the record's id, with
+    the name of the file and the row that have it.
 
     None where the run keeps no columns of that step. RecordError for damaged ones.
     """
@@ -37,7 +38,8 @@ def witnesses(run: Path, step: int, what: Witness | None) -> list[dict[str, Any]
         trajectory = file.trajectory(row)
         if _shows(trajectory, what):
             key = trajectory.key
-            chosen.append({"step": step, "task": key.task_id, "sibling": key.sibling, "id": str(key)})
+            found = {"step": step, "task": key.task_id, "sibling": key.sibling, "id": str(key)}
+            chosen.append(found | {"file": path.stem, "row": row})
         if len(chosen) == SHOWN:
             break
     return chosen

@@ -23,7 +23,7 @@ Places = npt.NDArray[np.intp]
 
 NUMBERS: Final = (
     *("step", "sibling", "version", "tokens", "policy_tokens", "turns", "calls", "errors", "answers"),
-    *("reward", "penalty", "penalty_error", "penalty_format", "advantage"),
+    *("reward", "penalty", "penalty_error", "penalty_format", "advantage", "seconds", "tools_s"),
 )
 STATES: Final[Mapping[str, Callable[[Any], Mask]]] = {
     "correct": lambda rows: rows["is_correct"] & ~np.isnan(rows["reward"]),
@@ -83,6 +83,10 @@ def _held(listing: Listing, word: str) -> Mask:
 def _compared(listing: Listing, column: str, sign: str, text: str) -> Mask:
     if column == "task" and sign == "=":
         return np.asarray(listing.rows["task"] == _task(text))
+    if column == "family" and sign in ("=", "!="):
+        wanted = [number for number, name in enumerate(listing.families) if name == text]
+        held = np.isin(listing.rows["family"], np.array(wanted, "u1"))
+        return held if sign == "=" else ~held
     if column not in NUMBERS:
         raise FilterError(f"{column!r} is no number of a trajectory; there are {', '.join(NUMBERS)}")
     try:

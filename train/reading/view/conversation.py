@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
+from rocstar.engine.record.learned import LearnedTokens
+from rocstar.engine.record.step_file import seconds_of
+from rocstar.engine.record.times import decode_times
 from rocstar.train.record.report.sample import is_correct, is_hidden, reward_of
 from rocstar.train.record.report.trajectories import pieces, why
 
 Record = Mapping[str, Any]
+Column = npt.NDArray[Any]
 TokenTexts = Callable[[Sequence[int]], list[str] | None]
 """The text of each token by itself; None where nothing knows it."""
 
@@ -38,6 +45,7 @@ def conversation(record: Record, *, reveal: bool) -> dict[str, Any]:
     """
     check_shown(record, reveal=reveal)
     task, reward = record.get("task") or {}, reward_of(record)
+    turns = record.get("turns") or ()
     return {
         "id": record.get("id"),
         "step": record.get("step"),
@@ -65,10 +73,41 @@ def conversation(record: Record, *, reveal: bool) -> dict[str, Any]:
                 "cut": turn.get("finish") == "length",
                 "start": turn.get("start"),
                 "end": turn.get("end"),
+                **times,
             }
-            for turn in record.get("turns") or ()
+            for turn, times in zip(turns, _times_of_turns(record, len(turns)), strict=True)
         ],
+        "times": _times(record),
     }
+
+
+def _times(record: Record) -> dict[str, Any] | None:
+    """When it began, in seconds since 1970, and how long it took, waited for a place and was judged."""
+    times = decode_times(record.get("times"))
+    if times is None:
+        return None
+    return {
+        "began": times.began,
+        "seconds": times.ended_s,
+        "queued_s": times.granted_s,
+        "writing_s": math.fsum(turn.written.seconds for turn in times.turns),
+        "tools_s": math.fsum(seconds_of(turn.calls) for turn in times.turns),
+        "judging_s": None if times.judged is None else times.judged.seconds,
+    }
+
+
+def _times_of_turns(record: Record, number: int) -> list[dict[str, Any]]:
+    """Of each turn when it was written and how long each of its calls ran; None where that is not known."""
+    times = decode_times(record.get("times"))
+    known = () if times is None else times.turns
+    told: list[dict[str, Any]] = [
+        {
+            "written": [turn.written.start_s, turn.written.end_s],
+            "ran": [None if call is None else call.seconds for call in turn.calls],
+        }
+        for turn in known[:number]
+    ]
+    return told + [{"written": None, "ran": []}] * (number - len(told))
 
 
 def _advantage(advantage: Any) -> Any:
@@ -78,11 +117,14 @@ def _advantage(advantage: Any) -> Any:
     return advantage
 
 
-def tokens(record: Record, texts: TokenTexts, *, start: int, stop: int) -> dict[str, Any]:
+def tokens(
+    record: Record, texts: TokenTexts, learned: LearnedTokens | None, *, start: int, stop: int
+) -> dict[str, Any]:
     """The columns of tokens [start, stop), at most PAGE_TOKENS: numbers are those of the record, bit by bit.
 
-    `mask` is 1 where the token carries loss. Where the record has one advantage, it is that of every such
-    token. What the learner thought of a token is in no record.
+    Where the record has one advantage, it is that of every token that the policy wrote. `learner` has what
+    the learner made of each token, as exactly as engine/record/learned.py has it; None where it learned from
+    none of them.
     """
     ids = record.get("ids") or []
     start = max(0, start)
@@ -99,28 +141,102 @@ def tokens(record: Record, texts: TokenTexts, *, start: int, stop: int) -> dict[
         "origins": origins,
         "versions": _spread(stop - start, start, record.get("version_spans") or (), None),
         "advantages": _advantages(record, start, found),
+        "learner": _learner(record, learned, start, stop),
     }
 
 
-def overview(record: Record, bins: int) -> dict[str, Any]:
-    """The whole trajectory in at most `bins` parts of equal length: of each the greatest surprise (minus
-    log-prob) of a token, their mean, and who wrote most of it.
+def _learner(
+    record: Record, learned: LearnedTokens | None, start: int, stop: int
+) -> dict[str, list[Any]] | None:
+    """The learner's columns of tokens [start, stop); None where there are none, or not of this record."""
+    places = _policy_places(record)
+    if learned is None or len(learned) != len(places):
+        return None
+    first, last = np.searchsorted(places, [start, stop])
+    at = places[first:last] - start
+    logprobs = _numbers(record)[places[first:last]] + learned.gaps[first:last]
+    columns: dict[str, Column] = {
+        "logprobs": logprobs,
+        "importance": np.exp(learned.gaps[first:last]),
+        "ratios": np.exp(learned.log_ratios[first:last]),
+        "entropies": learned.entropies[first:last],
+    }
+    found: dict[str, list[Any]] = {
+        name: _placed(values, at, stop - start) for name, values in columns.items()
+    }
+    codes: list[int | None] = [None] * (stop - start)
+    for place, code in zip(at.tolist(), learned.codes[first:last].tolist(), strict=True):
+        codes[place] = code
+    return found | {"codes": codes}
+
+
+def _placed(values: Column, at: Column, number: int) -> list[float | None]:
+    """Values at their places among so many tokens; None where there is none, or no finite one."""
+    column: list[float | None] = [None] * number
+    for place, value in zip(at.tolist(), values.tolist(), strict=True):
+        column[place] = value if math.isfinite(value) else None
+    return column
+
+
+def _numbers(record: Record) -> Column:
+    """The rollout's log-probs; NaN where there is none."""
+    return np.array([np.nan if p is None else p for p in record.get("logprobs") or ()], float)
+
+
+def _policy_places(record: Record) -> Column:
+    """The places of the tokens that the policy wrote, in order."""
+    spans = [np.arange(a, b) for a, b, origin in _origins(record) if origin == "policy"]
+    return np.concatenate(spans) if spans else np.zeros(0, int)
+
+
+def overview(record: Record, learned: LearnedTokens | None, bins: int) -> dict[str, Any]:
+    """The whole trajectory in at most `bins` parts of equal length, and who wrote most of each.
+
+    `measures` has by name the greatest and the mean value of each part: the surprise of its tokens (minus
+    log-prob), and where the learner learned from it their entropy, how far learner and rollout lie apart,
+    how far the ratio is from 1, and the share of tokens that a bound held.
     """
-    logprobs = np.array([np.nan if p is None else p for p in record.get("logprobs") or ()], float)
+    logprobs = _numbers(record)
     total = len(logprobs)
     bins = max(1, min(bins, MAX_BINS, total or 1))
     edges = np.linspace(0, total, bins + 1).astype(int)
     origins = np.array(_spread(total, 0, _origins(record), "prompt"), dtype="U6")
-    greatest: list[float | None] = []
-    means: list[float | None] = []
     writers: list[str] = []
-    for a, b in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        known = -logprobs[a:b][~np.isnan(logprobs[a:b])]
-        greatest.append(float(known.max()) if len(known) else None)
-        means.append(float(known.mean()) if len(known) else None)
+    for a, b in itertools.pairwise(edges.tolist()):
         names, counts = np.unique(origins[a:b], return_counts=True)
         writers.append(str(names[counts.argmax()]) if len(names) else "prompt")
-    return {"total": total, "edges": edges.tolist(), "max": greatest, "mean": means, "origins": writers}
+    columns = {"surprise": -logprobs, **_learner_measures(record, learned, total)}
+    measures = {name: _parts(column, edges) for name, column in columns.items()}
+    return {"total": total, "edges": edges.tolist(), "origins": writers, "measures": measures}
+
+
+def _learner_measures(record: Record, learned: LearnedTokens | None, total: int) -> dict[str, Column]:
+    places = _policy_places(record)
+    if learned is None or len(learned) != len(places):
+        return {}
+
+    def whole(values: Column) -> Column:
+        column = np.full(total, np.nan)
+        column[places] = values
+        return column
+
+    return {
+        "entropy": whole(learned.entropies),
+        "gap": whole(np.abs(learned.gaps)),
+        "ratio": whole(np.abs(learned.log_ratios)),
+        "clip": whole((learned.codes > 0).astype(float)),
+    }
+
+
+def _parts(column: Column, edges: Column) -> dict[str, list[float | None]]:
+    """The greatest and the mean value between each two edges; None where there is none."""
+    greatest: list[float | None] = []
+    means: list[float | None] = []
+    for a, b in itertools.pairwise(edges.tolist()):
+        known = column[a:b][~np.isnan(column[a:b])]
+        greatest.append(float(known.max()) if len(known) else None)
+        means.append(float(known.mean()) if len(known) else None)
+    return {"max": greatest, "mean": means}
 
 
 def _origins(record: Record) -> list[tuple[int, int, str]]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
-from rocstar.train.record.console_text import duration, number
+from rocstar.train.record.console_text import number
 from rocstar.train.record.metrics import Row, metric_of
 from rocstar.train.record.report.bars import stacked_bars
 from rocstar.train.record.report.budget import ledger_bars, time_bars, time_shares
@@ -177,39 +177,6 @@ def pass_rate_drawing(groups: Sequence[int], step: int) -> dict[str, Any]:
     )
     caption = "From the left: groups with no correct sibling, with one, and so on. The ends teach nothing."
     return told(Drawn(draw, caption))
-
-
-def tiles(run: ViewedRun) -> list[dict[str, str]]:
-    """The headline of a run: what a person asks first."""
-    rows = run.metrics()
-    steps, found = rows_of(rows, "rl"), evaluations(rows)
-    told_tiles: list[dict[str, str]] = []
-    for name in dict.fromkeys(e.set_name for e in found):
-        mine = [e for e in found if e.set_name == name]
-        first, last = mine[0], mine[-1]
-        value = f"{last.value:.2f}" if first is last else f"{first.value:.2f} → {last.value:.2f}"
-        between = "" if last.low is None or last.high is None else f"[{last.low:.2f}, {last.high:.2f}]"
-        told_tiles.append(
-            {
-                "name": f"{name} avg@{last.k}",
-                "value": value,
-                "detail": f"{between} at step {last.step}".strip(),
-            }
-        )
-    if steps:
-        last_row = steps[-1]
-        reward = number(last_row, "reward/mean")
-        if reward is not None:
-            told_tiles.append(
-                {"name": "reward", "value": f"{reward:.2f}", "detail": f"at step {last_row['step']}"}
-            )
-        told_tiles.append(
-            {"name": "steps", "value": f"{len(steps):,}", "detail": f"stage {last_row['stage']}"}
-        )
-    if rows:
-        wall_s = max(float(row["time_s"]) for row in rows)
-        told_tiles.append({"name": "wall time", "value": duration(wall_s), "detail": run.status()})
-    return told_tiles
 
 
 def summary(run: ViewedRun) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from the trajectory's own place.
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,8 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rocstar.engine.record.files import FRAMES, INDEX
+from rocstar.engine.record.learned import LearnedStep, LearnedTokens
 from rocstar.engine.record.reading import RecordError
-from rocstar.engine.record.step_file import StepFile
+from rocstar.engine.record.step_file import MOST_FAMILIES, StepFile
+from rocstar.engine.record.times import decode_times
+from rocstar.engine.types import TrajectoryTimes
 from rocstar.train.reading.view.record_lines import LinesFile
 
 LISTED = np.dtype([
@@ -27,6 +31,7 @@ LISTED = np.dtype([
     ("step", "<i4"), ("sibling", "<i4"), ("version", "<i4"), ("task", "<u8"),
     ("tokens", "<u4"), ("policy_tokens", "<u4"), ("answers", "<u4"), ("turns", "<u4"),
     ("calls", "<u4"), ("errors", "<u4"),
+    ("family", "u1"), ("seconds", "<f4"), ("tools_s", "<f4"),
     ("bucket", "u1"), ("kept", "?"), ("is_correct", "?"), ("is_truncated", "?"), ("hidden", "?"),
     ("reward", "<f8"), ("penalty_error", "<f8"), ("penalty_format", "<f8"), ("advantage", "<f8"),
 ])  # fmt: skip
@@ -48,6 +53,7 @@ class OpenRecords(Protocol):
     """A file of records that any one can be taken from."""
 
     buckets: list[str]
+    families: list[str]
 
     @property
     def rows(self) -> npt.NDArray[Any]:
@@ -60,13 +66,21 @@ class OpenRecords(Protocol):
         """JSON in which the record's texts stand, escaped as ASCII."""
         ...
 
+    def times(self, row: int) -> TrajectoryTimes | None:
+        """When it happened; None where nobody knows."""
+        ...
+
+    def learned(self, name: str) -> LearnedTokens | None:
+        """What the learner made of the tokens of the record with this `id`; None where nobody says."""
+        ...
+
 
 class FramesFile:
     """A step's columns with their index."""
 
     def __init__(self, path: Path) -> None:
         self._step = StepFile(path)
-        self.buckets = self._step.buckets
+        self.buckets, self.families = self._step.buckets, self._step.families
         self.rows = self._step.rows
 
     def record(self, row: int) -> dict[str, Any]:
@@ -76,6 +90,14 @@ class FramesFile:
     def searched(self, row: int) -> bytes:
         """What its frame tells besides tokens."""
         return self._step.told(row)
+
+    def times(self, row: int) -> TrajectoryTimes | None:
+        """When it happened."""
+        return decode_times(json.loads(self._step.told(row)).get("times"))
+
+    def learned(self, name: str) -> LearnedTokens | None:
+        """Looked up beside the frames each time: a rank may write later than the index is there."""
+        return LearnedStep(self._step.path).find(name)
 
 
 class Listing:
@@ -90,6 +112,8 @@ class Listing:
         self.files: list[Path] = []
         self.names: dict[int, str] = {}
         self.buckets: list[str] = []
+        self.families: list[str] = []
+        """Where tasks come from, at most MOST_FAMILIES; `family` of a row is a place in it."""
         self.problems: list[str] = []
         self.generation = 0
         """Grows with every change."""
@@ -136,7 +160,7 @@ class Listing:
         given = records.rows
         rows = np.zeros(len(given), LISTED)
         for column in LISTED.names or ():
-            if column not in ("file", "row", "bucket"):
+            if column not in ("file", "row", "bucket", "family"):
                 rows[column] = given[_RENAMED.get(column, column)]
         rows["row"] = np.arange(len(given), dtype="<u4")
         for name in records.buckets:
@@ -144,6 +168,12 @@ class Listing:
                 self.buckets.append(name)
         codes = np.array([self.buckets.index(name) for name in records.buckets] or [0], "u1")
         rows["bucket"] = codes[given["bucket"]]
+        for name in records.families:
+            if name not in self.families and len(self.families) < MOST_FAMILIES:
+                self.families.append(name)
+        known = {name: number for number, name in enumerate(self.families)}
+        codes = np.array([known.get(name, 0) for name in records.families] or [0], "u1")
+        rows["family"] = codes[given["family"]]
         numbers, firsts = np.unique(given["task"], return_index=True)
         for number, first in zip(numbers.tolist(), firsts.tolist(), strict=True):
             self.names.setdefault(number, given["name"][first].decode("utf-8", "replace"))
@@ -181,12 +211,13 @@ class Listing:
             "name": self.names[int(row["task"])],
             "verdict": verdict,
             "bucket": self.buckets[row["bucket"]],
+            "family": self.families[row["family"]] if self.families else "",
             "truncated": bool(row["is_truncated"]),
             "hidden": bool(row["hidden"]),
             **{name: int(row[name]) for name in ("tokens", "policy_tokens", "turns", "calls", "errors")},
             **{
                 name: None if np.isnan(row[name]) else float(row[name])
-                for name in ("reward", "penalty_error", "penalty_format", "advantage")
+                for name in ("reward", "penalty_error", "penalty_format", "advantage", "seconds", "tools_s")
             },
         }
 

@@ -9,19 +9,27 @@ from __future__ import annotations
 import shlex
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
+from rocstar.engine.record.learned import LearnedTokens
 from rocstar.train.reading.view import drawings
+from rocstar.train.reading.view.alarms import alarms
 from rocstar.train.reading.view.choosing import Places, chosen
 from rocstar.train.reading.view.conversation import WithheldError, check_shown, conversation, overview, tokens
 from rocstar.train.reading.view.evaluated import evaluation_page, grid, paired
 from rocstar.train.reading.view.export_page import MOST, export_page
+from rocstar.train.reading.view.families import families, families_drawing
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.shelf import Shelf
 from rocstar.train.reading.view.siblings import Draw, group, pass_rates, task_over_steps
 from rocstar.train.reading.view.text_search import search
+from rocstar.train.reading.view.timeline import trajectory_timeline
+from rocstar.train.reading.view.timeline_of_step import timeline_of_step
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
-from rocstar.train.record.metrics import Row
+from rocstar.train.record.metrics import MetricsFileError, Row
+from rocstar.train.record.report.headline import tiles_of
+from rocstar.train.record.report.report import ReportError, report_page
 
 MAX_PAGE: Final = 500
 """Rows of one answer."""
@@ -57,12 +65,19 @@ class RunReader:
         rows = run.metrics()
         return {
             **drawings.summary(run),
-            "tiles": drawings.tiles(run),
+            "tiles": [asdict(tile) for tile in tiles_of(rows)],
             "charts": drawings.charts(rows) if rows else [],
             "time": drawings.time_parts(rows),
             "growing": run.growing(),
             "collections": run.collections(),
         }
+
+    def report(self, name: str) -> str:
+        """The run's report.html as it would be now: one file that needs no other."""
+        try:
+            return report_page(self._run(name).path)
+        except (ReportError, MetricsFileError) as error:
+            raise NothingThereError(str(error)) from None
 
     def groups_of(self, name: str, step: int | None) -> dict[str, Any]:
         """How the groups of a step came out; of the last where none is named."""
@@ -111,18 +126,41 @@ class RunReader:
         listed = listing.told(_place(listing, stem, row))
         replay = f"rocstar replay {shlex.quote(str(run.path))} --step {record.get('step')}"
         is_step = collection == STEPS and bool(run.config())
-        return {**told, "listed": listed, "replay": replay if is_step else None}
+        timeline = trajectory_timeline(record)
+        return {
+            **told,
+            "listed": listed,
+            "replay": replay if is_step else None,
+            "chat": _chat_command(run, listing, stem, row),
+            "timeline": None if timeline is None else drawings.told(timeline),
+        }
 
     def tokens(
         self, name: str, collection: str, stem: str, row: int, *, start: int, stop: int
     ) -> dict[str, Any]:
         """Columns of tokens."""
         record = self._shown(name, collection, stem, row)
-        return tokens(record, self._run(name).texts, start=start, stop=stop)
+        learned = self._learned(name, collection, stem, record)
+        return tokens(record, self._run(name).texts, learned, start=start, stop=stop)
 
     def strip(self, name: str, collection: str, stem: str, row: int, *, bins: int) -> dict[str, Any]:
         """A whole trajectory in so many parts."""
-        return overview(self._shown(name, collection, stem, row), bins)
+        record = self._shown(name, collection, stem, row)
+        return overview(record, self._learned(name, collection, stem, record), bins)
+
+    def alarms(self, name: str) -> dict[str, Any]:
+        """What is wrong with a run, as `rocstar doctor` says it."""
+        return alarms(self._run(name))
+
+    def families(self, name: str) -> dict[str, Any]:
+        """Reward by where the tasks come from."""
+        found = families(self._listing(name, STEPS))
+        drawing = families_drawing(found)
+        return {"families": found, "drawing": None if drawing is None else drawings.told(drawing)}
+
+    def timeline(self, name: str, step: int) -> dict[str, Any]:
+        """Who waited when in a step of the learner."""
+        return timeline_of_step(self._listing(name, STEPS), step)
 
     def group(self, name: str, *, step: int, task: int) -> dict[str, Any]:
         """Siblings side by side."""
@@ -216,11 +254,26 @@ class RunReader:
             self._records.popitem(last=False)
         return record
 
+    def _learned(
+        self, name: str, collection: str, stem: str, record: Mapping[str, Any]
+    ) -> LearnedTokens | None:
+        listing = self._listing(name, collection)
+        number = listing.number_of(stem)
+        return None if number is None else listing.opened(number).learned(str(record.get("id")))
+
     def _shown(self, name: str, collection: str, stem: str, row: int) -> Mapping[str, Any]:
         """A record that may be shown."""
         record = self._record(name, collection, stem, row)
         check_shown(record, reveal=self._reveal)
         return record
+
+
+def _chat_command(run: ViewedRun, listing: Listing, stem: str, row: int) -> str:
+    """What goes on from this trajectory's end in a terminal; with @TURN behind it from before that turn."""
+    number = listing.number_of(stem)
+    file = listing.files[0 if number is None else number]
+    model = shlex.quote(str(run.path)) if run.has_checkpoint() else "MODEL"
+    return f"rocstar chat {model} --from {shlex.quote(f'{file}:{row}')}"
 
 
 def _place(listing: Listing, stem: str, row: int) -> int:

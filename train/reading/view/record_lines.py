@@ -13,14 +13,24 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from rocstar.engine.record.learned import LearnedTokens
 from rocstar.engine.record.plain import VERSION
 from rocstar.engine.record.reading import RecordError
-from rocstar.engine.record.step_file import NAME_BYTES, ROW, task_number
-from rocstar.engine.types import HIDDEN, TRUNCATED, Origin
+from rocstar.engine.record.step_file import (
+    FAMILY_CHARS,
+    MOST_FAMILIES,
+    NAME_BYTES,
+    ROW,
+    seconds_of,
+    task_number,
+)
+from rocstar.engine.record.times import decode_times
+from rocstar.engine.types import HIDDEN, TRUNCATED, Origin, Span, TrajectoryTimes
 
 
 class _TaskLine(msgspec.Struct):
     id: str
+    source: str = ""
     meta: dict[str, Any] = {}
 
 
@@ -54,6 +64,12 @@ class _DecisionLine(msgspec.Struct):
     reason: str = ""
 
 
+class _TimesLine(msgspec.Struct):
+    began: float
+    ended_s: float
+    turns: list[tuple[float, float, list[tuple[float, float] | None]]] = []
+
+
 class _RecordLine(msgspec.Struct):
     v: int
     task: _TaskLine
@@ -68,6 +84,7 @@ class _RecordLine(msgspec.Struct):
     finish_reason: str = ""
     penalty: _PenaltyLine | None = None
     advantage: float | list[float] | None = None
+    times: _TimesLine | None = None
 
 
 _DECODER: Final = msgspec.json.Decoder(_RecordLine)
@@ -79,6 +96,7 @@ class LinesFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.buckets: list[str] = []
+        self.families: list[str] = []
         self._offsets: list[tuple[int, int]] = []
         rows, at = [], 0
         with path.open("rb") as file:
@@ -116,7 +134,17 @@ class LinesFile:
             _number(penalty.error if penalty else None),
             _number(penalty.format if penalty else None),
             _number(None if isinstance(told.advantage, list) else told.advantage),
+            self._family(told.task.source),
+            *_times(told.times),
         )
+
+    def _family(self, source: str) -> int:
+        source = source[:FAMILY_CHARS]
+        if source not in self.families:
+            if len(self.families) == MOST_FAMILIES:
+                return 0
+            self.families.append(source)
+        return self.families.index(source)
 
     def searched(self, row: int) -> bytes:
         """The line."""
@@ -124,6 +152,14 @@ class LinesFile:
         with self._path.open("rb") as file:
             file.seek(offset)
             return file.read(size)
+
+    def times(self, row: int) -> TrajectoryTimes | None:
+        """When it happened; None where the line does not say."""
+        return decode_times(self.record(row).get("times"))
+
+    def learned(self, name: str) -> LearnedTokens | None:
+        """None: lines have what was rolled out, and nothing of a learner."""
+        return None
 
     def record(self, row: int) -> dict[str, Any]:
         """The record of a line."""
@@ -134,6 +170,16 @@ class LinesFile:
         if not isinstance(record, dict):
             raise RecordError(f"{self._path}:{row + 1}: is another than it was")
         return record
+
+
+def _times(told: _TimesLine | None) -> tuple[float, float, float, float]:
+    """What a row says of them, from `began` to `tools_s`."""
+    if told is None:
+        return (float("nan"),) * 4
+    tools_s = sum(
+        seconds_of([None if call is None else Span(*call) for call in calls]) for _, _, calls in told.turns
+    )
+    return told.began, told.ended_s, sum(end - start for start, end, _ in told.turns), tools_s
 
 
 def _is_whole(line: bytes) -> bool:

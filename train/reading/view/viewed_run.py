@@ -23,7 +23,14 @@ from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.token_texts import TokenTextsOfRun
 from rocstar.train.record.manifest import ManifestError, read_manifest
 from rocstar.train.record.metrics import MetricsFileError, Row, read_metrics
-from rocstar.train.record.run_directory import CONFIG, METRICS, TRAJECTORIES, config_of, records_file
+from rocstar.train.record.run_directory import (
+    CONFIG,
+    METRICS,
+    TRAJECTORIES,
+    complete_checkpoints,
+    config_of,
+    records_file,
+)
 
 STEPS: Final = "steps"
 """The collection of what the learner's steps rolled out; of an evaluation it is `STEP:SET`."""
@@ -68,6 +75,10 @@ class ViewedRun:
             return tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
             return {}
+
+    def has_checkpoint(self) -> bool:
+        """Whether a model of it can be opened."""
+        return self.path.is_dir() and bool(complete_checkpoints(self.path))
 
     def status(self) -> str:
         """How the last start ended, as manifest.json has it; "" where it has none."""

@@ -62,7 +62,8 @@ class PageServer:
             for name, text in texts.items()
         ]
         found += [web.get(f"/api/{path}", self._asked(answer)) for path, answer in self._answers().items()]
-        return [*found, web.get("/export", self._export), web.get("/events", self._events)]
+        found += [web.get("/export", self._export), web.get("/report", self._report)]
+        return [*found, web.get("/events", self._events)]
 
     def _answers(self) -> dict[str, Answer]:
         """A question of the page by its path; each is asked in the reading thread."""
@@ -90,6 +91,9 @@ class PageServer:
             "group": lambda r: reader.group(
                 _run(r), step=_number(r, "step"), task=_number(r, "task", base=16)
             ),
+            "alarms": lambda r: reader.alarms(_run(r)),
+            "families": lambda r: reader.families(_run(r)),
+            "timeline": lambda r: reader.timeline(_run(r), _number(r, "step")),
             "task": lambda r: reader.task(_run(r), task=_number(r, "task", base=16)),
             "evaluation": lambda r: reader.evaluation(_run(r), r.query.get("step", "")),
             "grid": lambda r: reader.grid(_run(r), r.query.get("step", ""), r.query.get("set", "")),
@@ -132,11 +136,10 @@ class PageServer:
     async def _export(self, request: web.Request) -> web.Response:
         places = [_file_and_row(text) for text in request.query.getall("at", [])]
         text = await self._read(lambda: self._reader.export(*_collection(request), places))
-        if isinstance(text, web.Response):
-            return text
-        name = "".join(c if c.isalnum() else "-" for c in _run(request)) or "run"
-        headers = {"Content-Disposition": f'attachment; filename="trajectories-{name}.html"'}
-        return web.Response(text=text, content_type="text/html", headers=headers)
+        return _file("trajectories", request, text)
+
+    async def _report(self, request: web.Request) -> web.Response:
+        return _file("report", request, await self._read(lambda: self._reader.report(_run(request))))
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -203,6 +206,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return value if value and isinstance(value[0], int | float) else [_plain(inner) for inner in value]
     return value
+
+
+def _file(kind: str, request: web.Request, text: Any) -> web.Response:
+    """A page to be kept, or the answer that there is none."""
+    if isinstance(text, web.Response):
+        return text
+    name = "".join(c if c.isalnum() else "-" for c in _run(request)) or "run"
+    headers = {"Content-Disposition": f'attachment; filename="{kind}-{name}.html"'}
+    return web.Response(text=text, content_type="text/html", headers=headers)
 
 
 def _mistake(status: int, message: str) -> web.Response:

@@ -69,7 +69,8 @@ async def test_a_sick_run_is_told_with_what_shows_it(
         20,
         True,
     )
-    assert alarm["trajectories"] == [{"step": 20, "task": "cut", "sibling": 0, "id": "s20/cut/0"}]
+    place = {"file": "step_000020", "row": 1}
+    assert alarm["trajectories"] == [{"step": 20, "task": "cut", "sibling": 0, "id": "s20/cut/0", **place}]
     assert 15 <= alarm["first_step"] < 20 and alarm["definition"] and alarm["todo"]
     assert main(["doctor", str(run)]) == 1
     text = capsys.readouterr().out

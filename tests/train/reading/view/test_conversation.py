@@ -1,5 +1,7 @@
 """A trajectory's page: the numbers are the record's, bit by bit, and what is hidden stays so."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 import rocstar.train.reading.view.export_page
+from rocstar.engine.record.learned import LearnedStep
 from rocstar.engine.record.reading import from_record, read_folder
 from rocstar.engine.types import HIDDEN
 from rocstar.train.reading.view.conversation import PAGE_TOKENS, WithheldError, conversation, overview, tokens
@@ -28,7 +31,11 @@ def test_tokens_are_those_of_the_record(viewed: Path) -> None:
     for record in read_folder(viewed / "trajectories"):
         whole = from_record(record)
         cut = len(record["ids"]) // 2
-        parts = [tokens(record, no_texts, start=0, stop=cut), tokens(record, no_texts, start=cut, stop=10**9)]
+        parts = [
+            tokens(record, no_texts, None, start=0, stop=cut),
+            tokens(record, no_texts, None, start=cut, stop=10**9),
+        ]
+        assert parts[0]["learner"] is None
         joined = {
             name: [*parts[0][name], *parts[1][name]] for name in ("ids", "logprobs", "origins", "advantages")
         }
@@ -41,6 +48,37 @@ def test_tokens_are_those_of_the_record(viewed: Path) -> None:
         assert versions == [None] * 4 + [record["policy_version"]] * (len(versions) - 4)
 
 
+def test_what_the_learner_made_of_a_token_stands_at_it(viewed: Path) -> None:
+    record = next(one for one in read_folder(viewed / "trajectories") if one["decision"]["kept"])
+    whole = from_record(record)
+    learned = LearnedStep(viewed / "trajectories" / "step_000001.columns").find(record["id"])
+    assert learned is not None
+    mask, logprobs = whole.loss_mask().tolist(), record["logprobs"]
+    joined: dict[str, list[float | None]] = {}
+    for start, stop in ((0, 6), (6, 11), (11, 10**9)):
+        told = tokens(record, no_texts, learned, start=start, stop=stop)["learner"]
+        for name, values in told.items():
+            joined.setdefault(name, []).extend(values)
+    assert all(len(values) == len(mask) for values in joined.values())
+    own = iter(range(len(mask)))
+    for place, mine in enumerate(mask):
+        found = {name: values[place] for name, values in joined.items()}
+        if not mine:
+            assert set(found.values()) == {None}
+            continue
+        k = next(own)
+        gap, log_ratio = -0.25 * (k % 2), 0.5 * (k % 3 == 0)
+        assert found["logprobs"] == pytest.approx(logprobs[place] + gap, abs=1e-6)
+        assert found["importance"] == pytest.approx(math.exp(gap), rel=1e-5)
+        assert (found["ratios"], found["codes"]) == (pytest.approx(math.exp(log_ratio)), 2 * (k % 3 == 0))
+        assert found["entropies"] == pytest.approx(1.0, abs=0.02)
+    measures = overview(record, learned, 5)["measures"]
+    assert list(measures) == ["surprise", "entropy", "gap", "ratio", "clip"]
+    assert max(filter(None, measures["gap"]["max"])) == 0.25
+    short = replace(learned, gaps=learned.gaps[:-1])
+    assert tokens(record, no_texts, short, start=0, stop=9)["learner"] is None, "those of another trajectory"
+
+
 def test_advantages_by_token_stand_at_the_tokens_of_the_policy(viewed: Path) -> None:
     record = next(iter(read_folder(viewed / "trajectories")))
     policy = from_record(record).loss_mask()
@@ -48,7 +86,7 @@ def test_advantages_by_token_stand_at_the_tokens_of_the_policy(viewed: Path) -> 
     expected = iter(record["advantage"])
     whole = [next(expected) if mine else None for mine in policy]
     for start in (0, 5, 9, 20):
-        assert tokens(record, no_texts, start=start, stop=10**9)["advantages"] == whole[start:]
+        assert tokens(record, no_texts, None, start=start, stop=10**9)["advantages"] == whole[start:]
     assert conversation(record, reveal=False)["advantage"] == [0.0, (int(policy.sum()) - 1) / 8]
 
 
@@ -61,11 +99,12 @@ def test_one_answer_has_a_bound_and_an_overview_has_all(tmp_path: Path) -> None:
         num_tokens=5000,
     )
     record = next(iter(read_folder(tmp_path / "trajectories")))
-    told = tokens(record, no_texts, start=0, stop=10**9)
+    told = tokens(record, no_texts, None, start=0, stop=10**9)
     assert len(told["ids"]) == PAGE_TOKENS and told["total"] == len(record["ids"]) == 20_013
-    parts = overview(record, 100)
-    assert parts["edges"][0] == 0 and parts["edges"][-1] == 20_013 and len(parts["max"]) == 100
-    assert max(filter(None, parts["max"])) == -min(p for p in record["logprobs"] if p is not None)
+    parts = overview(record, None, 100)
+    (surprise,) = parts["measures"].values()
+    assert parts["edges"][0] == 0 and parts["edges"][-1] == 20_013 and len(surprise["max"]) == 100
+    assert max(filter(None, surprise["max"])) == -min(p for p in record["logprobs"] if p is not None)
     assert set(parts["origins"]) == {"policy"}
 
 

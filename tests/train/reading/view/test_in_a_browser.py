@@ -19,7 +19,7 @@ from rocstar.train.reading.view.web import PageServer
 
 from ....needs import BROWSER, package
 from ...evaluation.eval_folders import MadeSet, make_folder
-from .view_runs import groups_of, make_view_run, write_step
+from .view_runs import groups_of, make_sick_run, make_view_run, write_step
 
 try:
     import axe_playwright_python
@@ -84,6 +84,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_view_run(made / "plain", steps=3)
     make_view_run(made / "growing", steps=1)
     make_view_run(made / "hostile", text=HOSTILE)
+    make_sick_run(made / "sick")
     for step in (1, 2):
         make_folder(made / "plain" / "evaluations" / f"step_{step}", MadeSet(name="puzzles", num=6, k=2))
     make_folder(made / "hostile" / "evaluations" / "step_1", MadeSet(name="set", num=3, k=2, text=HOSTILE))
@@ -152,12 +153,15 @@ def test_from_the_list_of_runs_to_a_token(page: Page, served: ServedPage) -> Non
     assert page.locator("details.call[open]").count() == 0, "calls are folded"
     page.keyboard.press("f")
     expect(page.locator("details.call[open] .result").first).to_contain_text("result 0")
-    expect(page.locator("code.replay")).to_contain_text("rocstar replay")
+    expect(page.locator("code.replay").first).to_contain_text("rocstar replay")
     page.keyboard.press("c")
     page.locator(".tok.policy").first.click()
     expect(page.locator("#token")).to_contain_text(
-        re.compile(r"policy, log-prob -0\.\d+, .*advantage \+0\.30, carries loss")
+        re.compile(
+            r"policy, log-prob -0\.\d+, .*advantage \+0\.30, carries loss.*; learner: log-prob -?0\.\d+"
+        )
     )
+    expect(page.locator("#token")).to_contain_text("ratio 1.649, held by the upper bound, entropy 1.0")
     here = page.url
     page.reload()
     expect(page.locator(".tok").first).to_be_visible()
@@ -178,6 +182,67 @@ def test_a_group_says_why_and_its_sums_are_the_ledgers(page: Page, served: Serve
     expect(page.locator(".sibling .inside").first).to_contain_text("Call 0.")
     page.get_by_role("link", name="this task over the steps").click()
     expect(page.get_by_role("link", name="step 3")).to_be_visible()
+
+
+def test_a_token_is_shaded_by_what_the_learner_made_of_it(page: Page, served: ServedPage) -> None:
+    page.goto(served.address + "#/list?run=plain&filter=kept")
+    page.locator(".rows .row a").first.click()
+    page.wait_for_selector("main:not([aria-busy]) .turn")
+    page.keyboard.press("c")
+    choice = page.get_by_label("what the shade shows").first
+    expect(page.locator("#about")).to_contain_text("right to half a percent")
+    for value, number in (("clip", 3), ("gap", 4), ("ratio", 3), ("entropy", 8)):
+        choice.select_option(value)
+        expect(page.locator(".chunk").first.locator(".tok.policy[style]")).not_to_have_count(0)
+        shaded = page.evaluate(
+            "[...document.querySelectorAll('.tok.policy')].slice(0, 8)"
+            ".filter((token) => token.style.background).length"
+        )
+        assert shaded == number, value
+        assert page.locator("canvas.strip").get_attribute("data-painted") == value
+    page.goto(served.address + "#/list?run=plain&filter=-kept -failed")
+    page.locator(".rows .row a").first.click()
+    page.wait_for_selector("main:not([aria-busy]) .turn")
+    page.keyboard.press("c")
+    expect(page.locator("#about")).to_contain_text("did not learn from this trajectory")
+    expect(page.locator("option[value=clip]")).to_be_disabled()
+
+
+def test_times_of_a_trajectory_lead_to_who_waited_in_its_step(page: Page, served: ServedPage) -> None:
+    page.goto(served.address + "#/trajectory?run=plain&file=step_000002&row=0")
+    expect(page.locator("#turn1 .who").first).to_contain_text("turn 1: the policy, 1.0 s")
+    expect(page.locator("#turn1 summary").first).to_contain_text("500 ms")
+    page.locator("#times summary").click()
+    expect(page.locator("#times .screen rect").first).to_be_visible()
+    page.get_by_role("link", name="who waited when in its step").click()
+    expect(page.locator("h1")).to_contain_text("Step 2 who waited when")
+    expect(page.locator("main table tbody tr")).to_have_count(12)
+    page.keyboard.press("]")
+    expect(page.locator("h1")).to_contain_text("Step 3")
+
+
+def test_a_turn_shows_the_command_that_begins_before_it(page: Page, served: ServedPage) -> None:
+    page.goto(served.address + "#/trajectory?run=plain&file=step_000001&row=0")
+    expect(page.locator("#try")).to_have_text(
+        re.compile(r"rocstar chat MODEL --from \S+/step_000001\.columns:0")
+    )
+    page.get_by_label("try turn 2 anew").click()
+    expect(page.locator("#turn2 .who .replay")).to_have_text(re.compile(r"step_000001\.columns:0@2$"))
+
+
+def test_a_run_says_what_stands_and_which_families_it_has(page: Page, served: ServedPage) -> None:
+    page.goto(served.address + "#/run?run=sick")
+    expect(page.locator("#alarms .alarm")).to_contain_text("truncation")
+    page.locator("#alarms .alarm a").first.click()
+    page.wait_for_selector("main:not([aria-busy]) .turn")
+    page.locator("main summary", has_text="facts").click()
+    expect(page.locator("dl.facts")).to_contain_text("max tokens")
+    page.goto(served.address + "#/run?run=growing")
+    expect(page.locator("#alarms")).to_contain_text("No alarm stands")
+    page.goto(served.address + "#/run?run=plain")
+    expect(page.locator("#alarms")).to_contain_text("failures, steps 2 to 3")
+    page.get_by_role("link", name="sum", exact=True).click()
+    expect(page.locator("#counts")).to_contain_text("9 of 36")
 
 
 def test_a_search_shows_where_the_text_stands(page: Page, served: ServedPage) -> None:
@@ -230,7 +295,7 @@ def test_what_is_hostile_in_every_field_does_nothing(page: Page, served: ServedP
     page.locator(".rows .row a").first.wait_for()
     trajectory = page.locator(".rows .row a").first.get_attribute("href")
     places = [run.format(page=name) for name in ("run", "list", "evaluation")]
-    places += ["#/", trajectory, trajectory + "&tab=tokens"]
+    places += ["#/", trajectory, trajectory + "&tab=tokens", run.format(page="timeline") + "&step=1"]
     places += [
         run.format(page="list") + "&text=script",
         run.format(page="list") + "&text=<img src=x onerror=broken=1>",
@@ -257,6 +322,8 @@ PAGES = (
     "#/trajectory?run=plain&file=step_000001&row=0",
     "#/trajectory?run=plain&file=step_000001&row=0&tab=tokens",
     "#/paired?a=plain:1&b=plain:2",
+    "#/run?run=sick",
+    "#/timeline?run=plain&step=1",
     "#/group?run=plain&step=1&task={task}",
     "#/task?run=plain&task={task}",
 )

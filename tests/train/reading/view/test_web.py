@@ -15,15 +15,20 @@ from typing import Any
 import aiohttp
 import pytest
 
+from rocstar.engine.record.reading import from_record, read_records
 from rocstar.train.cli import main
+from rocstar.train.reading.diagnosis.diagnose import diagnose
+from rocstar.train.reading.diagnosis.doctor_command import as_plain
 from rocstar.train.reading.view.live import MAX_PAGES, TooManyPagesError, Watcher
 from rocstar.train.reading.view.reader import RunReader
 from rocstar.train.reading.view.shelf import Shelf
 from rocstar.train.reading.view.web import PageServer, page_files
+from rocstar.train.record.report.report import write_report
+from rocstar.train.served.recorded_start import recorded_start
 
 from ....warm_python import warm
 from ...evaluation.eval_folders import MadeSet, make_folder
-from .view_runs import groups_of, write_step
+from .view_runs import groups_of, make_sick_run, write_step
 
 DEADLINE_S = 30.0
 
@@ -62,7 +67,7 @@ async def test_only_names_of_this_machine_are_answered(viewed: Path) -> None:
                     assert answer.status == 403, (host, path)
         for host in ("localhost", "LOCALHOST:1234", "127.0.0.1:80", "[::1]:9"):
             assert (await asked(client, address + "/api/runs", Host=host))[0] == 200
-        for path in ("/api/runs", "/events", "/export?run=made&at=step_000001:0"):
+        for path in ("/api/runs", "/events", "/export?run=made&at=step_000001:0", "/report?run=made"):
             async with client.get(address + path, headers={"Sec-Fetch-Site": "cross-site"}) as answer:
                 assert answer.status == 403
 
@@ -108,6 +113,8 @@ async def test_an_answer_that_is_known_is_not_sent_again(viewed: Path) -> None:
         ("tokens?run=made&file=step_000001&row=9", 403, "asks that it is not shown"),
         ("strip?run=made&file=step_000001&row=9", 403, "asks that it is not shown"),
         ("group?run=made&step=9&task=ff", 404, "no group"),
+        ("timeline?run=made&step=9", 404, "no records of a step 9"),
+        ("timeline?run=made&step=x", 400, "step='x' is no number"),
         ("evaluation?run=made&step=1", 404, "no finished evaluation"),
         ("search?run=made&text=", 400, "1 to 200 characters"),
     ],
@@ -116,6 +123,50 @@ async def test_a_mistake_is_one_sentence(viewed: Path, path: str, status: int, w
     async with served(viewed) as (client, address):
         found, told = await asked(client, f"{address}/api/{path}")
         assert found == status and words in told["error"]
+
+
+async def test_alarms_are_those_of_the_doctor_with_places_to_look_at(viewed: Path, tmp_path: Path) -> None:
+    run = make_sick_run(tmp_path / "sick")
+    async with served(run, viewed) as (client, address):
+        status, told = await asked(client, address + "/api/alarms?run=sick")
+        assert status == 200 and [one["alarm"] for one in told["standing"]] == ["truncation"]
+        assert told == {**as_plain(diagnose(run)), "problem": ""}
+        shown = told["standing"][0]["trajectories"][0]
+        _, trajectory = await asked(
+            client, f"{address}/api/conversation?run=sick&file={shown['file']}&row={shown['row']}"
+        )
+        assert trajectory["id"] == shown["id"] and trajectory["finish"] == "max_tokens"
+        (run / "metrics.jsonl").write_text("no row\n" * 2)
+        assert "metrics.jsonl" in (await asked(client, address + "/api/alarms?run=sick"))[1]["problem"]
+        (run / "metrics.jsonl").unlink()
+        _, told = await asked(client, address + "/api/alarms?run=sick")
+        assert told == {"problem": "no metrics.jsonl: what did not train has no alarms"}
+
+
+async def test_the_report_is_an_export_of_the_page(viewed: Path) -> None:
+    async with served(viewed) as (client, address):
+        async with client.get(address + "/report?run=made") as answer:
+            assert answer.headers["Content-Disposition"] == 'attachment; filename="report-made.html"'
+            assert await answer.text() == write_report(viewed).read_text(encoding="utf-8")
+        (viewed / "metrics.jsonl").unlink()
+        status, told = await asked(client, address + "/report?run=made")
+        assert status == 404 and "metrics.jsonl does not exist" in told["error"]
+
+
+async def test_a_trajectory_has_the_commands_that_go_on_from_it(viewed: Path) -> None:
+    async with served(viewed) as (client, address):
+        where = f"{address}/api/conversation?run=made&file=step_000002&row=0"
+        file = viewed / "trajectories" / "step_000002.columns"
+        assert (await asked(client, where))[1]["chat"] == f"rocstar chat MODEL --from {file}:0"
+        saved = viewed / "checkpoints" / "step_2"
+        saved.mkdir(parents=True)
+        (saved / "COMPLETE").touch()
+        told = (await asked(client, where))[1]
+        assert told["chat"] == f"rocstar chat {viewed} --from {file}:0"
+        assert (
+            recorded_start(f"{file}:0@2").ids
+            == from_record(next(read_records(file))).ids[: told["turns"][1]["start"]].tolist()
+        )
 
 
 async def test_a_page_is_told_of_a_new_step_and_of_nothing_else(tmp_path: Path) -> None:

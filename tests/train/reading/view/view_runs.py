@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rocstar.engine.record.columns import encode_frame
+from rocstar.engine.record.learned import LearnedTokens, write_learned
 from rocstar.engine.record.plain import Verdict
 from rocstar.engine.record.step_file import FrameFile, Judged
 from rocstar.engine.types import (
@@ -19,12 +23,15 @@ from rocstar.engine.types import (
     Outcome,
     Scored,
     Segment,
+    Span,
     Task,
     ToolCall,
     ToolResult,
     Trajectory,
     TrajectoryKey,
+    TrajectoryTimes,
     Turn,
+    TurnTimes,
     VersionSpan,
 )
 from rocstar.train.algorithm.roc import (
@@ -37,6 +44,8 @@ from rocstar.train.algorithm.roc import (
 )
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.run_directory import records_file
+
+from ..diagnosis.made_runs import planted
 
 CONFIG = """
 [rl]
@@ -123,7 +132,36 @@ def trajectory(
         turns=tuple(turns),
         finish_reason=FinishReason.answered if made.answers else FinishReason.max_tokens,
         outcome=_outcome(made, text),
+        times=times_of(made, sibling=sibling),
     ), [*texts, answer]
+
+
+def times_of(made: MadeSibling, *, sibling: int) -> TrajectoryTimes:
+    """Each turn takes a second and each call half of one; the k-th sibling begins k seconds later."""
+    starts = [0.5 + 1.5 * k for k in range(made.calls + 1)]
+    turns = [
+        TurnTimes(written=Span(start, start + 1.0), calls=(Span(start + 1.0, start + 1.5),))
+        for start in starts[:-1]
+    ]
+    end = starts[-1] + 1.0
+    return TrajectoryTimes(
+        began=1_700_000_000.0 + sibling,
+        ended_s=end + 0.25,
+        granted_s=0.75,
+        turns=(*turns, TurnTimes(written=Span(starts[-1], end))),
+        judged=Span(end, end + 0.25),
+    )
+
+
+def learned_of(one: Trajectory) -> LearnedTokens:
+    """Every other token lies a quarter lower at the learner, and every third one was held by a bound."""
+    at = np.arange(one.num_policy_tokens)
+    return LearnedTokens(
+        gaps=np.where(at % 2, -0.25, 0.0).astype(np.float32),
+        entropies=np.full(len(at), 1.0, np.float32),
+        log_ratios=np.where(at % 3, 0.0, 0.5).astype(np.float32),
+        codes=np.where(at % 3, 0, 2).astype(np.uint8),
+    )
 
 
 def _outcome(made: MadeSibling, text: str) -> Outcome:
@@ -172,6 +210,7 @@ def write_step(
     """Write the records of a step; its ledger."""
     ledger = dict.fromkeys(LEDGER, 0)
     judged = []
+    learned: dict[str, LearnedTokens] = {}
     with FrameFile(records_file(run, step), {}) as file:
         for task, siblings in groups:
             for number, (made, (decision, penalty)) in enumerate(
@@ -186,9 +225,12 @@ def write_step(
                     penalty_format=penalty.format if penalty else None,
                     advantage=advantage(made) if bucket == "kept" else None,
                 )
+                if bucket == "kept":
+                    learned[str(one.key)] = learned_of(one)
                 (place,) = file.append([encode_frame(one, texts)])
                 judged.append(Judged(trajectory=one, verdict=verdict, num_answers=made.answers, place=place))
         file.seal(judged, stage=f"one{text}")
+    write_learned(records_file(run, step).parent, learned, step=step, rank=0, ranks=1)
     return ledger
 
 
@@ -209,11 +251,20 @@ def make_view_run(run: Path, *, steps: int = 2, text: str = "", **shape: Any) ->
     return run
 
 
+def make_sick_run(run: Path) -> Path:
+    """A run in which from step 15 of 20 on trajectories are cut, with the records of its last step."""
+    run.mkdir(parents=True)
+    rows = planted("truncation", first=15, steps=20)
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_step(run, 20, groups_of())
+    return run
+
+
 def groups_of(text: str = "") -> list[tuple[Task, Sequence[MadeSibling]]]:
     """The groups of each step."""
     drawn = Task(
         id=f"gcd-1{text}", source=f"gcd{text}", question=f"gcd of 84 and 36?{text}", answer=f"12{text}"
     )
-    alike = replace(drawn, id=f"sum-1{text}")
+    alike = replace(drawn, id=f"sum-1{text}", source=f"sum{text}")
     hidden = replace(drawn, id="secret", question="the hidden question", meta={HIDDEN: True})
     return [(drawn, SIBLINGS), (alike, ALIKE), (hidden, ALIKE)]

@@ -11,9 +11,10 @@ import * as paired from "./page_paired.js";
 import * as run from "./page_run.js";
 import * as runs from "./page_runs.js";
 import * as task from "./page_task.js";
+import * as timeline from "./page_timeline.js";
 import * as trajectory from "./page_trajectory.js";
 
-const PAGES = { runs, run, list, trajectory, group, task, evaluation, paired, overlay };
+const PAGES = { runs, run, list, trajectory, group, task, evaluation, paired, overlay, timeline };
 const main = document.getElementById("main");
 let shown = null, turn = 0, connected = true;
 

@@ -75,6 +75,12 @@ export function signed(value) {
   return `${value >= 0 ? "+" : "−"}${Math.abs(value).toFixed(2)}`;
 }
 
+export function seconds(value) {
+  if (value === null || value === undefined) return "–";
+  if (value < 1) return `${(1000 * value).toFixed(0)} ms`;
+  return value < 100 ? `${value.toFixed(1)} s` : `${(value / 60).toFixed(1)} min`;
+}
+
 export function table(head, rows, label) {
   return h("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": label },
     h("table", {}, h("thead", {}, h("tr", {}, head.map((name, i) => h("th", { scope: "col", class: i ? "n" : "" }, name)))),

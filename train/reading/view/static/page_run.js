@@ -1,18 +1,20 @@
 // One run: headline, curves, where the time went, what the learner saw, how groups came out.
 
 import { address, ask } from "./api.js";
-import { figure, fill, h } from "./dom.js";
+import { chip, figure, fill, h, number, table, words } from "./dom.js";
 
 export async function show({ root, params, signal, is }) {
   const name = params.get("run");
   const update = async () => {
     const run = await ask("run", { run: name }, signal);
-    const groups = run.trajectories ? await ask("groups", { run: name }, signal).catch(() => null) : null;
+    const listed = (question) => run.trajectories ? ask(question, { run: name }, signal).catch(() => null) : null;
+    const [groups, families, alarms] = await Promise.all([listed("groups"), listed("families"),
+      run.steps ? ask("alarms", { run: name }, signal).catch((error) => ({ problem: error.message })) : null]);
     if (!is()) return;
     const y = scrollY;
     fill(root,
       h("h1", {}, run.name),
-      h("p", { class: "soft path" }, run.path),
+      h("p", { class: "soft path" }, run.path, run.status && ` (${run.status})`),
       run.problem && h("p", { class: "bad" }, run.problem),
       run.growing && h("p", { class: "soft", id: "growing" },
         `step ${run.growing.step} is being rolled out: ${(run.growing.bytes / 1e6).toFixed(1)} MB of trajectories so far`),
@@ -21,15 +23,52 @@ export async function show({ root, params, signal, is }) {
         h("div", { class: "detail" }, tile.detail)))),
       h("ul", { class: "links" },
         run.trajectories && h("li", {}, h("a", { href: address("list", { run: name }) }, "trajectories")),
+        run.steps > 0 && h("li", {}, h("a", { href: `/report?${new URLSearchParams({ run: name })}` }, "report as one file")),
+        groups && h("li", {}, h("a", { href: address("timeline", { run: name, step: groups.step }) }, "who waited when")),
         run.evaluated.map((step) => h("li", {},
           h("a", { href: address("evaluation", { run: name, step }) }, `evaluation at step ${step}`)))),
+      whatStands(name, alarms),
       shares(run.time),
       h("h2", {}, "Curves"),
-      h("div", { class: "charts" }, run.charts.map(figure), groups && figure(groups.drawing)));
+      h("div", { class: "charts" }, run.charts.map(figure), groups && figure(groups.drawing), families?.drawing && figure(families.drawing)),
+      byFamily(name, families?.families ?? []));
     scrollTo(0, y);
   };
   await update();
   return { title: name, changed: (names) => { if (names.includes(name)) update(); } };
+}
+
+const KIND_STYLE = { liveness: "bad", health: "bad", advice: "quiet" };
+
+// What `rocstar doctor` says: alarms that stand with what shows them, those that are over in one line.
+function whatStands(run, found) {
+  if (!found) return null;
+  if (found.problem) return h("p", { class: "soft", id: "alarms" }, `No alarms are known: ${found.problem}`);
+  const state = found.state.told && h("p", { class: "bad" }, `${words(found.state.name)}: ${found.state.told}`);
+  return [h("h2", {}, "What stands"), h("div", { id: "alarms" }, state,
+    !found.standing.length && h("p", { class: "soft" }, "No alarm stands."),
+    found.standing.map((one) => alarm(run, one)),
+    found.over.length > 0 && h("details", { class: "fold" }, h("summary", {}, `over: ${found.over.map((one) => words(one.alarm)).join(", ")}`),
+      found.over.map((one) => alarm(run, one))))];
+}
+
+function alarm(run, one) {
+  const steps = one.first_step === one.last_step ? `step ${one.first_step}` : `steps ${one.first_step} to ${one.last_step}`;
+  return h("div", { class: "alarm" },
+    h("p", {}, chip(one.kind, KIND_STYLE[one.kind]), " ", h("b", {}, words(one.alarm)), h("span", { class: "soft" }, `, ${steps}: `), one.says),
+    h("p", { class: "small" }, `Seen: ${one.now || one.seen}.`,
+      one.trajectories.length > 0 && [" Shown by ", one.trajectories.map((at, k) => [k > 0 && ", ",
+        h("a", { href: address("trajectory", { run, file: at.file, row: at.row }) }, at.id)]), "."]),
+    h("p", { class: "small" }, `Do: ${one.todo}`),
+    h("details", { class: "fold small" }, h("summary", {}, "definition"), h("p", {}, `${one.definition} (${one.source})`)));
+}
+
+function byFamily(run, families) {
+  if (families.length < 2) return null;
+  const points = (value) => value.toFixed(2);
+  return [h("h2", {}, "Task families"), table(["family", "trajectories", "correct", "reward", "first quarter", "last quarter", "tokens"],
+    families.map((one) => [h("a", { href: address("list", { run, filter: one.name.includes(" ") ? "" : `family=${one.name}` }) }, one.name), number(one.trajectories),
+      `${(100 * one.correct).toFixed(1)}%`, points(one.reward), points(one.first), points(one.last), number(Math.round(one.tokens))]), "task families")];
 }
 
 function shares(parts) {

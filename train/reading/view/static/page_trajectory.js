@@ -1,7 +1,7 @@
 // One trajectory: facts, the conversation turn by turn with its calls folded, or its tokens.
 
 import { address, ask } from "./api.js";
-import { chip, fill, h, number, signed, STYLE_OF, words } from "./dom.js";
+import { chip, figure, fill, h, number, seconds, signed, STYLE_OF, words } from "./dom.js";
 import { listParams } from "./page_list.js";
 import { TokenView } from "./tokens.js";
 import { LongList } from "./virtual.js";
@@ -43,6 +43,9 @@ class TrajectoryPage {
       h("p", { class: "line" }, chip(told.verdict, STYLE_OF[told.verdict]), " ",
         chip(words(told.bucket), told.bucket === "kept" ? "good" : "quiet"), " ", h("span", {}, told.why)),
       h("details", { class: "fold" }, h("summary", {}, "facts"), facts(told)),
+      told.timeline && h("details", { class: "fold", id: "times" }, h("summary", {}, `times: ${seconds(told.times.seconds)}`),
+        h("div", { class: "charts" }, figure(told.timeline)),
+        !place.of && h("p", {}, h("a", { href: address("timeline", { run: place.run, step: stepOf(place.file) }) }, "who waited when in its step"))),
       h("p", { class: "links" },
         h("button", { class: isTokens ? "" : "on", "aria-pressed": String(!isTokens), onclick: () => this.tab("") }, "conversation"),
         h("button", { class: isTokens ? "on" : "", "aria-pressed": String(isTokens), onclick: () => this.tab("tokens") }, `${number(told.num_tokens)} tokens`),
@@ -52,6 +55,7 @@ class TrajectoryPage {
           h("button", { onclick: () => this.other(1), "aria-label": "next of the list" }, "→")],
         h("a", { href: `/export?${new URLSearchParams({ run: place.run, ...(place.of ? { of: place.of } : {}), at: `${place.file}:${place.row}` })}` }, "export"),
         told.replay && h("code", { class: "replay", title: "computes the loss of this step again" }, told.replay)),
+      h("p", { class: "links try" }, h("span", {}, "go on from its end:"), h("code", { class: "replay", id: "try" }, told.chat)),
       this.layout(),
       this.box = h("div", { class: isTokens ? "turns tokens" : "turns", tabindex: "0", role: "region", "aria-label": isTokens ? "tokens" : "turns" }));
     if (isTokens) {
@@ -88,9 +92,22 @@ class TrajectoryPage {
   }
 
   turnOf(turn, i) {
-    return h("div", { class: "turn", id: `turn${i + 1}` }, h("div", { class: "who" }, `turn ${i + 1}: the policy`),
-      turn.pieces.map((piece, k) => typeof piece === "string" ? (piece.trim() ? this.text(piece.replace(/^\n+|\n+$/g, ""), `${i}.${k}`) : null) : this.call(piece, `${i}.${k}`)),
+    const ran = [...turn.ran];
+    return h("div", { class: "turn", id: `turn${i + 1}` },
+      h("div", { class: "who" }, `turn ${i + 1}: the policy`, turn.written && `, ${seconds(turn.written[1] - turn.written[0])}`, " ", this.tryFrom(i + 1)),
+      turn.pieces.map((piece, k) => typeof piece === "string" ? (piece.trim() ? this.text(piece.replace(/^\n+|\n+$/g, ""), `${i}.${k}`) : null) : this.call(piece, `${i}.${k}`, ran.shift())),
       turn.cut && h("div", { class: "who bad" }, "cut here by the token limit"));
+  }
+
+  // The command that lets the policy write this turn anew, from the tokens that stand before it.
+  tryFrom(turn) {
+    const key = `try ${turn}`, command = h("code", { class: "replay", hidden: !this.open.has(key) }, `${this.told.chat}@${turn}`);
+    const button = h("button", { class: "small", "aria-expanded": String(this.open.has(key)), "aria-label": `try turn ${turn} anew`, onclick: () => {
+      if (this.open.has(key)) this.open.delete(key); else this.open.add(key);
+      command.hidden = !this.open.has(key);
+      button.setAttribute("aria-expanded", String(this.open.has(key)));
+    } }, "try");
+    return [button, " ", command];
   }
 
   fold(key) {
@@ -101,11 +118,11 @@ class TrajectoryPage {
     if (isOpen !== this.isUnfolded) this.open.add(key); else this.open.delete(key);
   }
 
-  call(call, key) {
+  call(call, key, ran) {
     const first = call.arguments.map(([, text]) => text).join(" ").split("\n").find((line) => line.trim()) ?? "";
     return h("details", { class: `call ${call.is_error ? "error" : ""}`, ...this.fold(key) },
       h("summary", {}, h("span", { class: "soft" }, `calls ${call.name} `), chip(call.status, call.is_error ? "bad" : "good"),
-        h("code", { class: "peek" }, first.slice(0, 160))),
+        ran !== undefined && ran !== null && h("span", { class: "soft" }, seconds(ran)), h("code", { class: "peek" }, first.slice(0, 160))),
       call.arguments.map(([name, text], k) => [name === null ? null : h("div", { class: "who" }, name), this.text(text, `${key}a${k}`)]),
       h("div", { class: "result" }, this.text(call.result, `${key}r`)));
   }
@@ -164,8 +181,15 @@ function facts(told) {
     "tool calls": `${listed.calls}, ${listed.errors} with an error`,
     "written by": `policy version ${told.version}, stage ${told.stage}`,
     "seed, step, sibling": (told.seed ?? []).join(", "),
+    ...(told.times ? { "began": new Date(1000 * told.times.began).toISOString().replace("T", " ").slice(0, 19) + " UTC",
+      "took": `${seconds(told.times.seconds)}: policy ${seconds(told.times.writing_s)}, tools ${seconds(told.times.tools_s)}`
+        + (told.times.queued_s ? `, of the policy's ${seconds(told.times.queued_s)} for a place` : "") } : {}),
   };
   return h("dl", { class: "facts" }, Object.entries(rows).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+}
+
+function stepOf(file) {
+  return Number(file.replace("step_", ""));
 }
 
 // Answers stand out; they are found in the text itself and stay text.

@@ -5,12 +5,25 @@ import { fill, h, number, signed } from "./dom.js";
 import { LongList } from "./virtual.js";
 
 const CHUNK = 64, PAGE = 4096;
+// `of` is how strongly a token is shaded, `strip` which measure the strip shows, of which `top` fills it.
 const SHADES = {
-  logprob: { name: "log-prob", of: (t) => t.logprob === null ? null : Math.min(1, -t.logprob / 6) },
+  logprob: { name: "log-prob (rollout)", of: (t) => t.logprob === null ? null : Math.min(1, -t.logprob / 6) },
+  learner: { name: "log-prob (learner)", learner: true, of: (t) => t.learner === null ? null : Math.min(1, -t.learner / 6) },
+  gap: { name: "learner minus rollout", learner: true, strip: "gap", top: 2, of: (t) => gapOf(t) === null ? null : Math.min(1, Math.abs(gapOf(t))), sign: gapOf },
+  ratio: { name: "ratio", learner: true, strip: "ratio", top: 0.5, of: (t) => t.ratio === null ? null : Math.min(1, Math.abs(Math.log(t.ratio)) / 0.3), sign: (t) => t.ratio - 1 },
+  clip: { name: "clipped", learner: true, strip: "clip", top: 1, of: (t) => t.code ? 1 : null, sign: (t) => t.code === 1 ? -1 : 1 },
+  entropy: { name: "entropy", learner: true, strip: "entropy", top: 4, of: (t) => t.entropy === null ? null : Math.min(1, t.entropy / 3) },
   advantage: { name: "advantage", of: (t) => t.advantage === null ? null : Math.min(1, Math.abs(t.advantage) / 2), sign: (t) => t.advantage },
   mask: { name: "loss mask", of: (t) => t.origin === "policy" ? 0.6 : null },
   version: { name: "policy version", of: (t) => t.version === null ? null : 0.25 + 0.5 * (t.version % 2) },
 };
+const CODES = ["not clipped", "held by the lower bound", "held by the upper bound"];
+const WITHOUT = "The learner did not learn from this trajectory, or its run wrote nothing down of it: there are the rollout's numbers alone.";
+const WITH = "Log-probs of the rollout are bit by bit; what the learner made of a token is right to half a percent of ratio and gap, and to a few percent of entropy.";
+
+function gapOf(token) {
+  return token.learner === null || token.logprob === null ? null : token.learner - token.logprob;
+}
 
 export class TokenView {
   constructor(box, place, told, signal) {
@@ -18,12 +31,15 @@ export class TokenView {
     this.total = told.num_tokens;
     this.pages = new Map();
     this.shade = "logprob";
-    this.canvas = h("canvas", { class: "strip", role: "img", "aria-label": "surprise of each part of the trajectory; a click goes there" });
+    this.canvas = h("canvas", { class: "strip", role: "img", "aria-label": "what the shade shows, of each part of the trajectory; a click goes there" });
     this.detail = h("div", { class: "pointed", id: "token" }, "point at a token, or step through them with the arrow keys");
-    const choice = h("select", { "aria-label": "what the shade shows", onchange: () => { this.shade = choice.value; this.list.refresh(); } },
-      Object.entries(SHADES).map(([key, shade]) => h("option", { value: key }, shade.name)));
-    this.top = h("div", { class: "tokenbar" }, h("label", {}, "shade: ", choice), this.canvas, this.detail,
-      h("p", { class: "soft small" }, "Log-probs are the rollout's, bit by bit. What the learner made of a token (log-prob, ratio, clip, entropy) is in no record."));
+    this.choice = h("select", { "aria-label": "what the shade shows", onchange: () => {
+      this.shade = this.choice.value;
+      this.list.refresh();
+      this.paint();
+    } }, Object.entries(SHADES).map(([key, shade]) => h("option", { value: key, disabled: shade.learner }, shade.name)));
+    this.about = h("p", { class: "soft small", id: "about" });
+    this.top = h("div", { class: "tokenbar" }, h("label", {}, "shade: ", this.choice), this.canvas, this.detail, this.about);
     box.before(this.top);
     this.list = new LongList(box, { count: Math.ceil(this.total / CHUNK), height: 90, varies: true, render: (i) => this.chunk(i) });
     this.canvas.addEventListener("click", (event) => {
@@ -40,6 +56,9 @@ export class TokenView {
 
   async strip() {
     this.parts = await ask("strip", { ...this.place, bins: Math.min(1200, Math.max(200, this.canvas.clientWidth)) }, this.signal).catch(() => null);
+    const learned = Boolean(this.parts?.measures.gap);
+    for (const option of this.choice.options) option.disabled = Boolean(SHADES[option.value].learner) && !learned;
+    this.about.textContent = learned ? WITH : WITHOUT;
     this.paint();
   }
 
@@ -52,17 +71,18 @@ export class TokenView {
     const pen = canvas.getContext("2d"), style = getComputedStyle(canvas);
     const color = { policy: style.getPropertyValue("--c0"), tool: style.getPropertyValue("--c2"), prompt: style.getPropertyValue("--c7") };
     pen.scale(scale, scale);
-    parts.max.forEach((greatest, i) => {
+    const { strip = "surprise", top = 8 } = SHADES[this.shade], measure = parts.measures[strip] ?? parts.measures.surprise;
+    measure.max.forEach((greatest, i) => {
       const x = width * parts.edges[i] / parts.total, w = Math.max(1, width * (parts.edges[i + 1] - parts.edges[i]) / parts.total);
       pen.fillStyle = color[parts.origins[i]] ?? color.prompt;
       pen.fillRect(x, height - 6, w, 6);
       if (greatest === null) return;
       pen.globalAlpha = 0.4;
-      pen.fillRect(x, height - 8 - 46 * Math.min(1, greatest / 8), w, 46 * Math.min(1, greatest / 8));
+      pen.fillRect(x, height - 8 - 46 * Math.min(1, greatest / top), w, 46 * Math.min(1, greatest / top));
       pen.globalAlpha = 1;
-      pen.fillRect(x, height - 8 - 46 * Math.min(1, parts.mean[i] / 8), w, 46 * Math.min(1, parts.mean[i] / 8));
+      pen.fillRect(x, height - 8 - 46 * Math.min(1, measure.mean[i] / top), w, 46 * Math.min(1, measure.mean[i] / top));
     });
-    canvas.dataset.painted = "";
+    canvas.dataset.painted = strip;
   }
 
   page(by) {
@@ -87,7 +107,9 @@ export class TokenView {
 
   token(told, k) {
     return { i: told.start + k, id: told.ids[k], text: told.texts?.[k], logprob: told.logprobs[k] ?? null, origin: told.origins[k],
-      version: told.versions[k], advantage: told.advantages[k] };
+      version: told.versions[k], advantage: told.advantages[k],
+      learner: told.learner?.logprobs[k] ?? null, importance: told.learner?.importance[k] ?? null,
+      ratio: told.learner?.ratios[k] ?? null, entropy: told.learner?.entropies[k] ?? null, code: told.learner?.codes[k] ?? null };
   }
 
   fillChunk(element, told, i) {
@@ -137,7 +159,9 @@ export class TokenView {
     const chance = t.logprob === null ? "" : `, probability ${(100 * Math.exp(t.logprob)).toPrecision(3)}%`;
     this.detail.textContent = `token ${number(t.i)}: id ${t.id}${t.text === undefined ? "" : ` ${JSON.stringify(t.text)}`}, ${t.origin}, `
       + `log-prob ${t.logprob === null ? "–" : t.logprob}${chance}, advantage ${t.advantage === null ? "–" : signed(t.advantage)}, `
-      + `${t.origin === "policy" ? "carries loss" : "no loss"}, version ${t.version ?? "–"}`;
+      + `${t.origin === "policy" ? "carries loss" : "no loss"}, version ${t.version ?? "–"}`
+      + (t.learner === null ? "" : `; learner: log-prob ${t.learner.toPrecision(4)}, importance ${t.importance.toFixed(3)}, ratio ${t.ratio.toFixed(3)}, `
+        + `${CODES[t.code]}, entropy ${t.entropy === null ? "–" : t.entropy.toPrecision(2)}`);
   }
 
   end() {

@@ -1,0 +1,222 @@
+"""What the learner made of the tokens of a step's trajectories, as files beside their frames.
+
+    step_000001.r000.learned    <8s magic> <u32 bytes> about (JSON), PLACE by PLACE where each trajectory
+                                lies, then their columns; a file for each rank of the learner; appears whole
+
+It is known after the update, when a step's frames are long written, and each rank knows its own trajectories:
+so it is a file of its own, and nothing travels. A trajectory's columns, each packed by itself (packing.py):
+
+    gaps        float16 of 8 bits: learner at the batch start minus rollout, in log-probs
+    entropies   a byte, the root of the share of MAX_ENTROPY: within 2% at half a nat, 5% at a tenth
+    log_ratios  float16 of 8 bits: learner at the token's update minus batch start; and a byte each of codes,
+                the bounds that held tokens; left out where every ratio is 1, as in a first update
+
+Nothing here is learned from or promised to the last bit, which is what most of a log-prob's bytes cost: a gap
+and a log-ratio are right to half a percent of themselves, or to 3e-7.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from rocstar.engine.record.files import LEARNED, learned_files
+from rocstar.engine.record.packing import packed, packed_apart, together, unpacked
+from rocstar.engine.record.plain import RecordError
+from rocstar.engine.record.step_file import task_number
+
+VERSION: Final = 1
+MAGIC: Final = b"rcsLrnd\n"
+MAX_ENTROPY: Final = 16.0
+"""Nats; that of a vocabulary of nine million words."""
+_HEAD: Final = struct.Struct("<8sI")
+_SIZE: Final = struct.Struct("<I")
+MAX_ABOUT_BYTES: Final = 1 << 20
+_UNKNOWN: Final = 255
+_DROPPED_BITS: Final = 3
+
+PLACE: Final = np.dtype([
+    ("name", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("tokens", "<u4"), ("sum", "<u4"),
+])  # fmt: skip
+"""One trajectory: a number of its name, where its columns lie, of how many tokens, and their CRC-32."""
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LearnedTokens:
+    """One trajectory's tokens with loss, in order, as the learner saw them; all columns have one length."""
+
+    gaps: Floats
+    """Log-prob of the learner at the batch start minus that of the rollout."""
+    entropies: Floats
+    """Nats, at the token's update; NaN where there was none."""
+    log_ratios: Floats
+    """Log-prob at the token's update minus that at the batch start."""
+    codes: npt.NDArray[np.uint8]
+    """Which bound of the clipped ratio held the token: 0 none, 1 the lower, 2 the upper."""
+
+    def __len__(self) -> int:
+        return len(self.gaps)
+
+
+def learned_path(folder: Path, step: int, rank: int) -> Path:
+    """Where a rank writes what it made of a step."""
+    return folder / f"step_{step:06d}.r{rank:03d}{LEARNED}"
+
+
+def write_learned(
+    folder: Path, learned: Mapping[str, LearnedTokens], *, step: int, rank: int, ranks: int
+) -> Path:
+    """Write what a rank made of its trajectories, by their names; the file appears whole or not at all.
+
+    OSError: the disk takes no more.
+    """
+    places = np.zeros(len(learned), PLACE)
+    bodies = list(_encoded(list(learned.values())))
+    about = json.dumps({"v": VERSION, "step": step, "ranks": ranks, "places": len(places)}).encode("ascii")
+    at = _HEAD.size + len(about) + places.nbytes
+    for k, (name, tokens) in enumerate(learned.items()):
+        places[k] = (task_number(name), at, len(bodies[k]), len(tokens), zlib.crc32(bodies[k]))
+        at += len(bodies[k])
+    path = learned_path(folder, step, rank)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(_HEAD.pack(MAGIC, len(about)) + about + places.tobytes())
+            file.writelines(bodies)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+class LearnedStep:
+    """What the learner made of a step, looked up by a trajectory's name.
+
+    Invariant: what it gives was written by the ranks of one and the same step of the learner: where a run was
+    resumed with fewer ranks, the files that the others left are not looked at.
+    """
+
+    def __init__(self, frames: Path) -> None:
+        """Look at the files beside a step's `frames`; there may be none. RecordError for a damaged one."""
+        self._files = [_File(path) for path in learned_files(frames)]
+        ranks = self._files[0].ranks if self._files else 0
+        self._files = [file for file in self._files[:ranks] if file.ranks == ranks]
+
+    def find(self, name: str) -> LearnedTokens | None:
+        """Of the trajectory of this name (`str` of its key); None where no rank learned from it."""
+        number = task_number(name)
+        for file in self._files:
+            hits = np.flatnonzero(file.places["name"] == number)
+            if len(hits):
+                return file.read(int(hits[0]))
+        return None
+
+
+class _File:
+    """One rank's."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with path.open("rb") as file:
+            head = file.read(_HEAD.size)
+            if len(head) != _HEAD.size or not head.startswith(MAGIC):
+                raise RecordError(f"{path}: nothing that a learner wrote")
+            size = _HEAD.unpack(head)[1]
+            try:
+                about = json.loads(file.read(min(size, MAX_ABOUT_BYTES)))
+                self.ranks, number = int(about["ranks"]), int(about["places"])
+                is_known = about["v"] == VERSION
+            except (ValueError, KeyError, TypeError):
+                raise RecordError(f"{path}: its head is torn") from None
+            if not is_known:
+                raise RecordError(f"{path}: not of version {VERSION}")
+            self.places: npt.NDArray[Any] = np.fromfile(file, PLACE, number)
+        if len(self.places) != number:
+            raise RecordError(f"{path}: {len(self.places)} places, {number} were written")
+
+    def read(self, at: int) -> LearnedTokens:
+        place = self.places[at]
+        with self.path.open("rb") as file:
+            file.seek(int(place["offset"]))
+            body = file.read(int(place["size"]))
+        if zlib.crc32(body) != int(place["sum"]):
+            raise RecordError(f"{self.path}: what it has of a trajectory is damaged")
+        try:
+            return _decoded(body, int(place["tokens"]))
+        except (ValueError, struct.error, zstandard.ZstdError) as error:
+            raise RecordError(f"{self.path}: no columns: {error}") from None
+
+
+def _encoded(learned: Sequence[LearnedTokens]) -> Iterator[bytes]:
+    """The columns of each; rounded all at once, as a trajectory may have a few tokens only."""
+    if not learned:
+        return
+    gaps = _short(np.concatenate([tokens.gaps for tokens in learned]))
+    levels = _bytes_of(np.concatenate([tokens.entropies for tokens in learned]))
+    ratios = _short(np.concatenate([tokens.log_ratios for tokens in learned]))
+    codes = np.concatenate([tokens.codes for tokens in learned]).astype("u1")
+    at = 0
+    for tokens in learned:
+        mine = slice(at, at + len(tokens))
+        at += len(tokens)
+        parts = [*packed_apart(gaps[mine]), packed(levels[mine].tobytes())]
+        if tokens.log_ratios.any() or tokens.codes.any():
+            parts += [*packed_apart(ratios[mine]), packed(codes[mine].tobytes())]
+        yield b"".join(_SIZE.pack(len(part)) + part for part in parts)
+
+
+def _decoded(body: bytes, number: int) -> LearnedTokens:
+    parts, at = [], 0
+    while at < len(body):
+        (size,) = _SIZE.unpack_from(body, at)
+        at += _SIZE.size
+        parts.append(body[at : at + size])
+        at += size
+    if len(parts) not in (3, 6):
+        raise ValueError(f"{len(parts)} columns")
+    levels = np.frombuffer(unpacked(parts[2]), "u1")
+    entropies = (MAX_ENTROPY * np.square(levels / (_UNKNOWN - 1))).astype(np.float32)
+    entropies[levels == _UNKNOWN] = np.nan
+    ratios, codes = np.zeros(number, np.float32), np.zeros(number, np.uint8)
+    if len(parts) == 6:
+        ratios = together(parts[3:5], number).astype(np.float32)
+        codes = np.frombuffer(unpacked(parts[5]), "u1")
+    gaps = together(parts[:2], number).astype(np.float32)
+    if not len(levels) == len(codes) == number:
+        raise ValueError(f"columns of {len(levels)} and {len(codes)} tokens, told were {number}")
+    return LearnedTokens(gaps=gaps, entropies=entropies, log_ratios=ratios, codes=codes)
+
+
+def _short(values: Floats) -> npt.NDArray[np.float16]:
+    """As float16 of 8 significant bits, rounded: the others would not compress. What does not fit is the
+    largest that does."""
+    most = np.finfo(np.float16).max
+    halves = np.clip(values, -most, most).astype(np.float16)
+    half = 1 << (_DROPPED_BITS - 1)
+    bits = halves.view(np.uint16).astype(np.uint32)
+    rounded = np.where(np.isfinite(halves), (bits + half) >> _DROPPED_BITS << _DROPPED_BITS, bits)
+    # A step above the largest would be infinity.
+    largest = np.uint32(np.float16(most).view(np.uint16)) >> _DROPPED_BITS << _DROPPED_BITS
+    magnitude = np.minimum(rounded & 0x7FFF, np.where(np.isfinite(halves), largest, 0x7FFF))
+    short: npt.NDArray[np.float16] = (magnitude | (bits & 0x8000)).astype(np.uint16).view(np.float16)
+    return short
+
+
+def _bytes_of(entropies: Floats) -> npt.NDArray[np.uint8]:
+    """A level from 0 to 254 for each; 255 where there is none."""
+    share = np.sqrt(np.clip(entropies, 0.0, MAX_ENTROPY) / MAX_ENTROPY)
+    levels = np.nan_to_num(np.rint(share * (_UNKNOWN - 1)), nan=_UNKNOWN)
+    told: npt.NDArray[np.uint8] = levels.astype(np.uint8)
+    return told

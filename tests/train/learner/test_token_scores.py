@@ -1,0 +1,103 @@
+"""Entropies of stored trajectories are those of the learner, whatever shares a microbatch with them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rocstar.engine.types import (
+    FinishReason,
+    Origin,
+    Scored,
+    Segment,
+    Task,
+    Trajectory,
+    TrajectoryKey,
+)
+from rocstar.train.algorithm.off_policy import Correction
+from rocstar.train.learner.batch import pack, policy_examples
+from rocstar.train.learner.learner import Learner, LossSettings
+from rocstar.train.learner.policy_model import PolicyModel
+from rocstar.train.learner.scratch import build_model
+from rocstar.train.learner.token_scores import token_scores
+from rocstar.train.recipe.model_config import ScratchConfig
+
+SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
+VOCAB, TEMPERATURE = 50, 0.7
+
+
+def learner() -> Learner:
+    model = build_model(SCRATCH, VOCAB, seed=1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(8.0)
+    return Learner(model)
+
+
+def trajectory(number: int) -> Trajectory:
+    """Of a prompt that three siblings share, two turns and tool output between them."""
+    rng = np.random.default_rng(number)
+    prompt = np.random.default_rng(number // 3).integers(0, VOCAB, 9)
+    lengths = rng.integers(1, 12, 3).tolist()
+    ids = np.concatenate([prompt, rng.integers(0, VOCAB, sum(lengths))])
+    edges = np.cumsum([0, 9, *lengths]).tolist()
+    origins = (Origin.prompt, Origin.policy, Origin.tool, Origin.policy)
+    segments = [
+        Segment(start=a, end=b, origin=origin)
+        for a, b, origin in zip(edges[:-1], edges[1:], origins, strict=True)
+    ]
+    logprobs = [-1.0 if any(s.start <= k < s.end and s.origin is Origin.policy for s in segments) else None
+                for k in range(len(ids))]  # fmt: skip
+    return Trajectory(
+        key=TrajectoryKey(seed=0, step=1, task_id=str(number // 3), sibling=number % 3),
+        task=Task(id=str(number // 3), source="made", question="?", answer="1"),
+        ids=ids,
+        logprobs=logprobs,
+        segments=tuple(segments),
+        version_spans=(),
+        turns=(),
+        finish_reason=FinishReason.answered,
+        outcome=Scored(reward=1.0, method="exact"),
+    )
+
+
+TRAJECTORIES = [trajectory(number) for number in (4, 0, 2, 5, 1, 3)]
+
+
+@pytest.mark.parametrize("room", [16, 10_000])
+def test_each_token_has_the_entropy_of_its_own_logits(room: int) -> None:
+    """To 1e-5 of log_softmax(logits / T) over all logits in float64, in the order that was asked."""
+    made = learner()
+    scores = token_scores(made.policy, TRAJECTORIES, temperature=TEMPERATURE, tokens_per_microbatch=room)
+    plain = build_model(SCRATCH, VOCAB, seed=1)
+    plain.load_state_dict(made.model.state_dict())
+    for one, found in zip(TRAJECTORIES, scores, strict=True):
+        with torch.no_grad():
+            logits = plain(torch.from_numpy(one.ids.astype(np.int64))[None]).logits[0].double()
+        logprobs = torch.log_softmax(logits / TEMPERATURE, -1)
+        places = np.flatnonzero(one.loss_mask())
+        entropy = -(logprobs.exp() * logprobs).sum(-1).numpy()[places - 1]
+        chosen = logprobs.numpy()[places - 1, one.ids[places]]
+        np.testing.assert_allclose(found.entropy_N, entropy, atol=1e-5)
+        np.testing.assert_allclose(found.logprob_N, chosen, atol=1e-5)
+
+
+def test_their_sum_is_what_the_learner_counts_when_it_learns() -> None:
+    made = learner()
+    scores = token_scores(made.policy, TRAJECTORIES, temperature=TEMPERATURE, tokens_per_microbatch=10_000)
+    settings = LossSettings(temperature=TEMPERATURE, clip_low=0.2, clip_high=0.28, correction=Correction.none)
+    examples = policy_examples(TRAJECTORIES, [0.5] * len(TRAJECTORIES))
+    entropy = tokens = 0.0
+    for micro in pack(examples, tokens_per_microbatch=40):
+        stats, _ = made.policy_backward(micro, None, settings)
+        entropy, tokens = entropy + stats.entropy, tokens + stats.tokens
+    assert tokens == sum(len(one.entropy_N) for one in scores)
+    assert sum(one.entropy_N.sum() for one in scores) / tokens == pytest.approx(entropy / tokens, abs=1e-5)
+
+
+def test_an_id_that_the_model_does_not_have_is_refused() -> None:
+    small = PolicyModel(build_model(SCRATCH, 20, seed=1))
+    with pytest.raises(ValueError, match="outside the vocabulary of 20"):
+        token_scores(small, TRAJECTORIES, temperature=1.0, tokens_per_microbatch=100)

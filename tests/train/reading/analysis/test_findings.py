@@ -1,0 +1,67 @@
+"""Nothing is claimed that the interval does not show."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rocstar.train.reading.analysis.drawings import ProfileDrawing, RatiosDrawing, SharesDrawing
+from rocstar.train.reading.analysis.findings import MIN_TASKS, behind_sentence, class_sentence
+from rocstar.train.reading.analysis.statistics.cluster_bootstrap import BootstrapEstimate
+from rocstar.train.reading.analysis.statistics.estimates import ClassShare, Matched
+from rocstar.train.reading.analysis.statistics.tally import Lead
+from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass
+
+numbers = st.floats(0.0, 9.0) | st.sampled_from([1.0, math.inf, math.nan])
+
+
+@st.composite
+def estimates(draw: st.DrawFn) -> BootstrapEstimate:
+    low, value, high = sorted(draw(st.tuples(numbers, numbers, numbers)), key=lambda x: (x != x, x))
+    low, high = (-math.inf if low != low else low), (math.inf if high != high else high)
+    tasks = draw(st.integers(0, 20))
+    return BootstrapEstimate(
+        value=value, low=low, high=high, num_tasks=tasks, num_tokens=tasks * draw(st.integers(1, 9))
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(estimates())
+def test_a_sentence_claims_what_its_interval_shows_and_nothing_else(e: BootstrapEstimate) -> None:
+    difference = BootstrapEstimate(value=0.1, low=-0.1, high=0.3, num_tasks=9, num_tokens=9)
+    said = behind_sentence("ok", Matched(ratio=e, difference=difference))
+    by_class = class_sentence(
+        TokenClass.call, ClassShare(of_top=difference, of_all=0.2, lift=e, mean_entropy=0.1)
+    )
+    is_enough = e.num_tasks >= MIN_TASKS and all(map(math.isfinite, (e.value, e.low, e.high)))
+    assert ("more often" in said) == (is_enough and e.low > 1)
+    assert ("less often" in said) == (is_enough and e.high < 1)
+    assert ("no difference is shown" in said) == (is_enough and e.low <= 1 <= e.high)
+    assert ("more uncertain" in by_class) == (is_enough and e.low > 1)
+    assert ("less uncertain" in by_class) == (is_enough and e.high < 1)
+    if not is_enough:
+        assert "too few" in said or "no token was seen" in said
+
+
+def test_what_was_not_seen_is_said_to_be_not_seen() -> None:
+    nothing = BootstrapEstimate(value=math.nan, low=-math.inf, high=math.inf, num_tasks=0, num_tokens=0)
+    assert "no token was seen" in behind_sentence("error", Matched(ratio=nothing, difference=nothing))
+
+
+@pytest.mark.parametrize("width", [340, 1060])
+@settings(max_examples=20, deadline=None)
+@given(e=estimates())
+def test_drawings_are_xml_whatever_is_drawn(width: int, e: BootstrapEstimate) -> None:
+    shares = [ClassShare(of_top=e, of_all=0.1, lift=e, mean_entropy=0.1) for _ in CLASSES]
+    for drawing in (
+        SharesDrawing(shares=shares),
+        RatiosDrawing(behind={"any": Matched(ratio=e, difference=e)}),
+        ProfileDrawing(profiles={lead: [e] * 5 for lead in Lead}, window=8),
+    ):
+        text = drawing(width=width, height=280)
+        ElementTree.fromstring(text)
+        assert "nan" not in text and "inf" not in text

@@ -1,0 +1,182 @@
+"""The work of `rocstar analyse`: trajectories through the learner's forward into sums, and what these say."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from rocstar.engine.progress.progress import working
+from rocstar.engine.types import Trajectory
+from rocstar.train.evaluation.token_scorer import TokenScorer, TokenScores
+from rocstar.train.reading.analysis.chosen import AnalysedRun, choose, read_chosen
+from rocstar.train.reading.analysis.statistics.cluster_bootstrap import BootstrapEstimate, TaskDraws
+from rocstar.train.reading.analysis.statistics.estimates import (
+    ClassShare,
+    Matched,
+    class_shares,
+    matched,
+    profile,
+)
+from rocstar.train.reading.analysis.statistics.tally import Lead, Tally
+from rocstar.train.reading.analysis.statistics.top_fifth import Floats
+from rocstar.train.reading.analysis.token_classes import CLASSES, Decode, TurnTokens, turns_of
+from rocstar.train.reading.analysis.wordings import Wordings
+
+AT_A_TIME: Final = 16
+"""Trajectories in memory."""
+SHOWN_EACH: Final = 2
+"""Trajectories of a kind that are shown whole."""
+MAX_SHOWN_TOKENS: Final = 16_384
+
+COMPARISONS: Final = {
+    "any": (Lead.ok, Lead.error),
+    "ok": (Lead.ok,),
+    "error": (Lead.error,),
+}
+"""Which tool results the tokens come behind, of each comparison with the control."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A trajectory that is shown whole, with what its tokens are."""
+
+    trajectory: Trajectory
+    why: str
+    turns: list[TurnTokens]
+    entropy_N: Floats
+    top_N: Floats
+
+
+@dataclass(slots=True, kw_only=True)
+class ScoreMismatch:
+    """How far the log-probs under these weights are from those of the rollout."""
+
+    largest: float = 0.0
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, trajectory: Trajectory, scores: TokenScores) -> None:
+        rollout_N = trajectory.logprobs[trajectory.loss_mask()].astype(float)
+        known_N = ~np.isnan(rollout_N)
+        apart = np.abs(rollout_N[known_N] - scores.logprob_N[known_N])
+        if len(apart):
+            self.largest = max(self.largest, float(apart.max()))
+            self.total += float(apart.sum())
+            self.count += len(apart)
+
+    @property
+    def mean(self) -> float:
+        """NaN where no rollout wrote a log-prob down."""
+        return self.total / self.count if self.count else math.nan
+
+
+@dataclass(slots=True, kw_only=True)
+class Analysis:
+    """What was found."""
+
+    source: AnalysedRun
+    window: int
+    num_trajectories: int
+    num_tasks: int
+    num_tokens: int
+    mean_entropy: float
+    shares: list[ClassShare]
+    """In the order of CLASSES."""
+    behind: dict[str, Matched]
+    """By the name of the comparison."""
+    profiles: dict[Lead, list[BootstrapEstimate]]
+    wordings: Wordings
+    mismatch: ScoreMismatch
+    shown: list[Shown] = field(default_factory=list)
+    decode: Decode
+
+
+def analyse(source: AnalysedRun, *, number: int, window: int, seed: int) -> Analysis:
+    """The analysis of at most `number` trajectories of a source. ConfigError for a model or a record that
+    cannot be used."""
+    rows = choose(source.file, number, seed=seed)
+    scorer = TokenScorer(source.checkpoint, threads=source.threads)
+    tally, wordings, mismatch = Tally(len(CLASSES)), Wordings(), ScoreMismatch()
+    shown: dict[str, list[Shown]] = {}
+    with working("scoring tokens", unit="trajectories", total=len(rows)) as work:
+        for trajectory, scores in _scored(source, rows, scorer):
+            turns = list(turns_of(trajectory, scorer.text, window=window))
+            top_N = _count(tally, trajectory, turns, scores.entropy_N)
+            wordings.add(trajectory.task.id, turns, scores.entropy_N, top_N)
+            mismatch.add(trajectory, scores)
+            _keep(shown, trajectory, turns, scores.entropy_N, top_N)
+            work.done += 1
+    return _concluded(source, window, seed, tally, wordings, mismatch, shown, scorer.text)
+
+
+def _scored(
+    source: AnalysedRun, rows: Sequence[int], scorer: TokenScorer
+) -> Iterator[tuple[Trajectory, TokenScores]]:
+    trajectories = read_chosen(source.file, rows)
+    while part := list(itertools.islice(trajectories, AT_A_TIME)):
+        yield from zip(part, scorer.score(part, temperature=source.temperature), strict=True)
+
+
+def _count(tally: Tally, trajectory: Trajectory, turns: Sequence[TurnTokens], entropy_N: Floats) -> Floats:
+    """Add a trajectory; its tokens' membership in the top fifth."""
+    return tally.add(
+        trajectory.task.id,
+        entropy_N,
+        np.concatenate([turn.class_U for turn in turns]),
+        np.concatenate([np.full(len(turn.ids), turn.lead) for turn in turns]),
+        np.concatenate([np.arange(len(turn.ids)) for turn in turns]),
+    )
+
+
+def _keep(
+    shown: dict[str, list[Shown]],
+    trajectory: Trajectory,
+    turns: list[TurnTokens],
+    entropy_N: Floats,
+    top_N: Floats,
+) -> None:
+    """Keep the first few with a failing result, and the first few others with a result."""
+    leads = {turn.lead for turn in turns}
+    why = "goes on behind a failing tool response" if Lead.error in leads else ""
+    why = why or ("goes on behind a good tool response" if Lead.ok in leads else "calls no tool")
+    kept = shown.setdefault(why, [])
+    if len(kept) < SHOWN_EACH and len(trajectory.ids) <= MAX_SHOWN_TOKENS:
+        kept.append(Shown(trajectory=trajectory, why=why, turns=turns, entropy_N=entropy_N, top_N=top_N))
+
+
+def _concluded(
+    source: AnalysedRun,
+    window: int,
+    seed: int,
+    tally: Tally,
+    wordings: Wordings,
+    mismatch: ScoreMismatch,
+    shown: dict[str, list[Shown]],
+    decode: Decode,
+) -> Analysis:
+    draws = TaskDraws(tally.num_tasks, np.random.default_rng(seed))
+    tokens, _, nats = tally.by_class.sum((1, 2)).tolist()
+    return Analysis(
+        source=source,
+        window=window,
+        num_trajectories=tally.num_trajectories,
+        num_tasks=tally.num_tasks,
+        num_tokens=int(tokens),
+        mean_entropy=nats / tokens,
+        shares=class_shares(tally, draws),
+        behind={name: matched(tally, leads, window, draws) for name, leads in COMPARISONS.items()},
+        profiles={lead: profile(tally, lead, draws) for lead in Lead},
+        wordings=wordings,
+        mismatch=mismatch,
+        shown=[one for why in sorted(shown, key=_order) for one in shown[why]],
+        decode=decode,
+    )
+
+
+def _order(why: str) -> int:
+    return ("good" not in why) + 2 * ("no tool" in why)

@@ -1,0 +1,228 @@
+"""An analysis as one page that needs nothing else, and as one JSON object."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from rocstar.train.evaluation.statistics.intervals import interval_of_means
+from rocstar.train.reading.analysis.analyse import Analysis
+from rocstar.train.reading.analysis.drawings import ProfileDrawing, RatiosDrawing, SharesDrawing
+from rocstar.train.reading.analysis.findings import NAMES, all_sentences
+from rocstar.train.reading.analysis.shading import blocks
+from rocstar.train.reading.analysis.statistics.cluster_bootstrap import BootstrapEstimate
+from rocstar.train.reading.analysis.token_classes import CLASSES
+from rocstar.train.reading.analysis.wordings import GRAM, WORDS, Seen, most_uncertain
+from rocstar.train.record.report.page import figure, page, part_of
+
+PARTS = Path(__file__).with_name("templates") / "analysis.html"
+LISTED: Final = 14
+"""Tokens and n-grams of a class."""
+STYLE: Final = (
+    ".h1{background:rgba(213,94,0,.62)}.h2{background:rgba(213,94,0,.40)}.h3{background:rgba(230,159,0,.28)}"
+    ".h1,.h2,.h3{border-radius:2px} code{white-space:pre-wrap}"
+)
+FOOT: Final = (
+    "Entropy: that of softmax(logits / temperature) at each token, in nats, by the learner's own forward in "
+    "float32. Top fifth: the 20% of a trajectory's tokens with the highest entropy.",
+    "Intervals: 95%, each by itself, tasks drawn with replacement. What else differs between first and later "
+    "turns than a tool's response, the control does not take out.",
+)
+OFF: Final = 0.01
+"""Mean difference of log-probs from which weights are not called those that wrote the records."""
+
+
+def html_page(analysis: Analysis) -> str:
+    """The page; it makes no request."""
+    sections = [
+        part_of(
+            PARTS, "head", "Where the policy was uncertain", facts(analysis), notes(analysis), told(analysis)
+        ),
+        Markup('<div class="charts">{}</div>').format(Markup("").join(_figures(analysis))),
+        part_of(PARTS, "tokens", _token_rows(analysis)),
+        part_of(PARTS, "words", [(word, *_word_cells(analysis, word)) for word in WORDS]),
+        part_of(PARTS, "shaded", [_card(analysis, k) for k in range(len(analysis.shown))]),
+        part_of(PARTS, "foot", FOOT),
+    ]
+    text = page("rocstar: entropies", sections, style=STYLE)
+    # A policy may write half a surrogate pair; it is shown as its escape.
+    return text.encode(errors="backslashreplace").decode()
+
+
+def told(analysis: Analysis) -> list[str]:
+    """What the intervals show, sentence by sentence."""
+    return all_sentences(analysis.shares, analysis.behind)
+
+
+def facts(analysis: Analysis) -> list[tuple[str, str]]:
+    """What was looked at."""
+    source = analysis.source
+    return [
+        ("records", str(source.file)),
+        ("weights", source.checkpoint),
+        (
+            "tokens",
+            f"{analysis.num_tokens:,} of the policy, in {analysis.num_trajectories:,} trajectories of "
+            f"{analysis.num_tasks:,} tasks",
+        ),
+        ("mean entropy", f"{analysis.mean_entropy:.3f} nats at temperature {source.temperature:g}"),
+        ("first tokens of a turn", f"{analysis.window}"),
+    ]
+
+
+def notes(analysis: Analysis) -> list[str]:
+    """What a reader must know before believing the rest."""
+    found, apart = analysis.mismatch, analysis.source.written_before
+    if not found.count:
+        return ["The records have no log-probs: whether these weights wrote them is not known."]
+    measured = (
+        f"Log-probs under these weights differ from the rollout's by {found.mean:.2g} on average, "
+        f"{found.largest:.2g} at most"
+    )
+    if found.mean <= OFF:
+        return [f"{measured}: they are, or are nearly, the weights that wrote the records."]
+    by = "" if not apart else f" ({abs(apart)} updates {'before' if apart < 0 else 'after'})"
+    return [
+        f"{measured}: other weights{by} than those that wrote the records. The entropies are these weights' "
+        "at what others wrote."
+    ]
+
+
+def as_plain(analysis: Analysis) -> dict[str, Any]:
+    """One JSON object."""
+    source = analysis.source
+    return {
+        "records": str(source.file),
+        "step": source.step,
+        "checkpoint": source.checkpoint,
+        "checkpoint_behind": source.written_before,
+        "temperature": source.temperature,
+        "window": analysis.window,
+        "trajectories": analysis.num_trajectories,
+        "tasks": analysis.num_tasks,
+        "tokens": analysis.num_tokens,
+        "mean_entropy": analysis.mean_entropy,
+        "logprob_difference": {
+            "mean": _finite(analysis.mismatch.mean),
+            "largest": analysis.mismatch.largest if analysis.mismatch.count else None,
+        },
+        "classes": {
+            name.value: {
+                "of_top": _plain(found.of_top),
+                "of_all": found.of_all,
+                "lift": _plain(found.lift),
+                "mean_entropy": _finite(found.mean_entropy),
+            }
+            for name, found in zip(CLASSES, analysis.shares, strict=True)
+        },
+        "behind_responses": {
+            name: {"ratio": _plain(found.ratio), "nats": _plain(found.difference)}
+            for name, found in analysis.behind.items()
+        },
+        "words": {
+            word: {
+                place: _plain_word(analysis.wordings.words[word, behind])
+                for place, behind in (("behind", True), ("elsewhere", False))
+            }
+            for word in WORDS
+        },
+        "says": told(analysis),
+        "notes": notes(analysis),
+    }
+
+
+def _plain(e: BootstrapEstimate) -> dict[str, Any]:
+    return {
+        "value": _finite(e.value),
+        "low": _finite(e.low),
+        "high": _finite(e.high),
+        "tasks": e.num_tasks,
+        "tokens": e.num_tokens,
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no other numbers."""
+    return value if math.isfinite(value) else None
+
+
+def _plain_word(seen: Seen) -> dict[str, Any]:
+    share = _share(seen.by_task)
+    return {
+        "times": seen.times,
+        "of_trajectories": None if share is None else dict(zip(("value", "low", "high"), share, strict=True)),
+        "in_top": seen.top / seen.times if seen.times else None,
+    }
+
+
+def _share(by_task: Mapping[str, Sequence[bool]]) -> tuple[float, float, float] | None:
+    """Mean over tasks of the share of trajectories, with its interval; None without a trajectory."""
+    if not by_task:
+        return None
+    means = [sum(said) / len(said) for said in by_task.values()]
+    low, high = interval_of_means(means, num_attempts=sum(map(len, by_task.values())))
+    return sum(means) / len(means), low, high
+
+
+def _word_cells(analysis: Analysis, word: str) -> tuple[str, str]:
+    behind, elsewhere = (_cell(analysis.wordings.words[word, place]) for place in (True, False))
+    return behind, elsewhere
+
+
+def _cell(seen: Seen) -> str:
+    share = _share(seen.by_task)
+    if share is None:
+        return "no such turn"
+    value, low, high = share
+    if not seen.times:
+        return f"not seen; at most {high:.0%}"
+    return (
+        f"{value:.0%} [{low:.0%}, {high:.0%}]; {seen.top / seen.times:.0%} of {seen.times} in the top fifth"
+    )
+
+
+def _figures(analysis: Analysis) -> list[Markup]:
+    shares = "Dots: share of the top fifth, with 95% intervals over tasks. Grey lines: share of all tokens."
+    ratios = (
+        f"The first {analysis.window} tokens behind a response, against tokens at the same offset of turns "
+        "that answer no tool. An interval that holds 1x shows no difference."
+    )
+    offsets = "Bands: 95% intervals over tasks. The dashed line ends what counts as the first tokens."
+    return [
+        figure(SharesDrawing(shares=analysis.shares), shares, is_wide=True),
+        figure(RatiosDrawing(behind=analysis.behind), ratios, is_wide=True),
+        figure(ProfileDrawing(profiles=analysis.profiles, window=analysis.window), offsets, is_wide=True),
+    ]
+
+
+Listed = list[tuple[str, str]]
+
+
+def _token_rows(analysis: Analysis) -> list[tuple[str, Listed, Listed]]:
+    rows = []
+    for name in CLASSES:
+        counts, grams = analysis.wordings.tokens[name], analysis.wordings.grams[name]
+        singles = [
+            (_visible(analysis.decode([token])), f"{count.top:.0f} of {count.times}")
+            for token, count in most_uncertain(counts, LISTED)
+        ]
+        ranked = sorted(grams.items(), key=lambda one: (-one[1], one[0]))[:LISTED]
+        threes = [(_visible(analysis.decode(list(gram))), str(n)) for gram, n in ranked]
+        assert all(len(gram) == GRAM for gram, _ in ranked)
+        rows.append((NAMES[name], singles, threes))
+    return rows
+
+
+def _visible(text: str) -> str:
+    """White space that a reader can see."""
+    return text.replace("\n", "\\n").replace("\t", "\\t").replace(" ", "\u2423")
+
+
+def _card(analysis: Analysis, k: int) -> tuple[str, str, list[Any]]:
+    shown = analysis.shown[k]
+    task = shown.trajectory.task
+    return task.question, shown.why, list(blocks(analysis, shown))

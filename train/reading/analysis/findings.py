@@ -1,0 +1,90 @@
+"""What an analysis says in words. Every sentence is made of an interval, and claims what that shows.
+
+A comparison whose interval holds the null says that nothing is shown; one that rests on fewer than MIN_TASKS
+tasks makes no claim at all, for an interval over so few is not to be trusted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from rocstar.train.reading.analysis.statistics.cluster_bootstrap import BootstrapEstimate
+from rocstar.train.reading.analysis.statistics.estimates import ClassShare, Matched
+from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass
+
+MIN_TASKS: Final = 8
+
+NAMES: Final = {
+    TokenClass.first_of_turn: "first tokens of turns that answer no tool",
+    TokenClass.after_ok: "first tokens behind a good tool response",
+    TokenClass.after_error: "first tokens behind a failing tool response",
+    TokenClass.call: "tool calls",
+    TokenClass.answer: "answers",
+    TokenClass.reason_before_call: "reasoning before a call",
+    TokenClass.reason_before_answer: "reasoning in turns without a call",
+}
+BEHIND: Final = {
+    "any": "any tool response",
+    "ok": "a good tool response",
+    "error": "a failing tool response",
+}
+
+
+def behind_sentence(name: str, found: Matched) -> str:
+    """What is shown of the first tokens behind tool output."""
+    what = f"Behind {BEHIND[name]}"
+    ratio, nats = found.ratio, found.difference
+    if not ratio.num_tokens:
+        return f"{what}: no token was seen."
+    if why := _too_little(ratio):
+        return f"{what}: {why}."
+    numbers = f"{times(ratio)} as often in the top fifth as at the same offset of turns that answer no tool"
+    direction = ratio.lies_beyond(1.0)
+    verdict = ("no difference is shown", "more often", "less often")[direction]
+    return f"{what}: {verdict} ({numbers}; {signed(nats)} nats)."
+
+
+def class_sentence(name: TokenClass, found: ClassShare) -> str:
+    """What is shown of a class of tokens."""
+    what = NAMES[name].capitalize()
+    if not found.lift.num_tokens:
+        return f"{what}: none were seen."
+    if why := _too_little(found.lift):
+        return f"{what}: {why}."
+    share = f"{percent(found.of_top)} of the top fifth, {found.of_all:.0%} of all tokens"
+    verdict = ("neither more nor less is shown", "more uncertain than most", "less uncertain than most")
+    return f"{what}: {verdict[found.lift.lies_beyond(1.0)]} ({share})."
+
+
+def all_sentences(shares: Sequence[ClassShare], behind: Mapping[str, Matched]) -> list[str]:
+    """The comparison with the control first, then each class."""
+    return [
+        *(behind_sentence(name, found) for name, found in behind.items()),
+        *(class_sentence(name, found) for name, found in zip(CLASSES, shares, strict=True)),
+    ]
+
+
+def _too_little(estimate: BootstrapEstimate) -> str:
+    """Why no claim is made; "" where one may be."""
+    if estimate.num_tasks < MIN_TASKS:
+        return f"{estimate.num_tokens} tokens of {estimate.num_tasks} tasks, too few to say"
+    if math.isnan(estimate.value) or not all(map(math.isfinite, (estimate.low, estimate.high))):
+        return f"{estimate.num_tokens} tokens, and the interval has no end: too few to say"
+    return ""
+
+
+def times(e: BootstrapEstimate) -> str:
+    """A ratio with its interval."""
+    return f"{e.value:.2f} [{e.low:.2f}, {e.high:.2f}] times"
+
+
+def signed(e: BootstrapEstimate) -> str:
+    """A difference with its interval."""
+    return f"{e.value:+.2f} [{e.low:+.2f}, {e.high:+.2f}]"
+
+
+def percent(e: BootstrapEstimate) -> str:
+    """A share with its interval."""
+    return f"{e.value:.0%} [{e.low:.0%}, {e.high:.0%}]"

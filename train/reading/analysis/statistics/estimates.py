@@ -1,0 +1,127 @@
+"""What the sums say: each class's part of the top fifth, and what comes behind tool output against a control.
+
+The first tokens of any turn are uncertain, tool or no tool. So tokens behind a response are held against
+tokens at the same offset of turns that answer no tool:
+
+    ratio      = sum_o top(o) / sum_o n(o) c(o)           c(o): the control's share of tokens in the top fifth
+    difference = sum_o n(o) (mean(o) - control mean(o)) / sum_o n(o)          in nats
+
+over the offsets o that both have. What else differs between such turns, the control does not take out: they
+come earlier, and before anything was computed.
+
+Legend: B draws, Q quantities, M tasks, C classes, L leads, W offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rocstar.train.reading.analysis.statistics.cluster_bootstrap import BootstrapEstimate, TaskDraws, interval
+from rocstar.train.reading.analysis.statistics.tally import Lead, Quantity, Tally
+from rocstar.train.reading.analysis.statistics.top_fifth import Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassShare:
+    """A class of tokens and the top fifth."""
+
+    of_top: BootstrapEstimate
+    """Its share of the top fifth's tokens."""
+    of_all: float
+    """Its share of all tokens."""
+    lift: BootstrapEstimate
+    """The first over the second; 1 where the class is as uncertain as any."""
+    mean_entropy: float
+    """Nats; NaN without a token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matched:
+    """Tokens behind tool output against their control."""
+
+    ratio: BootstrapEstimate
+    """Of the shares in the top fifth; 1 where a tool's output makes no difference."""
+    difference: BootstrapEstimate
+    """Of the mean entropies, in nats."""
+
+
+def class_shares(tally: Tally, draws: TaskDraws) -> list[ClassShare]:
+    """Of each class, in order."""
+    sums_QMC = tally.by_class
+    total_QC, drawn_QBC = sums_QMC.sum(1), np.stack([draws.sums(sums_MC) for sums_MC in sums_QMC])
+    of_top_C, of_all_C = _shares(total_QC)
+    of_top_BC, of_all_BC = _shares(drawn_QBC)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lift_C, lift_BC = of_top_C / of_all_C, of_top_BC / of_all_BC
+        mean_C = total_QC[Quantity.entropy] / total_QC[Quantity.tokens]
+    tasks_C = (sums_QMC[Quantity.tokens] > 0).sum(0)
+    found = []
+    for c, (num_tasks, num_tokens) in enumerate(zip(tasks_C, total_QC[Quantity.tokens], strict=True)):
+        rests_on = int(num_tasks), int(num_tokens)
+        found.append(
+            ClassShare(
+                of_top=_estimate(of_top_C[c], of_top_BC[:, c], *rests_on),
+                of_all=float(of_all_C[c]),
+                lift=_estimate(lift_C[c], lift_BC[:, c], *rests_on),
+                mean_entropy=float(mean_C[c]),
+            )
+        )
+    return found
+
+
+def matched(tally: Tally, leads: Sequence[Lead], window: int, draws: TaskDraws) -> Matched:
+    """The first `window` tokens of turns with one of `leads` against the control."""
+    sums_QMLW = tally.by_offset[..., :window]
+    after_QMW, control_QMW = sums_QMLW[:, :, list(leads)].sum(2), sums_QMLW[:, :, Lead.asked]
+    ratio, difference = _against(after_QMW.sum(1), control_QMW.sum(1))
+    ratio_B, difference_B = _against(
+        np.stack([draws.sums(one) for one in after_QMW]), np.stack([draws.sums(one) for one in control_QMW])
+    )
+    tasks = min(int((one[Quantity.tokens].sum(-1) > 0).sum()) for one in (after_QMW, control_QMW))
+    tokens = int(after_QMW[Quantity.tokens].sum())
+    return Matched(
+        ratio=_estimate(float(ratio), ratio_B, tasks, tokens),
+        difference=_estimate(float(difference), difference_B, tasks, tokens),
+    )
+
+
+def profile(tally: Tally, lead: Lead, draws: TaskDraws) -> list[BootstrapEstimate]:
+    """Mean entropy by offset from the begin of a turn, in nats."""
+    sums_QMW = tally.by_offset[:, :, lead]
+    drawn_QBW = np.stack([draws.sums(one) for one in sums_QMW])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean_W = sums_QMW.sum(1)[Quantity.entropy] / sums_QMW.sum(1)[Quantity.tokens]
+        mean_BW = drawn_QBW[Quantity.entropy] / drawn_QBW[Quantity.tokens]
+    tasks_W, tokens_W = (sums_QMW[Quantity.tokens] > 0).sum(0), sums_QMW.sum(1)[Quantity.tokens]
+    return [
+        _estimate(mean_W[w], mean_BW[:, w], int(tasks_W[w]), int(tokens_W[w])) for w in range(len(mean_W))
+    ]
+
+
+def _shares(sums: Floats) -> tuple[Floats, Floats]:
+    """Each class's share of the top fifth and of all tokens, from (Q, ..., C)."""
+    top, tokens = sums[Quantity.top], sums[Quantity.tokens]
+    return top / top.sum(-1, keepdims=True), tokens / tokens.sum(-1, keepdims=True)
+
+
+def _against(after: Floats, control: Floats) -> tuple[Floats, Floats]:
+    """Ratio and difference, from (Q, ..., W) each; NaN where no offset is in both."""
+    count, controls = after[Quantity.tokens], control[Quantity.tokens]
+    is_both = (count > 0) & (controls > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        observed = np.where(is_both, after[Quantity.top], 0).sum(-1)
+        expected = np.where(is_both, count * control[Quantity.top] / controls, 0).sum(-1)
+        nats = after[Quantity.entropy] - count * control[Quantity.entropy] / controls
+        ratio: Floats = observed / expected
+        difference: Floats = np.where(is_both, nats, 0).sum(-1) / np.where(is_both, count, 0).sum(-1)
+    return ratio, difference
+
+
+def _estimate(value: float, values_B: Floats, num_tasks: int, num_tokens: int) -> BootstrapEstimate:
+    low, high = interval(values_B, num_tasks)
+    return BootstrapEstimate(
+        value=float(value), low=low, high=high, num_tasks=num_tasks, num_tokens=num_tokens
+    )

@@ -1,0 +1,150 @@
+"""What each token of a trajectory is for, from the record's segments and turns.
+
+    turn ──> its lead: what it answers           by the segment before it, and the results of the turn before
+         └─> where it calls, where it answers    by the parser and the tag that engine and judge go by
+
+Where a call begins among the tokens of a turn, the record does not say; the engine's parser is asked again,
+and its characters are counted into tokens.
+
+Legend: N tokens that the policy wrote, U tokens of one turn.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rocstar.engine.chat.toolcalls import tool_call_spans
+from rocstar.engine.types import Origin, Segment, Trajectory
+from rocstar.train.reading.analysis.statistics.tally import Lead
+
+Decode = Callable[[Sequence[int]], str]
+"""Text of any ids, special tokens shown."""
+Ints = NDArray[Any]
+
+PART: Final = "\ufffd"
+ANSWER: Final = "<answer>"
+"""As the judge has it (train/tasks/verify.py)."""
+
+
+class TokenClass(StrEnum):
+    """Every token that the policy wrote has one: the first that fits."""
+
+    first_of_turn = "first_of_turn"
+    """Among the first tokens of a turn that answers no tool."""
+    after_ok = "after_ok"
+    """Among the first tokens behind tool results that are all good."""
+    after_error = "after_error"
+    """Among the first tokens behind tool results of which one is an error."""
+    call = "call"
+    """In a tool call, or behind the last one of its turn."""
+    answer = "answer"
+    """From the last answer block of a turn on."""
+    reason_before_call = "reason_before_call"
+    """The rest of a turn that calls a tool."""
+    reason_before_answer = "reason_before_answer"
+    """The rest of a turn that calls none."""
+
+
+CLASSES: Final = tuple(TokenClass)
+BY_LEAD: Final = {
+    Lead.asked: TokenClass.first_of_turn,
+    Lead.ok: TokenClass.after_ok,
+    Lead.error: TokenClass.after_error,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnTokens:
+    """One turn of the policy as text, and where each of its tokens begins in it."""
+
+    first: int
+    """Place of its first token among the trajectory's ids."""
+    ids: Ints
+    lead: Lead
+    text: str
+    starts_U: Ints
+    """Characters before each token."""
+    class_U: Ints
+    """Indices into CLASSES."""
+
+
+def turns_of(trajectory: Trajectory, decode: Decode, *, window: int) -> Iterator[TurnTokens]:
+    """The turns in order; together they have every token that the policy wrote.
+
+    `window`: so many tokens are the first ones of a turn.
+    """
+    turns = {turn.start: turn for turn in trajectory.turns}
+    results: tuple[bool, ...] = ()
+    """Of the turn before: whether each of its calls failed."""
+    before: Segment | None = None
+    for segment in trajectory.segments:
+        if segment.origin is Origin.policy:
+            is_answer = before is not None and before.origin is Origin.tool
+            lead = Lead.asked if not is_answer else Lead.error if any(results) else Lead.ok
+            ids = trajectory.ids[segment.start : segment.end]
+            text, starts_U = placed(ids.tolist(), decode)
+            yield TurnTokens(
+                first=segment.start,
+                ids=ids,
+                lead=lead,
+                text=text,
+                starts_U=starts_U,
+                class_U=_classes(text, starts_U, lead, window),
+            )
+            turn = turns.get(segment.start)
+            results = tuple(result.is_error for result in turn.results) if turn else ()
+        before = segment
+
+
+def _classes(text: str, starts_U: Ints, lead: Lead, window: int) -> Ints:
+    ends_U = np.append(starts_U[1:], len(text))
+    calls = tool_call_spans(text)
+    rest = TokenClass.reason_before_call if calls else TokenClass.reason_before_answer
+    class_U = np.full(len(starts_U), CLASSES.index(rest))
+    answer = text.rfind(ANSWER)
+    if not calls and answer >= 0:
+        class_U[ends_U > answer] = CLASSES.index(TokenClass.answer)
+    for k, (start, end) in enumerate(calls):
+        is_last = k == len(calls) - 1
+        class_U[(ends_U > start) & (is_last | (starts_U < end))] = CLASSES.index(TokenClass.call)
+    class_U[:window] = CLASSES.index(BY_LEAD[lead])
+    return class_U
+
+
+def placed(ids: Sequence[int], decode: Decode) -> tuple[str, Ints]:
+    """The text of some ids, and how many characters lie before each of them.
+
+    Token by token; bytes that are a character only together are looked at together, and count for the first
+    of them. A tokenizer whose text is not that of its tokens, one behind the other (SentencePiece drops a
+    space in front), is asked for each token behind the one before it.
+    """
+    text = decode(list(ids))
+    lengths = _piecewise(ids, decode)
+    if sum(lengths) != len(text):
+        pairs = itertools.pairwise(ids)
+        lengths = [len(decode([one])) for one in ids[:1]]
+        lengths += [len(decode([a, b])) - len(decode([a])) for a, b in pairs]
+    starts = np.cumsum([0, *lengths])[:-1] if lengths else np.zeros(0, int)
+    return text, np.clip(starts, 0, len(text))
+
+
+def _piecewise(ids: Sequence[int], decode: Decode) -> list[int]:
+    lengths: list[int] = []
+    held: list[int] = []
+    for token in ids:
+        held.append(token)
+        piece = decode(held)
+        if PART in piece and len(held) < 4:  # a character of UTF-8 has at most four bytes
+            continue
+        lengths += [len(piece), *[0] * (len(held) - 1)]
+        held = []
+    if held:
+        lengths += [len(decode(held)), *[0] * (len(held) - 1)]
+    return lengths

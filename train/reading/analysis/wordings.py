@@ -1,0 +1,112 @@
+"""Which tokens and wordings are uncertain: counts by class, and the report's words with intervals.
+
+Legend: N tokens that the policy wrote.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rocstar.engine.chat.toolcalls import tool_call_spans
+from rocstar.train.reading.analysis.statistics.tally import Lead
+from rocstar.train.reading.analysis.statistics.top_fifth import Floats
+from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass, TurnTokens
+
+GRAM: Final = 3
+MOST_GRAMS: Final = 200_000
+"""Different n-grams of a class that are counted at a time; when there are more, those seen once go."""
+
+WORDS: Final = (
+    "but before", "wait", "however", "alternatively", "actually", "let me", "double-check", "verify", "rerun",
+    "re-evaluate", "the output", "the result", "the error", "fix",
+)  # fmt: skip
+"""The wordings that the report quotes of its forking and reflection tokens, and common others."""
+_PATTERNS: Final = {word: re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", re.IGNORECASE) for word in WORDS}
+
+
+@dataclass(slots=True)
+class Count:
+    """Of one token or wording in one class."""
+
+    times: int = 0
+    top: float = 0.0
+    """Of these, so many in the top fifth."""
+    entropy: float = 0.0
+    """Summed nats."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """One of WORDS in one place: behind a tool's response, or elsewhere."""
+
+    by_task: dict[str, list[bool]]
+    """Of each trajectory that has such a turn: whether it says so."""
+    times: int = 0
+    top: float = 0.0
+    """Membership of its first token in the top fifth, summed."""
+
+
+class Wordings:
+    """What is counted while trajectories come; its size is that of the vocabulary, not theirs."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[TokenClass, defaultdict[int, Count]] = {c: defaultdict(Count) for c in CLASSES}
+        self.grams: dict[TokenClass, Counter[tuple[int, ...]]] = {c: Counter() for c in CLASSES}
+        """Tokens that follow each other, the first of them in the top fifth."""
+        self.words: dict[tuple[str, bool], Seen] = {
+            (word, behind): Seen(by_task={}) for word in WORDS for behind in (True, False)
+        }
+        """By wording, and whether it stands in a turn that answers a tool."""
+
+    def add(self, task: str, turns: Sequence[TurnTokens], entropy_N: Floats, top_N: Floats) -> None:
+        """Count one trajectory, whose turns have the N tokens."""
+        at, said = 0, {key: False for key in self.words}
+        for turn in turns:
+            mine = slice(at, at + len(turn.ids))
+            self._count(turn, entropy_N[mine], top_N[mine])
+            for word in self._said(turn, top_N[mine]):
+                said[word, turn.lead != Lead.asked] = True
+            at = mine.stop
+        places = {turn.lead != Lead.asked for turn in turns}
+        for (word, behind), seen in self.words.items():
+            if behind in places:
+                seen.by_task.setdefault(task, []).append(said[word, behind])
+
+    def _count(self, turn: TurnTokens, entropy_U: Floats, top_U: Floats) -> None:
+        ids = turn.ids.tolist()
+        for k, (token, number) in enumerate(zip(ids, turn.class_U.tolist(), strict=True)):
+            count = self.tokens[CLASSES[number]][token]
+            count.times += 1
+            count.top += float(top_U[k])
+            count.entropy += float(entropy_U[k])
+            if top_U[k] > 0.5 and k + GRAM <= len(ids):
+                self.grams[CLASSES[number]][tuple(ids[k : k + GRAM])] += 1
+        for name, grams in self.grams.items():
+            if len(grams) > MOST_GRAMS:
+                self.grams[name] = Counter({gram: n for gram, n in grams.items() if n > 1})
+
+    def _said(self, turn: TurnTokens, top_U: Floats) -> set[str]:
+        """The wordings of a turn, outside of its calls."""
+        calls, found = tool_call_spans(turn.text), set()
+        for word, pattern in _PATTERNS.items():
+            for match in pattern.finditer(turn.text):
+                if any(start <= match.start() < end for start, end in calls):
+                    continue
+                token = int(np.searchsorted(turn.starts_U, match.start(), side="right")) - 1
+                seen = self.words[word, turn.lead != Lead.asked]
+                seen.times += 1
+                seen.top += float(top_U[token])
+                found.add(word)
+        return found
+
+
+def most_uncertain(counts: Mapping[int, Count], limit: int) -> list[tuple[int, Count]]:
+    """The tokens that are most often in the top fifth, most first."""
+    ranked = sorted(counts.items(), key=lambda one: (-one[1].top, one[0]))
+    return [one for one in ranked[:limit] if one[1].top > 0]

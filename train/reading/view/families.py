@@ -1,0 +1,79 @@
+"""Reward by where tasks come from: a curve for each family over the steps, and a table of them all."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rocstar.train.reading.view.listing import Listing
+from rocstar.train.record.report.page import Drawn
+from rocstar.train.record.report.svg import Chart, Series, line_chart
+
+MOST_CURVES: Final = 9
+"""So many colours there are; the families with the most trajectories are drawn."""
+QUARTER: Final = 4
+CHUNK_ROWS: Final = 1 << 16
+
+
+def families(listing: Listing) -> list[dict[str, Any]]:
+    """Each family with its trajectories, share of correct ones and mean reward, over all steps, in the first
+    quarter of its steps and in the last; the largest first. Of failed ones there is no reward."""
+    steps = np.unique(listing.rows["step"])
+    number, correct, reward, tokens = _sums(listing, steps)
+    told = []
+    for family, name in enumerate(listing.families):
+        there = np.flatnonzero(number[family])
+        if not len(there):
+            continue
+        size = -(-len(there) // QUARTER)
+        first, last = there[:size], there[-size:]
+        counts, rewards = number[family], reward[family]
+        total = counts.sum()
+        told.append(
+            {
+                "name": name,
+                "trajectories": int(total),
+                "correct": float(correct[family].sum() / total),
+                "reward": float(rewards.sum() / total),
+                "first": float(rewards[first].sum() / counts[first].sum()),
+                "last": float(rewards[last].sum() / counts[last].sum()),
+                "tokens": float(tokens[family].sum() / total),
+                "steps": steps[there].tolist(),
+                "rewards": (rewards[there] / counts[there]).tolist(),
+            }
+        )
+    return sorted(told, key=lambda one: -one["trajectories"])
+
+
+def _sums(listing: Listing, steps: npt.NDArray[Any]) -> list[npt.NDArray[np.float64]]:
+    """Of each family at each step: how many were scored, how many correct, their rewards and tokens. Rows
+    some at a time, as a copy of a million of them is large."""
+    shape = max(1, len(listing.families)), len(steps)
+    sums = [np.zeros(shape) for _ in range(4)]
+    for start in range(0, len(listing.rows), CHUNK_ROWS):
+        rows = listing.rows[start : start + CHUNK_ROWS]
+        rows = rows[~np.isnan(rows["reward"])]
+        cells = rows["family"].astype(np.intp) * len(steps) + np.searchsorted(steps, rows["step"])
+        columns = (None, rows["is_correct"], rows["reward"], rows["tokens"])
+        for total, weights in zip(sums, columns, strict=True):
+            total += np.bincount(cells, weights, minlength=total.size).reshape(shape)
+    return sums
+
+
+def families_drawing(told: list[dict[str, Any]]) -> Drawn | None:
+    """The mean reward of the largest families over the steps; None where there is one at most."""
+    if len(told) < 2:
+        return None
+    series = [
+        Series(label=one["name"], color=color, points=list(zip(one["steps"], one["rewards"], strict=True)))
+        for color, one in enumerate(told[:MOST_CURVES])
+    ]
+    left_out = len(told) - len(series)
+    caption = "Mean reward of the generated trajectories of each family of tasks." + (
+        f" {left_out} smaller families are in the table alone." if left_out else ""
+    )
+    chart = Chart(title="Reward by task family", unit="reward", series=series)
+    return Drawn(partial(line_chart, chart), caption, is_wide=True)

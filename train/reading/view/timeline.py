@@ -1,0 +1,172 @@
+"""Who waited when: the times of trajectories, as lanes of one drawing.
+
+    a trajectory: its turns and calls on lanes of their own        a step: a lane for each of the last to end
+
+What is not the policy's, a tool's or the judge's time is waiting: for a place in the engine before the first
+grant, else for whoever comes next. A drawing has at most as many parts as can be told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from rocstar.engine.charts import escape, nice_ticks
+from rocstar.engine.record.times import decode_times
+from rocstar.engine.types import TrajectoryTimes
+from rocstar.train.record.report.page import Drawn
+from rocstar.train.record.report.svg import NARROW, svg_element
+
+COLORS: Final = {"queued": 7, "policy": 0, "tool": 2, "judge": 4}
+WORDS: Final = {"queued": "waits for a place", "policy": "policy", "tool": "tools", "judge": "judge"}
+LANE, TOP, FOOT = 16, 46, 24
+MOST_LANES: Final = 64
+"""Trajectories of a step's drawing."""
+MOST_CALL_LANES: Final = 4
+APART: Final = 1.0
+"""Pixels below which two parts of one kind are drawn as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What happened on a lane from one moment to another, in seconds."""
+
+    lane: int
+    kind: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineLanes:
+    """What one drawing shows."""
+
+    title: str
+    names: Sequence[str]
+    bars: Sequence[Bar]
+    end_s: float
+
+
+def trajectory_timeline(record: Mapping[str, Any]) -> Drawn | None:
+    """A trajectory's own lanes: the policy, its tools side by side, the judge; None without times."""
+    times = decode_times(record.get("times"))
+    if times is None:
+        return None
+    width = min(MOST_CALL_LANES, max((len(turn.calls) for turn in times.turns), default=0))
+    tools = ["tools"] if width == 1 else [f"tool {k}" for k in range(1, width + 1)]
+    bars = [Bar(0, kind, *span) for kind, span in _policy_spans(times)]
+    for turn in times.turns:
+        for k, call in enumerate(turn.calls):
+            if call is not None:
+                bars.append(Bar(1 + min(k, width - 1), "tool", call.start_s, call.end_s))
+    if times.judged is not None:
+        bars.append(Bar(1 + width, "judge", times.judged.start_s, times.judged.end_s))
+    names = ["policy", *tools, *(["judge"] if times.judged is not None else [])]
+    lanes = TimelineLanes(title="Turns and calls", names=names, bars=bars, end_s=times.ended_s)
+    caption = "Seconds since the trajectory began. What is blank on every lane is waiting."
+    return Drawn(partial(drawn_lanes, lanes), caption, is_wide=True)
+
+
+def step_timeline(told: Sequence[tuple[str, TrajectoryTimes]], *, of: int) -> Drawn | None:
+    """A lane for each of these trajectories by name, on one clock; `of`: so many the step has."""
+    if not told:
+        return None
+    first = min(times.began for _, times in told)
+    bars: list[Bar] = []
+    for lane, (_, times) in enumerate(told):
+        shift_s = times.began - first
+        bars += [Bar(lane, kind, shift_s + a, shift_s + b) for kind, (a, b) in _spans(times)]
+    lanes = TimelineLanes(
+        title="Who waited when",
+        names=[name for name, _ in told],
+        bars=bars,
+        end_s=max(times.began - first + times.ended_s for _, times in told),
+    )
+    caption = (
+        f"The {len(told)} of {of} trajectories that ended last, in seconds since the first of them began. "
+        "Blank: between the policy, tools and the judge. Of several nodes, by each one's own clock."
+    )
+    return Drawn(partial(drawn_lanes, lanes), caption, is_wide=True)
+
+
+def _policy_spans(times: TrajectoryTimes) -> Iterator[tuple[str, tuple[float, float]]]:
+    """What its requests took, the wait for the first place apart."""
+    granted_s = times.granted_s
+    for k, turn in enumerate(times.turns):
+        start_s, end_s = turn.written.start_s, turn.written.end_s
+        if k == 0 and granted_s is not None and start_s < granted_s <= end_s:
+            yield "queued", (start_s, granted_s)
+            start_s = granted_s
+        yield "policy", (start_s, end_s)
+
+
+def _spans(times: TrajectoryTimes) -> Iterator[tuple[str, tuple[float, float]]]:
+    """All on one lane."""
+    yield from _policy_spans(times)
+    for turn in times.turns:
+        yield from (("tool", (call.start_s, call.end_s)) for call in turn.calls if call is not None)
+    if times.judged is not None:
+        yield "judge", (times.judged.start_s, times.judged.end_s)
+
+
+def drawn_lanes(lanes: TimelineLanes, *, width: int, height: int) -> str:
+    """The lanes as one <svg>, as high as they need; `height` is that of curves."""
+    is_narrow = width <= NARROW
+    left, right = (64, 8) if is_narrow else (150, 14)
+    end_s = lanes.end_s or 1.0
+    scale = (width - left - right) / end_s
+    bottom = TOP + LANE * len(lanes.names)
+    body = [f'<text class="title" x="8" y="18">{escape(lanes.title)}</text>', _legend(lanes.bars, width)]
+    for tick in nice_ticks(0.0, end_s, 4 if is_narrow else 8):
+        if tick <= end_s:
+            x = left + tick * scale
+            body.append(
+                f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 4}" y2="{bottom}"/>'
+                f'<text class="tick" x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">{tick:g} s</text>'
+            )
+    chars = (left - 10) // 6
+    for lane, name in enumerate(lanes.names):
+        shown = name if len(name) <= chars else name[: chars - 1] + "…"
+        body.append(
+            f'<text class="tick" x="{left - 6}" y="{TOP + LANE * lane + 11}" text-anchor="end">'
+            f"{escape(shown)}</text>"
+        )
+    for bar in _joined(lanes.bars, scale):
+        x, long = left + bar.start_s * scale, max(APART, (bar.end_s - bar.start_s) * scale)
+        body.append(
+            f'<rect x="{x:.1f}" y="{TOP + LANE * bar.lane + 2}" width="{long:.1f}" height="{LANE - 4}" '
+            f'fill="var(--c{COLORS[bar.kind]})"/>'
+        )
+    return svg_element(lanes.title, width, bottom + FOOT, "".join(body), None, standalone=False)
+
+
+def _legend(bars: Sequence[Bar], width: int) -> str:
+    """A square and a word for each kind that there is."""
+    there, parts, x = {bar.kind for bar in bars}, [], 8.0 if width <= NARROW else 150.0
+    for kind in (kind for kind in COLORS if kind in there):
+        parts.append(
+            f'<rect x="{x:.0f}" y="27" width="9" height="9" rx="2" fill="var(--c{COLORS[kind]})"/>'
+            f'<text class="tick" x="{x + 13:.0f}" y="35.5">{WORDS[kind]}</text>'
+        )
+        x += 25 + 6.1 * len(WORDS[kind])
+    return "".join(parts)
+
+
+def _joined(bars: Sequence[Bar], scale: float) -> Iterator[Bar]:
+    """The bars of each lane in order, those too close to be told apart as one."""
+    last: Bar | None = None
+    for bar in sorted(bars, key=lambda one: (one.lane, one.kind, one.start_s)):
+        if (
+            last is not None
+            and (last.lane, last.kind) == (bar.lane, bar.kind)
+            and (bar.start_s - last.end_s) * scale < APART
+        ):
+            last = Bar(bar.lane, bar.kind, last.start_s, max(last.end_s, bar.end_s))
+            continue
+        if last is not None:
+            yield last
+        last = bar
+    if last is not None:
+        yield last

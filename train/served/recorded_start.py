@@ -1,0 +1,122 @@
+"""Where a chat begins inside a recorded trajectory: `--from FILE:ROW[@TURN]`.
+
+    FILE, ROW ──> the record ──> its ids up to the turn ──> Talk.ids ──> the endpoint, token for token
+
+Nothing is rendered or tokenised again: the policy reads what it read then.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rocstar.engine.record.files import FRAMES
+from rocstar.engine.record.reading import RecordError, read_records
+from rocstar.engine.record.step_file import StepFile
+from rocstar.engine.serve.terminal.talk import Talk
+from rocstar.engine.types import HIDDEN
+from rocstar.train.recipe.errors import ConfigError
+
+_PLACE = re.compile(r"(.+):([0-9]+)(?:@([0-9]+))?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStart:
+    """The beginning of a trajectory, as it was.
+
+    Attributes:
+        name: of the place, for people.
+        segments: its ids, part by part, each with its text.
+        goes_on: the policy writes next; else it has ended its last turn, and the user may say more.
+        question: what it was asked.
+        answer: what the policy said last; empty where `goes_on`.
+    """
+
+    name: str
+    segments: Sequence[tuple[Sequence[int], str]]
+    goes_on: bool
+    question: str
+    answer: str
+
+    @property
+    def ids(self) -> list[int]:
+        """All of it."""
+        return [token for ids, _ in self.segments for token in ids]
+
+    @property
+    def text(self) -> str:
+        """All of it, as it reads."""
+        return "".join(text for _, text in self.segments)
+
+    def talk(self) -> Talk:
+        """A talk that goes on from here."""
+        messages = [{"role": "user", "content": self.question}]
+        if not self.goes_on:
+            messages.append({"role": "assistant", "content": self.answer})
+        return Talk(messages=messages, ids=self.ids)
+
+    def check_tokens(self, decode: Callable[[Sequence[int]], str]) -> None:
+        """ConfigError if these are tokens of another tokenizer than that of `decode`."""
+        for ids, text in self.segments:
+            try:
+                found = decode(ids)
+            except (IndexError, KeyError, OverflowError, TypeError, ValueError):
+                found = None  # an id that this tokenizer does not have
+            if found != text:
+                raise ConfigError(
+                    f"--from {self.name}: its tokens read {text[:60]!r} where they were written and "
+                    f"{(found or '')[:60]!r} here; give a model with the tokenizer of that run"
+                )
+
+
+def recorded_start(place: str) -> RecordedStart:
+    """The beginning that FILE:ROW@TURN names: all before that turn, counted from 1; without one, all.
+
+    ConfigError: there is no such thing, or nobody is to be shown it.
+    """
+    found = _PLACE.fullmatch(place)
+    if found is None:
+        raise ConfigError(
+            f"--from {place!r}: give FILE:ROW or FILE:ROW@TURN, as the page of a trajectory shows it"
+        )
+    path, row, turn = Path(found[1]), int(found[2]), found[3]
+    record = _record(path, row)
+    name = f"{record.get('id')} of {path}"
+    if ((record.get("task") or {}).get("meta") or {}).get(HIDDEN):
+        raise ConfigError(f"--from {name}: the licence of this task asks that it is not shown")
+    turns = record["turns"]
+    if turn is not None and not 1 <= int(turn) <= len(turns):
+        raise ConfigError(f"--from {name}: it has no turn {turn}; it has {len(turns)}")
+    if turn is None and not turns:
+        raise ConfigError(f"--from {name}: the policy wrote nothing in it")
+    end = len(record["ids"]) if turn is None else int(turns[int(turn) - 1]["start"])
+    return RecordedStart(
+        name=name if turn is None else f"{name}, before turn {turn}",
+        segments=[
+            (record["ids"][s["start"] : s["end"]], s["text"]) for s in record["segments"] if s["end"] <= end
+        ],
+        goes_on=turn is not None,
+        question=str(record["task"]["question"]),
+        answer="" if turn is not None else str(turns[-1]["text"]),
+    )
+
+
+def _record(path: Path, row: int) -> dict[str, Any]:
+    try:
+        if path.suffix == FRAMES:
+            step = StepFile(path)
+            if row < len(step):
+                return step.record(row)
+            count = len(step)
+        else:
+            records = list(itertools.islice(read_records(path), row + 1))
+            if row < len(records):
+                return records[row]
+            count = len(records)
+    except (RecordError, OSError) as error:
+        raise ConfigError(f"--from {str(path)!r}: {error}") from None
+    raise ConfigError(f"--from {str(path)!r}: there is no row {row}; there are {count}, the first is 0")
