@@ -1199,7 +1199,7 @@ BUGS = [
         "test_marks.py::test_a_token_has_what_the_learner_thought_of_it_at_its_update",
     ),
     Bug(
-        "_Part._tokens",
+        "_MarkedPart._tokens",
         "self.start_T[mine] - self.rollout_T[mine]",
         "self.rollout_T[mine] - self.start_T[mine]",
         "test_marks.py::test_a_token_has_what_the_learner_thought_of_it_at_its_update",

@@ -49,8 +49,8 @@ def families(listing: Listing) -> list[dict[str, Any]]:
 
 
 def _sums(listing: Listing, steps: npt.NDArray[Any]) -> list[npt.NDArray[np.float64]]:
-    """Of each family at each step: how many were scored, how many correct, their rewards and tokens. Rows
-    some at a time, as a copy of a million of them is large."""
+    """Of each family at each step: how many were scored, how many correct, their rewards and tokens; rows
+    by chunks, as a copy of a million of them is large."""
     shape = max(1, len(listing.families)), len(steps)
     sums = [np.zeros(shape) for _ in range(4)]
     for start in range(0, len(listing.rows), CHUNK_ROWS):
