@@ -3,16 +3,19 @@
     python cluster/launch.py RECIPE --hosts gpu-a,gpu-b [--section.field=value ...]
 
     this ─┬─ shell of node 0 ─ on_node.py ─ torchrun ─ ranks        first `rocstar doctor --node` in its place
-          └─ shell of node 1 ─ on_node.py ─ torchrun ─ ranks
+          ├─ shell of node 1 ─ on_node.py ─ torchrun ─ ranks
+          └─ shell of node 2 ─ on_node.py ─ torchrun --role=server ─ one process, of --serving-hosts
 
 Hosts are names that --shell reaches and the nodes know, the first that of rank 0; NAME=ADDRESS where the
-nodes know it by another. Folder, virtual environment, model and run directory are the same on all nodes (a
-shared file system). Standard output is that of the nodes.
+nodes know it by another. Those of --serving-hosts only serve, on all their GPUs. Folder, virtual environment,
+model and run directory are the same on all nodes (a shared file system). Standard output is that of the
+nodes.
 
 When a node's torchrun ends with an error, or its connection does, the others are ended and all are started
-again with --resume, at most --restarts times without a new checkpoint in between. Exit codes: 0 the run is
-complete, 1 it ended that often, 2 a node is not fit or the command is wrong, 130 and 143 interrupted (nothing
-is left running).
+again with --resume, at most --restarts times without a new checkpoint in between; but not where the first
+start ends because recipe, options, paths or disk are not usable. Exit codes: 0 the run is complete, 1 it
+ended that often, 2 a node is not fit, or recipe or command are wrong, 130 and 143 interrupted (nothing is
+left running).
 
 Who waits: this process for every node, without limit while a run goes on; for each look at a node LOOK_S, for
 the rest of the nodes TOGETHER_S when one is done, for a node's end when it is told to end STOP_S.
@@ -50,6 +53,10 @@ class Unfit(Exception):
     """Nodes on which the run cannot go; the message says which and why, a line each."""
 
 
+class Mistake(Exception):
+    """The run refused its recipe, options, paths or disk; the message says where. It has said why."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """A node: as the shell reaches it, and as the other nodes do."""
@@ -70,14 +77,21 @@ class Job:
     recipe: str
     run_dir: Path
     fields: list[str]
-    hosts: list[Host]
+    learners: list[Host]
+    servers: list[Host]
+    """Nodes that only serve."""
     shell: list[str]
     port: int
     ranks: int | None
-    """Of each node; None: as the doctor finds."""
+    """Of each node that learns; None: as the doctor finds."""
     binaries: Path
     """Folder of python, rocstar and torchrun."""
     folder: Path = field(default_factory=Path.cwd)
+
+    @property
+    def hosts(self) -> list[Host]:
+        """All, by the numbers of their nodes."""
+        return [*self.learners, *self.servers]
 
     def checkpoints(self) -> set[str]:
         """Whole ones, by their paths."""
@@ -94,8 +108,10 @@ class Job:
     def start(self, node: int, ranks: int) -> list[str]:
         """The command of a node."""
         resume = ["--resume"] if (self.run_dir / "metrics.jsonl").exists() else []
+        serves = node >= len(self.learners)
+        number = ["--nproc-per-node=1", "--role=server"] if serves else [f"--nproc-per-node={ranks}"]
         return [
-            *(str(self.binaries / "torchrun"), f"--nnodes={len(self.hosts)}", f"--nproc-per-node={ranks}"),
+            *(str(self.binaries / "torchrun"), f"--nnodes={len(self.hosts)}", *number),
             *(f"--node-rank={node}", f"--master-addr={self.hosts[0].address}", f"--master-port={self.port}"),
             *("-m", "rocstar.train", self.recipe, "--output-dir", str(self.run_dir), *resume, *self.fields),
         ]
@@ -204,13 +220,14 @@ async def look_at_all(job: Job) -> int:
                 say(f"warning: {line}")
         if not abs(one.offset_s) < CLOCK_S:
             say(f"warning: {one.host.name}: its clock is {one.offset_s:+.1f} s from here; start chrony there")
-    problems += unlike(seen, job.ranks)
+    learners = [one for one in seen if one.host in job.learners]
+    problems += unlike(seen) + unequal(learners, job.ranks)
     if problems:
         raise Unfit("\n".join(problems))
-    return job.ranks or int(seen[0].node["ranks"])
+    return job.ranks or int(learners[0].node["ranks"])
 
 
-def unlike(seen: Sequence[Looked], ranks: int | None) -> list[str]:
+def unlike(seen: Sequence[Looked]) -> list[str]:
     """In what nodes differ that have to be alike."""
     problems = []
     for name in ALIKE:
@@ -218,51 +235,73 @@ def unlike(seen: Sequence[Looked], ranks: int | None) -> list[str]:
         if len(set(versions.values())) > 1:
             told = ", ".join(f"{host} {version or '-'}" for host, version in versions.items())
             problems.append(f"{name} differs: {told}; install the same on every node")
-    counts = {one.host.name: one.node.get("ranks") for one in seen}
-    if ranks is None and len(set(counts.values())) > 1:
-        told = ", ".join(f"{host} {count}" for host, count in counts.items())
-        problems.append(f"GPUs that learn differ: {told}; give --ranks, or leave nodes out of --hosts")
     return problems
+
+
+def unequal(learners: Sequence[Looked], ranks: int | None) -> list[str]:
+    """Nodes that learn have as many ranks each."""
+    counts = {one.host.name: one.node.get("ranks") for one in learners}
+    if ranks is not None or len(set(counts.values())) < 2:
+        return []
+    told = ", ".join(f"{host} {count}" for host, count in counts.items())
+    return [f"GPUs that learn differ: {told}; give --ranks, or leave nodes out of --hosts"]
 
 
 # ---- a start ----
 
 
 async def attempt(job: Job, ranks: int) -> str:
-    """One start on every node, to its end; why it failed, "" where it did not. All nodes have ended then."""
+    """One start on every node, to its end; why it failed, "" where it did not. All nodes have ended then.
+
+    Mistake: a node ended with PROBLEM, if only after another, that was told of it, had ended otherwise.
+    """
+    processes: list[asyncio.subprocess.Process] = []
     async with contextlib.AsyncExitStack() as stack:
-        processes = []
-        for number, host in enumerate(job.hosts):
-            try:
-                node = on_node(job, host, job.start(number, ranks))
-                processes.append((await stack.enter_async_context(node))[0])
-            except OSError as error:
-                return f"{host.name}: {error}"
-        waits = {asyncio.create_task(p.wait()): host for p, host in zip(processes, job.hosts, strict=True)}
-        pending, limit_s = set(waits), None
         try:
-            while pending:
-                done, pending = await asyncio.wait(
-                    pending, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
-                )
-                if not done:
-                    return f"{waits[pending.pop()].name} went on for {limit_s:.0f} s when another was done"
-                for one in done:
-                    if code := one.result():
-                        return f"{waits[one].name} ended with exit code {code}"
-                limit_s = TOGETHER_S
+            why = await _first_failure(job, ranks, processes, stack)
         finally:
             for process in processes:  # all are told at once; the stack then waits for one after the other
                 assert process.stdin is not None
                 process.stdin.close()
-            for one in waits:
-                one.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+    mistaken = [h.name for h, p in zip(job.hosts, processes, strict=False) if p.returncode == PROBLEM]
+    if mistaken:
+        raise Mistake(f"{', '.join(mistaken)}: recipe, options, paths or disk are not usable, as said above")
+    return why
+
+
+async def _first_failure(
+    job: Job, ranks: int, processes: list[asyncio.subprocess.Process], stack: contextlib.AsyncExitStack
+) -> str:
+    """Start the nodes into `processes`, and wait for all of them, or for the first that fails."""
+    for number, host in enumerate(job.hosts):
+        try:
+            node = on_node(job, host, job.start(number, ranks))
+            processes.append((await stack.enter_async_context(node))[0])
+        except OSError as error:
+            return f"{host.name}: {error}"
+    waits = {asyncio.create_task(p.wait()): host for p, host in zip(processes, job.hosts, strict=True)}
+    pending, limit_s = set(waits), None
+    try:
+        while pending:
+            done, pending = await asyncio.wait(pending, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                return f"{waits[pending.pop()].name} went on for {limit_s:.0f} s when another was done"
+            for one in done:
+                if code := one.result():
+                    return f"{waits[one].name} ended with exit code {code}"
+            limit_s = TOGETHER_S
+    finally:
+        for one in waits:
+            one.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
     return ""
 
 
 async def run(job: Job, *, restarts: int, looks: bool) -> int:
-    """The run to its end, over as many starts as that takes; the exit code."""
+    """The run to its end, over as many starts as that takes; the exit code.
+
+    What worked once is no mistake: when a later start is refused, a server perhaps had no place yet.
+    """
     without, pause_s = 0, FIRST_PAUSE_S
     known = job.checkpoints()
     began = False
@@ -276,8 +315,14 @@ async def run(job: Job, *, restarts: int, looks: bool) -> int:
                 return PROBLEM
             why = "a node is not fit"
         else:
+            try:
+                why = await attempt(job, ranks)
+            except Mistake as error:
+                why = str(error)
+                if not began:
+                    say(f"{why}; nothing is started again")
+                    return PROBLEM
             began = True
-            why = await attempt(job, ranks)
             if not why:
                 return 0
         now = job.checkpoints()
@@ -322,12 +367,14 @@ def parse(argv: Sequence[str]) -> tuple[Job, argparse.Namespace]:
     )
     parser.add_argument("recipe")
     parser.add_argument("--hosts", required=True, help="NAME[=ADDRESS] of every node, with commas between")
+    text = "NAME[=ADDRESS] of nodes that only serve, on all their GPUs (engine.kind = 'sglang')"
+    parser.add_argument("--serving-hosts", default="", help=text)
     text = "how a command gets to a node; {host} and {command} stand for both. Default: ssh"
     parser.add_argument("--shell", default=SSH, metavar="TEMPLATE", help=text)
     parser.add_argument(
         "--output-dir", type=Path, help="run directory; default runs/NAME, of recipe NAME.toml"
     )
-    text = "processes that learn on each node; default: its GPUs, without those that the recipe gives servers"
+    text = "processes on each of --hosts; default: its GPUs, without those that the recipe gives servers"
     parser.add_argument("--ranks", type=int, help=text)
     parser.add_argument("--port", type=int, default=29500, help="of rank 0's node")
     text = "at most so many restarts without a new checkpoint in between (default: %(default)s)"
@@ -348,14 +395,17 @@ def parse(argv: Sequence[str]) -> tuple[Job, argparse.Namespace]:
         recipe=options.recipe,
         run_dir=options.output_dir or Path("runs") / Path(options.recipe).stem,
         fields=fields,
-        hosts=[Host.parse(text) for text in options.hosts.split(",") if text],
+        learners=[Host.parse(text) for text in options.hosts.split(",") if text],
+        servers=[Host.parse(text) for text in options.serving_hosts.split(",") if text],
         shell=shlex.split(options.shell),
         port=options.port,
         ranks=options.ranks,
         binaries=Path(sys.executable).parent,
     )
-    if not job.hosts:
+    if not job.learners:
         parser.error(f"--hosts {options.hosts!r} names no node")
+    if twice := {host.name for host in job.learners} & {host.name for host in job.servers}:
+        parser.error(f"--serving-hosts: {', '.join(sorted(twice))} is one of --hosts; name each node once")
     return job, options
 
 
@@ -368,7 +418,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             for line in str(error).splitlines():
                 say(line)
             return PROBLEM
-        say(f"{len(job.hosts)} nodes are fit, with {ranks} ranks each")
+        serve = f", and {len(job.servers)} that only serve" if job.servers else ""
+        say(f"{len(job.learners)} nodes are fit, with {ranks} ranks each{serve}")
         return 0
     return asyncio.run(main_until_told(job, restarts=options.restarts, looks=not options.no_look))
 

@@ -8,6 +8,9 @@ the second it asks the command to end (SIGTERM), waits GRACE_S, and kills. When 
 what the command has started, also where that lost its own parent. Names and passwords come by standard
 input: a command line is readable by every user of a node.
 
+torchrun ends with 1 whatever its ranks end with. A rank that finds the recipe, an option, a path or the disk
+not usable says so in the file that ROCSTAR_MISTAKE names (train/recipe/errors.py), and this ends with 2.
+
 With --clock it first says `ready`, and this node's time as soon as the order is there.
 Only the standard library: it runs before anything else is known to be there.
 """
@@ -23,6 +26,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,8 +81,9 @@ def end_all() -> None:
 
 
 @contextlib.contextmanager
-def started(order: dict) -> Iterator[subprocess.Popen]:
-    """The order's command in a session of its own; afterwards it and all that it started are gone."""
+def started(order: dict, told: Path) -> Iterator[subprocess.Popen]:
+    """The order's command in a session of its own; afterwards it and all that it started are gone. `told`:
+    the file in which it may say that it cannot be of use to start it again."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(BECOME_PARENT, 1, 0, 0, 0)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -86,7 +91,7 @@ def started(order: dict) -> Iterator[subprocess.Popen]:
     process = subprocess.Popen(
         order["command"],
         cwd=order["folder"],
-        env=os.environ | order["environment"],
+        env=os.environ | order["environment"] | {"ROCSTAR_MISTAKE": str(told)},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         preexec_fn=lambda: libc.prctl(DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0),
@@ -141,8 +146,11 @@ def main() -> int:
     except AskedToEnd:
         return INTERRUPTED
     try:
-        with started(order) as process:
-            return watch(process, 0)
+        with tempfile.TemporaryDirectory(prefix="rocstar-node-") as folder:
+            told = Path(folder) / "mistake"
+            with started(order, told) as process:
+                code = watch(process, 0)
+            return MISTAKE if told.exists() else code
     except OSError as error:
         print(f"{os.uname().nodename}: {error}", file=sys.stderr)
         return MISTAKE

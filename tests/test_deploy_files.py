@@ -51,7 +51,7 @@ def check_torchrun(arguments: list[str]) -> dict[str, str]:
     assert arguments[at + 1] == "rocstar.train"
     check_rocstar(["train", *arguments[at + 2 :]])
     options = dict(word.removeprefix("--").split("=", 1) for word in arguments[:at])
-    assert options.keys() <= {"nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port"}
+    assert options.keys() <= {"nnodes", "nproc-per-node", "role", "node-rank", "master-addr", "master-port"}
     return options
 
 
@@ -267,6 +267,16 @@ def test_the_job_looks_at_every_node_and_starts_one_torchrun_on_each(job: Job) -
         nodes.append(own["nodelist"])
     assert sorted(nodes) == ["node-a", "node-a", "node-b", "node-b"]
     assert len(job.calls("rocstar")) == 2 and not job.calls("redis-server")
+
+
+def test_the_last_nodes_of_a_job_may_only_serve(job: Job) -> None:
+    assert job.run("recipes/rstar2_14b.toml", ROCSTAR_SERVING="1") == 0
+    starts = {start["node-rank"]: start for start in map(check_torchrun, job.calls("torchrun"))}
+    assert "role" not in starts["0"] and starts["0"]["nproc-per-node"] == "2"
+    assert (starts["1"]["role"], starts["1"]["nproc-per-node"]) == ("server", "1")
+    before = len(job.calls("torchrun"))
+    assert job.run("recipes/rstar2_14b.toml", ROCSTAR_SERVING="2") == 2, "nobody would learn"
+    assert len(job.calls("torchrun")) == before
 
 
 def test_the_job_ends_as_the_training_does(job: Job) -> None:

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 import uvloop
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -43,6 +44,7 @@ from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.host_memory import give_freed_memory_back, keep_freed_memory
 from rocstar.train.learner.load_parts import load_learner
 from rocstar.train.learner.model_io import has_safetensors, load_model, load_tokenizer
+from rocstar.train.learner.roles import Roles
 from rocstar.train.learner.team import LearnerTeam, World, is_apart, local_device, shard
 from rocstar.train.loop import run_stages, tell_saved
 from rocstar.train.plan.preflight import Tasks, check, load_all_tasks
@@ -67,8 +69,9 @@ from rocstar.train.run import Live, Run
 from rocstar.train.serving.agent import make_agent, open_sandbox
 from rocstar.train.serving.backend import InitialPolicy, Learning, backend_of
 from rocstar.train.serving.base import Publisher
-from rocstar.train.serving.nodes import Start, follow, new_token, open_nodes
+from rocstar.train.serving.nodes import Start, follow, new_token, open_nodes, serve_alone
 from rocstar.train.serving.placement import hide_servers
+from rocstar.train.serving.serving_node import as_served_alone
 from rocstar.train.tasks.chat_format import chat_format
 
 
@@ -87,7 +90,12 @@ def train(
     """
     if resume and _told_complete(recipe, run_dir, rollouts):
         return
+    if Roles.of().serves:
+        recipe = as_served_alone(recipe, torch.cuda.device_count())
     with _joined(recipe, run_dir, rollouts, resume=resume) as world:
+        if world.only_serves:
+            serve_alone(recipe, world)
+            return
         if world.rank:
             follow(recipe, world)
             return
@@ -130,7 +138,8 @@ def _told_complete(recipe: Recipe, run_dir: Path, rollouts: Path | None) -> bool
 def _joined(recipe: Recipe, run_dir: Path, rollouts: Path | None, *, resume: bool) -> Iterator[World]:
     """This process checked, among its ranks and with its settings of torch."""
     if rollouts is None:
-        hide_servers(recipe.engine)
+        if not Roles.of().serves:
+            hide_servers(recipe.engine)
         check(recipe, run_dir, resume=resume, built_in=load_tasks_of)
     world = World.join()
     on_cpu = local_device().type == "cpu"
@@ -272,6 +281,8 @@ class _Builder:
             else:
                 learned = made()
                 made = partial(_the_same, learned)
+                if self.world.servers:
+                    self.tell(Start(path="", token=token))
                 tokens = recipe.rl.tokens_per_microbatch
                 shard(learned, self.world, recipe.model, tokens_per_microbatch=tokens)
             team = LearnerTeam(learned, self.world, self.thread, recipe.model)
@@ -405,7 +416,7 @@ class _Builder:
 
     def _load_sharded(self, path: str, token: str | None = None) -> PreTrainedModel:
         """This rank's part of the model at `path`, which the other ranks load too."""
-        if self.world.size > 1:
+        if self.world.size > 1 or self.world.servers:
             self.tell(Start(path=path, token=token))
         return load_learner(path, self.world, self.recipe)
 

@@ -66,6 +66,13 @@ class LiveWeights:
         tensor = self._tensors[name].detach()
         return tensor if self._dtype is None else tensor.to(getattr(torch, self._dtype))
 
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each, as it is sent."""
+        import torch
+
+        given = None if self._dtype is None else getattr(torch, self._dtype)
+        return {name: t.numel() * (given or t.dtype).itemsize for name, t in self._tensors.items()}
+
     def save(self, folder: Path) -> DiskWeights:
         """The same tensors as a file: what is sent where a broadcast fails."""
         from safetensors.torch import save_file

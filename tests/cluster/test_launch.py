@@ -25,6 +25,17 @@ TORCHRUN = """#!/bin/bash
 printf '%s\\n' "$(printf '%q ' torchrun "$@")" >>"$CALLS"  # one write
 mkdir -p run; touch run/metrics.jsonl
 start=$(grep -c -- '^torchrun.*--node-rank=0' "$CALLS")
+if ((start >= MISTAKES)) && [[ $* == *--node-rank=0* ]]; then
+    until (($(grep -c -- '^torchrun' "$CALLS") % 2 == 0)); do sleep 0.01; done
+    [[ -n $LATE ]] || { touch "$ROCSTAR_MISTAKE"; exit 1; }
+    trap 'touch "$ROCSTAR_MISTAKE"; exit 1' TERM
+    touch waits
+    while :; do sleep 0.01; done
+elif ((start >= MISTAKES)); then
+    [[ -n $LATE ]] || exec sleep 1000
+    until [[ -e waits ]]; do sleep 0.01; done
+    exit 1
+fi
 if [[ $* == *--node-rank=1* ]]; then
     until (($(grep -c -- '^torchrun' "$CALLS") % 2 == 0)); do sleep 0.01; done
     start=$(grep -c -- '^torchrun.*--node-rank=0' "$CALLS")
@@ -65,7 +76,13 @@ class Site:
         monkeypatch.setattr(sys, "executable", str(folder / "bin" / "python"))
         monkeypatch.chdir(folder)
         monkeypatch.setenv("DOCTOR_SAYS", says())
-        for name, value in (("CALLS", str(self._log)), ("FAILS", "0"), ("SAVES", "0")):
+        for name, value in (
+            ("CALLS", str(self._log)),
+            ("FAILS", "0"),
+            ("SAVES", "0"),
+            ("MISTAKES", "99"),
+            ("LATE", ""),
+        ):
             monkeypatch.setenv(name, value)
 
     def calls(self, program: str) -> list[list[str]]:
@@ -124,6 +141,40 @@ def test_restarts_without_a_new_checkpoint_are_bounded(
     assert "2 restarts brought no new checkpoint" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("late", ["", "1"])
+def test_what_no_start_can_mend_is_not_started_again(
+    launch: ModuleType,
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    late: str,
+) -> None:
+    """torchrun's own exit code is 1, and another node may end before the one that knows."""
+    monkeypatch.setenv("MISTAKES", "0")
+    monkeypatch.setenv("LATE", late)
+    assert launch.main([*ARGUMENTS, "--ranks=1", "--no-look"]) == 2
+    assert len(site.starts(0)) == len(site.starts(1)) == 1
+    told = capfd.readouterr().err
+    assert "a: recipe, options, paths or disk are not usable" in told and "nothing is started again" in told
+
+
+def test_what_worked_once_is_no_mistake(
+    launch: ModuleType, site: Site, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FAILS", "1")
+    monkeypatch.setenv("MISTAKES", "2")
+    assert launch.main([*ARGUMENTS, "--ranks=1", "--no-look", "--restarts=2"]) == 1
+    assert len(site.starts(0)) == 3 and "not usable, as said above; restart 2 of 2" in capfd.readouterr().err
+
+
+def test_nodes_that_only_serve_come_last_with_one_process_each(launch: ModuleType, site: Site) -> None:
+    assert launch.main([ARGUMENTS[0], "--hosts=a", "--serving-hosts=b", *ARGUMENTS[2:]]) == 0
+    (learns,), (serves,) = site.starts(0), site.starts(1)
+    assert learns[:4] == ["--nnodes=2", "--nproc-per-node=2", "--node-rank=0", "--master-addr=a"]
+    assert serves[:4] == ["--nnodes=2", "--nproc-per-node=1", "--role=server", "--node-rank=1"]
+    assert serves[4:] == learns[3:], "the same run"
+
+
 def test_a_node_that_is_not_fit_starts_nothing(
     launch: ModuleType, site: Site, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,10 +201,10 @@ def looked(launch: ModuleType, name: str, ranks: int, torch: str) -> object:
 
 def test_nodes_must_be_alike(launch: ModuleType) -> None:
     seen = [looked(launch, "a", 8, "2.13"), looked(launch, "b", 7, "2.12")]
-    versions, ranks = launch.unlike(seen, None)
+    (versions,), (ranks,) = launch.unlike(seen), launch.unequal(seen, None)
     assert versions == "torch differs: a 2.13, b 2.12; install the same on every node"
     assert ranks.startswith("GPUs that learn differ: a 8, b 7")
-    assert launch.unlike(seen, 4) == [versions]
+    assert not launch.unequal(seen, 4) and not launch.unequal(seen[:1], None)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +212,7 @@ def test_nodes_must_be_alike(launch: ModuleType) -> None:
     [
         (["r.toml", "--hosts=a", "--restart=3"], "'--restart=3' is no option"),
         (["r.toml", "--hosts=,"], "names no node"),
+        (["r.toml", "--hosts=a,b", "--serving-hosts=b"], "b is one of --hosts"),
         (["r.toml", "--hosts=a", "--no-look"], "give --ranks"),
         (["r.toml", "--hosts=a", "--shell=ssh {host}"], "has no {command}"),
         (["r.toml", "--hosts=a", "--restarts=-1"], "0 or more"),

@@ -70,6 +70,12 @@ def test_what_the_command_leaves_behind_goes_with_it_and_its_exit_code_comes_bac
     assert_gone(found)
 
 
+def test_what_is_of_no_use_to_start_again_ends_with_2_whatever_torchrun_says() -> None:
+    code = "import os, pathlib, sys; pathlib.Path(os.environ['ROCSTAR_MISTAKE']).touch(); sys.exit(1)"
+    with start("-c", code) as process:
+        assert process.wait(DEADLINE_S) == 2
+
+
 def test_folder_and_environment_are_the_orders() -> None:
     code = "import os; print(os.getcwd(), os.environ['SECRET'])"
     with start("-c", code, environment={"SECRET": "s p"}) as process:

@@ -21,10 +21,12 @@ def start_nodes(
     torchrun: bool = True,
     python: str = "",
     by_node: Sequence[dict[str, str]] = ({}, {}),
+    by_launcher: Sequence[Sequence[str]] = ((), ()),
     **environment: str,
 ) -> list[subprocess.Popen[str]]:
     """One torchrun per node, each with one rank; or the two ranks, as torchrun would start them. To be killed
-    they need a Python of their own."""
+    they need a Python of their own. `by_node`: more of the environment; `by_launcher`: more of torchrun's
+    options."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -33,6 +35,7 @@ def start_nodes(
     for node in range(2):
         env = workshop.environment() | environment | by_node[node]
         launcher = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", f"--node-rank={node}"]
+        launcher += by_launcher[node]
         launcher += ["--master-addr=127.0.0.1", f"--master-port={port}", "--no-python", python]
         if not torchrun:
             launcher = []

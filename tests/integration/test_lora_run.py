@@ -102,6 +102,6 @@ def test_what_cannot_be_is_said_in_one_line(workshop: Any, base: Path, resumed: 
     command = ["train", "coin.toml", f"--model.path={base}", "--stages.0.steps=2"]
     ended = workshop.main(*command, "--output-dir", str(resumed), *OPTIONS, "--lora.alpha=9", "--resume")
     assert ended.returncode == 2 and "lora.alpha is the policy that was trained" in ended.stderr
-    dry = ["--dry-run", "--world=1x2", "--output-dir", str(workshop.directory / "never")]
+    dry = ["--dry-run", "--world=2x1", "--output-dir", str(workshop.directory / "never")]
     ended = workshop.main(*command, *OPTIONS, *dry)
-    assert ended.returncode == 2 and "adapters learn on one rank, and there are 2" in ended.stderr
+    assert ended.returncode == 2 and "engines of rank 0's node, and there are 2" in ended.stderr

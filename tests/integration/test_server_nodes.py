@@ -97,6 +97,43 @@ def test_every_node_serves_with_its_own_servers(
         assert "fake server ready" in (directory / "logs" / log).read_text()
 
 
+@pytest.mark.parametrize("torchrun", [False, pytest.param(True, marks=LONG)])
+def test_a_node_that_only_serves_takes_its_part_of_the_groups(
+    workshop: Any, finished: Path, read_rows: Rows, tmp_path: Path, torchrun: bool
+) -> None:
+    """Node 0 alone learns, and broadcasts to its own server; the other's takes every version from its
+    files."""
+    directory = tmp_path / "run"
+    python = interpreter(tmp_path, "python", SCRIPT.format(python=warm().executable, root=ROOT))
+    roles = [
+        {"ROLE_NAME": "default", "ROLE_WORLD_SIZE": "1"},
+        {"ROLE_NAME": "server", "ROLE_WORLD_SIZE": "1"},
+    ]
+    launchers = start_nodes(
+        workshop,
+        *options(finished, directory),
+        "--engine.publish=broadcast",
+        torchrun=torchrun,
+        by_node=[{}, {}] if torchrun else roles,
+        by_launcher=[[], ["--role=server"]],
+        ROCSTAR_SGLANG_PYTHON=python,
+        OMP_NUM_THREADS="1",
+    )
+    for code, errors in ended(launchers):
+        assert code == 0, errors
+    rows, found = read_rows(directory, "rl"), trajectories(directory)
+    assert len({str(t.key) for t in found}) == len(found) == STEPS * 4 * 8
+    assert all(isinstance(t.outcome, Scored) for t in found)
+    assert [row["nodes/up"] for row in rows] == [2] * STEPS
+    assert 3 <= sum(row["nodes/groups/1"] for row in rows) <= 9, "of twelve: about half"
+    learned = [row for row in rows if "mismatch_ratio/p99" in row]
+    assert len(learned) >= 2
+    for row in learned:  # one token of other weights than its label says would show
+        assert row["policy/staleness_max"] == 0
+        assert row["mismatch_ratio/p99"] == pytest.approx(1.0, abs=1e-4)
+    assert "fake server ready" in (directory / "logs" / "sglang-rank1-0.log").read_text()
+
+
 def test_a_node_whose_server_does_not_start_ends_the_run(
     workshop: Any, finished: Path, tmp_path: Path
 ) -> None:

@@ -38,7 +38,10 @@ def add_sft(verbs: Any) -> None:
 def _add_dry_run(parser: argparse.ArgumentParser) -> None:
     text = "check model, data, engine, output directory and disk, and print recipe and plan; build nothing"
     parser.add_argument("--dry-run", action="store_true", help=text)
-    text = "of --dry-run: nodes and GPUs on each, 8x8 for example; default: this process, or torchrun's"
+    text = (
+        "of --dry-run: nodes and GPUs on each, 8x8 for example, or 3x8+5x8 where the last five only serve; "
+    )
+    text += "default: this process, or torchrun's"
     parser.add_argument("--world", metavar="NODESxGPUS", help=text)
     text = "of --dry-run: rehearse the learner on GPUs of M GiB that are not there; refuse what does not fit"
     parser.add_argument("--gpu-memory-gb", type=_memory, metavar="M", help=text)

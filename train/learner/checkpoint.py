@@ -34,8 +34,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.conversion_mapping import get_model_conversion_mapping
 
 from rocstar.train.learner.adapters import FOLDER as ADAPTER
-from rocstar.train.learner.adapters import Adapters, weights_of
-from rocstar.train.learner.gather import gathered, planned
+from rocstar.train.learner.adapters import Adapters
+from rocstar.train.learner.gather import gathered, planned, whole_buckets
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.weight_file import SINGLE, files_of, write_index
 from rocstar.train.recipe.errors import ConfigError
@@ -72,14 +72,7 @@ def full_weights(
 
     Parts are rounded before they travel. Without `keeps` this rank only gives its parts, and gets no list.
     """
-    weights = []
-    for one in weights_of(model):
-        weight = one.whole()
-        any_weight: Any = weight if dtype is None else weight.to(dtype)
-        whole = any_weight.full_tensor() if hasattr(any_weight, "full_tensor") else any_weight
-        if keeps:
-            weights.append((one.name, whole))
-    return weights
+    return [pair for bucket in whole_buckets(model, dtype, keeps=keeps) for pair in bucket]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
-"""Weights from all ranks to the one that wants them, one tensor at a time.
+"""Weights from all ranks to those that want them, tensor by tensor.
 
-    every rank, in the same order of parameters: its part, rounded first ──> the owner: the whole tensor
+    every rank, in the same order: its part, rounded first ─┬─> the owner: the whole tensor
+                                                            └─> all ranks: a bucket of whole tensors
 
 Who waits: the owner for the parts of its mesh's row, the others for nothing but that theirs are taken. Where
 weights are copied over nodes (mesh.py) an owner asks its own node alone, so nodes go on independently.
@@ -16,10 +17,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from rocstar.engine.inference.weight_stream import Bucket, in_buckets
 from rocstar.train.learner.adapters import Weight, weights_of
 
 FILE_BYTES = 1 << 30
 """Weights for which one more rank writes."""
+BUCKET_BYTES = 1 << 29
+"""Weights that are gathered together for servers; two such buckets are there at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,34 @@ def owners(sizes: Sequence[int], ranks: int) -> list[int]:
         found.append(file * ranks // files)
         before += size
     return found
+
+
+def whole_buckets(
+    model: nn.Module,
+    dtype: torch.dtype | None = None,
+    *,
+    keeps: bool = True,
+) -> Iterator[Bucket]:
+    """Every weight whole, in `dtype` or its own, in buckets of at most BUCKET_BYTES; a larger one is alone.
+
+    A collective under FSDP: every rank must come to the end. Without `keeps` this rank only gives its parts,
+    and its buckets are empty. A tied weight appears once.
+    """
+    weights = {one.name: one for one in weights_of(model)}
+    types = {name: dtype or one.parameter.dtype for name, one in weights.items()}
+    sizes = {name: one.parameter.numel() * types[name].itemsize for name, one in weights.items()}
+    for names in in_buckets(sizes, BUCKET_BYTES):
+        wholes = [(name, _whole(weights[name].whole(), types[name], keeps=keeps)) for name in names]
+        bucket = [(name, whole) for name, whole in wholes if whole is not None]
+        del wholes
+        yield bucket
+        del bucket  # before the next is gathered
+
+
+def _whole(weight: Tensor, dtype: torch.dtype, *, keeps: bool) -> Tensor | None:
+    any_weight: Any = weight.to(dtype)
+    whole: Tensor = any_weight.full_tensor() if hasattr(any_weight, "full_tensor") else any_weight
+    return whole if keeps else None
 
 
 def planned(model: nn.Module, ranks: int, dtype: torch.dtype | None = None) -> list[Planned]:

@@ -61,10 +61,12 @@ class Leader:
         beat_s: float,
         silent_s: float,
         clock: Callable[[], float] = time.monotonic,
+        name: str = "leader",
     ) -> None:
+        """`name`: of what is called for; calls of another name are not these."""
         any_dist: Any = dist  # torch has no types for its stores
-        self._store = any_dist.PrefixStore("leader", store.clone())
-        self._beats_store = any_dist.PrefixStore("leader", store.clone())
+        self._store = any_dist.PrefixStore(name, store.clone())
+        self._beats_store = any_dist.PrefixStore(name, store.clone())
         self._beat_s, self._silent_s, self._clock = beat_s, silent_s, clock
         self._calls = 0
         self._stopped = threading.Event()

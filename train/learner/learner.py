@@ -338,6 +338,7 @@ class Learner:
             self._next_microbatch()
             logprobs.append(logprobs_T)
             total.add(stats)
+        self._average_over_ranks()
         norm = _whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._grad_clip))
         good = math.isfinite(norm) and math.isfinite(loss)
         good = good and all(bool(t.isfinite().all()) for t in [*logprobs, *others])
@@ -353,6 +354,27 @@ class Learner:
             changed = f"{made} earlier updates of the batch were made" if made else "no weight was changed"
             raise NonFiniteGradientError(f"{why}; {changed}", parts)
         return norm, logprobs
+
+    def _average_over_ranks(self) -> None:
+        """The gradients of what every rank has whole (adapters), once an update; FSDP averages its own.
+
+        All ranks get the same bits, and so keep the same weights.
+        """
+        if self.world_size == 1 or self.policy.is_sharded:
+            return
+        grads = []
+        for parameter in self.model.parameters():
+            if parameter.requires_grad:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                grads.append(parameter.grad)
+        flat = torch.cat([grad.flatten() for grad in grads])
+        dist.all_reduce(flat)
+        flat /= self.world_size
+        begin = 0
+        for grad in grads:
+            grad.copy_(flat[begin : begin + grad.numel()].view_as(grad))
+            begin += grad.numel()
 
     def _next_microbatch(self) -> None:
         done, total = self.gone_through

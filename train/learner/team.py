@@ -27,14 +27,15 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rocstar.engine.inference.weight_stream import WeightStream
 from rocstar.engine.inference.weights import LiveWeights, WeightSource
 from rocstar.train.learner import activations, checkpoint
-from rocstar.train.learner.adapters import MergedWeights, has_adapters
+from rocstar.train.learner.adapters import MergedWeights, has_adapters, weights_of
 from rocstar.train.learner.balance import Cost
 from rocstar.train.learner.batch import MicroBatch, share_out
 from rocstar.train.learner.checkpoint_writer import CheckpointWriter, Order
 from rocstar.train.learner.freed import Freed
-from rocstar.train.learner.gather import planned
+from rocstar.train.learner.gather import planned, whole_buckets
 from rocstar.train.learner.leader import BEAT_S, SILENT_S, Leader
 from rocstar.train.learner.learner import BadMicroBatch, Learner, LossSettings, NonFiniteGradientError
 from rocstar.train.learner.loss_stats import LossStats
@@ -44,6 +45,8 @@ from rocstar.train.learner.model_size import row_cost
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.parcel import Parcel, ParcelHeader, unpacked
 from rocstar.train.learner.policy_model import check_head, checkpoint_activations
+from rocstar.train.learner.roles import Roles
+from rocstar.train.learner.store_line import StoreLine
 from rocstar.train.learner.weight_file import write_owned
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.model_config import ModelConfig
@@ -90,21 +93,31 @@ class World:
     local_rank: int = 0
     leader: Leader | None = None
     """None where there is one rank."""
+    servers: int = 0
+    """Nodes that only serve, each with one process; these are not among the ranks of `size`."""
+    line: StoreLine | None = None
+    """Between rank 0 and those; None on the ranks that learn but 0, and where there are none."""
 
     @staticmethod
     def join() -> World:
         """Read torchrun's environment and connect: gloo on the CPU, NCCL or RCCL on GPUs.
 
-        TrainingStopped: after JOIN_TIMEOUT a rank has not come, for it could not begin.
+        A node that only serves joins no group: it hears of rank 0 through the store alone.
+
+        TrainingStopped: after JOIN_TIMEOUT a rank has not come, for it could not begin. ConfigError: see
+        Roles.
         """
-        size = int(os.environ.get("WORLD_SIZE", "1"))
-        if size == 1:
+        roles = Roles.of()
+        size = roles.learners
+        if size + roles.servers == 1:
             return World(rank=0, size=1)
+        if roles.servers and (roles.serves or size == 1):
+            return World._beside_servers(roles)
         if (device := local_device()).type == "cuda":
             torch.cuda.set_device(device)
         rank = int(os.environ["RANK"])
         any_dist: Any = dist  # torch has no types for its stores
-        all_here = _all_here(rank, size)
+        all_here = _all_here(rank, size + roles.servers)
         leader = Leader(all_here, beat_s=BEAT_S, silent_s=SILENT_S)
         if rank == 0:
             leader.begin()
@@ -118,12 +131,26 @@ class World:
             local_size=int(os.environ["LOCAL_WORLD_SIZE"]),
             local_rank=int(os.environ.get("LOCAL_RANK", "0")),
             leader=leader,
+            servers=roles.servers,
+            line=_line(all_here, rank, roles),
         )
+
+    @staticmethod
+    def _beside_servers(roles: Roles) -> World:
+        """Of a process without collectives: it only serves, or learns alone."""
+        rank, size = int(os.environ["RANK"]), roles.learners
+        line = _line(_all_here(rank, size + roles.servers), rank, roles)
+        return World(rank=rank, size=size, servers=roles.servers, line=line)
+
+    @property
+    def only_serves(self) -> bool:
+        """This process has no part of the learner."""
+        return self.rank >= self.size
 
     @property
     def has_nodes(self) -> bool:
         """There are several, and the first rank of each rolls out (nodes.py)."""
-        return self.local_size < self.size
+        return self.local_size < self.size or self.servers > 0
 
     def threads(self, wanted: int, *, alone: bool = False) -> int:
         """torch threads of this process: `wanted`, or for 0 its share of the machine; all of it when `alone`.
@@ -136,6 +163,8 @@ class World:
         return num_cores() if alone else max(1, num_cores() // self.local_size)
 
     def leave(self) -> None:
+        if self.line is not None:
+            self.line.stop()
         if self.leader is not None:
             self.leader.stop()
         if dist.is_initialized():
@@ -151,7 +180,11 @@ class World:
             self.leader.await_call()
 
     def broadcast(self, value: Any) -> Any:
-        """Rank 0's value, on every rank. LeaderLost: rank 0 is gone."""
+        """Rank 0's value, on every rank and every node that only serves. LeaderLost: rank 0 is gone."""
+        if self.line is not None:
+            if self.only_serves:
+                return self.line.hear()
+            self.line.tell(value)
         if self.size == 1:
             return value
         self.called()
@@ -180,6 +213,12 @@ def _all_here(rank: int, size: int) -> Any:
         ) from None
     store.set_timeout(COLLECTIVE_TIMEOUT)
     return store
+
+
+def _line(store: Any, rank: int, roles: Roles) -> StoreLine | None:
+    if not roles.servers or (rank and not roles.serves):
+        return None
+    return StoreLine(store, rank=rank, servers=range(roles.learners, roles.learners + roles.servers))
 
 
 def num_cores() -> int:
@@ -259,12 +298,11 @@ def shard(
 def place_adapted(
     model: PreTrainedModel, world: World, config: ModelConfig, *, tokens_per_microbatch: int = 0
 ) -> None:
-    """Make a model with adapters the learner of a world of one, on its device. ConfigError: see `check_head`.
+    """Make a model with adapters one rank's learner, on its device. ConfigError: see `check_head`.
 
     Nothing is sharded: what is frozen needs neither gradient nor moments, and is held in the type in which it
-    is served.
+    is served, by every rank; adapters are alike on all of them, for their gradients are summed.
     """
-    assert world.size == 1, "adapters learn on one rank"
     check_head(model)
     if runs_layers_again(model, world, config, tokens_per_microbatch):
         checkpoint_activations(model)
@@ -275,17 +313,27 @@ def place_adapted(
 def runs_layers_again(model: PreTrainedModel, world: World, config: ModelConfig, tokens: int) -> bool:
     """What model.activation_checkpointing means for this model on this device."""
     held = sum(p.numel() * (16 if p.requires_grad else p.element_size()) for p in model.parameters())
-    holders = world.local_size if config.sharding == "node" else world.size
+    adapted = has_adapters(model)
+    holders = 1 if adapted else world.local_size if config.sharding == "node" else world.size
     kept = activations.kept_bytes(
         model.config.get_text_config(),
         DTYPES[config.dtype].itemsize,
         tokens,
         inputs_alone=False,
-        adapted=has_adapters(model),
+        adapted=adapted,
     )
     needed = held / holders + kept
     device = activations.device_bytes(local_device(), world.local_size)
     return activations.keep_inputs_alone(config.activation_checkpointing, needed, device)
+
+
+def _replies(replies: list[RankReply]) -> list[RankReply]:
+    """The same. OrderError where another rank than 0, which knows of its own, could not."""
+    if problems := [
+        f"rank {reply.rank}: {reply.problem}" for reply in replies if reply.problem and reply.rank
+    ]:
+        raise OrderError("; ".join(problems))
+    return replies
 
 
 IN_FLIGHT = 4
@@ -330,11 +378,10 @@ class LearnerTeam:
         """Has the engine of another node serve weights, on its first rank; returns when it does."""
         self.do_order: DoOrder | None = None
         """Does what `order` says, on the first rank of another node."""
-        self.keeps_weights = False
-        """Whether another node's first rank keeps what `full_weights` gathered until `take_weights`."""
-        self._kept: list[tuple[str, Tensor]] | None = None
+        self.stream: WeightStream | None = None
+        """Where `send_weights_here` puts the weights on this rank; it is let go of then."""
         self.served_dtype = None if config is None else DTYPES[config.dtype]
-        """The type in which `full_weights` gathers; None = the learner's own."""
+        """The type in which `full_weights` and `send_weights_here` gather; None = the learner's own."""
         self.freed: Freed | None = None
         """What this rank gave back last."""
         self._verbs: dict[str, Callable[..., Any]] = {
@@ -342,6 +389,7 @@ class LearnerTeam:
             "policy_step": lambda *given: self._reduce(self._policy_step, *given),
             "imitation_step": lambda *given: self._reduce(self.learner.imitation_step, *given),
             "full_weights": self._full_weights,
+            "send_weights": self._send_weights,
             "write_weights": self._write_weights,
             "give_back": self._give_back,
             "order": self._order,
@@ -400,6 +448,24 @@ class LearnerTeam:
         weights = await self.full_weights(version)
         return None if weights is None else LiveWeights(weights)
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of every weight, in the order in which it is sent."""
+        return {weight.name: tuple(weight.parameter.shape) for weight in weights_of(self.learner.model)}
+
+    def send_into(self, stream: WeightStream) -> None:
+        """What `send_weights_here` gathers next goes, on this rank, into `stream`."""
+        self.stream = stream
+
+    def send_weights_here(self) -> list[RankReply]:
+        """Gather the weights in the type in which they are served, bucket by bucket, into the `stream` of
+        every rank that has one. Called in the learner's thread; returns when what they served is known, with
+        a reply of each: False where the files are waited for.
+
+        OrderError: on another node they are not served.
+        """
+        payloads = [()] * self.world.size
+        return _replies(self._run("send_weights", self._scatter("send_weights", payloads)))
+
     async def write_weights(self, folder: Path, dtype: torch.dtype) -> None:
         """See `write_weights_here`."""
         await self._in_thread(self.write_weights_here, folder, dtype)
@@ -419,7 +485,8 @@ class LearnerTeam:
         self._run("give_back", self._scatter("give_back", [()] * self.world.size))
 
     async def order(self, order: Any) -> list[RankReply]:
-        """Have the first rank of every other node do what `order` says, all at once; their replies by rank.
+        """Have the first rank of every other node, and every node that only serves, do what `order` says, all
+        at once; their replies by rank.
 
         OrderError: one could not.
         """
@@ -427,10 +494,11 @@ class LearnerTeam:
 
     def order_here(self, order: Any) -> list[RankReply]:
         """The same, already in the learner's thread: what is submitted to it keeps its order."""
-        replies: list[RankReply] = self._run("order", self._scatter("order", [(order,)] * self.world.size))
-        if problems := [f"rank {reply.rank}: {reply.problem}" for reply in replies if reply.problem]:
-            raise OrderError("; ".join(problems))
-        return replies
+        line = self.world.line
+        if line is not None:
+            line.tell(order)  # they begin at once
+        replies = self._run("order", self._scatter("order", [(order,)] * self.world.size))
+        return _replies([*replies, *([] if line is None else line.replies())])
 
     async def greedy(self, ids: Sequence[int], num_tokens: int) -> tuple[list[int], list[float]]:
         """What the learner would say behind `ids`; see `Learner.greedy`."""
@@ -466,6 +534,8 @@ class LearnerTeam:
 
     async def stop(self) -> None:
         """Let the other ranks go home."""
+        if self.world.line is not None:
+            await self._in_thread(self.world.line.tell, None)
         if self.world.size > 1:
             await self._in_thread(self._scatter, "stop", [()] * self.world.size)
 
@@ -553,7 +623,7 @@ class LearnerTeam:
             raise OSError(told)
 
     def _full_weights(self, version: int | None) -> list[tuple[str, Tensor]]:
-        serves = self.world.rank == 0 or self.serve is not None or self.keeps_weights
+        serves = self.world.rank == 0 or self.serve is not None
         weights = checkpoint.full_weights(self.learner.model, self.served_dtype, keeps=serves)
         if self.world.has_nodes and version is not None:
             problem = self.serve(version, weights) if self.serve else None
@@ -562,27 +632,37 @@ class LearnerTeam:
             if any(problems):
                 told = "; ".join(f"rank {rank}: {told}" for rank, told in enumerate(problems) if told)
                 raise PublishError(f"version {version} is not served on every node: {told}")
-        if self.keeps_weights:
-            self._kept = weights
         return weights
 
-    def take_weights(self) -> list[tuple[str, Tensor]]:
-        """What the last `full_weights` gathered here, with `keeps_weights`; once."""
-        weights, self._kept = self._kept, None
-        if weights is None:
-            raise RuntimeError("no weights were gathered since they were last taken")
-        return weights
+    def _send_weights(self) -> list[RankReply]:
+        stream, self.stream = self.stream, None
+        model, reply = self.learner.model, None
+        if stream is None:
+            deque(whole_buckets(model, self.served_dtype, keeps=False), maxlen=0)
+        else:
+            try:
+                for bucket in whole_buckets(model, self.served_dtype):
+                    stream.put(bucket)
+                    del bucket  # while the next is gathered this one is sent, and then nobody's
+            finally:
+                stream.end()
+            reply = self._reply(stream.outcome)
+        return self._gathered(reply)
 
     def _order(self, order: Any) -> list[RankReply]:
-        reply = None
-        if self.do_order is not None:
-            try:
-                reply = RankReply(rank=self.world.rank, answer=self.do_order(order))
-            except Exception as error:  # rank 0 is told, and decides
-                reply = RankReply(rank=self.world.rank, problem=f"{type(error).__name__}: {error}")
-        if self.world.size == 1:
-            return []
-        return [reply for reply in self.world.gather(reply) if reply is not None]
+        do_order = self.do_order
+        return self._gathered(None if do_order is None else self._reply(lambda: do_order(order)))
+
+    def _reply(self, work: Callable[[], Any]) -> RankReply:
+        try:
+            return RankReply(rank=self.world.rank, answer=work())
+        except Exception as error:  # rank 0 is told, and decides
+            return RankReply(rank=self.world.rank, problem=f"{type(error).__name__}: {error}")
+
+    def _gathered(self, reply: RankReply | None) -> list[RankReply]:
+        """All ranks' replies on rank 0."""
+        replies = self.world.gather(reply) if self.world.size > 1 else [reply]
+        return [reply for reply in replies if reply is not None]
 
     def _reduce(self, step: Callable[..., LossStats], *payload: Any) -> LossStats:
         """A step's sums over ranks; gradient norms, mismatch and the gate's verdict are already global."""

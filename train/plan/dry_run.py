@@ -55,21 +55,22 @@ def dry_run_of_training(
 ) -> int:
     """Print recipe, plan and what cannot be seen from here. ConfigError for all that is missing.
 
-    `world`: NODESxGPUS of other machines; None = this one, or torchrun's. As JSON, what is missing is in the
-    object, and the exit code, 0 or 2, is returned. `learner` rehearses it, and may refuse.
+    `world`: NODESxGPUS of other machines, +NODESxGPUS of those that only serve; None = this one, or
+    torchrun's. As JSON, what is missing is in the object, and the exit code, 0 or 2, is returned. `learner`
+    rehearses it, and may refuse.
     """
     machines = Machines.parse(world)
     elsewhere = world is not None
     if rollouts is None:
         found = rehearse(
-            recipe, run_dir, resume=resume, elsewhere=elsewhere, nodes=machines.nodes, built_in=built_in
+            recipe, run_dir, resume=resume, elsewhere=elsewhere, nodes=machines.all_nodes, built_in=built_in
         )
     else:
         found = Findings()
         examine_directory(recipe, run_dir, found, resume=resume, elsewhere=elsewhere)
         found.of(lambda: Records.open(rollouts, recipe, run_dir))
     machines = found.of(lambda: Machines.parse(world, recipe.engine)) or machines
-    found.of(lambda: check_lora(recipe, machines.ranks))
+    found.of(lambda: check_lora(recipe, machines.all_nodes))
     plan = found.of(lambda: describe(recipe, name, machines)) or ""
     rehearsed = found.of(lambda: learner(recipe, machines)) if learner else None
     if rehearsed is not None:

@@ -5,35 +5,52 @@ stages | the world: ranks and nodes | memory per rank, by arithmetic | GPUs of a
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 
 from rocstar.train.learner.model_size import ModelSize, gigabytes, measure
 from rocstar.train.learner.model_size import memory_row as row
+from rocstar.train.learner.roles import Roles
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.serving.backend import backend_of
-from rocstar.train.serving.placement import num_learner_gpus
+from rocstar.train.serving.placement import engine_of_serving_node, num_learner_gpus
+from rocstar.train.serving.serving_node import as_served_alone
 
 PORT = 29500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """Where a run is to go: so many nodes, so many ranks on each."""
+    """Where a run is to go: so many nodes, so many ranks on each; and nodes that only serve."""
 
     nodes: int = 1
+    """Those that learn."""
     ranks_per_node: int = 1
+    serving_nodes: int = 0
+    serving_gpus: int = 0
+    """Of each node that only serves."""
 
     @property
     def ranks(self) -> int:
         return self.nodes * self.ranks_per_node
 
+    @property
+    def all_nodes(self) -> int:
+        return self.nodes + self.serving_nodes
+
+    def num_servers(self, engine: EngineConfig) -> int:
+        """Engines on all nodes. ConfigError: a node that only serves has no room for one."""
+        if not self.serving_nodes:
+            return self.nodes * engine.num_replicas
+        there = engine_of_serving_node(engine, self.serving_gpus).num_replicas
+        return self.nodes * engine.num_replicas + self.serving_nodes * there
+
     @staticmethod
     def parse(text: str | None, engine: EngineConfig | None = None) -> Machines:
-        """`8x8`, or for None what torchrun says, else one process.
+        """`8x8`, or `3x8+5x8` of which the last five nodes only serve; for None what torchrun says, else one
+        process.
 
         Args:
             text: nodes and GPUs of each; of a node without GPUs, processes that learn.
@@ -43,15 +60,24 @@ class Machines:
             ConfigError: another form, or GPUs that such a node does not have.
         """
         if text is None:
-            ranks = int(os.environ.get("WORLD_SIZE", "1"))
-            local = int(os.environ.get("LOCAL_WORLD_SIZE", str(ranks)))
-            return Machines(nodes=max(1, ranks // local), ranks_per_node=local)
-        match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
+            roles = Roles.of()
+            local = roles.learners_per_node or roles.learners
+            nodes = max(1, roles.learners // local)
+            return Machines(nodes=nodes, ranks_per_node=local, serving_nodes=roles.servers)
+        match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)(?:\+([1-9]\d*)x([1-9]\d*))?", text)
         if not match:
-            raise ConfigError(f"--world {text!r} is not NODESxGPUS; 8x8 is eight nodes of eight GPUs")
+            raise ConfigError(
+                f"--world {text!r} is not NODESxGPUS; 8x8 is eight nodes of eight GPUs, and 3x8+5x8 as many "
+                "of which five only serve"
+            )
         gpus = int(match[2])
         ranks = gpus if engine is None else num_learner_gpus(engine, gpus)
-        return Machines(nodes=int(match[1]), ranks_per_node=ranks)
+        return Machines(
+            nodes=int(match[1]),
+            ranks_per_node=ranks,
+            serving_nodes=int(match[3] or 0),
+            serving_gpus=int(match[4] or 0),
+        )
 
 
 def describe(recipe: Recipe, path: str, machines: Machines) -> str:
@@ -60,6 +86,7 @@ def describe(recipe: Recipe, path: str, machines: Machines) -> str:
     memory = [f"memory: not known, for {size}"] if isinstance(size, str) else _learner(recipe, size, machines)
     ranks, ranks_per_node = machines.ranks, machines.ranks_per_node
     engine = backend_of(recipe).plan(recipe, size, ranks=ranks, ranks_per_node=ranks_per_node)
+    engine += _serving(recipe, size, machines)
     lines = [*_stages(recipe), "", *memory, *engine, "", *_launch(path, machines)]
     return "\n".join(f"# {line}".rstrip() for line in lines)
 
@@ -129,17 +156,30 @@ def _adapters(recipe: Recipe, size: ModelSize) -> list[str]:
     ]
 
 
+def _serving(recipe: Recipe, size: ModelSize | str, machines: Machines) -> list[str]:
+    """The nodes that only serve."""
+    if not machines.serving_nodes:
+        return []
+    first, last = machines.nodes, machines.all_nodes - 1
+    alone = as_served_alone(recipe, machines.serving_gpus)
+    lines = backend_of(alone).plan(alone, size, ranks=machines.ranks, ranks_per_node=0)
+    return ["", f"node {first} to {last}, which only serve:", *(line for line in lines if line)]
+
+
 def _launch(path: str, machines: Machines) -> list[str]:
     """One command per node."""
-    nodes, ranks = machines.nodes, machines.ranks_per_node
-    if machines.ranks == 1:
+    nodes, ranks = machines.all_nodes, machines.ranks_per_node
+    if nodes == 1 and ranks == 1:
         return [
             "start:  " + f"rocstar train {path}",
             "several ranks:  " + f"torchrun --standalone --nproc-per-node=N -m rocstar.train {path}",
         ]
     if nodes == 1:
         return ["start:  " + f"torchrun --standalone --nproc-per-node={ranks} -m rocstar.train {path}"]
-    start = f"torchrun --nnodes={nodes} --nproc-per-node={ranks} --master-addr=NODE0 --master-port={PORT}"
-    return [f"node {node}:  {start} --node-rank={node} -m rocstar.train {path}" for node in range(nodes)] + [
-        "NODE0 is the name of node 0; the run directory and the model must be the same on all nodes"
-    ]
+    learn = f"--nproc-per-node={ranks}"
+    each = [learn] * machines.nodes + ["--nproc-per-node=1 --role=server"] * machines.serving_nodes
+    address = f"--master-addr=NODE0 --master-port={PORT}"
+    return [
+        f"node {node}:  torchrun --nnodes={nodes} {kind} {address} --node-rank={node} -m rocstar.train {path}"
+        for node, kind in enumerate(each)
+    ] + ["NODE0 is the name of node 0; the run directory and the model must be the same on all nodes"]

@@ -232,7 +232,7 @@ def check(
     loads the data next.
     """
     found = examine(recipe)
-    found.of(lambda: check_lora(recipe, Machines.parse(None).ranks))
+    found.of(lambda: check_lora(recipe, Machines.parse(None).all_nodes))
     if run_dir is not None and os.environ.get("RANK", "0") == "0":
         examine_directory(recipe, run_dir, found, resume=resume)
         if found.problems:
@@ -391,15 +391,15 @@ def examine_directory(
         found.of(lambda: check_disk(recipe, run_dir))
 
 
-def check_lora(recipe: Recipe, ranks: int) -> None:
-    """ConfigError where adapters are to learn and cannot."""
+def check_lora(recipe: Recipe, nodes: int) -> None:
+    """ConfigError where adapters are to learn and cannot, on so many nodes."""
     rank = recipe.lora.rank
     if rank and (missing := lacking(f"lora.rank = {rank}", "lora")):
         raise ConfigError(missing)
-    if rank and ranks > 1:
+    if rank and nodes > 1 and recipe.engine.kind != "sglang":
         raise ConfigError(
-            f"lora.rank = {rank}: adapters learn on one rank, and there are {ranks}; start it without "
-            "torchrun, or set lora.rank = 0"
+            f"lora.rank = {rank}: merged weights reach engines of rank 0's node, and there are {nodes}; "
+            "start it on one, or set engine.kind = 'sglang', whose servers read them from files"
         )
 
 
@@ -453,7 +453,9 @@ def _engine_checks(
     yield lambda: check_reward(recipe.reward)
     yield lambda: check_advantage(recipe.rl.advantage)
     yield lambda: found.unknown.extend(
-        check_backend(recipe, learns=learns, nodes=nodes or Machines.parse(None).nodes, elsewhere=elsewhere)
+        check_backend(
+            recipe, learns=learns, nodes=nodes or Machines.parse(None).all_nodes, elsewhere=elsewhere
+        )
     )
     if recipe.tool.sandbox == "redis":
         yield lambda: check_redis(workers_url())

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rocstar.sandbox.console import is_unread
-from rocstar.train.recipe.errors import ConfigError, ConfigErrors, TrainingStopped
+from rocstar.train.recipe.errors import ConfigError, ConfigErrors, TrainingStopped, tell_launcher
 from rocstar.train.record.run_directory import cold_start_of, complete_checkpoints
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -44,6 +44,10 @@ def guarded(
 
     `resumes`: the verb has --resume, so that it can be advised. `interrupted` says what Ctrl-C left behind.
     """
+    return tell_launcher(_guarded(work, resumes=resumes, interrupted=interrupted))
+
+
+def _guarded(work: Callable[[], int], *, resumes: bool, interrupted: Callable[[], str]) -> int:
     try:
         code = work()
         sys.stdout.flush()

@@ -8,6 +8,7 @@ step of a run but the first.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from transformers import PreTrainedModel
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.adapters import weights_of
 from rocstar.train.learner.batch import MicroBatch, empty_microbatch
+from rocstar.train.learner.gather import gathered, planned, whole_buckets
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.model_io import DTYPES
 from rocstar.train.learner.optim import OptimSpec
@@ -74,19 +76,25 @@ class LearnerOnStage:
             self.learner.policy_step(updates, loss_settings(self._recipe))
 
     def publish(self) -> None:
-        """The weights for the servers, whole, as rank 0 holds them until they are written.
-
-        Those with adapters are merged one after the other.
-        """
+        """The weights on their way to whoever serves them, as rank 0 has them at one time."""
         with self._gpu.ledger.act("publish"), self._gpu.host.act("publish"):
             with self._gpu.ledger.scope(Category.gathers):
-                if self._recipe.lora.rank:
-                    for weight in weights_of(self.learner.model):
-                        weight.whole()
-                    return
-                dtype = DTYPES[self._recipe.model.dtype]
-                weights = checkpoint.full_weights(self.learner.model, dtype)
-            del weights
+                self._weights_go()
+
+    def _weights_go(self) -> None:
+        """Those with adapters are merged one after the other. Servers get buckets, one sent while the next is
+        gathered, or files, tensor by tensor; other engines the whole."""
+        model, engine = self.learner.model, self._recipe.engine
+        dtype = DTYPES[self._recipe.model.dtype]
+        if self._recipe.lora.rank:
+            for weight in weights_of(model):
+                weight.whole()
+        elif engine.kind != "sglang":
+            checkpoint.full_weights(model, dtype)
+        elif engine.publish == "broadcast":
+            deque(whole_buckets(model, dtype), maxlen=1)
+        else:
+            deque(gathered(planned(model, self.learner.world_size, dtype), 0), maxlen=0)
 
     def save(self) -> None:
         """The copy of a checkpoint that the host writes."""

@@ -218,7 +218,7 @@ def _timeline(
     rl, generate = recipe.rl, None
     if room is not None and room.kv_tokens:
         model = cost_model(size, cost.per_pair, hardware, room.gpus)
-        replicas = recipe.engine.num_replicas * machines.nodes
+        replicas = machines.num_servers(recipe.engine)
         rolled = rl_rows(recipe, siblings=rl.rollouts_per_task, limit=_limit(recipe))
         generate = generate_s(rolled, model, kv_tokens=room.kv_tokens, replicas=replicas, tool_s=TOOL_S)
     return timeline(

@@ -18,9 +18,9 @@ class Transfers:
     publish_bytes: int
     checkpoint_bytes: int
     gather_s: float
-    """All ranks' parts to one whole copy."""
+    """All ranks' parts to one whole copy of what is served."""
     publish_s: float
-    """Until every server has the weights, the gathering included."""
+    """Until every server has the weights, the gathering included: beside a broadcast, before a file."""
     checkpoint_s: float
     """While the learner waits: the copy to the host."""
     checkpoint_write_s: float
@@ -31,18 +31,17 @@ def transfers(size: ModelSize, engine: EngineConfig, machines: Machines, hardwar
     """What moves when weights are published and saved, for `engine.publish` and `engine.placement`."""
     whole = (size.dtype_bytes if size.adapters else 4) * size.parameters
     served = size.dtype_bytes * size.parameters
-    gather_s = (
-        0.0
-        if machines.ranks == 1
-        else whole / (hardware.gpu_links if machines.nodes == 1 else hardware.node_network)
-    )
-    servers = engine.num_replicas * machines.nodes
+    links = hardware.gpu_links if machines.nodes == 1 else hardware.node_network
+    parted = machines.ranks > 1 and not size.adapters
+    gather_s = served / links if parted else 0.0
+    delivered_s, readers = 0.0, machines.num_servers(engine)
     if engine.kind == "embedded":
-        delivered_s = served / hardware.weights_read
-    elif engine.publish == "broadcast":
-        delivered_s = served / hardware.node_network
-    else:
-        delivered_s = served / hardware.disk_write + servers * served / hardware.disk_read
+        delivered_s, readers = served / hardware.weights_read, 0
+    elif engine.publish == "broadcast":  # one bucket is sent while the next is gathered
+        delivered_s = max(0.0, served / hardware.node_network - gather_s)
+        readers -= machines.nodes * engine.num_replicas  # what is left are nodes that only serve
+    if readers:
+        delivered_s += served / hardware.disk_write + readers * served / hardware.disk_read
     if engine.kind != "embedded" and engine.placement == "restart":
         delivered_s += hardware.server_start_s
     saved = checkpoint_bytes(size.parameters, size.adapters, size.dtype_bytes)
@@ -52,6 +51,7 @@ def transfers(size: ModelSize, engine: EngineConfig, machines: Machines, hardwar
         checkpoint_bytes=saved,
         gather_s=gather_s,
         publish_s=gather_s + delivered_s,
-        checkpoint_s=gather_s + (whole + moments / machines.ranks) / hardware.host_copy,
+        checkpoint_s=(whole / links if parted else 0.0)
+        + (whole + moments / machines.ranks) / hardware.host_copy,
         checkpoint_write_s=max(whole, moments / machines.ranks) / hardware.disk_write,
     )

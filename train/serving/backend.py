@@ -130,6 +130,8 @@ class EngineBackend(Protocol):
     """`open_learning` works: weights can be published to the engine, and it gives a log-prob per token."""
     has_nodes: bool = False
     """`open_node` works: a run may have several nodes."""
+    has_serving_nodes: bool = False
+    """`open_serving_node` works: nodes may serve without learning."""
     reads_weights: bool = True
     """The weights of `model.path` are read; without them, its tokenizer alone is needed here."""
 
@@ -180,6 +182,12 @@ class EngineBackend(Protocol):
         self, recipe: Recipe, team: LearnerTeam, path: str, order: OpenNode, service: OpenService
     ) -> AbstractAsyncContextManager[tuple[OrderedNode, str]]:
         """Another node's engine and agent, on that node, as rank 0 ordered it; with its service's address."""
+        raise NotImplementedError
+
+    def open_serving_node(
+        self, recipe: Recipe, rank: int, order: OpenNode, service: OpenService
+    ) -> AbstractAsyncContextManager[tuple[OrderedNode, str]]:
+        """The same on a node that has no part of the learner; `rank` is of its one process."""
         raise NotImplementedError
 
     def groups_at_once(self, recipe: Recipe) -> int | None:

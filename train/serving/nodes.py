@@ -1,8 +1,9 @@
-"""Rollouts on several nodes: what the first rank of every node does beside learning.
+"""Rollouts on several nodes: what the first rank of every node does beside learning, or in its place.
 
     rank 0 ── Start(path, token) ──> every rank: its part of the learner
       ├── OpenNode (orders.py) ────> first rank of another node: sandbox, engine, agent -> NodeService
       │<── NodeAddress, by rank ─────┘      learner thread: LearnerTeam.follow
+      ├── the same to nodes that only serve (serving_node.py), which are no ranks of the learner
       └── Nodes: groups over HTTP, at home in this process
 
 Who waits: rank 0 once, for every node to serve; later as engine/nodes/nodes.py says. A leader's event loop
@@ -41,10 +42,11 @@ from rocstar.train.learner.leader import LeaderLost
 from rocstar.train.learner.load_parts import load_learner
 from rocstar.train.learner.team import LearnerTeam, World
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.errors import ConfigError, tell_launcher
 from rocstar.train.serving.backend import backend_of
 from rocstar.train.serving.node_address import NodeAddress, http_url, own_address
 from rocstar.train.serving.orders import Orders, serve_node
+from rocstar.train.serving.serving_node import follow_orders
 
 T = TypeVar("T")
 Weights = list[tuple[str, Tensor]]
@@ -113,13 +115,36 @@ def follow(recipe: Recipe, world: World) -> None:
         team.follow()
 
 
+def serve_alone(recipe: Recipe, world: World) -> None:
+    """The whole life of a node that only serves."""
+    start: Start | None = world.broadcast(None)
+    if start is None or start.token is None:  # rank 0 could not begin, or rolls nothing out
+        return
+    _until_told(_serve_alone(recipe, world, start.token))
+
+
+async def _serve_alone(recipe: Recipe, world: World, token: str) -> None:
+    line, orders = world.line, Orders()
+    assert line is not None, "a node that only serves has a line to rank 0"
+    service = partial(_open_service, token)
+    open_node = partial(backend_of(recipe).open_serving_node, recipe, world.rank, service=service)
+    await serve_node(
+        open_node, in_daemon(partial(follow_orders, line, world.rank, orders), name="orders"), orders
+    )
+
+
 def _lead(recipe: Recipe, world: World, team: LearnerTeam, start: Start, token: str) -> None:
-    """Roll out and learn, until rank 0 says stop. Anything else leaves at once: a learner thread that is
-    stuck in a collective would keep an orderly exit waiting; children die with us."""
+    """Roll out and learn, until rank 0 says stop."""
+    _until_told(_serve(recipe, world, team, start, token))
+
+
+def _until_told(serving: Coroutine[Any, Any, None]) -> None:
+    """Serve until rank 0 says stop. Anything else leaves at once: a learner thread that is stuck in a
+    collective would keep an orderly exit waiting; children die with us."""
     code = 1
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(recipe, world, team, start, token))
+            runner.run(serving)
         return
     except KeyboardInterrupt:
         code = 130
@@ -130,6 +155,7 @@ def _lead(recipe: Recipe, world: World, team: LearnerTeam, start: Start, token: 
         print(f"rocstar: {error}", file=sys.stderr)
     except BaseException:
         traceback.print_exc()
+    tell_launcher(code)
     sys.stderr.flush()
     os._exit(code)
 

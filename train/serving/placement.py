@@ -2,6 +2,7 @@
 
     split     the servers' GPUs are named in the recipe; learner rank k has the k-th of the others
     restart   learner rank k has GPU k; the servers have theirs while it does not work
+    a node that only serves: as many servers as its GPUs hold
 
 Numbers count within what is visible to the process (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES), from 0.
 """
@@ -62,6 +63,21 @@ def num_learner_gpus(engine: EngineConfig, gpus: int) -> int:
             "fewer for the servers, or set engine.placement = 'restart' and engine.publish = 'disk'"
         )
     return left
+
+
+def engine_of_serving_node(engine: EngineConfig, gpus: int) -> EngineConfig:
+    """The engine on a node of `gpus` GPUs that only serves: servers of as many GPUs as the recipe's, on all
+    of them; without GPUs as many servers. ConfigError: there is no room for one."""
+    if isinstance(engine.replicas, int):
+        return engine
+    each = len(engine.replicas[0])
+    if gpus < each:
+        raise ConfigError(
+            f"engine.replicas = {engine.replicas}: a server has {each} GPUs, and a node that only serves has "
+            f"{gpus}; give it more, or servers fewer"
+        )
+    firsts = range(0, gpus - each + 1, each)
+    return engine.model_copy(update={"replicas": [list(range(first, first + each)) for first in firsts]})
 
 
 def num_gpus_named(engine: EngineConfig) -> int | None:

@@ -3,19 +3,23 @@
     OpenServers                        sandbox, servers, agent, NodeService; the answer is its address
     MakeRoom, ServeVersion, FilesWritten    server_weights.py
 
-How orders get there: orders.py.
+How orders get there: orders.py, and to nodes that only serve serving_node.py. Those have no learner, so
+nothing is in their memory to be broadcast: they take every version from its files.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rocstar.engine.inference.sglang.server import Launcher
+from rocstar.engine.inference.weight_stream import WeightStream
+from rocstar.engine.inference.weights import DiskWeights, Shapes
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.recipe.config import Recipe
@@ -43,49 +47,78 @@ class ServerNode:
     """
 
     weights: ServerWeights
-    team: LearnerTeam
-    _writing: dict[int, Future[None]] = field(default_factory=dict, init=False)
+    fills: Callable[[WeightStream], None] | None
+    """Has this node's learner put what it gathers next into a stream; None where the node has no learner, and
+    every version comes from its files."""
+    shapes: Shapes
+    """Of all weights, as the learner sends them."""
+    _serving: dict[int, tuple[Future[None], asyncio.Task[None]]] = field(default_factory=dict, init=False)
+    """By version: whether its files are there, and who serves it from memory."""
+    _expected: dict[int, ServeVersion] = field(default_factory=dict, init=False)
+    """Versions to be served when their files are there."""
 
     async def do(self, order: Any) -> None:
         match order:
             case MakeRoom():
                 await self.weights.make_room()
+            case ServeVersion() if not order.is_live:
+                await self.weights.serve(order.version, DiskWeights(order.folder), None, order.reference)
+            case ServeVersion() if self.fills is None:
+                self._expected[order.version] = order
             case ServeVersion():
-                await self._serve(order)
+                self._begin(order)
             case FilesWritten():
-                self._written(order)
+                await self._written(order)
             case _:
                 raise AssertionError(f"unknown order {order!r}")
 
-    async def _serve(self, order: ServeVersion) -> None:
-        written: Future[None] = Future()
-        if order.is_live:
-            self._writing[order.version] = written
-        else:
-            written.set_result(None)
-        kept = Promised(order.folder, written)
-        live = self.team.take_weights() if order.is_live else None
-        await self.weights.serve(order.version, kept, live, order.reference)
+    def _begin(self, order: ServeVersion) -> None:
+        """Serve a version beside the learner, which gathers it next."""
+        assert self.fills is not None
+        files: Future[None] = Future()
+        kept = Promised(order.folder, files)
+        stream = WeightStream(self.shapes, kept=kept)
+        self.fills(stream)
+        serve = self.weights.serve(order.version, kept, stream, order.reference)
+        task = asyncio.create_task(serve, name=f"serve version {order.version}")
+        self._serving[order.version] = files, task
 
-    def _written(self, order: FilesWritten) -> None:
-        promise = self._writing.pop(order.version)
+    async def _written(self, order: FilesWritten) -> None:
+        """Servers that missed the version in memory take it now."""
+        if (expected := self._expected.pop(order.version, None)) is not None:
+            if order.problem:
+                raise OSError(order.problem)
+            folder = DiskWeights(expected.folder)
+            await self.weights.serve(expected.version, folder, None, expected.reference)
+            return
+        files, task = self._serving.pop(order.version)
         if order.problem:
-            promise.set_exception(OSError(order.problem))
+            files.set_exception(OSError(order.problem))
         else:
-            promise.set_result(None)
+            files.set_result(None)
+        await task
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Who still waits for files waits no more."""
-        for promise in self._writing.values():
-            promise.set_exception(OSError("the run is over"))
-        self._writing.clear()
+        for files, task in self._serving.values():
+            task.cancel()
+            files.set_exception(OSError("the run is over"))
+        await asyncio.gather(*(task for _, task in self._serving.values()), return_exceptions=True)
+        self._serving.clear()
 
 
 @contextlib.asynccontextmanager
 async def open_server_node(
-    recipe: Recipe, team: LearnerTeam, order: OpenServers, open_service: OpenService, launcher: Launcher
+    recipe: Recipe,
+    team: LearnerTeam | None,
+    order: OpenServers,
+    open_service: OpenService,
+    launcher: Launcher,
+    *,
+    rank: int,
 ) -> AsyncIterator[tuple[ServerNode, str]]:
-    """This node's servers and its agent behind its service, whose address is yielded."""
+    """This node's servers and its agent behind its service, whose address is yielded. `team`: this node's
+    part of the learner, None where the node only serves."""
     tokenizer = load_tokenizer(str(order.folder))
     canary = make_canary(recipe, tokenizer)
     async with (
@@ -94,18 +127,20 @@ async def open_server_node(
             recipe,
             order.folder,
             logs=order.logs,
-            name=f"sglang-rank{team.world.rank}",
+            name=f"sglang-rank{rank}",
             version=order.version,
             canary=canary,
             launcher=launcher,
         ) as servers,
     ):
         agent = make_agent(recipe, servers.fleet, chat_format(recipe, tokenizer), sandbox)
-        team.keeps_weights = recipe.engine.publish == "broadcast"
-        weights = ServerWeights(servers=servers, recipe=recipe, canary=canary)
-        node = ServerNode(weights=weights, team=team)
+        node = ServerNode(
+            weights=ServerWeights(servers=servers, recipe=recipe, canary=canary),
+            fills=None if team is None else team.send_into,
+            shapes={} if team is None else team.shapes(),
+        )
         async with open_service(agent, lambda: servers.fleet.version) as url:
             try:
                 yield node, url
             finally:
-                node.close()
+                await node.close()

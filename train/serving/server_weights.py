@@ -3,12 +3,15 @@
     learner ─┬─ split:   WeightFolders or broadcast ─> running servers
              └─ restart: servers stop ─> the learner works ─> WeightFolders ─> servers start from it
     rank 0's thread: disk       write vN, with all ranks ─> give memory back ─> order ServeVersion(vN)
-                     broadcast  order ServeVersion ─> write vN ─> order FilesWritten(vN)
+                     broadcast  order ServeVersion ─> send buckets, write vN ─> order FilesWritten
 
 Who waits: `publish` for every server that is up, of every node, to serve the version, or to be found unable
-to; rollouts only while a server takes weights, or while none runs. What a server that was away must hold when
-it comes back is always on the disk: after a broadcast too, written while the rollouts go on, before the
-learner's next update, by all ranks that learn (weight_file.py). Other nodes read the same files.
+to; rollouts only while a server takes weights, or while none runs. A broadcast never has the weights whole:
+on the first rank of each node a bucket is sent while the next is gathered (weight_stream.py). What a server
+that was away must hold when it comes back is always on the disk: after a broadcast too, written while the
+rollouts go on, before the learner's next update, by all ranks that learn (weight_file.py). Other nodes read
+the same files. `publish` waits for them only where a broadcast failed on another node, or a node has no
+learner.
 """
 
 from __future__ import annotations
@@ -19,15 +22,13 @@ from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.inference.sglang.canary import NUM_TOKENS, Canary, Continuation
-from rocstar.engine.inference.weights import DiskWeights, LiveWeights, WeightSource
-from rocstar.train.learner import checkpoint
-from rocstar.train.learner.team import LearnerTeam, OrderError
+from rocstar.engine.inference.weight_stream import WeightStream
+from rocstar.engine.inference.weights import DiskWeights, WeightSource
+from rocstar.train.learner.team import LearnerTeam, OrderError, RankReply
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.serving.weight_folders import WeightFolders
@@ -35,6 +36,7 @@ from rocstar.train.serving.weight_folders import WeightFolders
 if TYPE_CHECKING:  # servers.py starts what is given weights here
     from rocstar.train.serving.servers import Servers
 
+T = TypeVar("T")
 
 UPDATE_TIMEOUT_S = 900.0
 """The time of one call that carries weights; a publish is a few of them."""
@@ -52,14 +54,14 @@ class ServeVersion:
     version: int
     folder: Path
     is_live: bool
-    """Broadcast what `full_weights` gathered last; the files are still to be written."""
+    """Broadcast what `send_weights` gathers next; the files are still to be written."""
     reference: Continuation | None
     """What the learner makes of the canary's prompt at that version, where a canary is asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesWritten:
-    """An order: the files of `version` are there, or why not."""
+    """An order: the files of `version` are there, or why not. Done when the version is served."""
 
     version: int
     problem: str = ""
@@ -100,18 +102,36 @@ class ServerWeights:
         self,
         version: int,
         kept: DiskWeights,
-        live: list[tuple[str, Tensor]] | None = None,
+        live: WeightStream | None = None,
         reference: Continuation | None = None,
     ) -> None:
-        """Serve `kept` as `version`, or `live`, the same weights in memory: then `kept` is for servers that
+        """Serve `kept` as `version`, or `live`, the same weights from memory: then `kept` is for servers that
         come back later, and may still be written. `reference`: what the canary is compared with.
+
+        However it ends, `live` is let go of, and its outcome told.
 
         TrainingStopped if no server takes it, or comes back to take it, within `patience_s`.
         """
+        try:
+            await self._serve(version, kept, live, reference)
+        except BaseException as error:
+            if live is not None:
+                live.settle(
+                    False, error if isinstance(error, Exception) else RuntimeError("it was cancelled")
+                )
+            raise
+        finally:
+            if live is not None:
+                live.let_go()
+                live.settle(True)
+
+    async def _serve(
+        self, version: int, kept: DiskWeights, live: WeightStream | None, reference: Continuation | None
+    ) -> None:
         if self.canary is not None and reference is not None:
             self.canary.expect(version, reference)
-        fleet, dtype = self.servers.fleet, self.recipe.model.dtype
-        source: WeightSource = kept if live is None else LiveWeights(live, dtype=dtype)
+        fleet = self.servers.fleet
+        source: WeightSource = kept if live is None else live
         try:
             try:
                 if self.recipe.engine.placement == "restart":
@@ -124,6 +144,9 @@ class ServerWeights:
                 for replica in self.servers.replicas:
                     replica.keep(version, kept)
         except InferenceError as error:
+            if live is not None:  # the files are written next, and whoever comes back needs them
+                live.let_go()
+                live.settle(False)
             if not await fleet.wait_up(self.patience_s):
                 logs = ", ".join(str(replica.log_path) for replica in self.servers.replicas)
                 raise TrainingStopped(
@@ -163,25 +186,36 @@ class ServerPublisher:
     async def publish(self, version: int) -> None:
         """TrainingStopped if on some node no server takes it, or comes back to take it."""
         if self._written is not None:
-            await asyncio.wrap_future(self._written)  # raises what made it fail
+            await _told(self._written)  # raises what made it fail
         order = ServeVersion(
             version=version,
             folder=self.weight_folders.folder(version),
             is_live=self.home.recipe.engine.publish == "broadcast",
             reference=await self._reference(),
         )
-        if order.is_live:
-            weights = await self.team.full_weights() or checkpoint.full_weights(self.team.learner.model)
-            # In this order: other nodes have the weights in memory already, and need not wait for the disk.
-            told = self.thread.submit(self._tell, order)
-            self._written = self.thread.submit(self._write_and_tell, version)
-        else:
-            weights = None
-            self._written = self.thread.submit(self._write_and_make_room, version)
-            told = self.thread.submit(self._tell_when_written, order, self._written)
-            await asyncio.wrap_future(self._written)
+        await (self._broadcast(order) if order.is_live else self._by_disk(order))
+
+    async def _by_disk(self, order: ServeVersion) -> None:
+        self._written = self.thread.submit(self._write_and_make_room, order.version)
+        told = self.thread.submit(self._tell_when_written, order, self._written)
+        await asyncio.wrap_future(self._written)
         kept = Promised(order.folder, self._written)
-        await _all(self.home.serve(version, kept, weights, order.reference), _told(told))
+        await _all(self.home.serve(order.version, kept, None, order.reference), _told(told))
+
+    async def _broadcast(self, order: ServeVersion) -> None:
+        files: Future[Path] = Future()
+        kept = Promised(order.folder, files)
+        stream = WeightStream(self.team.shapes(), kept=kept)
+        sent = self.thread.submit(self._tell_and_send, order, stream)
+        # Behind the buckets: other nodes have the weights in memory already, and need not wait for the disk.
+        self._written = written = self.thread.submit(self._write_and_tell, order.version, files)
+        serving = self.home.serve(order.version, kept, stream, order.reference)
+        await _all(serving, self._others_serve(sent, written))
+
+    async def _others_serve(self, sent: Future[list[RankReply]], written: Future[Path]) -> None:
+        replies = await _told(sent)
+        if self.team.world.servers or any(reply.rank and not reply.answer for reply in replies):
+            await _told(written)
 
     async def _reference(self) -> Continuation | None:
         """What the learner says now, if some server's checksums cannot be foretold."""
@@ -206,23 +240,36 @@ class ServerPublisher:
         if self.has_others:
             self.team.order_here(order)
 
+    def _tell_and_send(self, order: ServeVersion, stream: WeightStream) -> list[RankReply]:
+        try:
+            self._tell(order)
+        except OrderError:
+            stream.end()  # nobody gathers
+            raise
+        self.team.send_into(stream)
+        return self.team.send_weights_here()
+
     def _tell_when_written(self, order: ServeVersion, written: Future[Path]) -> None:
         if written.exception() is None:
             self._tell(order)
 
-    def _write_and_tell(self, version: int) -> Path:
+    def _write_and_tell(self, version: int, files: Future[Path]) -> Path:
+        """`files` is done when they are there; this, when whoever waits for them serves them."""
         try:
             path = self.weight_folders.fill(version, self.team.write_weights_here)
-        except OSError as error:  # who waits for the files must not wait for ever
-            self._tell(FilesWritten(version=version, problem=str(error)))
+        except BaseException as error:
+            files.set_exception(error)
+            if isinstance(error, OSError):  # who waits for the files must not wait for ever
+                self._tell(FilesWritten(version=version, problem=str(error)))
             raise
+        files.set_result(path)
         self._tell(FilesWritten(version=version))
         return path
 
 
-async def _told(told: Future[None]) -> None:
+async def _told(told: Future[T]) -> T:
     try:
-        await asyncio.wrap_future(told)
+        return await asyncio.wrap_future(told)
     except OrderError as error:
         raise TrainingStopped(f"another node cannot go on: {error}; go on with --resume") from None
 

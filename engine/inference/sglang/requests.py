@@ -37,8 +37,9 @@ class LiveRequest:
             scored = meta.get("output_token_logprobs", [])
             spans = meta.get("weight_versions", [])
             kind = meta["finish_reason"]["type"]
-            logprobs = [float(logprob) for logprob, _, _ in scored]
-            if [token for _, token, _ in scored] != new:
+            scores, tokens, _ = zip(*scored, strict=True) if scored else ((), (), ())
+            logprobs = list(map(float, scores))
+            if list(tokens) != new:
                 raise ValueError(f"{len(new)} ids but {len(scored)} log-probs, or other tokens'")
             if kind not in ("stop", "length", "abort") or not (new or kind == "abort") or len(new) > asked:
                 raise ValueError(f"finish {kind!r} with {len(new)} of {asked} tokens")

@@ -1,6 +1,6 @@
 """New weights into running servers, without losing a token and without believing a 200.
 
-    pause(retract) ─> disk, or begin ─> buckets ─> end ─> checksums ─> continue
+    pause(retract) ─> disk, or begin ─> buckets, hashed as they pass ─> end ─> checksums ─> continue
                        ^ after a failed broadcast           │ not what the source gives: disk, once more
                                                             └ still not: the server serves nothing
 
@@ -9,6 +9,9 @@ queue, their KV is recomputed under the new weights, and every token's log-prob 
 labelled with. The others (in_place, no flush, no pause) leave KV of the old weights behind, or wait for every
 request to end. There is no option to choose them.
 Requests in flight on a server that cannot be brought to the new weights come back aborted, with their tokens.
+
+Who waits: whoever gathers a `WeightStream`, for each bucket to be sent and hashed, but never once a server
+fails: then the rest is let go of, and the servers wait for the files of the version.
 """
 
 from __future__ import annotations
@@ -23,18 +26,27 @@ from types import TracebackType
 
 from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.inference.sglang.broadcast import BroadcastGroup, buckets
-from rocstar.engine.inference.sglang.checksums import check_layout, differences, expected_checksums
+from rocstar.engine.inference.sglang.checksums import (
+    PassingChecksums,
+    check_layout,
+    differences,
+    expected_checksums,
+)
 from rocstar.engine.inference.sglang.engine import SGLangEngine
+from rocstar.engine.inference.weight_stream import Bucket, WeightStream
 from rocstar.engine.inference.weights import DiskWeights, LiveWeights, WeightSource
 
 LOG = logging.getLogger(__name__)
 DRAIN_S = 10.0
 """The time aborted requests have to come back with their tokens."""
 Failures = dict[SGLangEngine, InferenceError]
+Expected = dict[SGLangEngine, dict[str, str] | None]
+"""What each server must report of the weights; None where that cannot be foretold."""
 
 
 class WeightSender:
-    """Sends to several servers as to one; a DiskWeights through its folder, LiveWeights by broadcast.
+    """Sends to several servers as to one; a DiskWeights through its folder, LiveWeights and a WeightStream by
+    broadcast.
 
     Args:
         backend: None = never broadcast.
@@ -73,12 +85,16 @@ class WeightSender:
 
         ValueError before anything is sent: the version does not follow, or the tensors are not the model's.
         """
-        for engine in self.engines:
-            if engine.layout is not None:
-                check_layout(engine.layout, await asyncio.to_thread(source.shapes))
-        for engine in self.engines:
-            engine.allow(version)
-        failures = await self._send(version, source, self.engines)
+        try:
+            for engine in self.engines:
+                if engine.layout is not None:
+                    check_layout(engine.layout, await asyncio.to_thread(source.shapes))
+            for engine in self.engines:
+                engine.allow(version)
+            failures = await self._send(version, source, self.engines)
+        finally:
+            if isinstance(source, WeightStream):
+                source.let_go()
         return [failures.get(engine) for engine in self.engines]
 
     async def restore(self, version: int, source: WeightSource, engine: SGLangEngine) -> None:
@@ -91,7 +107,7 @@ class WeightSender:
     async def _send(
         self, version: int, source: WeightSource, engines: Sequence[SGLangEngine], *, restoring: bool = False
     ) -> Failures:
-        expected = {e: await self._expected(e, source) for e in engines}
+        expected = {} if isinstance(source, WeightStream) else await self._expected(engines, source)
         failures: Failures = {}
         unsure = list(engines)
         async with AsyncExitStack() as stack:
@@ -128,7 +144,7 @@ class WeightSender:
         version: int,
         source: WeightSource,
         engines: Sequence[SGLangEngine],
-        expected: dict[SGLangEngine, dict[str, str] | None],
+        expected: Expected,
         failures: Failures,
     ) -> None:
         """Send by broadcast if there is one, then by disk to those where it failed; what failed twice is in
@@ -136,11 +152,11 @@ class WeightSender:
         left = list(engines)
 
         async def verify(engine: SGLangEngine) -> None:
-            await _verify(engine, expected[engine], version)
+            await _verify(engine, expected.get(engine), version)
 
-        if self._backend is not None and isinstance(source, LiveWeights) and left:
+        if self._backend is not None and isinstance(source, LiveWeights | WeightStream) and left:
             missed: Failures = {}
-            await self._broadcast(version, source, left, missed)
+            expected |= await self._broadcast(version, source, left, missed)
             await self._each(_without(left, missed), missed, verify)
             left = list(missed)
             for engine, failure in missed.items():
@@ -148,7 +164,14 @@ class WeightSender:
         if not left:
             return
         async with AsyncExitStack() as stack:
-            if isinstance(source, LiveWeights):
+            if isinstance(source, WeightStream):
+                try:
+                    disk = await source.files()
+                except InferenceError as failure:
+                    failures |= dict.fromkeys(left, failure)
+                    return
+                expected |= await self._expected(left, disk)
+            elif isinstance(source, LiveWeights):
                 made = tempfile.TemporaryDirectory(prefix=f"v{version}-", dir=self._folder)
                 folder = Path(stack.enter_context(made))
                 disk = await asyncio.to_thread(source.save, folder)
@@ -170,20 +193,31 @@ class WeightSender:
             await self._each(left, failures, load)
 
     async def _broadcast(
-        self, version: int, source: LiveWeights, engines: Sequence[SGLangEngine], missed: Failures
-    ) -> None:
-        """Into all of them, or, as a collective fails as a whole, into none that is sure."""
+        self,
+        version: int,
+        source: LiveWeights | WeightStream,
+        engines: Sequence[SGLangEngine],
+        missed: Failures,
+    ) -> Expected:
+        """Into all of them, or, as a collective fails as a whole, into none that is sure.
+
+        What they must report is returned where the source passes by but once.
+        """
+        passing = _passing(engines, source) if isinstance(source, WeightStream) else {}
         try:
             group = await self._join_group(engines)
             await _all(e.api.post("/begin_weight_update", {}, timeout_s=self._timeout_s) for e in engines)
             try:
-                for bucket in buckets(source, self._bucket_bytes):
-                    await group.send(bucket, version=version)
+                async for bucket in buckets(source, self._bucket_bytes):
+                    hashing = asyncio.to_thread(_hash, bucket, set(passing.values()))
+                    await _all([group.send(bucket, version=version), hashing])
+                    del bucket  # while the next is waited for
             finally:
                 await _all(e.api.post("/end_weight_update", {}, timeout_s=self._timeout_s) for e in engines)
         except InferenceError as failure:
             missed |= dict.fromkeys(engines, failure)
             await self._leave_group()
+        return {engine: one.found() for engine, one in passing.items()}
 
     async def _join_group(self, engines: Sequence[SGLangEngine]) -> BroadcastGroup:
         if self._group is None or self._group.engines != list(engines):
@@ -213,10 +247,42 @@ class WeightSender:
             elif isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _expected(self, engine: SGLangEngine, source: WeightSource) -> dict[str, str] | None:
-        if engine.dtype is None:
-            return None
-        return await asyncio.to_thread(expected_checksums, source, list(engine.checksums), engine.dtype)
+    async def _expected(self, engines: Iterable[SGLangEngine], source: WeightSource) -> Expected:
+        """Hashed once for all servers that are alike."""
+        found: dict[_Kind, dict[str, str] | None] = {}
+        expected: Expected = {}
+        for engine in engines:
+            kind = _kind(engine)
+            if engine.dtype is not None and kind not in found:
+                names = list(engine.checksums)
+                found[kind] = await asyncio.to_thread(expected_checksums, source, names, engine.dtype)
+            expected[engine] = found.get(kind)
+        return expected
+
+
+_Kind = tuple[frozenset[str], str | None]
+
+
+def _kind(engine: SGLangEngine) -> _Kind:
+    """Servers of one kind report the same checksums of the same weights."""
+    return frozenset(engine.checksums), engine.dtype
+
+
+def _passing(engines: Iterable[SGLangEngine], source: WeightSource) -> dict[SGLangEngine, PassingChecksums]:
+    """One hash for all servers that are alike; none where it could not be foretold."""
+    made: dict[_Kind, PassingChecksums] = {}
+    found = {}
+    for engine in engines:
+        if engine.dtype is not None:
+            names, dtype, kind = list(engine.checksums), engine.dtype, _kind(engine)
+            found[engine] = made.setdefault(kind, PassingChecksums(source.shapes(), names, dtype))
+    return found
+
+
+def _hash(bucket: Bucket, checksums: Iterable[PassingChecksums]) -> None:
+    for one in checksums:
+        for name, tensor in bucket:
+            one.add(name, tensor)
 
 
 async def _pause(engine: SGLangEngine) -> None:

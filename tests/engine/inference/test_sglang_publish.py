@@ -1,19 +1,33 @@
 """Weights into fake servers: no token lost, no wrong tensor believed, and what happens when it fails."""
 
 import asyncio
+from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from pathlib import Path
+from queue import Queue
+from threading import Thread
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from rocstar.engine.inference.base import InferenceError, StopReason
-from rocstar.engine.inference.sglang.broadcast import buckets
-from rocstar.engine.inference.sglang.checksums import check_layout, expected_checksums, matching_dtype
+from rocstar.engine.inference.sglang import broadcast as module
+from rocstar.engine.inference.sglang.broadcast import BroadcastGroup, buckets
+from rocstar.engine.inference.sglang.checksums import (
+    PassingChecksums,
+    check_layout,
+    expected_checksums,
+    matching_dtype,
+)
 from rocstar.engine.inference.sglang.engine import SGLangEngine
 from rocstar.engine.inference.sglang.sender import WeightSender
+from rocstar.engine.inference.weight_stream import Bucket, WeightStream, in_buckets
 from rocstar.engine.inference.weights import DiskWeights, LiveWeights
+from tests.fakes.sglang import fake_weights
 from tests.fakes.sglang.fake_model import VOCAB, write_tiny_model
 from tests.fakes.sglang.fake_server import FakeServer
 
@@ -201,11 +215,126 @@ def test_a_tied_head_may_be_there_or_not() -> None:
     check_layout({**tied, "lm_head.weight": (4, 2)}, tied)
 
 
-def test_buckets_hold_every_tensor_once_in_order(models: dict[str, Path]) -> None:
+async def test_buckets_hold_every_tensor_once_in_order(models: dict[str, Path]) -> None:
     live = LiveWeights(load_file(models["a"] / "model.safetensors"))
     largest = max(tensor.nbytes for tensor in load_file(models["a"] / "model.safetensors").values())
-    made = list(buckets(live, 64_000))
+    made = [bucket async for bucket in buckets(live, 64_000)]
     assert [name for bucket in made for name, _ in bucket] == list(live.shapes())
     assert len(made) > 3 and largest > 64_000
     for bucket in made:
         assert len(bucket) == 1 or sum(tensor.nbytes for _, tensor in bucket) <= 64_000
+    halves = LiveWeights(load_file(models["a"] / "model.safetensors"), dtype="bfloat16")
+    assert halves.sizes() == {name: halves.tensor(name).nbytes for name in halves.shapes()}
+
+
+@given(order=st.permutations(range(4)))
+def test_checksums_of_what_passes_by_in_any_order(order: list[int]) -> None:
+    names = [f"model.layers.0.self_attn.{k}.weight" for k in ("q_proj", "k_proj", "v_proj", "o_proj")]
+    tensors = {name: torch.full((k + 1, 3), float(k)) for k, name in enumerate(names)}
+    served = ["model.layers.0.self_attn.qkv_proj.weight", names[3]]
+    passing = PassingChecksums(LiveWeights(tensors).shapes(), served, "float32")
+    assert passing.is_known and set(passing.found().values()) == {""}  # type: ignore[union-attr]
+    for k in order:
+        passing.add(names[k], tensors[names[k]])
+    fused = torch.cat([tensors[name] for name in names[:3]])
+    whole = expected_checksums(LiveWeights({"a": fused, "b": tensors[names[3]]}), ["a", "b"], "float32")
+    assert list(passing.found().values()) == list(whole.values())  # type: ignore[union-attr]
+
+
+# ---- weights that pass by once ----
+
+
+@pytest.fixture
+def collective(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broadcast within this process, where torch knows but one member of a group: all the rest is as it is.
+    Between processes: test_sglang_replica.py."""
+    members: dict[str, list[Queue[Any]]] = {}
+
+    def join(body: dict[str, Any]) -> Queue[Any]:
+        own: Queue[Any] = Queue()
+        members.setdefault(body["group_name"], []).append(own)
+        return own
+
+    def receive(own: Queue[Any], body: dict[str, Any]) -> dict[str, torch.Tensor]:
+        bucket = own.get(timeout=20.0)
+        told = [(name, list(tensor.shape), str(tensor.dtype)) for name, tensor in bucket]
+        names = zip(body["names"], body["shapes"], (f"torch.{d}" for d in body["dtypes"]), strict=True)
+        assert told == list(names)
+        return dict(bucket)
+
+    def broadcast(self: BroadcastGroup, bucket: Bucket) -> None:
+        for own in members[self._name]:
+            own.put(bucket)
+
+    monkeypatch.setattr(fake_weights, "_join", join)
+    monkeypatch.setattr(fake_weights, "_receive", receive)
+    monkeypatch.setattr(BroadcastGroup, "_join", lambda self, port: object())
+    monkeypatch.setattr(BroadcastGroup, "_broadcast", broadcast)
+    monkeypatch.setattr(module, "_destroy", lambda group: None)
+
+
+def streamed(source: DiskWeights, kept: DiskWeights) -> tuple[WeightStream, Future[bool]]:
+    """A stream that a thread fills from `source`, a few tensors at a time; and its outcome."""
+    stream, outcome = WeightStream(source.shapes(), kept=kept), Future[bool]()
+
+    def gather() -> None:
+        sizes = {name: source.tensor(name).nbytes for name in source.shapes()}
+        for names in in_buckets(sizes, 64_000):
+            stream.put([(name, source.tensor(name)) for name in names])
+        stream.end()
+        outcome.set_result(stream.outcome())
+
+    Thread(target=gather, daemon=True).start()
+    return stream, outcome
+
+
+async def test_a_stream_goes_into_every_server_and_no_file_is_looked_at(
+    pair: Any, models: Any, tmp_path: Path, collective: None
+) -> None:
+    servers, engines = pair
+    async with WeightSender(engines, backend="gloo", timeout_s=20.0) as sender:
+        for version, name in ((1, "b"), (2, "a")):
+            stream, outcome = streamed(DiskWeights(models[name]), DiskWeights(tmp_path))
+            assert await sender.send(version, stream) == [None, None]
+            stream.settle(True)
+            assert await asyncio.wrap_future(outcome)
+            whole = expected_checksums(DiskWeights(models[name]), engines[0].checksums, "float32")
+            assert [engine.checksums for engine in engines] == [whole, whole]
+    assert [server.scheduler.label for server in servers] == ["2", "2"]
+
+
+@pytest.mark.parametrize("fault", ["refuse_broadcast", "garbage"])
+async def test_servers_that_miss_a_stream_take_the_files_when_they_are_there(
+    pair: Any, models: Any, tmp_path: Path, fault: str, collective: None
+) -> None:
+    """Whoever gathers does not wait for that: the files are written next."""
+    servers, engines = pair
+    setattr(servers[0].faults, fault, True)
+    stream, outcome = streamed(DiskWeights(models["b"]), DiskWeights(tmp_path))
+    async with WeightSender(engines, backend="gloo", timeout_s=2.0) as sender:
+        sending = asyncio.create_task(sender.send(1, stream))
+        kept = tmp_path / "model.safetensors"
+        asked = stream._kept.shapes
+
+        def shapes() -> dict[str, tuple[int, ...]]:
+            assert outcome.result(20.0) is False
+            servers[0].faults.garbage = False
+            kept.write_bytes((models["b"] / "model.safetensors").read_bytes())
+            return asked()
+
+        stream._kept.shapes = shapes  # type: ignore[method-assign]
+        assert await sending == [None, None]
+    assert [server.scheduler.label for server in servers] == ["1", "1"]
+    assert engines[0].checksums == engines[1].checksums
+
+
+async def test_a_stream_that_breaks_off_is_served_by_nobody_as_if_it_were_whole(
+    pair: Any, models: Any, tmp_path: Path, collective: None
+) -> None:
+    _, engines = pair
+    stream = WeightStream(DiskWeights(models["b"]).shapes(), kept=DiskWeights(tmp_path))
+    stream.end()
+    async with WeightSender(engines, backend="gloo", timeout_s=20.0) as sender:
+        failures = await sender.send(1, stream)
+    assert [failure and failure.kind for failure in failures] == ["weights_behind", "weights_behind"]
+    assert all(engine.broken is not None for engine in engines)

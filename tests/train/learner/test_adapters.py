@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -30,6 +33,8 @@ from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.recipe.lora_config import LoraConfig
 from rocstar.train.recipe.model_config import ScratchConfig
+
+from ...warm_python import warm
 
 torch.set_num_threads(1)
 
@@ -298,3 +303,42 @@ def test_targets_that_are_not_there_are_named() -> None:
 def test_a_recipe_that_cannot_be_is_refused(values: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         parse_recipe(values, where="test")
+
+
+@pytest.fixture(scope="module")
+def over_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one process and two ranks learned; see ranks/adapt.py."""
+    out = tmp_path_factory.mktemp("adapted")
+    script = Path(__file__).parents[1] / "ranks" / "adapt.py"
+    hidden = ("PYTEST_", "COV_", "PYTHONWARNINGS")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
+    ended = subprocess.run(
+        [str(warm().executable), str(script), str(out)],
+        env=environment | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=180.0,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    return out
+
+
+def test_two_ranks_learn_what_one_process_learns_and_stay_alike(over_ranks: Path) -> None:
+    """Through a checkpoint of the optimizer, too: the two ranks go on from it."""
+    one, two = (torch.load(over_ranks / f"learned {size}.pt") for size in (1, 2))
+    assert len(one["norms"]) == 6 and min(one["norms"]) > 0.01
+    assert two["norms"] == pytest.approx(one["norms"], rel=1e-4)
+    for name, weight in one["merged"].items():
+        torch.testing.assert_close(two["merged"][name], weight, rtol=0, atol=1e-5, msg=name)
+    first, second = (torch.load(over_ranks / f"adapters 2 {rank}.pt") for rank in range(2))
+    assert first and all(torch.equal(second[name], weight) for name, weight in first.items())
+
+
+def test_rank_0_writes_what_two_ranks_have_learned(over_ranks: Path) -> None:
+    merged = torch.load(over_ranks / "learned 2.pt")["merged"]
+    written = load_file(over_ranks / "run 2" / "files" / "model.safetensors")
+    assert written.keys() == merged.keys()
+    assert all(torch.equal(written[name], weight) for name, weight in merged.items())
+    saved = over_ranks / "run 2" / "checkpoints" / "step_1"
+    assert (saved / "COMPLETE").exists() and (saved / "adapter" / "adapter_model.safetensors").exists()

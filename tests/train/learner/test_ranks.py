@@ -38,6 +38,12 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], A
     }
 
 
+def test_what_goes_to_servers_bucket_by_bucket_is_the_weights(learned: dict[tuple[str, int], Any]) -> None:
+    for found in learned.values():
+        assert list(found["streamed"]) == list(found["weights"])
+        assert all(torch.equal(found["streamed"][name], w) for name, w in found["weights"].items())
+
+
 def assert_same(found: dict[str, Any], expected: dict[str, Any], *, atol: float) -> None:
     for stats, others in zip(found["stats"], expected["stats"], strict=True):
         assert stats == pytest.approx(others, rel=1e-5, abs=atol)

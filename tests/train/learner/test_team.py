@@ -6,11 +6,15 @@ import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from rocstar.engine.inference.weight_stream import WeightStream
+from rocstar.engine.inference.weights import DiskWeights
+from rocstar.train.learner import gather
 from rocstar.train.learner import team as module
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.scratch import build_model
@@ -167,14 +171,38 @@ def test_what_a_node_answers_to_an_order_or_why_it_cannot(monkeypatch: pytest.Mo
         team.order_here("jump")
 
 
-def test_gathered_weights_are_kept_for_who_serves_them_and_taken_once() -> None:
+async def test_weights_go_bucket_by_bucket_into_the_stream_of_this_rank(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gather, "BUCKET_BYTES", 1)
+    with ThreadPoolExecutor(1) as thread:
+        config = ModelConfig(dtype="bfloat16")
+        team = LearnerTeam(build_model(SCRATCH, 40, seed=0), ALONE, thread, config)
+        assert await asyncio.to_thread(team.send_weights_here) == [], "nobody takes them here"
+        stream = WeightStream(team.shapes(), kept=DiskWeights(tmp_path))
+        team.send_into(stream)
+        sending = thread.submit(team.send_weights_here)
+        got = [(name, tensor) async for bucket in stream for name, tensor in bucket]
+        stream.settle(False)
+        assert await asyncio.wrap_future(sending) == [RankReply(rank=0, answer=False)]
+    own = dict(team.learner.model.named_parameters())
+    assert [name for name, _ in got] == list(own)
+    assert all(torch.equal(tensor, own[name].bfloat16()) for name, tensor in got)
+
+
+async def test_what_goes_wrong_where_the_weights_are_served_is_the_reply(tmp_path: Path) -> None:
+    """Rank 0 knows its own failure; that of another rank ends the run."""
     with ThreadPoolExecutor(1) as thread:
         team = LearnerTeam(build_model(SCRATCH, 40, seed=0), ALONE, thread)
-    team._run("full_weights", (None,))
-    with pytest.raises(RuntimeError, match="no weights were gathered"):
-        team.take_weights()
-    team.keeps_weights = True
-    team._run("full_weights", (None,))
-    assert len(team.take_weights()) == len(list(team.learner.model.named_parameters()))
-    with pytest.raises(RuntimeError, match="no weights were gathered"):
-        team.take_weights()
+        for rank in (0, 1):
+            team.world = World(rank=rank, size=1)
+            stream = WeightStream(team.shapes(), kept=DiskWeights(tmp_path))
+            team.send_into(stream)
+            stream.let_go()
+            stream.settle(False, TrainingStopped("no server took it"))
+            sending = asyncio.wrap_future(thread.submit(team.send_weights_here))
+            if rank:
+                with pytest.raises(OrderError, match="rank 1: TrainingStopped: no server took it"):
+                    await sending
+            else:
+                assert (await sending)[0].problem == "TrainingStopped: no server took it"

@@ -109,7 +109,7 @@ def test_the_world_is_torchruns_unless_told(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     assert Machines.parse(None) == Machines(nodes=2, ranks_per_node=8)
     assert Machines.parse("3x4") == Machines(nodes=3, ranks_per_node=4)
-    for wrong in ("8", "0x8", "8x", "axb", "8x8x8"):
+    for wrong in ("8", "0x8", "8x", "axb", "8x8x8", "8x8+", "8x8+0x8"):
         with pytest.raises(ConfigError, match="NODESxGPUS"):
             Machines.parse(wrong)
 
@@ -164,6 +164,26 @@ def test_a_world_is_of_gpus_of_which_servers_apart_have_theirs() -> None:
         Machines.parse("8x3", apart)
     with pytest.raises(ConfigError, match="leaves the learner none of a node's 2 GPUs"):
         Machines.parse("8x2", servers_of(replicas=[[0, 1]]).engine)
+
+
+def test_nodes_that_only_serve_have_their_map_and_their_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = servers_of(replicas=[[2, 3]], args={"mem-fraction-static": 0.8})
+    machines = Machines.parse("2x4+1x8", recipe.engine)
+    assert machines == Machines(nodes=2, ranks_per_node=2, serving_nodes=1, serving_gpus=8)
+    assert machines.num_servers(recipe.engine) == 2 * 1 + 1 * 4
+    plan = describe(recipe, "r.toml", machines)
+    apart = plan.partition("node 2 to 2, which only serve:")[2]
+    assert re.findall(r"GPU (\d):  (\w+ \w+)", apart) == [(str(k), f"server {k // 2}") for k in range(8)]
+    assert len(re.findall(r"server \d:  CUDA_VISIBLE_DEVICES=", apart)) == 4
+    kinds = re.findall(r"torchrun --nnodes=3 (.*) --master-addr=NODE0 \S+ --node-rank=(\d)", plan)
+    learn, serve = "--nproc-per-node=2", "--nproc-per-node=1 --role=server"
+    assert kinds == [(learn, "0"), (learn, "1"), (serve, "2")]
+    with pytest.raises(ConfigError, match="set it to 'sglang'"):
+        describe(recipe_of(ModelConfig(scratch=SCRATCH)), "r.toml", machines)
+    for name, value in {"WORLD_SIZE": "5", "LOCAL_WORLD_SIZE": "2", "ROLE_WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    assert Machines.parse(None) == Machines(nodes=2, ranks_per_node=2, serving_nodes=1)
+    assert Machines.parse(None).all_nodes == 3
 
 
 def test_servers_without_gpus() -> None:

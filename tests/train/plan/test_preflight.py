@@ -87,9 +87,8 @@ def test_the_command_lists_it_line_by_line_and_still_prints_the_plan(
     assert main(["train", "quickstart", *options, *wrong, "--json"]) == 2
     shown = json.loads(capsys.readouterr().out)
     assert [f"rocstar: {problem}" for problem in shown["problems"]] == lines and not shown["ok"]
-    assert (
-        shown["world"] == {"nodes": 8, "ranks_per_node": 8} and shown["recipe"]["run"]["name"] == "quickstart"
-    )
+    world = {"nodes": 8, "ranks_per_node": 8, "serving_nodes": 0, "serving_gpus": 0}
+    assert shown["world"] == world and shown["recipe"]["run"]["name"] == "quickstart"
 
 
 @pytest.mark.parametrize("verb", [["eval"], ["rollout", "--out", "gone/x.jsonl"]])

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 
+from rocstar.engine.inference.weight_stream import WeightStream
+from rocstar.engine.inference.weights import DiskWeights
 from rocstar.train.algorithm.off_policy import Correction, Gate
 from rocstar.train.learner import checkpoint, gather
 from rocstar.train.learner.batch import MicroBatch, pack
@@ -115,6 +118,17 @@ def updates(batch: int) -> list[list[MicroBatch]]:
     return [pack(rows[:7], tokens_per_microbatch=24), pack(rows[7:], tokens_per_microbatch=24)]
 
 
+async def streamed(team: LearnerTeam, folder: Path) -> dict[str, torch.Tensor]:
+    """The weights as servers get them, bucket by bucket."""
+    stream = WeightStream(team.shapes(), kept=DiskWeights(folder))
+    team.send_into(stream)
+    sending = asyncio.get_running_loop().run_in_executor(team._thread, team.send_weights_here)
+    got = {name: tensor.detach().clone() async for bucket in stream for name, tensor in bucket}
+    stream.settle(True)
+    assert [reply.answer for reply in await sending] == [True]
+    return got
+
+
 async def lead(team: LearnerTeam, settings: LossSettings, kept: Path) -> dict[str, Any]:
     spec = OptimSpec(kind="adamw", lr=1e-3, weight_decay=0.1, grad_clip=1.0, warmup_steps=2)
     await team.use(spec)
@@ -129,6 +143,7 @@ async def lead(team: LearnerTeam, settings: LossSettings, kept: Path) -> dict[st
         "worst": [[(w.trajectory, w.position) for w in s.worst] for s in found[1:]],
         "grad_norms": [norm for s in found for norm in s.grad_norms],
         "weights": {name: w.detach().clone() for name, w in weights},
+        "streamed": await streamed(team, kept),
         "dtypes": {str(p.dtype) for p in team.learner.model.parameters()},
     }
     await team.write_weights(kept, torch.bfloat16)
@@ -210,7 +225,8 @@ def learn(rank: int, size: int, out: Path) -> None:
     world.leave()
 
 
-def fork(size: int, out: Path) -> None:
+def fork(size: int, out: Path, work: Callable[[int, int, Path], None]) -> None:
+    """Do the work on so many ranks, each a process; it is given its rank, their number and `out`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -226,7 +242,7 @@ def fork(size: int, out: Path) -> None:
                 "MASTER_PORT": str(port),
             }
             try:
-                learn(rank, size, out)
+                work(rank, size, out)
             except BaseException:
                 traceback.print_exc()
                 os._exit(1)
@@ -243,6 +259,6 @@ def fork(size: int, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    gather.FILE_BYTES = 16_000  # the models here are of some 40,000 bytes
+    gather.FILE_BYTES = gather.BUCKET_BYTES = 16_000  # the models here are of some 40,000 bytes
     for number in SIZES:
-        fork(number, Path(sys.argv[1]))
+        fork(number, Path(sys.argv[1]), learn)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rocstar.kernels.linear_loss import linear_loss
 from rocstar.train.cli import main
+from rocstar.train.learner import gather
 from rocstar.train.learner.learner import LossSettings
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.plan.plan import Machines
@@ -90,6 +91,22 @@ def test_a_rank_holds_its_share_of_the_state(four_ranks: Rehearsal) -> None:
     assert held(four_ranks)[Category.parameters] == pytest.approx(params, rel=0.1)
     assert held(four_ranks)[Category.moments] == pytest.approx(2 * params, rel=0.1)
     assert 2 * params < held(four_ranks, "publish")[Category.gathers] < 3 * params, "bfloat16, whole"
+
+
+def test_a_broadcast_has_two_buckets_there_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By disk it is one tensor, with this rank's part of it."""
+    monkeypatch.setattr(gather, "BUCKET_BYTES", 20_000)
+    values = tomllib.loads(RECIPE)
+    values["model"]["scratch"] |= {"vocab_size": 300, "num_layers": 8}
+    by_way = {}
+    for way in ("broadcast", "disk"):
+        values["engine"] = {"kind": "sglang", "publish": way}
+        recipe = parse_recipe(values, where="test")
+        by_way[way] = held(rehearse(recipe, "publish"), "publish")[Category.gathers]
+    params = sum(p.numel() for p in build_model(recipe.model.scratch, 300, seed=0).parameters())
+    largest = 2 * 300 * 64
+    assert 20_000 < by_way["broadcast"] <= 3 * largest < 2 * params / 4, "it is made from this rank's part"
+    assert largest <= by_way["disk"] <= 3 * largest
 
 
 def test_logits_of_the_head_are_those_of_a_gpu_s_chunk() -> None:

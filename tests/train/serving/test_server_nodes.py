@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +15,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from rocstar.engine.inference.base import InferenceError
+from rocstar.engine.inference.weight_stream import WeightStream
 from rocstar.train.learner.team import OrderError, RankReply
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
@@ -38,9 +41,11 @@ def recipe_of(**engine: Any) -> Recipe:
 
 
 class Fleet:
-    """Takes every version; `served` are (version, kind of source)."""
+    """Takes every version; `served` are (version, kind of source). With `misses` it takes none from memory:
+    it waits for the files; when it `is_down`, a server comes back with them."""
 
     def __init__(self) -> None:
+        self.misses = self.is_down = False
         self.version, self.suspended = 0, 0
         self.served: list[tuple[int, str]] = []
         self.kept: Any = None
@@ -53,23 +58,43 @@ class Fleet:
 
     async def publish(self, version: int, source: Any, *, keep: Any) -> None:
         self.version, self.kept = version, keep
+        if self.is_down:
+            raise InferenceError("publish_failed", "no replica took it", retryable=True)
+        if isinstance(source, WeightStream):
+            if self.misses:
+                source = await source.files()
+            else:
+                assert [name async for bucket in source for name, _ in bucket] == ["a"]
         self.served.append((version, type(source).__name__))
+
+    async def wait_up(self, timeout_s: float) -> bool:
+        await asyncio.to_thread(self.kept.shapes)
+        self.served.append((self.version, "came back"))
+        return True
 
 
 class Team:
     """One weight, of value 3; `told` are the orders, with whether the files of v7 were there."""
 
     def __init__(self, files: Path) -> None:
-        self.world = SimpleNamespace(rank=1)
+        self.world = SimpleNamespace(rank=1, servers=0)
         self.told: list[tuple[Any, bool]] = []
-        self.keeps_weights, self.problem = False, ""
+        self.problem, self.replies = "", [RankReply(rank=8, answer=True)]
+        self.stream: WeightStream | None = None
         self._files = files
 
-    async def full_weights(self) -> list[tuple[str, torch.Tensor]]:
-        return self.take_weights()
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"a": (2,)}
 
-    def take_weights(self) -> list[tuple[str, torch.Tensor]]:
-        return [("a", torch.full((2,), 3.0))]
+    def send_into(self, stream: WeightStream) -> None:
+        self.stream = stream
+
+    def send_weights_here(self) -> list[RankReply]:
+        stream, self.stream = self.stream, None
+        assert stream is not None
+        stream.put([("a", torch.full((2,), 3.0))])
+        stream.end()
+        return [RankReply(rank=0, answer=stream.outcome()), *self.replies]
 
     def write_weights_here(self, folder: Path, dtype: torch.dtype) -> None:
         save_file({"a": torch.full((2,), 3.0, dtype=dtype)}, folder / "model.safetensors")
@@ -131,6 +156,45 @@ async def test_a_broadcast_does_not_wait_for_the_files_and_other_nodes_learn_of_
     await asyncio.to_thread(lambda: thread.submit(int).result())  # all that was submitted is done
     order = ServeVersion(version=7, folder=tmp_path / "weights" / "v7", is_live=True, reference=None)
     assert team.told == [(order, False), (FilesWritten(version=7), True)]
+    assert cast(Any, publisher.home.servers.fleet).served == [(7, "WeightStream")]
+
+
+@pytest.mark.parametrize("who", ["home", "other", "serving"])
+async def test_where_a_node_has_to_take_the_files_they_are_waited_for(
+    tmp_path: Path, thread: ThreadPoolExecutor, who: str
+) -> None:
+    """The broadcast failed there, or it has no learner."""
+    publisher, team = publisher_of(tmp_path, thread, publish="broadcast")
+    fleet = cast(Any, publisher.home.servers.fleet)
+    fleet.misses = who == "home"
+    team.world.servers = int(who == "serving")
+    team.replies = [RankReply(rank=8, answer=who != "other")]
+    write, may_write = team.write_weights_here, Event()
+
+    def late(folder: Path, dtype: torch.dtype) -> None:
+        may_write.wait(60.0)
+        write(folder, dtype)
+
+    team.write_weights_here = late  # type: ignore[method-assign]
+    publishing = asyncio.create_task(publisher.publish(7))
+    await asyncio.wait([publishing], timeout=0.05)
+    assert not publishing.done()
+    may_write.set()
+    await publishing
+    assert fleet.served == [(7, "Promised" if who == "home" else "WeightStream")]
+    await asyncio.to_thread(lambda: thread.submit(int).result())  # all that was submitted is done
+    assert team.told[-1] == (FilesWritten(version=7), True), "which is done when they are served"
+
+
+async def test_a_server_that_comes_back_for_a_broadcast_finds_its_files_written(
+    tmp_path: Path, thread: ThreadPoolExecutor
+) -> None:
+    """Who gathers does not wait for it: it would wait for the files that are written next."""
+    publisher, _ = publisher_of(tmp_path, thread, publish="broadcast")
+    fleet = cast(Any, publisher.home.servers.fleet)
+    fleet.is_down = True
+    await publisher.publish(7)
+    assert fleet.served == [(7, "came back")]
 
 
 @pytest.mark.parametrize("publish", ["disk", "broadcast"])
@@ -190,12 +254,13 @@ async def test_a_node_that_cannot_take_a_version_ends_the_run(
 # ---- the first rank of another node ----
 
 
-def node_of(tmp_path: Path, **engine: Any) -> tuple[ServerNode, Fleet]:
-    fleet = Fleet()
+def node_of(tmp_path: Path, *, learns: bool = True, **engine: Any) -> tuple[ServerNode, Fleet, Team]:
+    fleet, team = Fleet(), Team(tmp_path)
     heard = SimpleNamespace(told=[], expect=lambda *told: heard.told.append(told))
     weights = weights_of(fleet, recipe_of(**engine))
     weights.canary = cast(Any, heard)
-    return ServerNode(weights=weights, team=cast(Any, Team(tmp_path))), fleet
+    node = ServerNode(weights=weights, fills=team.send_into if learns else None, shapes=team.shapes())
+    return node, fleet, team
 
 
 def live(version: int, folder: Path) -> ServeVersion:
@@ -203,11 +268,12 @@ def live(version: int, folder: Path) -> ServeVersion:
 
 
 async def test_files_that_are_promised_are_looked_into_when_they_are_there(tmp_path: Path) -> None:
-    node, fleet = node_of(tmp_path, publish="broadcast")
+    node, fleet, team = node_of(tmp_path, publish="broadcast")
     await node.do(live(5, tmp_path))
-    assert fleet.served == [(5, "LiveWeights")] and cast(Any, node.weights.canary).told == [
-        (5, ([1], [-0.5]))
-    ]
+    assert not fleet.served, "the learner has not gathered anything yet"
+    replies = await asyncio.to_thread(team.send_weights_here)
+    assert replies[0].answer is True and fleet.served == [(5, "WeightStream")]
+    assert cast(Any, node.weights.canary).told == [(5, ([1], [-0.5]))]
     looking = asyncio.create_task(asyncio.to_thread(fleet.kept.shapes))
     await asyncio.wait([looking], timeout=0.05)
     assert not looking.done()
@@ -216,22 +282,47 @@ async def test_files_that_are_promised_are_looked_into_when_they_are_there(tmp_p
     assert await looking == {"a": (2,)}
 
 
+async def test_what_was_missed_in_memory_is_served_from_the_files_before_rank_0_goes_on(
+    tmp_path: Path,
+) -> None:
+    node, fleet, team = node_of(tmp_path, publish="broadcast")
+    fleet.misses = True
+    await node.do(live(5, tmp_path))
+    replies = await asyncio.to_thread(team.send_weights_here)
+    assert replies[0].answer is False and not fleet.served
+    save_file({"a": torch.zeros(2)}, tmp_path / "model.safetensors")
+    await node.do(FilesWritten(version=5))
+    assert fleet.served == [(5, "Promised")]
+
+
+async def test_a_node_without_a_learner_serves_what_others_broadcast_from_the_files(tmp_path: Path) -> None:
+    node, fleet, _ = node_of(tmp_path, learns=False, publish="broadcast")
+    await node.do(live(5, tmp_path))
+    assert not fleet.served
+    await node.do(FilesWritten(version=5))
+    assert fleet.served == [(5, "DiskWeights")] and fleet.kept.path == tmp_path
+    await node.do(live(6, tmp_path))
+    with pytest.raises(OSError, match="no space left"):
+        await node.do(FilesWritten(version=6, problem="no space left"))
+
+
 @pytest.mark.parametrize("how", ["told", "closed"])
 async def test_files_that_never_come_keep_nobody_waiting(tmp_path: Path, how: str) -> None:
-    node, fleet = node_of(tmp_path, publish="broadcast")
+    node, fleet, team = node_of(tmp_path, publish="broadcast")
     await node.do(live(5, tmp_path))
+    await asyncio.to_thread(team.send_weights_here)
     if how == "told":
         await node.do(FilesWritten(version=5, problem="no space left"))
-    node.close()
+    await node.close()
     with pytest.raises(OSError, match="no space left" if how == "told" else "the run is over"):
         fleet.kept.shapes()
 
 
 async def test_a_version_from_the_disk(tmp_path: Path) -> None:
-    node, fleet = node_of(tmp_path, placement="restart")
+    node, fleet, _ = node_of(tmp_path, placement="restart")
     await node.do(MakeRoom())
     await node.do(ServeVersion(version=6, folder=tmp_path, is_live=False, reference=None))
-    assert fleet.suspended == 1 and fleet.served == [(6, "Promised")] and fleet.kept.path == tmp_path
+    assert fleet.suspended == 1 and fleet.served == [(6, "DiskWeights")] and fleet.kept.path == tmp_path
 
 
 # ---- orders between two threads ----
@@ -279,7 +370,7 @@ class Opened:
 async def test_a_node_serves_from_the_first_order_to_the_end_of_its_learner(
     tmp_path: Path, starts: bool
 ) -> None:
-    node, fleet = node_of(tmp_path)
+    node, fleet, _ = node_of(tmp_path)
     opened = Opened(node, None if starts else ValueError("no room on the device"))
     orders, following = Orders(), asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve_node(opened, following, orders))
@@ -291,7 +382,7 @@ async def test_a_node_serves_from_the_first_order_to_the_end_of_its_learner(
     if starts:
         assert await ask(OPEN) == "http://10.0.0.2:9" and opened.is_open
         await ask(version)
-        assert fleet.served == [(6, "Promised")]
+        assert fleet.served == [(6, "DiskWeights")]
     else:
         with pytest.raises(ValueError, match="no room on the device"):
             await ask(OPEN)

@@ -1,0 +1,153 @@
+"""Weights that pass by once, a bucket at a time: a thread gathers them, a coroutine sends them on.
+
+    learner's thread: put(bucket) ──handed over──> event loop: async for bucket in stream ──> servers
+                      outcome()   <── settle ───── who serves them
+
+Who waits: `put` for its bucket to be taken, so that the next one is gathered while this one is sent, and two
+are there at a time; the consumer for the next bucket. A consumer that wants no more lets go of the stream:
+`put` then returns at once, for the gathering is a collective that must come to its end. `outcome` waits for
+those who serve, whose every call has a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, InvalidStateError
+from typing import TYPE_CHECKING
+
+from rocstar.engine.inference.base import InferenceError
+from rocstar.engine.inference.weights import DiskWeights, Shapes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Bucket = list[tuple[str, "Tensor"]]
+
+
+def in_buckets(sizes: Mapping[str, int], bucket_bytes: int) -> list[list[str]]:
+    """Names in their order, neighbours together up to `bucket_bytes`; what is larger is alone."""
+    made: list[list[str]] = []
+    room = 0
+    for name, size in sizes.items():
+        if not made or size > room:
+            made.append([])
+            room = bucket_bytes
+        made[-1].append(name)
+        room -= size
+    return made
+
+
+class WeightStream:
+    """A `WeightSource` that passes by once. Made on the event loop of who takes it.
+
+    Invariants: who iterates to the end without an error has had every tensor of `shapes` once, in order; a
+    bucket that was taken is referred to by nobody here.
+    """
+
+    def __init__(self, shapes: Shapes, *, kept: DiskWeights) -> None:
+        """`kept`: the same weights as files, for who missed them; they may still be on their way."""
+        self._loop = asyncio.get_running_loop()
+        self._shapes, self._kept = dict(shapes), kept
+        self._left = list(reversed(self._shapes))
+        self._offered: tuple[Bucket, Future[None]] | None = None
+        self._news = asyncio.Event()
+        self._is_over = self._is_let_go = False
+        self._settled: Future[bool] = Future()
+
+    # ---- the thread that gathers ----
+
+    def put(self, bucket: Bucket) -> None:
+        """Hand the next tensors over; returns when they are taken, or nobody wants them."""
+        taken: Future[None] = Future()
+        if self._tell(lambda: self._offer(bucket, taken)):
+            taken.result()
+
+    def end(self) -> None:
+        """No more will come."""
+        self._tell(self._end)
+
+    def outcome(self) -> bool:
+        """Whether they are served; False: by some not before the files are there. Raises why they are not."""
+        return self._settled.result()
+
+    def _tell(self, what: Callable[[], None]) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(what)
+        except RuntimeError:  # the loop is closed: nobody takes anything any more
+            return False
+        return True
+
+    # ---- the event loop ----
+
+    def _offer(self, bucket: Bucket, taken: Future[None]) -> None:
+        if self._is_let_go:
+            taken.set_result(None)
+            return
+        self._offered = bucket, taken
+        self._news.set()
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._news.set()
+
+    def __aiter__(self) -> WeightStream:
+        return self
+
+    async def __anext__(self) -> Bucket:
+        """InferenceError(broadcast_failed): they did not come whole, or in another order."""
+        if not self._left:
+            raise StopAsyncIteration
+        while self._offered is None:
+            if self._is_over or self._is_let_go:
+                raise InferenceError(
+                    "broadcast_failed", f"{len(self._left)} tensors did not come", retryable=True
+                )
+            self._news.clear()
+            await self._news.wait()
+        (bucket, taken), self._offered = self._offered, None
+        taken.set_result(None)
+        for name, tensor in bucket:
+            if not self._left or self._left.pop() != name or self._shapes[name] != tuple(tensor.shape):
+                raise InferenceError("broadcast_failed", f"{name} is not what was announced", retryable=True)
+        return bucket
+
+    def let_go(self) -> None:
+        """No more is wanted: whatever still comes is dropped."""
+        self._is_let_go = True
+        self._news.set()
+        if self._offered is not None:
+            (_, taken), self._offered = self._offered, None
+            taken.set_result(None)
+
+    def settle(self, served: bool, error: BaseException | None = None) -> None:
+        """Tell who asks for the outcome. The first time counts."""
+        try:
+            if error is None:
+                self._settled.set_result(served)
+            else:
+                self._settled.set_exception(error)
+        except InvalidStateError:
+            return
+
+    async def files(self) -> DiskWeights:
+        """The same weights as files, as soon as they are there. The outcome is that they are waited for.
+
+        InferenceError(weights_behind): they will not come.
+        """
+        self.let_go()
+        self.settle(False)
+        try:
+            await asyncio.to_thread(self._kept.shapes)
+        except (OSError, ValueError) as error:
+            raise InferenceError("weights_behind", f"{self._kept.path}: {error}", retryable=True) from error
+        return self._kept
+
+    # ---- as a source ----
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return dict(self._shapes)
+
+    def tensor(self, name: str) -> Tensor:
+        """One tensor out of turn comes from the files, when they are there."""
+        return self._kept.tensor(name)

@@ -1,0 +1,159 @@
+"""Weights that pass by once: whole and in order or an error, two buckets at a time, and nobody waits for
+ever."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from rocstar.engine.inference.base import InferenceError
+from rocstar.engine.inference.weight_stream import Bucket, WeightStream, in_buckets
+from rocstar.engine.inference.weights import DiskWeights
+
+SHAPES = {name: (2,) for name in "abcdef"}
+
+
+@pytest.fixture
+def learner() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as made:
+        yield made
+
+
+def bucket(names: str) -> Bucket:
+    return [(name, torch.full((2,), float(ord(name)))) for name in names]
+
+
+def send(stream: WeightStream, *names: str) -> bool:
+    for one in names:
+        stream.put(bucket(one))
+    stream.end()
+    return stream.outcome()
+
+
+@given(sizes=st.lists(st.integers(0, 40), max_size=20), most=st.integers(1, 60))
+def test_neighbours_share_a_bucket_as_far_as_there_is_room(sizes: list[int], most: int) -> None:
+    named = {str(k): size for k, size in enumerate(sizes)}
+    made = in_buckets(named, most)
+    assert [name for one in made for name in one] == list(named)
+    totals = [sum(named[name] for name in one) for one in made]
+    assert all(len(one) == 1 or total <= most for one, total in zip(made, totals, strict=True))
+    for total, following in zip(totals, made[1:], strict=False):
+        assert total + named[following[0]] > most, "it would have had room"
+
+
+async def test_what_is_put_arrives_once_and_in_order(learner: ThreadPoolExecutor, tmp_path: Path) -> None:
+    stream = WeightStream(SHAPES, kept=DiskWeights(tmp_path))
+    sending = learner.submit(send, stream, "ab", "c", "def")
+    got = [(name, float(tensor[0])) async for one in stream for name, tensor in one]
+    assert got == [(name, float(ord(name))) for name in "abcdef"]
+    stream.settle(True)
+    stream.settle(False)
+    assert await asyncio.wrap_future(sending), "the first time counts"
+
+
+async def test_two_buckets_are_there_at_a_time(learner: ThreadPoolExecutor, tmp_path: Path) -> None:
+    stream = WeightStream(SHAPES, kept=DiskWeights(tmp_path))
+    alive: list[weakref.ref[torch.Tensor]] = []
+
+    def gather() -> None:
+        for name in SHAPES:
+            made = bucket(name)
+            alive.append(weakref.ref(made[0][1]))
+            stream.put(made)
+            del made
+
+    sending = learner.submit(gather)
+    most = 0
+    async for one in stream:
+        await asyncio.sleep(0.002)  # it is being sent; a sender that ran ahead would now
+        most = max(most, sum(ref() is not None for ref in alive))
+        del one
+    await asyncio.wrap_future(sending)
+    gc.collect()
+    assert most <= 2 and not any(ref() is not None for ref in alive)
+
+
+@pytest.mark.parametrize(("names", "told"), [(("a",), "5 tensors did not come"), (("b",), "b is not what")])
+async def test_weights_that_do_not_come_whole_are_an_error(
+    learner: ThreadPoolExecutor, tmp_path: Path, names: tuple[str, ...], told: str
+) -> None:
+    stream = WeightStream(SHAPES, kept=DiskWeights(tmp_path))
+    sending = learner.submit(send, stream, *names)
+    stream.settle(False, ValueError("no server"))
+    with pytest.raises(InferenceError, match=told):
+        async for _ in stream:
+            pass
+    with pytest.raises(ValueError, match="no server"):
+        await asyncio.wrap_future(sending)
+
+
+async def test_a_shape_that_was_not_announced_is_an_error(
+    learner: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    stream = WeightStream({"a": (3,)}, kept=DiskWeights(tmp_path))
+    sending: Future[None] = learner.submit(stream.put, bucket("a"))
+    with pytest.raises(InferenceError, match="a is not what was announced"):
+        await anext(stream)
+    await asyncio.wrap_future(sending)
+
+
+@pytest.mark.parametrize("when", ["before", "between"])
+async def test_who_gathers_goes_on_when_nobody_takes(
+    learner: ThreadPoolExecutor, tmp_path: Path, when: str
+) -> None:
+    stream = WeightStream(SHAPES, kept=DiskWeights(tmp_path))
+    if when == "before":
+        stream.let_go()
+    sending = learner.submit(send, stream, "ab", "c", "def")
+    if when == "between":
+        await anext(stream)
+        stream.let_go()
+    with pytest.raises(InferenceError):
+        await anext(stream)
+    stream.settle(True)
+    assert await asyncio.wrap_future(sending)
+
+
+async def test_who_missed_them_takes_the_files_and_the_learner_need_not_wait(
+    learner: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    written: Future[None] = Future()
+
+    class Late(DiskWeights):
+        def shapes(self) -> dict[str, tuple[int, ...]]:
+            written.result()
+            return super().shapes()
+
+    stream = WeightStream(SHAPES, kept=Late(tmp_path))
+    sending = learner.submit(send, stream, "ab", "c", "def")
+    await anext(stream)
+    asking = asyncio.create_task(stream.files())
+    assert not await asyncio.wrap_future(sending) and not asking.done()
+    save_file(dict(bucket("abcdef")), tmp_path / "model.safetensors")
+    written.set_result(None)
+    assert (await asking).shapes() == SHAPES and torch.equal(stream.tensor("c"), bucket("c")[0][1])
+
+
+async def test_files_that_will_not_come(tmp_path: Path) -> None:
+    stream = WeightStream(SHAPES, kept=DiskWeights(tmp_path))
+    with pytest.raises(InferenceError, match="weights_behind"):
+        await stream.files()
+
+
+def test_a_loop_that_is_closed_takes_nothing(tmp_path: Path) -> None:
+    async def make() -> WeightStream:
+        return WeightStream(SHAPES, kept=DiskWeights(tmp_path))
+
+    stream = asyncio.run(make())
+    stream.put(bucket("a"))
+    stream.end()

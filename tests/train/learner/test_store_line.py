@@ -1,0 +1,87 @@
+"""Rank 0 and the nodes that only serve, through one store: every word is heard once, in order, and replied
+to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from rocstar.train.learner import leader
+from rocstar.train.learner.leader import LeaderLost
+from rocstar.train.learner.store_line import StoreLine
+from rocstar.train.learner.team import LearnerTeam, OrderError, RankReply, World
+from rocstar.train.serving.serving_node import follow_orders
+
+SERVERS = (3, 4)
+
+
+@pytest.fixture
+def store() -> Any:
+    any_dist: Any = dist
+    return any_dist.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60), wait_for_workers=False)
+
+
+@pytest.fixture
+def lines(store: Any) -> Iterator[list[StoreLine]]:
+    """Rank 0's end, and those of two nodes that only serve."""
+    made = [StoreLine(store, rank=rank, servers=SERVERS) for rank in (0, *SERVERS)]
+    yield made
+    for line in made:
+        line.stop()
+
+
+def do_order(order: Any) -> str:
+    if order == "jump":
+        raise ValueError("too high")
+    return f"{order}: done"
+
+
+def team_of(world: World) -> LearnerTeam:
+    """A team whose learner is not asked for anything."""
+    team = object.__new__(LearnerTeam)
+    team.world, team.do_order = world, None
+    team.learner = SimpleNamespace(device=SimpleNamespace(type="cpu"))  # type: ignore[assignment]
+    team._verbs = {"order": team._order}
+    return team
+
+
+def test_orders_reach_every_node_that_only_serves_and_their_replies_come_back(lines: list[StoreLine]) -> None:
+    home, *others = lines
+    team = team_of(World(rank=0, size=1, servers=2, line=home))
+    with ThreadPoolExecutor(2) as threads:
+        lives = [
+            threads.submit(follow_orders, line, rank, do_order)
+            for line, rank in zip(others, SERVERS, strict=True)
+        ]
+        for word in ("walk", "run"):
+            found = team.order_here(word)
+            assert found == [RankReply(rank=rank, answer=f"{word}: done") for rank in SERVERS]
+        with pytest.raises(OrderError, match="rank 3: ValueError: too high; rank 4: ValueError: too high"):
+            team.order_here("jump")
+        home.tell(None)
+        for life in lives:
+            assert life.result(60) is None
+
+
+def test_the_start_is_the_first_word(lines: list[StoreLine]) -> None:
+    home, other, _ = lines
+    rank_0 = World(rank=0, size=1, servers=2, line=home)
+    assert rank_0.broadcast("start") == "start" and rank_0.has_nodes and not rank_0.only_serves
+    server = World(rank=3, size=1, servers=2, line=other)
+    assert server.broadcast(None) == "start" and server.only_serves
+
+
+def test_a_node_that_only_serves_ends_when_rank_0_is_gone(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocstar.train.learner.store_line.BEAT_S", 0.01)
+    monkeypatch.setattr("rocstar.train.learner.store_line.SILENT_S", 0.02)
+    assert leader.BEAT_S == 5.0
+    with pytest.raises(LeaderLost, match="it has not shown life"):
+        StoreLine(store, rank=3, servers=SERVERS).hear()

@@ -1,0 +1,46 @@
+"""A node that only serves: its one process has no part of the learner, and does as rank 0 orders.
+
+    rank 0 ── store_line.py: Start, orders ──> thread `orders` ─> Orders ─> event loop: servers, agent
+      └────── HTTP: groups ────────────────────────────────────────────────> NodeService
+
+Who waits: the thread for rank 0's next order, as long as rank 0 lives, then for the event loop to do it; the
+event loop for the thread. Training's groups, evaluations' and filters' come here as to every other node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rocstar.train.learner.store_line import StoreLine
+from rocstar.train.learner.team import RankReply
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.serving.backend import backend_of
+from rocstar.train.serving.placement import engine_of_serving_node
+
+
+def as_served_alone(recipe: Recipe, gpus: int) -> Recipe:
+    """The recipe for a node of `gpus` GPUs that only serves. ConfigError: its engine cannot be there."""
+    engine = recipe.engine
+    if not backend_of(recipe).has_serving_nodes:
+        raise ConfigError(
+            f"engine.kind = {engine.kind!r} cannot be on a node that only serves; set it to 'sglang', or "
+            "start this node without torchrun's --role=server"
+        )
+    if engine.placement == "restart":
+        raise ConfigError(
+            "engine.placement = 'restart' stops servers while the learner works, and a node that only serves "
+            "has no learner; set it to 'split', or start this node without torchrun's --role=server"
+        )
+    return recipe.model_copy(update={"engine": engine_of_serving_node(engine, gpus)})
+
+
+def follow_orders(line: StoreLine, rank: int, do_order: Callable[[Any], Any]) -> None:
+    """Do what rank 0 orders and reply, until it says that the run is over. LeaderLost: it is gone."""
+    while (order := line.hear()) is not None:
+        try:
+            reply = RankReply(rank=rank, answer=do_order(order))
+        except Exception as error:  # rank 0 is told, and decides
+            reply = RankReply(rank=rank, problem=f"{type(error).__name__}: {error}")
+        line.reply(reply)
