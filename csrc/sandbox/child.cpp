@@ -9,12 +9,14 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <system_error>
 
 #include "landlock.h"
 
@@ -101,28 +103,60 @@ bool announce(int error) {
   return write_exactly(kControlFd, reinterpret_cast<const char*>(&birth), sizeof birth);
 }
 
-// The C library keeps the thread's id in its own record, where the kernel writes a new one. That record's layout is
-// not public, but the id is easily found in it.
+// How much of the C library's record of a thread is looked at.
+constexpr size_t kRecordWords = 512;
+
+// In a process that the library itself has forked, and that ends here: which word it gave the new id. Those that `had`
+// the old one by accident have it still.
+[[noreturn]] void tell_changed_word(const std::array<bool, kRecordWords>& had, const int* words, int pipe) {
+  const auto own = static_cast<int>(syscall(SYS_gettid));
+  int found = -1;
+  for (size_t i = 0; i < kRecordWords && found < 0; ++i) {
+    if (had[i] && words[i] == own) found = static_cast<int>(i);
+  }
+  [[maybe_unused]] const ssize_t told = write(pipe, &found, sizeof found);
+  _exit(0);
+}
+
+// The C library keeps the thread's id in a record of its own, whose layout is not public. Other words of it may equal
+// the id: the upper halves of its addresses are numbers such as 32,511, and a zygote with that pid would have had all
+// its children's first pointer overwritten. So the library's own fork is watched: what it changes is the id's place.
 int* find_thread_id() {
   static int elsewhere = 0;
   const auto own = static_cast<int>(syscall(SYS_gettid));
-  int* words = reinterpret_cast<int*>(pthread_self());
-  for (size_t i = 0; i < 512; ++i) {
-    if (words[i] == own) return words + i;
+  int* const words = reinterpret_cast<int*>(pthread_self());
+  std::array<bool, kRecordWords> had;
+  for (size_t i = 0; i < kRecordWords; ++i) had[i] = words[i] == own;
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe2");
+  const UniqueFd answer(ends[0]);
+  UniqueFd question(ends[1]);
+  const pid_t pid = fork();
+  if (pid < 0) throw std::system_error(errno, std::generic_category(), "fork");
+  if (pid == 0) tell_changed_word(had, words, question.get());
+  question.reset();
+  int found = -1;
+  while (read(answer.get(), &found, sizeof found) < 0 && errno == EINTR) {
   }
-  return &elsewhere;
+  while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  return found < 0 ? &elsewhere : words + found;
 }
 
 }  // namespace
 
 uint64_t zygote_fork_flags() { return CLONE_PARENT | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | SIGCHLD; }
 
+int* thread_id() {
+  static int* const found = find_thread_id();
+  return found;
+}
+
 pid_t fork_sibling(uint64_t flags) {
-  static int* const thread_id = find_thread_id();
 #if defined(__aarch64__)
-  return static_cast<pid_t>(syscall(SYS_clone, flags, nullptr, nullptr, nullptr, thread_id));
+  return static_cast<pid_t>(syscall(SYS_clone, flags, nullptr, nullptr, nullptr, thread_id()));
 #else
-  return static_cast<pid_t>(syscall(SYS_clone, flags, nullptr, nullptr, thread_id, nullptr));
+  return static_cast<pid_t>(syscall(SYS_clone, flags, nullptr, nullptr, thread_id(), nullptr));
 #endif
 }
 

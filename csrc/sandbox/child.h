@@ -62,6 +62,10 @@ class Child {
 // Says on the control socket that what was ordered cannot be started, and ends the process.
 [[noreturn]] void give_up(int error);
 
+// Where the C library keeps the id of this thread, the only one. Found once, by a fork: a zygote asks before it serves.
+// Throws std::system_error.
+int* thread_id();
+
 // fork(2) without the C library's part: the new process is its parent's sibling, and has one thread.
 pid_t fork_sibling(uint64_t flags);
 

@@ -46,6 +46,7 @@ void say_fatal(int supervisor, const std::string& json) { say(supervisor, Zygote
 
 Zygote::Zygote(UniqueFd supervisor, const Layers& layers)
     : supervisor_(std::move(supervisor)), layers_(layers), baseline_resident_(measure_resident()) {
+  thread_id();
   if (!layers_.notify) return;
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail("prctl(PR_SET_NO_NEW_PRIVS)");
   const UniqueFd listener = install_notify_filter(layers_.threads);
