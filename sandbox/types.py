@@ -229,11 +229,14 @@ class SandboxError(Exception):
 class SessionLost(SandboxError):
     """The session's interpreter is gone and its state with it. `reason` says why: `evicted` (least recently
     used, when room was needed), `expired` (its lease ended), `died` (the last cell exited, crashed or was
-    killed), `supervisor_died`, `closed`, `unknown`. The caller decides whether to replay the cells."""
+    killed), `supervisor_died`, `closed`, `unknown`. `ending`: how its process ended, where it died: by which
+    exit code or signal, how long after its last cell began and of how much time, and what the supervisor did
+    to it; the message has it as well. The caller decides whether to replay the cells."""
 
-    def __init__(self, message: str, *, reason: str) -> None:
+    def __init__(self, message: str, *, reason: str, ending: str = "") -> None:
         super().__init__(message, kind="session_lost", retryable=False)
         self.reason = reason
+        self.ending = ending
 
 
 class Sandbox(Protocol):

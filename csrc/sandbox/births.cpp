@@ -269,6 +269,7 @@ void Supervisor::start_cell(Request request, Process& session) {
   session.reserved_bytes = session.limits.memory_bytes;
   session.started = session.last_used = Clock::now();
   session.cpu_us_before = cpu_us_of(session.pid);
+  session.suspected_us = 0;
   set_cpu_limit(session, false);
   set_deadline(session, session.started + std::chrono::microseconds(session.request.limits.wall_us));
   send_cell(session);

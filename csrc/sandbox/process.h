@@ -45,10 +45,12 @@ struct Supervisor::Process {
   bool interrupted_before = false;  // the cell before it
   bool opening = false;             // a session that counts but cannot be used yet
   bool lost = false;                // a session whose end is not the pool's news any more
+  const char* broken = nullptr;     // why it is no partner any more
   uint32_t flags = 0;
   uint64_t reserved_bytes = 0;
   uint64_t baseline_resident = 0;
   uint64_t cpu_us_before = 0;  // of the session, when its cell began or ended
+  uint64_t suspected_us = 0;   // see rest_of
   Clock::time_point began;     // to have a place, its birth included
   Clock::time_point started, deadline = Clock::time_point::max(), last_used;
 };
@@ -80,6 +82,9 @@ inline constexpr std::chrono::seconds kBranchGrace{5};
 // An idle session may use this much CPU time, for what its cells have left running, and is looked at this often.
 inline constexpr uint64_t kIdleCpuUs = 500'000;
 inline constexpr std::chrono::seconds kSessionsLook{1};
+// One that has used more is looked at again soon, and is done with when it has used this much since.
+inline constexpr uint64_t kRestlessCpuUs = 10'000;
+inline constexpr std::chrono::milliseconds kRestlessLook{100};
 // More than this between two looks is growth; less is what a collector or a buffer takes.
 inline constexpr uint64_t kIdleGrowth = 1 << 20;
 // How often to look how full the scratch directories are, while somebody who has files there is at work, and how long
@@ -100,6 +105,10 @@ inline constexpr std::chrono::milliseconds kInterruptAgain{50};
 uint64_t cpu_us_of(pid_t pid);
 // Those that /proc shows; none where it does not.
 std::vector<pid_t> own_children();
+// What an idle session's CPU time says of it, and what it had when it was first suspected: 0 before that. Once is no
+// proof: a machine that stood still charges whoever was on it for the pause.
+enum class Rest : uint8_t { kCalm, kSuspected, kWorking };
+Rest rest_of(uint64_t used_us, uint64_t before_us, uint64_t& suspected_us);
 // What a session holds of its own, to within the zygote's pages that it has changed.
 uint64_t held_bytes_of(pid_t pid, uint64_t baseline_resident);
 

@@ -28,6 +28,12 @@ uint64_t microseconds(const timeval& time) {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000 + static_cast<uint64_t>(time.tv_usec);
 }
 
+const char* why_stopped(uint32_t flags) {
+  if (flags & Outcome::kTimedOut) return "it did not stop when its time was over";
+  if (flags & Outcome::kOutputLimit) return "it wrote too much and did not stop";
+  return flags & Outcome::kCancelled ? "it was cancelled and did not stop" : nullptr;
+}
+
 }  // namespace
 
 uint64_t cpu_us_of(pid_t pid) {
@@ -59,6 +65,13 @@ uint64_t held_bytes_of(pid_t pid, uint64_t baseline_resident) {
   return kCopied + resident - std::min(resident, baseline_resident);
 }
 
+Rest rest_of(uint64_t used_us, uint64_t before_us, uint64_t& suspected_us) {
+  if (used_us <= before_us + kIdleCpuUs) return Rest::kCalm;
+  if (suspected_us != 0) return used_us > suspected_us + kRestlessCpuUs ? Rest::kWorking : Rest::kCalm;
+  suspected_us = used_us;
+  return Rest::kSuspected;
+}
+
 void Supervisor::read_control(Process& process) {
   static char buffer[64 << 10];
   if (process.state == Process::State::kStarting) return take_birth(process);
@@ -68,7 +81,7 @@ void Supervisor::read_control(Process& process) {
   if (got <= 0) {
     process.control.reset();
     // A session that closes its own end can never answer again.
-    if (process.session) kill(process, Outcome::Flag{0});
+    if (process.session) break_with(process, "its line to the supervisor was closed");
     return;
   }
   process.value_bytes += static_cast<uint64_t>(got);
@@ -89,7 +102,7 @@ void Supervisor::take_replies(Process& process) {
   const bool branching = process.state == Process::State::kBranching && reply.kind == CellKind::kBranch;
   const bool running = process.state == Process::State::kRunning && reply.kind == CellKind::kRun;
   // A session that speaks out of turn is no partner any more: something in it writes to our socket.
-  if (!alone || (!branching && !running)) return kill(process, Outcome::Flag{0});
+  if (!alone || (!branching && !running)) return break_with(process, "it answered what it was not asked");
   if (running) return finish_cell(process, reply, value);
   process.branch_granted = false;
   rest(process);
@@ -187,6 +200,36 @@ void Supervisor::kill(Process& process, Outcome::Flag why) {
   kill_group(process);
 }
 
+// For those who wonder where their state is: by itself or killed, when, and what this loop had to do with it.
+std::string Supervisor::ending_of(const Process& session, bool exited, int code) const {
+  char how[160], when[80] = " between its cells";
+  if (exited) {
+    std::snprintf(how, sizeof how, "it exited with code %d", code);
+  } else {
+    std::snprintf(how, sizeof how, "it was killed by signal %d (%s)", code, strsignal(code));
+  }
+  if (session.state == Process::State::kRunning) {
+    const std::chrono::duration<double> taken = Clock::now() - session.started;
+    std::snprintf(when, sizeof when, " %.3f s into a cell that had %.3f s", taken.count(),
+                  static_cast<double>(session.request.limits.wall_us) / 1e6);
+  } else if (session.state == Process::State::kBranching) {
+    std::snprintf(when, sizeof when, " while it was branched");
+  }
+  std::string text = how;
+  text += when;
+  const char* why = why_stopped(session.flags);
+  if (why == nullptr) why = session.broken;
+  if (exited || code != SIGKILL || why == nullptr) return text;
+  text += ": ";
+  return text += why;
+}
+
+// The first reason stands: whom we kill has its end of the line closed as well.
+void Supervisor::break_with(Process& session, const char* why) {
+  if (session.broken == nullptr) session.broken = why;
+  kill(session, Outcome::Flag{0});
+}
+
 void Supervisor::reap(Process& process) {
   kill_group(process);
   siginfo_t info{};
@@ -224,7 +267,12 @@ void Supervisor::reap(Process& process) {
     report(process, std::move(outcome));
   }
   if (process.session && !process.lost && sessions_.erase(process.number) > 0) {
-    append_gone(outbox_, process.number, process.flags & Outcome::kNoScratch ? GoneWhy::kEvicted : GoneWhy::kDied);
+    if (process.flags & Outcome::kNoScratch) {
+      append_gone(outbox_, process.number, GoneWhy::kEvicted);
+    } else {
+      append_gone(outbox_, process.number, GoneWhy::kDied,
+                  ending_of(process, info.si_code == CLD_EXITED, info.si_status));
+    }
   }
   if (process.state == Process::State::kStarting) {
     append_failed(outbox_, process.request.id, Failure::kChildStart, "the branch ended before it was ready");
@@ -313,11 +361,15 @@ void Supervisor::look_at_sessions() {
   next_look_ = Clock::now() + kSessionsLook;
   std::vector<uint64_t> restless;
   for (const auto& [number, index] : sessions_) {
-    const Process& session = processes_[index];
-    const bool idle = session.state == Process::State::kIdle;
-    if (idle && cpu_us_of(session.pid) > session.cpu_us_before + kIdleCpuUs) restless.push_back(number);
+    Process& session = processes_[index];
+    if (session.state != Process::State::kIdle) continue;
+    const Rest rest = rest_of(cpu_us_of(session.pid), session.cpu_us_before, session.suspected_us);
+    if (rest == Rest::kSuspected) next_look_ = Clock::now() + kRestlessLook;
+    if (rest == Rest::kWorking) restless.push_back(number);
   }
-  for (const uint64_t number : restless) close_session(number, GoneWhy::kDied);
+  for (const uint64_t number : restless) {
+    close_session(number, GoneWhy::kDied, "it went on working between its cells and was killed");
+  }
   weigh_sessions();
   if (homes_.has_scratch()) weigh_scratch();
   kill_strays();

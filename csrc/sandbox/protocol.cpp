@@ -211,10 +211,11 @@ void append_failed(std::string& to, uint64_t id, Failure why, std::string_view r
 
 void append_opened(std::string& to, uint64_t id) { append_id(to, FrameType::kOpened, id); }
 
-void append_gone(std::string& to, uint64_t session, GoneWhy why) {
+void append_gone(std::string& to, uint64_t session, GoneWhy why, std::string_view how) {
   const FrameWriter frame(to, FrameType::kGone);
   put(to, session);
   put(to, static_cast<uint8_t>(why));
+  to += how;
 }
 
 void append_zygote(std::string& to, uint8_t flavour, uint64_t pid) {

@@ -15,7 +15,7 @@
 //   FILE    = u64 id | u8 name | bytes of the name | bytes          a piece of a file; a RESULT follows the last
 //   OPENED  = u64 id                                              answers OPEN and BRANCH
 //   FAILED  = u64 id | u8 why | UTF-8 text                        no result exists: it was not the program's doing
-//   GONE    = u64 session | u8 why                                a session ended, for whatever reason
+//   GONE    = u64 session | u8 why | UTF-8 text                   a session ended; the text: how, when it died
 //   ZYGOTE  = u8 flavour | u64 pid                                a zygote is ready, the first or a replacement
 //   HELLO, FATAL = JSON                                           the first frame: ready, or why not
 #pragma once
@@ -150,7 +150,7 @@ uint64_t decode_id(std::string_view payload);
 void append_result(std::string& to, const Outcome& outcome, Status status);
 void append_failed(std::string& to, uint64_t id, Failure why, std::string_view reason);
 void append_opened(std::string& to, uint64_t id);
-void append_gone(std::string& to, uint64_t session, GoneWhy why);
+void append_gone(std::string& to, uint64_t session, GoneWhy why, std::string_view how = {});
 void append_zygote(std::string& to, uint8_t flavour, uint64_t pid);
 void append_json(std::string& to, FrameType type, std::string_view json);
 void append_output(std::string& to, uint64_t id, uint8_t stream, std::string_view bytes);

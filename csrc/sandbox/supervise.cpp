@@ -181,14 +181,14 @@ void Supervisor::cancel(uint64_t id) {
   }
 }
 
-void Supervisor::close_session(uint64_t number, GoneWhy why) {
+void Supervisor::close_session(uint64_t number, GoneWhy why, std::string_view how) {
   const auto found = sessions_.find(number);
   if (found == sessions_.end()) return;
   Process& session = processes_[found->second];
   wake(session);
   sessions_.erase(found);
   session.lost = true;
-  append_gone(outbox_, number, why);
+  append_gone(outbox_, number, why, how);
   kill(session, Outcome::kCancelled);
 }
 

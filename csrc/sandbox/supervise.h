@@ -110,7 +110,7 @@ class Supervisor {
   void read_client();
   void handle_frame(const Frame& frame);
   void cancel(uint64_t id);
-  void close_session(uint64_t session, GoneWhy why);
+  void close_session(uint64_t session, GoneWhy why, std::string_view how = {});
   void flush_client();
   void set_deadline(Process& process, Clock::time_point when);
   void expire();
@@ -172,6 +172,8 @@ class Supervisor {
   void take_output(Process& process, Capture& stream);
   void show_output(Process& process, const Capture& stream, std::string_view bytes);
   void kill(Process& process, Outcome::Flag why);
+  void break_with(Process& session, const char* why);
+  std::string ending_of(const Process& session, bool exited, int code) const;
   void interrupt(Process& process, Outcome::Flag why);
   void stop(Process& process, Outcome::Flag why);
   void reap(Process& process);

@@ -100,6 +100,11 @@ class Pool {
     while (!gone_.contains(session)) read_frames();
     return gone_.at(session);
   }
+  // How the process of a session ended that is gone.
+  // How the process of a session ended that is gone.
+  bool ended(uint64_t session, const std::string& how) const {
+    return endings_.at(session).find(how) != std::string::npos;
+  }
   // Asks whether the supervisor is there, and waits for its word.
   void ping(uint64_t number) {
     send_id(FrameType::kPing, number);
@@ -172,6 +177,7 @@ class Pool {
     }
     if (frame.type == FrameType::kGone) {
       CHECK(gone_.emplace(id, static_cast<GoneWhy>(frame.payload[8])).second);
+      endings_[id] = frame.payload.substr(9);
       return;
     }
     Answer answer{.type = frame.type};
@@ -197,6 +203,7 @@ class Pool {
   uint64_t last_id_ = 0;
   std::map<uint64_t, Answer> answers_;
   std::map<uint64_t, GoneWhy> gone_;
+  std::map<uint64_t, std::string> endings_;
   std::vector<pid_t> zygotes_;
   std::set<uint64_t> pongs_;
   std::string fatal_;

@@ -45,6 +45,8 @@ void a_cell_that_will_not_stop_is_killed() {
   const uint64_t session = pool.opened();
   const Answer late = pool.run_cell(session, "hang.deaf", 20'000);
   CHECK(late.status == Status::kTimeout && late.code == SIGKILL && pool.gone(session) == GoneWhy::kDied);
+  CHECK(pool.ended(session, "killed by signal 9 (Killed)") && pool.ended(session, "into a cell that had 0.020 s"));
+  CHECK(pool.ended(session, ": it did not stop when its time was over"));
 }
 
 void an_exit_is_a_result_and_the_end() {
@@ -52,6 +54,7 @@ void an_exit_is_a_result_and_the_end() {
   const uint64_t session = pool.opened();
   const Answer last = pool.run_cell(session, "exit 3");
   CHECK(last.code == 3 && !last.signaled && pool.gone(session) == GoneWhy::kDied);
+  CHECK(pool.ended(session, "it exited with code 3") && !pool.ended(session, ":"));
   const uint64_t flooded = pool.opened();
   CHECK(pool.run_cell(flooded, "flood 1").status == Status::kOutputLimit);
 }
@@ -185,11 +188,24 @@ void forged_words_cost_a_session_only_itself() {
     pool.close_session(branch);
     pool.close_session(session);
     pool.gone(session);
+    if (word == "forge.twice") CHECK(pool.ended(session, ": it answered what it was not asked"));
     CHECK(pool.run_cell(innocent, "get").value == "2");
     for (int i = 0; i < 4; ++i) CHECK(pool.answer(pool.run("exit 0")).ok());
   }
   CHECK(lives(victim) && lives(pool.supervisor()) && pool.zygote() > 0);
   CHECK(kill(victim, SIGKILL) == 0 && waitpid(victim, nullptr, 0) == victim);
+}
+
+// A pause of the machine is charged to whoever was on it, once. Who works has used more at the next look.
+void one_that_was_charged_for_a_pause_is_not_at_work() {
+  constexpr uint64_t kSecond = 1'000'000;
+  uint64_t suspected = 0;
+  CHECK(rest_of(kSecond + kIdleCpuUs, kSecond, suspected) == Rest::kCalm && suspected == 0);
+  CHECK(rest_of(6 * kSecond, kSecond, suspected) == Rest::kSuspected);
+  for (int look = 0; look < 3; ++look) {
+    CHECK(rest_of(6 * kSecond + kRestlessCpuUs, kSecond, suspected) == Rest::kCalm);
+  }
+  CHECK(rest_of(6 * kSecond + kRestlessCpuUs + 1, kSecond, suspected) == Rest::kWorking);
 }
 
 std::set<pid_t> children_of(pid_t pid) {
@@ -230,6 +246,7 @@ int main(int argc, char** argv) {
   an_idle_session_gives_way_to_a_program_that_needs_its_memory();
   the_session_whose_cell_is_next_is_not_the_one_that_gives_way();
   a_lease_ends();
+  one_that_was_charged_for_a_pause_is_not_at_work();
   if (!notify_available()) return 0;
   a_branch_goes_on_from_the_same_state();
   a_cancelled_branch_leaves_its_origin_alone();

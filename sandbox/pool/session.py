@@ -36,6 +36,7 @@ class LiveSession:
         self._owner = owner
         self._turn = asyncio.Lock()
         self._lost: str | None = None
+        self._ending = ""
 
     @property
     def id(self) -> str:
@@ -91,23 +92,25 @@ class LiveSession:
     async def close(self) -> None:
         self._owner.close(self)
 
-    def lose(self, reason: str) -> None:
-        """Note that the process is gone; the owner calls this."""
+    def lose(self, reason: str, ending: str = "") -> None:
+        """Note that the process is gone, and how it ended; the owner calls this."""
         if self._lost is None:
-            self._lost = reason
+            self._lost, self._ending = reason, ending
 
     def _told(self, error: SandboxError) -> SandboxError:
         if isinstance(error, SessionLost):
             return error
-        ended = error.kind == "cancelled" and self._lost is not None
-        if not ended and error.kind != "session_lost":
-            return error
-        return SessionLost(str(error), reason=self._lost or "unknown")
+        if self._lost is not None and error.kind in ("cancelled", "session_lost"):
+            return self._loss(self._lost)
+        return SessionLost(str(error), reason="unknown") if error.kind == "session_lost" else error
 
     def _check(self) -> None:
         if self._lost is not None:
-            why = _WHY.get(self._lost, self._lost)
-            raise SessionLost(f"session {self.id} is gone: {why}", reason=self._lost)
+            raise self._loss(self._lost)
+
+    def _loss(self, reason: str) -> SessionLost:
+        why = self._ending or _WHY.get(reason, reason)
+        return SessionLost(f"session {self.id} is gone: {why}", reason=reason, ending=self._ending)
 
 
 class OpenSessions:
@@ -178,11 +181,11 @@ class OpenSessions:
         self._living[number] = session = LiveSession(self, number, limits, lane, weight)
         return session
 
-    def gone(self, number: int, reason: str) -> None:
-        """The supervisor has ended it."""
+    def gone(self, number: int, reason: str, ending: str) -> None:
+        """The supervisor has ended it, or seen its end."""
         self.evictions += reason in ("evicted", "expired")
         if session := self._living.pop(number, None):
-            session.lose(reason)
+            session.lose(reason, ending)
 
     def lose_all(self, reason: str) -> None:
         for session in self._living.values():

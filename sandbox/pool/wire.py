@@ -188,9 +188,10 @@ def decode_failed(payload: bytes) -> tuple[int, str, str]:
     return decode_id(payload), FAILURES[payload[_ID.size]], payload[_ID.size + 1 :].decode("utf-8", "replace")
 
 
-def decode_gone(payload: bytes) -> tuple[int, str]:
-    """The session's number and why it ended."""
-    return decode_id(payload), GONE_REASONS[payload[_ID.size]]
+def decode_gone(payload: bytes) -> tuple[int, str, str]:
+    """The session's number, why it ended, and, when it died, how."""
+    how = payload[_ID.size + 1 :].decode("utf-8", "replace")
+    return decode_id(payload), GONE_REASONS[payload[_ID.size]], how
 
 
 def decode_output(payload: bytes) -> tuple[int, str, bytes]:

@@ -57,7 +57,7 @@ class SessionTable:
         self._lease_s = lease_s
         self._shares = Shares(max_sessions, weights)
         self._live: OrderedDict[str, _Entry] = OrderedDict()
-        self._lost: OrderedDict[str, str] = OrderedDict()
+        self._lost: OrderedDict[str, tuple[str, str]] = OrderedDict()  # reason, how its process ended
 
     def __len__(self) -> int:
         return len(self._live)
@@ -173,7 +173,7 @@ class SessionTable:
                     raise self._loss(session_id)
                 yield entry
             except SessionLost as loss:
-                self._forget(session_id, loss.reason)
+                self._forget(session_id, loss.reason, loss.ending)
                 raise
             finally:
                 entry.lock.release()
@@ -183,24 +183,24 @@ class SessionTable:
                 entry.used_s = asyncio.get_running_loop().time()
                 self._live.move_to_end(session_id)
 
-    def _forget(self, session_id: str, reason: str, *, count: bool = True) -> None:
+    def _forget(self, session_id: str, reason: str, ending: str = "", *, count: bool = True) -> None:
         entry = self._live.pop(session_id, None)
         if entry is None:
             return
         self._shares.give(entry.owner, 1)
-        self._lost[session_id] = reason
+        self._lost[session_id] = reason, ending
         if len(self._lost) > MAX_REMEMBERED:
             self._lost.popitem(last=False)
         if count:
             self._metrics.sessions_lost[(reason,)] += 1
 
     def _loss(self, session_id: str) -> SessionLost:
-        return _gone(self._lost.get(session_id, "unknown"))
+        return _gone(*self._lost.get(session_id, ("unknown", "")))
 
     async def _close(self, entry: _Entry) -> None:
         with suppress(SandboxError):  # it is gone already, which is what is wanted
             await entry.session.close()
 
 
-def _gone(reason: str) -> SessionLost:
-    return SessionLost(f"the session is gone: {reason}", reason=reason)
+def _gone(reason: str, ending: str = "") -> SessionLost:
+    return SessionLost(f"the session is gone: {ending or reason}", reason=reason, ending=ending)

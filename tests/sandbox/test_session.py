@@ -1,6 +1,7 @@
 """Sessions of the pool: state, errors, interrupts, leases, eviction, branches, and hostile cells."""
 
 import asyncio
+import re
 import signal
 
 import pytest
@@ -9,7 +10,8 @@ from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.pool.session import LiveSession
 from rocstar.sandbox.types import ExecRequest, Limits, SandboxError, SessionLost, Status
 
-from .watching import PATIENCE_S, programs_of, until
+from ..patience import PATIENCE_S
+from .watching import programs_of, until
 
 GIB = 1 << 30
 
@@ -20,10 +22,14 @@ async def value(session: LiveSession, code: str) -> str | None:
     return result.value
 
 
-async def lost(session: LiveSession) -> str:
+async def loss_of(session: LiveSession) -> SessionLost:
     with pytest.raises(SessionLost) as loss:
         await session.run("1")
-    return loss.value.reason
+    return loss.value
+
+
+async def lost(session: LiveSession) -> str:
+    return (await loss_of(session)).reason
 
 
 async def test_cells_share_their_state_and_sessions_do_not() -> None:
@@ -47,6 +53,7 @@ async def test_each_cell_has_its_own_result() -> None:
         first = await session.run("import sys\nprint('out'); print('err', file=sys.stderr); 1")
         second = await session.run("2")
         third = await session.run("None")
+    assert [each.status for each in (first, second, third)] == [Status.OK] * 3, (first, second, third)
     assert (first.stdout, first.stderr, first.value) == ("out\n", "err\n", "1")
     assert (second.stdout, second.stderr, second.value, third.value) == ("", "", "2", None)
     assert first.isolation == second.isolation and first.tier in ("A", "B") and first.wall_s > 0
@@ -117,28 +124,37 @@ async def test_a_cell_that_will_not_stop_is_killed(code: str) -> None:
         session, other = await pool.open_session(), await pool.open_session()
         result = await session.run(code, wall_s=0.1)
         assert (result.status, result.signal) == (Status.TIMEOUT, 9)
-        assert await lost(session) == "died"
+        loss = await loss_of(session)
+        assert loss.reason == "died" and f"session {session.id} is gone: {loss.ending}" == str(loss)
+        assert re.fullmatch(
+            r"it was killed by signal 9 \(Killed\) \d+\.\d{3} s into a cell that had 0\.100 s: "
+            "it did not stop when its time was over",
+            loss.ending,
+        )
         assert await value(other, "1") == "1"
 
 
 @pytest.mark.parametrize(
-    ("code", "exit_code", "signal"),
+    ("code", "exit_code", "signal", "how"),
     [
-        ("raise SystemExit(3)", 3, None),
-        ("exit()", 0, None),
-        ("import os; os._exit(4)", 4, None),
-        ("import os; os.abort()", None, 6),
-        ("import ctypes; ctypes.string_at(0)", None, 11),
+        ("raise SystemExit(3)", 3, None, "exited with code 3"),
+        ("exit()", 0, None, "exited with code 0"),
+        ("import os; os._exit(4)", 4, None, "exited with code 4"),
+        ("import os; os.abort()", None, 6, "was killed by signal 6 (Aborted)"),
+        ("import ctypes; ctypes.string_at(0)", None, 11, "was killed by signal 11 (Segmentation fault)"),
     ],
 )
 async def test_a_cell_that_exits_has_a_result_and_ends_the_session(
-    code: str, exit_code: int | None, signal: int | None
+    code: str, exit_code: int | None, signal: int | None, how: str
 ) -> None:
     async with SandboxPool() as pool:
         session = await pool.open_session()
         result = await session.run(f"print('last')\n{code}")
         assert (result.exit_code, result.signal, result.stdout) == (exit_code, signal, "last\n")
-        assert await lost(session) == "died" and pool.sessions == 0
+        loss = await loss_of(session)
+        assert loss.reason == "died" and pool.sessions == 0
+        when = r" \d+\.\d{3} s into a cell that had \d+\.000 s"
+        assert re.fullmatch(f"it {re.escape(how)}{when}", loss.ending)
 
 
 async def test_a_flood_ends_a_cell() -> None:

@@ -133,7 +133,12 @@ def test_seed_zero_is_a_seed() -> None:
 def test_what_the_supervisor_says_of_calls_and_sessions() -> None:
     head = struct.pack("=QB", 5, 3)
     assert wire.decode_failed(head + "why\ufffd".encode() + b"\xff") == (5, "session_lost", "why\ufffd\ufffd")
-    assert wire.decode_gone(struct.pack("=QB", 6, 2)) == (6, "evicted")
+    assert wire.decode_gone(struct.pack("=QB", 6, 2)) == (6, "evicted", "")
+    assert wire.decode_gone(struct.pack("=QB", 6, 1) + b"it exited with code 3") == (
+        6,
+        "died",
+        "it exited with code 3",
+    )
     assert wire.decode_zygote(struct.pack("=BQ", 1, 77)) == (1, 77)
     failures = {kind: wire.failure(kind, "text") for kind in wire.FAILURES.values()}
     assert {kind for kind, failure in failures.items() if failure.retryable} == {
