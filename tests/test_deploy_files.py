@@ -21,6 +21,8 @@ from rocstar.train.cli import dispatch
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
 
+from .patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "guide" / "rocm.md"
 DOCKERFILES = [ROOT / "docker" / "Dockerfile.rocm", ROOT / "docker" / "Dockerfile.rocm-sglang"]
@@ -223,7 +225,7 @@ class Job:
             ) as process,
         ):
             try:
-                code = process.wait(timeout=20)
+                code = process.wait(timeout=PATIENCE_S)
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # the stand-ins sleep on

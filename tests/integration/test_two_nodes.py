@@ -25,6 +25,7 @@ from rocstar.sandbox import proctree
 from rocstar.train.record.run_directory import records_file
 
 from .. import needs
+from ..patience import PATIENCE_S
 from ..warm_python import warm
 from .launching import DEADLINE_S, ended, start_nodes
 
@@ -50,7 +51,7 @@ def fabric() -> Iterator[str]:
                 yield f"unix://{path}"
             finally:
                 working.terminate()
-                working.wait(30)
+                working.wait(PATIENCE_S)
                 redis.kill()
 
 

@@ -7,7 +7,8 @@ import pytest
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError
 
-from .watching import PATIENCE_S, programs_of, until
+from ..patience import PATIENCE_S
+from .watching import programs_of, until
 
 HANG = "import time; time.sleep(600)"
 LONG = Limits(wall_s=300)

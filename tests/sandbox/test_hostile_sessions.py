@@ -11,7 +11,8 @@ import pytest
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, Limits, SandboxError
 
-from .watching import PATIENCE_S, ended, programs_of, until
+from ..patience import PATIENCE_S
+from .watching import ended, programs_of, until
 
 HOSTILE = """
 import array, ctypes, os, signal, socket, struct, time

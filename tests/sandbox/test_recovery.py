@@ -13,7 +13,8 @@ from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, Limits, SandboxError, SessionLost
 
 from .. import needs
-from .watching import PATIENCE_S, children_of, ended, programs_of, until
+from ..patience import PATIENCE_S
+from .watching import children_of, ended, programs_of, until
 
 
 async def test_a_killed_zygote_loses_no_call_and_no_session() -> None:

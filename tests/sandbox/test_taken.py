@@ -11,6 +11,8 @@ from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.pool.taken import Taken
 from rocstar.sandbox.types import Display, ExecRequest, Limits, Status
 
+from ..patience import PATIENCE_S
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PICTURE = b"\x89PNG not much of a picture"
@@ -120,7 +122,7 @@ async def test_output_is_told_while_a_cell_runs(pool: SandboxPool) -> None:
 
     code = "import sys, time\nprint('é')\nwhile True: time.sleep(0.01)"
     running = asyncio.create_task(session.run(code, on_output=tell))
-    await asyncio.wait_for(first.wait(), 20)
+    await asyncio.wait_for(first.wait(), PATIENCE_S)
     assert not running.done() and told == [("stdout", "é\n")]
     running.cancel()
     await asyncio.wait([running])

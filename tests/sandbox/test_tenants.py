@@ -14,6 +14,7 @@ from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import MAX_OUTPUT_BYTES, ExecRequest, Limits, SandboxError, SessionLost, Status
 
 from .. import needs
+from ..patience import PATIENCE_S
 
 MIB = 1 << 20
 GROWS_BETWEEN_CELLS = """
@@ -33,7 +34,7 @@ async def test_a_session_that_grows_between_cells_gives_way_and_not_its_neighbou
         grown = [await pool.open_session(limits=limits) for _ in range(6)]
         for session in grown:
             assert (await session.run(GROWS_BETWEEN_CELLS)).status is Status.OK
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while pool.evictions == 0:
                 await pool.run(
                     ExecRequest(code="1", limits=Limits(memory_bytes=MIB))
@@ -148,7 +149,7 @@ async def test_idle_sessions_keep_no_more_than_half_of_the_scratch_room() -> Non
         greedy = [await pool.open_session() for _ in range(3)]
         for session in greedy:
             await session.run("for n in range(2): open(str(n), 'wb').write(b'x' * (2 << 20))")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while pool.evictions < 2:
                 await pool.run("1")  # the supervisor looks every second
         assert (await pool.run("open('b', 'wb').write(b'x' * (4 << 20))")).status is Status.OK

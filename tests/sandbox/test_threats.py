@@ -14,6 +14,7 @@ from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Status
 
 from .. import needs
+from ..patience import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -238,7 +239,7 @@ async def test_a_crash_is_told_by_its_signal(guarded: Run, code: str, number_of_
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 async def test_a_flood_is_cut_and_then_stopped(guarded: Run, stream: str) -> None:
     endless = f"import sys\nwhile True: sys.{stream}.write('x' * 1000)"
-    flood = await asyncio.wait_for(attempt(guarded, endless, output_bytes=10_000, wall_s=300), 30)
+    flood = await asyncio.wait_for(attempt(guarded, endless, output_bytes=10_000, wall_s=300), PATIENCE_S)
     assert flood.status is Status.OUTPUT_LIMIT and getattr(flood, f"{stream}_truncated")
     assert getattr(flood, stream).count("x") == 10_000
     more = await attempt(

@@ -15,6 +15,8 @@ import pytest
 from rocstar.sandbox.child import cell, zygote
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 
+from ..patience import PATIENCE_S
+
 
 @pytest.fixture
 def error_stream(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
@@ -154,9 +156,11 @@ def test_a_cell_that_exits_leaves_the_tests_their_threads(
     """... not even with another thread alive, which a whole run of the tests always has."""
     monkeypatch.setattr(cell, "_cells", 0)
     with ThreadPoolExecutor(2) as threads:
-        threads.submit(threading.Event().wait, 0.5)
+        ended = threading.Event()
+        threads.submit(ended.wait)
         assert cell.run_session_cell(b"raise SystemExit", None) == (0, b"", True)
-        assert threads.submit(int, "7").result(timeout=20) == 7
+        ended.set()
+        assert threads.submit(int, "7").result(timeout=PATIENCE_S) == 7
 
 
 def test_cells_are_numbered_and_end_only_when_they_exit(

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from rocstar.sandbox.pool.pool import SandboxPool
 
-PATIENCE_S = 60
-"""After this a test that waits for something has failed."""
+from ..patience import PATIENCE_S
 
 
 def children_of(pid: int) -> set[int]:

@@ -13,6 +13,8 @@ from rocstar.engine.inference.base import Generation, InferenceError, Sampling, 
 from rocstar.engine.inference.openai import OpenAIEndpoint
 from rocstar.engine.testing.policy import ByteTokenizer
 
+from ...patience import PATIENCE_S
+
 TOKENIZER = ByteTokenizer()
 STOP = TOKENIZER.id_of("<|im_end|>")
 VOCAB = TOKENIZER.vocab_size
@@ -166,6 +168,6 @@ async def test_abort_deadline_and_frozen_weights(until: Any) -> None:
             await ask(endpoint, [VOCAB])
         server.release.set()
         assert (await ask(endpoint, [11])).ids == (12, 13)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(InferenceError, match="replica_lost"):
             await opened("http://127.0.0.1:1/v1").__aenter__()

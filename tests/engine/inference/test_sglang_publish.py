@@ -31,6 +31,8 @@ from tests.fakes.sglang import fake_weights
 from tests.fakes.sglang.fake_model import VOCAB, write_tiny_model
 from tests.fakes.sglang.fake_server import FakeServer
 
+from ...patience import PATIENCE_S
+
 NUM_IN_FLIGHT = 200
 
 
@@ -256,7 +258,7 @@ def collective(monkeypatch: pytest.MonkeyPatch) -> None:
         return own
 
     def receive(own: Queue[Any], body: dict[str, Any]) -> dict[str, torch.Tensor]:
-        bucket = own.get(timeout=20.0)
+        bucket = own.get(timeout=PATIENCE_S)
         told = [(name, list(tensor.shape), str(tensor.dtype)) for name, tensor in bucket]
         names = zip(body["names"], body["shapes"], (f"torch.{d}" for d in body["dtypes"]), strict=True)
         assert told == list(names)

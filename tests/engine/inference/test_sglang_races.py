@@ -227,7 +227,7 @@ async def test_a_server_that_hangs_as_it_comes_back_is_started_again(
 
         SERVERS.on_start = hang
         await SERVERS.latest["one"].kill()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await until(lambda: replica.restarts)
             await replica.wait_ready(None)
         assert replica.restarts == 2

@@ -20,9 +20,7 @@ from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import BatchSandbox, ExecRequest, ExecResult, SandboxError
 
 from ... import needs
-
-DEADLINE_S = 20.0
-
+from ...patience import PATIENCE_S
 
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
@@ -78,7 +76,7 @@ class RedisServer:
 
     def cli(self, *command: str) -> str:
         full = ["redis-cli", "-s", str(self.socket), *command]
-        return subprocess.run(full, capture_output=True, text=True, check=True, timeout=10).stdout
+        return subprocess.run(full, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout
 
 
 @contextlib.contextmanager
@@ -160,30 +158,30 @@ async def working(
 ) -> AsyncIterator[RedisWorker]:
     """A worker in this process, stopped at the end."""
     # Idle claims are taken over late, so that a busy machine does not look like a dead worker.
-    defaults = {"heartbeat_s": 0.05, "claim_idle_s": 5.0, "drain_s": 0.0, "patience_s": DEADLINE_S}
+    defaults = {"heartbeat_s": 0.05, "claim_idle_s": 5.0, "drain_s": 0.0, "patience_s": PATIENCE_S}
     options = {**defaults, **options}
     worker = RedisWorker(url, batch or as_batch(sandbox), capacity, **options)
     task = asyncio.create_task(worker.run())
     try:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             ready = asyncio.create_task(worker.ready.wait())
             await asyncio.wait([ready, task], return_when=asyncio.FIRST_COMPLETED)
             ready.cancel()
         yield worker
     finally:
         worker.stop()
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             await task
 
 
 @contextlib.asynccontextmanager
 async def dying(url: str, sandbox: Any, capacity: int = 4, **options: Any) -> AsyncIterator[RedisWorker]:
     """A worker that is cut off at the end, as by SIGKILL: it hands nothing back."""
-    options = {"heartbeat_s": 0.05, "claim_idle_s": 0.5, "patience_s": DEADLINE_S, **options}
+    options = {"heartbeat_s": 0.05, "claim_idle_s": 0.5, "patience_s": PATIENCE_S, **options}
     worker = RedisWorker(url, as_batch(sandbox), capacity, **options)
     task = asyncio.create_task(worker.run())
     try:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             await worker.ready.wait()
         yield worker
     finally:
@@ -194,7 +192,7 @@ async def dying(url: str, sandbox: Any, capacity: int = 4, **options: Any) -> As
 async def until(condition: Callable[[], Any], what: str = "") -> None:
     """Waits for a condition that no event announces."""
     try:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while not condition():  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.01)
     except TimeoutError:
@@ -205,18 +203,18 @@ class ImpatientFabric(RedisFabric):
     """A test that waits for a lost call fails instead of hanging."""
 
     async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             return await super().run(request, deadline=deadline)
 
 
 def client(url: str, **options: Any) -> RedisFabric:
-    return ImpatientFabric(url, **{"audit_s": 0.05, "patience_s": 2 * DEADLINE_S, **options})
+    return ImpatientFabric(url, **{"audit_s": 0.05, "patience_s": 2 * PATIENCE_S, **options})
 
 
 async def gather(fabric: Any, codes: list[str], **options: Any) -> dict[int, Any]:
     """The outcomes of a batch, each index once."""
     outcomes: dict[int, Any] = {}
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         async for index, outcome in fabric.run_batch([ExecRequest(code=code) for code in codes], **options):
             assert index not in outcomes
             outcomes[index] = outcome

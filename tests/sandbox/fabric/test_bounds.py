@@ -14,6 +14,8 @@ from rocstar.sandbox.fabric.wire import WireCall, encode_entry
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
 
+from ...patience import PATIENCE_S
+
 
 async def test_a_full_stream_refuses_new_calls_and_no_others(
     redis: Any, programs: Any, working: Any, client: Any, gather: Any, until: Any
@@ -72,7 +74,7 @@ async def test_workers_are_counted_while_they_live(
                 programs.open("door")
                 await call
                 assert await fabric.queue_length() == 0
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 while len(await fabric.workers()) != 1:
                     pass
         assert await fabric.workers() == []

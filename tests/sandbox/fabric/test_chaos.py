@@ -15,6 +15,8 @@ from rocstar.sandbox.fabric.worker_commands import GROUP
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
+from ...patience import PATIENCE_S
+
 
 async def load(fabric: RedisFabric, batches: int, size: int = 32) -> AsyncIterator[dict[int, Any]]:
     """Batches one after the other, each answered completely and right."""
@@ -376,7 +378,7 @@ async def test_a_worker_gives_up_on_a_redis_that_stays_away(redis: Any, programs
 
     worker = RedisWorker(redis.url, as_batch(programs), 2, patience_s=0.3)
     running = asyncio.create_task(worker.run())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await worker.ready.wait()
         redis.kill()
         with pytest.raises(SandboxError, match="has not served this node") as caught:

@@ -10,6 +10,8 @@ from rocstar.sandbox.fabric.link import PREFIX
 from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, SandboxError
 
+from ...patience import PATIENCE_S
+
 
 def say(number: int) -> ExecRequest:
     return ExecRequest(code=f"say {number}")
@@ -57,7 +59,7 @@ async def test_a_slow_program_does_not_hold_up_the_others(
     requests = [ExecRequest(code="wait door"), *(say(n) for n in range(7))]
     async with working(redis.url, programs, capacity=16), client(redis.url, entry_calls=8) as fabric:
         seen = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             async for index, _ in fabric.run_batch(requests):
                 seen.append(index)
                 if len(seen) == 7:
@@ -103,7 +105,7 @@ async def test_flavours_find_their_workers(redis: Any, working: Any, client: Any
         client(redis.url) as fabric,
     ):
         requests = [ExecRequest(code="x", flavour=flavour) for flavour in ("stdlib", "numeric") * 10]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             found = {index: outcome async for index, outcome in fabric.run_batch(requests)}
     assert [found[n].stdout for n in range(20)] == ["plain", "numeric"] * 10
 

@@ -13,6 +13,8 @@ from rocstar.sandbox.fabric.cli import add_worker_parser, redis_url
 from rocstar.sandbox.fabric.link import PREFIX
 from rocstar.sandbox.types import ExecRequest, SandboxError, Status
 
+from ...patience import PATIENCE_S
+
 SECRET = "correct-horse-battery"
 
 SPY = """
@@ -61,7 +63,7 @@ async def test_a_wrong_password_is_refused_at_once_and_never_shown(start_redis: 
     with start_redis("--requirepass", SECRET) as redis:
         for url in (redis.url, redis.url.replace("unix://", "unix://:wrong-horse@")):
             with pytest.raises(SandboxError, match="refuses this node") as caught:
-                async with asyncio.timeout(20), client(url, patience_s=600.0):
+                async with asyncio.timeout(PATIENCE_S), client(url, patience_s=600.0):
                     pass
             assert (caught.value.kind, caught.value.retryable) == ("fabric", False)
             assert "horse" not in str(caught.value)
@@ -79,7 +81,7 @@ async def test_a_signal_ends_the_worker_when_its_calls_are_answered(
             await until(lambda: "entries-read\n1" in redis.cli("xinfo", "groups", f"{PREFIX}:calls:stdlib"))
             process.send_signal(signal.SIGTERM)
             assert (await call).stdout == "slept\n"
-            assert await asyncio.to_thread(process.wait, 20) == 0
+            assert await asyncio.to_thread(process.wait, PATIENCE_S) == 0
             assert await fabric.workers() == []
 
 

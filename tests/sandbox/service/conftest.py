@@ -18,6 +18,8 @@ from rocstar.sandbox.service.app import Service, ServiceOptions
 from rocstar.sandbox.service.auth import Owner, Owners
 from rocstar.sandbox.service.rules import Rules
 
+from ...patience import PATIENCE_S
+
 FLAVOURS = ("stdlib", "numeric", "verifier", "cpp")
 
 
@@ -68,7 +70,7 @@ async def serving(sandbox: Any, **options: Any) -> AsyncIterator[Running]:
         port = listening.getsockname()[1]
         assert runner.server is not None
         service.door.open([listening], runner.server)
-        limit = aiohttp.ClientTimeout(total=30)  # a test fails rather than hangs
+        limit = aiohttp.ClientTimeout(total=PATIENCE_S)  # a test fails rather than hangs
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", timeout=limit) as http:
             yield Running(service, http, port)
     finally:
@@ -78,7 +80,7 @@ async def serving(sandbox: Any, **options: Any) -> AsyncIterator[Running]:
 
 async def until(condition: Callable[[], object]) -> None:
     """Lets everything else run until `condition` holds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110  # what is waited for has no event of its own
             await asyncio.sleep(0)
 

@@ -13,6 +13,8 @@ from rocstar.sandbox.service.door import Connection, Door
 from rocstar.sandbox.service.errors import Full
 from rocstar.sandbox.testing import FakeSandbox, ok
 
+from ...patience import PATIENCE_S
+
 
 class Pipe(asyncio.Transport):
     """What a connection writes to. `unread`: what its client has not taken."""
@@ -144,7 +146,7 @@ async def test_half_requests_are_closed_and_others_served_meanwhile(serve: Any) 
             writer.write(head("/v1/run", "one"))
         right = {"Authorization": "Bearer token-of-two-0123456789"}
         assert (await service.post("/v1/run", {"code": "x"}, headers=right))[0] == 200
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             for reader, writer in halves:
                 with suppress(ConnectionError):  # or an end, which is as good
                     assert await reader.read() == b""

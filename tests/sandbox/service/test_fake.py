@@ -8,6 +8,8 @@ from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, SandboxError, SessionLost, SessionSandbox
 
+from ...patience import PATIENCE_S
+
 DIED = SandboxError("died", kind="zygote_died", retryable=True)
 
 
@@ -72,5 +74,5 @@ async def test_a_closed_session_is_lost_in_both() -> None:
             session = await sandbox.open_session()
             await session.close()
             with pytest.raises(SessionLost) as loss:
-                await asyncio.wait_for(session.run("a"), 10)
+                await asyncio.wait_for(session.run("a"), PATIENCE_S)
             assert loss.value.reason == "closed", sandbox

@@ -15,6 +15,8 @@ from rocstar.sandbox.service import native
 from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
+from ...patience import PATIENCE_S
+
 TOKEN = "0123456789abcdef"
 EVERY_POST = (
     "/v1/run",
@@ -59,7 +61,7 @@ class Hanging(FakeSandbox):
             self.changed.notify_all()
 
     async def until_running(self, number: int) -> None:
-        async with asyncio.timeout(10), self.changed:
+        async with asyncio.timeout(PATIENCE_S), self.changed:
             await self.changed.wait_for(lambda: self.running == number)
 
 
@@ -119,7 +121,7 @@ async def test_a_body_that_does_not_arrive_is_a_408(serve: Any) -> None:
     async with serve(FakeSandbox({}), body_timeout_s=0.05) as service:
         reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
         writer.write(b"POST /v1/run HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             assert b" 408 " in await reader.readline()
         writer.close()
 
@@ -142,7 +144,7 @@ async def test_bodies_that_are_not_complete_count_as_held(serve: Any) -> None:
             writer.write(b"POST /v1/run HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
             writer.write(b"7d0\r\n" + b" " * 2000 + b"\r\n")
             begun.append(writer)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while service.service._incoming.held_bytes < 8000:
                 await service.get("/healthz")
         assert (await service.post("/v1/run", {"code": "x" * 4000}))[0] == 429
@@ -166,7 +168,7 @@ async def test_a_large_body_is_decoded_beside_the_loop(serve: Any, monkeypatch: 
 
     def decode(body: bytes, *more: Any) -> Any:
         reading.set()
-        assert read.wait(10)
+        assert read.wait(PATIENCE_S)
         return real(body, *more)
 
     real = native.decode_batch
@@ -174,7 +176,7 @@ async def test_a_large_body_is_decoded_beside_the_loop(serve: Any, monkeypatch: 
     async with serve(FakeSandbox({}, otherwise=ok())) as service:
         body = {"requests": [{"code": "x" * 1000}] * 100}
         large = asyncio.create_task(service.post("/v1/batch", body))
-        assert await asyncio.to_thread(reading.wait, 10)
+        assert await asyncio.to_thread(reading.wait, PATIENCE_S)
         assert (await service.get("/healthz"))[0] == 200 and not large.done()
         read.set()
         assert (await large)[0] == 200
@@ -267,7 +269,7 @@ async def test_a_client_that_goes_away_takes_its_calls_along(
         writer.close()
         await hanging.until_running(0)
         assert hanging.killed == number
-        await asyncio.wait_for(service.service.admission.drained(), 10)
+        await asyncio.wait_for(service.service.admission.drained(), PATIENCE_S)
         assert service.service.metrics.in_flight == 0
         await until(lambda: service.service.metrics.disconnects)
 
@@ -284,7 +286,7 @@ async def test_a_client_that_is_slow_to_read_a_stream_does_not_harm_others(serve
         assert (await service.post("/v1/run", {"code": "x"}))[0] == 200
         assert len(fake.requests) < 500  # the stream waits for its reader
         writer.close()
-        await asyncio.wait_for(service.service.admission.drained(), 10)
+        await asyncio.wait_for(service.service.admission.drained(), PATIENCE_S)
 
 
 async def test_a_service_that_drains_takes_nothing_new(serve: Any) -> None:

@@ -11,6 +11,8 @@ from rocstar.sandbox.service.idempotency import Execution, HttpAnswer, Idempoten
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
+from ...patience import PATIENCE_S
+
 KEY = {"Idempotency-Key": "k1"}
 
 
@@ -113,7 +115,7 @@ async def test_an_execution_that_nobody_waits_for_ends_after_its_grace(serve: An
         await gated.started.wait()
         waiting.cancel()
         await until(lambda: gated.cancelled)
-        await asyncio.wait_for(service.service.admission.drained(), 10)
+        await asyncio.wait_for(service.service.admission.drained(), PATIENCE_S)
         gated.gate.set()
         assert (await service.post("/v1/run", {"code": "x"}, headers=KEY))[1]["stdout"] == "2\n"
 

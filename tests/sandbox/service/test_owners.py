@@ -10,6 +10,7 @@ from rocstar.sandbox.service.auth import RUN_HEADER, TOKEN_VARIABLE, Owner, Owne
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest
 
+from ...patience import PATIENCE_S
 from .test_guard import Hanging
 
 ONE, TWO = "0123456789abcdef-one", "0123456789abcdef-two"
@@ -193,7 +194,7 @@ async def test_output_of_one_owner_shortens_none_of_anothers(serve: Any) -> None
     async with serve(Loud({}), owners=OWNERS, max_held_bytes=200_000) as service:
         many = {"requests": [{"code": "x"}] * 7}
         loud = asyncio.create_task(service.post("/v1/batch", many, headers=by(ONE)))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while service.service.metrics.results["stdlib", "ok"] < 6:
                 await service.get("/healthz")
         _, answer = await service.post("/v1/batch", {"requests": [{"code": "x"}]}, headers=by(TWO))

@@ -19,6 +19,8 @@ from rocstar.sandbox import cli
 from rocstar.sandbox.console import require_own_users
 from rocstar.sandbox.service import auth
 
+from ...patience import PATIENCE_S
+
 COMMAND = [
     sys.executable,
     "-c",
@@ -67,11 +69,11 @@ async def test_it_serves_until_sigterm_and_ends_with_0() -> None:
         status, answer = await exchange(port, "/run", {"type": "python", "solution": "while True: pass"})
         assert (status, answer["reason"]) == (200, "worker_timeout")
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 20) == 0
+        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
 
 
 async def until_in_flight(port: int, number: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -89,7 +91,7 @@ async def test_calls_in_flight_end_before_it_does() -> None:
         process.send_signal(signal.SIGTERM)
         status, answer = await call
         assert (status, answer["stdout"]) == (200, "1\n")
-        assert await asyncio.wait_for(process.wait(), 20) == 0
+        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
 
 
 async def test_calls_that_take_too_long_fail_with_an_answer() -> None:
@@ -104,7 +106,7 @@ async def test_calls_that_take_too_long_fail_with_an_answer() -> None:
         (status, answer), (batch_status, batch) = await asyncio.gather(*calls)
         assert (status, answer["error"]["kind"]) == (500, "closed")
         assert (batch_status, [r["error"]["kind"] for r in batch["results"]]) == (200, ["closed"] * 2)
-        assert await asyncio.wait_for(process.wait(), 20) == 0
+        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
 
 
 async def test_a_second_signal_hurries() -> None:
@@ -115,7 +117,7 @@ async def test_a_second_signal_hurries() -> None:
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
         assert (await call)[0] == 500
-        assert await asyncio.wait_for(process.wait(), 20) == 0
+        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
 
 
 async def test_the_token_is_needed_and_never_reaches_a_program(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...needs import REDIS
+from ...patience import PATIENCE_S
 
 CLI = [sys.executable, "-c", "import sys; from rocstar.sandbox.cli import main; sys.exit(main())"]
 
@@ -40,7 +41,7 @@ async def running(command: list[str], ready: str, **environment: str) -> AsyncIt
     finally:
         if process.returncode is None:
             process.terminate()
-        await asyncio.wait_for(process.communicate(), 30)
+        await asyncio.wait_for(process.communicate(), PATIENCE_S)
 
 
 def post(port: int, path: str, body: Any) -> tuple[int, Any]:

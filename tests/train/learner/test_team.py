@@ -32,6 +32,8 @@ from rocstar.train.learner.team import (
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.model_config import ModelConfig, ScratchConfig
 
+from ...patience import PATIENCE_S
+
 ALONE = World(rank=0, size=1)
 SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
 
@@ -110,7 +112,7 @@ async def test_learner_work_leaves_the_event_loop_free() -> None:
 
         def use(_: OptimSpec) -> None:
             loop.call_soon_threadsafe(begun.set)
-            asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(timeout=30)
+            asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(timeout=PATIENCE_S)
 
         team.learner.use = use  # type: ignore[method-assign]
         spec = OptimSpec(kind="adamw", lr=1.0, weight_decay=0.0, grad_clip=1.0, warmup_steps=0)

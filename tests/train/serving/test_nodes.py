@@ -24,6 +24,8 @@ from rocstar.train.serving.nodes import (
 )
 from rocstar.train.serving.orders import OpenNode, open_others
 
+from ...patience import PATIENCE_S
+
 ALONE = World(rank=0, size=4, local_size=4)
 TWO = World(rank=0, size=4, local_size=2)
 
@@ -71,13 +73,15 @@ async def test_who_no_longer_waits_for_a_daemon_is_not_told() -> None:
 
     def work() -> None:
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE_S)
 
     future = in_daemon(work, name="learner")
-    assert await asyncio.to_thread(begun.wait, 30)
+    assert await asyncio.to_thread(begun.wait, PATIENCE_S)
     future.cancel()
     go_on.set()
-    await asyncio.to_thread(lambda: [t.join(30) for t in threading.enumerate() if t.name == "learner"])
+    await asyncio.to_thread(
+        lambda: [t.join(PATIENCE_S) for t in threading.enumerate() if t.name == "learner"]
+    )
     await asyncio.sleep(0)
     assert future.cancelled()
 

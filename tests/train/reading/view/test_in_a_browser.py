@@ -18,6 +18,7 @@ from rocstar.train.reading.view.shelf import Shelf
 from rocstar.train.reading.view.web import PageServer
 
 from ....needs import BROWSER, package
+from ....patience import PATIENCE_S
 from ...evaluation.eval_folders import MadeSet, make_folder
 from .view_runs import groups_of, make_sick_run, make_view_run, write_step
 
@@ -65,7 +66,7 @@ class ServedPage:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._thread.start()
-        self.address = f"http://127.0.0.1:{self._ports.get(timeout=30)}/"
+        self.address = f"http://127.0.0.1:{self._ports.get(timeout=PATIENCE_S)}/"
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -74,7 +75,7 @@ class ServedPage:
     def end(self) -> None:
         assert self._loop is not None and self._stop is not None
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")

@@ -26,11 +26,10 @@ from rocstar.train.reading.view.web import PageServer, page_files
 from rocstar.train.record.report.report import write_report
 from rocstar.train.served.recorded_start import recorded_start
 
+from ....patience import PATIENCE_S
 from ....warm_python import warm
 from ...evaluation.eval_folders import MadeSet, make_folder
 from .view_runs import groups_of, make_sick_run, write_step
-
-DEADLINE_S = 30.0
 
 
 @asynccontextmanager
@@ -41,7 +40,7 @@ async def served(*paths: Path, reveal: bool = False) -> AsyncIterator[tuple[aioh
         asyncio.Event(),
         asyncio.Queue[int](),
     )
-    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
         group.create_task(server.serve("127.0.0.1", 0, ports.put_nowait, stop))
         async with aiohttp.ClientSession() as client:
             yield client, f"http://127.0.0.1:{await ports.get()}"
@@ -308,10 +307,10 @@ def test_the_command_serves_until_it_is_told_to_end(viewed: Path) -> None:
         assert process.stdout is not None
         address = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
         assert address is not None
-        with urllib.request.urlopen(address[0] + "api/runs", timeout=DEADLINE_S) as answer:
+        with urllib.request.urlopen(address[0] + "api/runs", timeout=PATIENCE_S) as answer:
             assert [run["name"] for run in json.load(answer)["runs"]] == ["made"]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=DEADLINE_S) == 0
+        assert process.wait(timeout=PATIENCE_S) == 0
 
 
 def test_a_port_that_is_taken_is_named(viewed: Path, capsys: pytest.CaptureFixture[str]) -> None:
