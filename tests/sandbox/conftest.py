@@ -8,7 +8,7 @@ ROCSTAR_SUPERVISOR is the program to start, ROCSTAR_ZYGOTE_ENVIRONMENT what zygo
 
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,13 +16,26 @@ import pytest_asyncio
 
 from rocstar.sandbox.pool import process
 from rocstar.sandbox.pool.pool import SandboxPool
-from rocstar.sandbox.types import ExecRequest, ExecResult, Limits
+from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, ExecResult, Limits
+
+from ..patience import PATIENCE_S
 
 Run = Callable[..., Awaitable[ExecResult]]
 
 if program := os.environ.get("ROCSTAR_SUPERVISOR"):
     process.SupervisorOptions.__init__.__kwdefaults__["program"] = program
 process.ENVIRONMENT.update(json.loads(os.environ.get("ROCSTAR_ZYGOTE_ENVIRONMENT", "{}")))
+
+
+@pytest.fixture(autouse=True)
+def time_enough(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a program may take by default, 4 s, is an assertion about the machine where nothing is said of time.
+    Tests of the clock give a limit of their own."""
+    monkeypatch.setitem(Limits.__init__.__kwdefaults__, "wall_s", PATIENCE_S)
+    usual_s = DEFAULT_LIMITS.wall_s
+    object.__setattr__(DEFAULT_LIMITS, "wall_s", PATIENCE_S)
+    yield
+    object.__setattr__(DEFAULT_LIMITS, "wall_s", usual_s)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
