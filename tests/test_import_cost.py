@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from .patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[1]
 HEAVY = ("torch", "transformers", "datasets", "matplotlib", "sympy")
 
@@ -18,7 +20,7 @@ def modules_after(code: str) -> set[str]:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert result.returncode == 0, result.stderr

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from .patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[1]
 CONTRACTS = ROOT / "docs" / "reference" / "contracts.md"
 MAX_CELL = 200
@@ -20,7 +22,9 @@ def pages() -> list[Path]:
     """Every Markdown page of the repository; in a tree without git, all that lie in its own folders."""
     command = ["git", "ls-files", "-co", "--exclude-standard", "*.md"]
     if shutil.which("git"):
-        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+        listed = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+        )
         if listed.returncode == 0 and listed.stdout:
             return sorted(path for name in listed.stdout.splitlines() if (path := ROOT / name).exists())
     return sorted([*ROOT.glob("*.md"), *(path for name in SOURCES for path in (ROOT / name).rglob("*.md"))])

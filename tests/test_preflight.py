@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from .patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -18,7 +20,7 @@ def preflight(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     assert bash is not None
     return subprocess.run(
         [bash, ROOT / ".ci" / "preflight", *arguments],
-        env={"PATH": str(path)}, capture_output=True, text=True, timeout=60, check=False,
+        env={"PATH": str(path)}, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
 
 
@@ -46,7 +48,7 @@ def test_readme_installs_what_the_preflight_names_on_a_bare_machine(tmp_path: Pa
 
 def bare(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [ROOT / ".ci" / "bare", *arguments], capture_output=True, text=True, timeout=60, check=False
+        [ROOT / ".ci" / "bare", *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
 

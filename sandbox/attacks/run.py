@@ -16,7 +16,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from typing import IO, Any
@@ -30,9 +30,12 @@ from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Session, SessionLost
 
 OPTIONAL_LAYERS = frozenset(("namespaces",))
-SETTLE_S = 3.0
+SETTLE_S = 30.0
 ANY_MEMORY = 1 << 40
 """Admission is not what is attacked here: a small machine must not refuse a program for its limit."""
+
+UNTIMED_S = 60.0
+"""The wall clock of a program that names none and is not to be late: 4 s would judge a busy machine."""
 
 GRACE_S = 30.0
 """How much longer than its wall clock a program may take before it counts as hung."""
@@ -120,7 +123,7 @@ class Runner:
         return results
 
     async def _call(self, part: Part, loosened: dict[str, float]) -> PartResult:
-        limits = make_limits({**part.limits, **loosened})
+        limits = make_limits([part], loosened)
         request = ExecRequest(
             code=part.code,
             stdin=self._host.facts() if part.wants_facts else "",
@@ -131,7 +134,7 @@ class Runner:
         return await observed(self._pool.run(request), limits.wall_s)
 
     async def _execute_session(self, program: Program, loosened: dict[str, float]) -> list[PartResult]:
-        limits = make_limits({**program.parts[0].limits, **loosened})
+        limits = make_limits(program.parts, loosened)
         opened: list[Session] = [await self._pool.open_session(limits=limits)]
         results: list[PartResult] = []
         for part in program.parts:
@@ -194,7 +197,11 @@ def of_failure(error: Exception, *, refused: bool = False) -> PartResult:
     return PartResult(status="failed", text=repr(error))
 
 
-def make_limits(wanted: dict[str, float]) -> Limits:
+def make_limits(parts: Sequence[Part], loosened: Mapping[str, float]) -> Limits:
+    """Those of the first part, which are a session's, with what a variant loosens."""
+    wanted = {**parts[0].limits, **loosened}
+    if not any("timeout" in part.expect for part in parts):
+        wanted.setdefault("wall_s", UNTIMED_S)
     known: Any = {name: value for name, value in wanted.items() if name in Limits.__dataclass_fields__}
     return Limits(**known)
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ..patience import PATIENCE_S
+
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
@@ -110,7 +112,7 @@ class Gate:
         self._left -= 1
         if self._left == 0:
             self._loop.call_soon_threadsafe(self.reached.set)
-            assert self.open.wait(timeout=60)
+            assert self.open.wait(timeout=PATIENCE_S)
 
 
 @pytest.fixture

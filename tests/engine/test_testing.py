@@ -35,9 +35,9 @@ def test_sleeping_takes_no_time_but_keeps_its_order() -> None:
                 group.create_task(sleeper(seconds))
         assert order == pytest.approx([1e-3, 60.0, 7200.0, 90_000.0])
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(600):
                 await asyncio.Event().wait()
-        assert loop.time() == pytest.approx(90_060.0)
+        assert loop.time() == pytest.approx(90_600.0)
 
     run_virtual(main())
 

@@ -24,6 +24,8 @@ from rocstar.sandbox.types import Limits
 from rocstar.train.cli import main
 from rocstar.train.recipe.own_code import load
 
+from ..patience import PATIENCE_S
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "search_tool"
 PYTHON, JUPYTER = "python_code_with_standard_io", "jupyter_code"
 SHORT = ("--stages.0.steps=2", "--run.threads=1", "--eval.samples_per_task=1")
@@ -34,7 +36,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example as somebody else has it: in a folder of its own, with its data made."""
     folder = tmp_path_factory.mktemp("example") / "search_tool"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("*.jsonl", "__pycache__"))
-    subprocess.run([sys.executable, "make_data.py"], cwd=folder, check=True, timeout=60)
+    subprocess.run([sys.executable, "make_data.py"], cwd=folder, check=True, timeout=PATIENCE_S)
     return folder
 
 

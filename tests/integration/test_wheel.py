@@ -28,6 +28,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ..needs import Need
+from ..patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 BUILD = Need("cmake and a C++ compiler", "apt-get install cmake g++")
@@ -62,10 +63,10 @@ def wheel_in(shared: Path) -> Path:
 
 def make_environment(folder: Path, wheel: Path, extras: Sequence[str]) -> None:
     """A virtual environment with the wheel, and links to what its metadata asks for with these extras."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=PATIENCE_S)
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "--quiet"]
     pip += ["--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check", str(wheel)]
-    subprocess.run(pip, check=True, timeout=60)
+    subprocess.run(pip, check=True, timeout=PATIENCE_S)
     [packages] = (folder / "lib").glob("python*/site-packages")
     [metadata] = packages.glob("rocstar-*.dist-info/METADATA")
     lines = metadata.read_text().partition("\n\n")[0].splitlines()

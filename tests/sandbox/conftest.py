@@ -29,8 +29,8 @@ process.ENVIRONMENT.update(json.loads(os.environ.get("ROCSTAR_ZYGOTE_ENVIRONMENT
 
 @pytest.fixture(autouse=True)
 def time_enough(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a program may take by default, 4 s, is an assertion about the machine where nothing is said of time.
-    Tests of the clock give a limit of their own."""
+    """The usual limit of a program, 4 s, is an assertion about the machine where a test says nothing of time.
+    Tests of the clock give a limit of their own, and those of the defaults have their own `time_enough`."""
     monkeypatch.setitem(Limits.__init__.__kwdefaults__, "wall_s", PATIENCE_S)
     usual_s = DEFAULT_LIMITS.wall_s
     object.__setattr__(DEFAULT_LIMITS, "wall_s", PATIENCE_S)

@@ -11,6 +11,7 @@ import rocstar.sandbox
 from rocstar.sandbox.pool import process
 
 from .. import needs
+from ..patience import PATIENCE_S
 from .attacks.world_readable import find_python
 
 LOOK = """
@@ -49,7 +50,7 @@ def test_programs_have_users_of_their_own_below_a_private_home(tmp_path: Path) -
     house.mkdir(parents=True)
     subprocess.run(["cp", "-r", Path(rocstar.sandbox.__file__).parent, house / "sandbox"], check=True)
     command = [venv / "bin" / "python", "-c", PROGRAM, LOOK % (str(home), str(home / "secret"))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=home, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=home, check=False)
     assert done.returncode == 0, done.stderr
     isolation, stdout, stderr = json.loads(done.stdout)
     if "namespaces" not in isolation:

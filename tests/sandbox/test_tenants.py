@@ -236,7 +236,7 @@ asyncio.run(main())
 def test_sessions_beyond_the_descriptors_give_way_to_calls() -> None:
     """Forty idle sessions of one client, and every call was refused for want of descriptors."""
     command = ["sh", "-c", 'ulimit -n 256; exec "$@"', "sh", sys.executable, "-c", MANY_SESSIONS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     one, evictions, sessions = map(int, done.stdout.split())
     assert one == 1 and evictions + sessions == 60 and 1 <= sessions <= 30

@@ -19,6 +19,8 @@ from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record import version
 from rocstar.train.record.ending import guarded
 
+from ..patience import PATIENCE_S
+
 VERBS = ("train", "sft", "eval", "rollout", "report")
 
 
@@ -102,7 +104,7 @@ def test_a_refused_recipe_imports_no_torch() -> None:
         "code = main(['train', 'gone.toml']); sys.exit(code if 'torch' not in sys.modules else 99)"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert result.returncode == 2 and result.stderr.startswith("rocstar: recipe 'gone.toml'")
 

@@ -12,6 +12,8 @@ import pytest
 from tests.fakes.sglang.fake_model import write_tiny_model
 from tests.fakes.sglang.fake_server import FakeServer
 
+from ...patience import PATIENCE_S
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -46,7 +48,7 @@ async def test_who_is_being_let_in_while_it_dies_is_dropped(model: Path, turns: 
             await asyncio.sleep(0)
         client.connect_ex(("127.0.0.1", server.port))
         await dying
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             with contextlib.suppress(OSError):  # refused, or reset
                 assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
         del dying, server

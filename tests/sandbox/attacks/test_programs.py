@@ -10,6 +10,7 @@ from rocstar.sandbox.attacks import catalogue as attack_programs
 from rocstar.sandbox.attacks import run as attack
 from rocstar.sandbox.attacks.catalogue import GROUPS, Program, load_programs, parse
 from rocstar.sandbox.attacks.judge import PartResult, judge
+from rocstar.sandbox.types import Limits
 
 PROGRAMS = load_programs()
 SIMPLE = """# group: files
@@ -136,11 +137,21 @@ def test_a_mistake_in_a_file_is_named(before: str, after: str, message: str) -> 
 
 def test_variants_name_layers_limits_and_facts() -> None:
     fields = "# breaches-without: seccomp+landlock when root\n# loosened: wall_s=1.5 files=9 when scratch\n"
-    without, loosened = program_of(fields + SIMPLE).variants
+    program = program_of(fields + SIMPLE)
+    without, loosened = program.variants
     assert (without.without, without.needs, without.label) == (
         {"seccomp", "landlock"},
         {"root"},
         "landlock+seccomp",
     )
     assert (dict(loosened.limits), loosened.needs) == ({"wall_s": 1.5, "files": 9}, {"scratch"})
-    assert attack.make_limits(dict(loosened.limits)).files == 9
+    limits = attack.make_limits(program.parts, loosened.limits)
+    assert (limits.files, limits.wall_s) == (9, 1.5)
+
+
+def test_only_what_is_to_be_late_has_the_usual_time() -> None:
+    """On a busy machine a program that does much was taken for one that never ends."""
+    late = SIMPLE.replace("# expect: ok", "# expect: ok timeout")
+    assert late != SIMPLE
+    assert attack.make_limits(program_of().parts, {}).wall_s == attack.UNTIMED_S
+    assert attack.make_limits(program_of(late).parts, {}) == Limits()

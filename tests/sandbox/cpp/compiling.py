@@ -12,6 +12,7 @@ from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Status
 
 from ...needs import COMPILER
+from ...patience import PATIENCE_S
 
 MARKS = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -60,7 +61,7 @@ def compilers(pool: SandboxPool) -> list[int]:
     return [process.pid for process in proctree.tree([pool.supervisor_pid]) if process.pid not in known]
 
 
-async def until(true: Callable[[], object], timeout_s: float = 20.0) -> None:
+async def until(true: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
     async with asyncio.timeout(timeout_s):
         while not true():  # noqa: ASYNC110 (the end of a process that is not ours to wait for)
             await asyncio.sleep(0.005)

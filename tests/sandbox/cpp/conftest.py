@@ -7,12 +7,13 @@ import pytest_asyncio
 
 from rocstar.sandbox.pool.pool import SandboxPool
 
+from ...patience import PATIENCE_S
 from .compiling import Run, runner
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool() -> AsyncIterator[SandboxPool]:
-    async with SandboxPool(("cpp",)) as pool:
+    async with SandboxPool(("cpp",), compile_s=PATIENCE_S) as pool:
         yield pool
 
 

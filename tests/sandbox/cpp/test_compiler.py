@@ -13,6 +13,7 @@ from rocstar.sandbox.child.cpp import CppOptions
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, SandboxError, Status
 
+from ...patience import PATIENCE_S
 from .compiling import MARKS, SLOW_TO_COMPILE, Run, compilers, is_compile_error, runner, until
 
 pytestmark = MARKS
@@ -98,7 +99,7 @@ async def test_a_deadline_ends_a_compilation(pool: SandboxPool) -> None:
 
 
 async def test_a_supervisors_death_ends_a_compilation() -> None:
-    async with SandboxPool(("cpp",), max_live=2) as pool:
+    async with SandboxPool(("cpp",), max_live=2, compile_s=PATIENCE_S) as pool:
         call = asyncio.create_task(pool.run(ExecRequest(code=SLOW_TO_COMPILE, flavour="cpp")))
         await until(lambda: len(compilers(pool)) >= 2)
         orphans = compilers(pool)
@@ -151,13 +152,15 @@ async def test_it_has_no_sessions(pool: SandboxPool) -> None:
 
 async def test_the_command_can_be_chosen() -> None:
     command = "g++ -O0 -std=c++20 -DANSWER=42 -o {exe} {source}"
-    async with SandboxPool(("cpp",), cpp_command=command) as pool:
+    async with SandboxPool(("cpp",), cpp_command=command, compile_s=PATIENCE_S) as pool:
         result = await runner(pool)("int main() { static_assert(__cplusplus >= 202002); return ANSWER; }")
     assert result.exit_code == 42
 
 
 async def test_a_command_that_makes_nothing_is_an_error() -> None:
-    async with SandboxPool(("cpp",), cpp_command="g++ -fsyntax-only -o {exe} {source}") as pool:
+    async with SandboxPool(
+        ("cpp",), cpp_command="g++ -fsyntax-only -o {exe} {source}", compile_s=PATIENCE_S
+    ) as pool:
         result = await runner(pool)("int main() {}")
     assert is_compile_error(result)
     assert result.stderr == "the compiler made no program\n"

@@ -23,7 +23,7 @@ async def load(fabric: RedisFabric, batches: int, size: int = 32) -> AsyncIterat
     for batch in range(batches):
         requests = [ExecRequest(code=f"print({batch}, {n})") for n in range(size)]
         outcomes: dict[int, Any] = {}
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             async for index, outcome in fabric.run_batch(requests):
                 assert index not in outcomes
                 outcomes[index] = outcome

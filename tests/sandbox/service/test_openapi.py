@@ -20,6 +20,11 @@ RULES = Rules(flavours=("stdlib", "numeric"), max_wall_s=20.0)
 DOCUMENT = document(RULES)
 
 
+@pytest.fixture
+def time_enough() -> None:
+    """The description tells the usual limits."""
+
+
 def check(value: Any, schema: str) -> None:
     root = {"$ref": f"#/components/schemas/{schema}", "components": DOCUMENT["components"]}
     jsonschema.validate(value, root, cls=jsonschema.Draft202012Validator)

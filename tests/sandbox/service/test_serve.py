@@ -38,7 +38,7 @@ async def started(*options: str, **environment: str) -> AsyncIterator[tuple[asyn
     )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             line = await process.stdout.readline()
         match = re.search(rb"serving on http://127\.0\.0\.1:(\d+)", line)
         assert match, line
@@ -56,7 +56,7 @@ async def exchange(port: int, path: str, body: Any = None, **headers: str) -> tu
     head = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
     head += [f"Content-Length: {len(data)}", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
     writer.write("\r\n".join(head).encode() + data)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         answer = await reader.read()
     writer.close()
     before, _, after = answer.partition(b"\r\n\r\n")
@@ -214,12 +214,12 @@ async def test_the_access_log_is_a_line_per_request_without_the_token() -> None:
         stderr=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         line = await process.stdout.readline()
     port = int(line.rsplit(b":", 1)[1])
     assert (await exchange(port, "/v1/run", {"code": ""}, Authorization=f"Bearer {token}"))[0] == 200
     process.send_signal(signal.SIGTERM)
-    _, said = await asyncio.wait_for(process.communicate(), 60)
+    _, said = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     assert b'"POST /v1/run HTTP/1.1" 200' in said and token.encode() not in said
 
 

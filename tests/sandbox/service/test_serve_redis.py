@@ -33,7 +33,7 @@ async def running(command: list[str], ready: str, **environment: str) -> AsyncIt
     assert process.stdout is not None
     seen = ""
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while not re.search(ready, line := (await process.stdout.readline()).decode()):
                 assert line, seen
                 seen += line
@@ -45,7 +45,7 @@ async def running(command: list[str], ready: str, **environment: str) -> AsyncIt
 
 
 def post(port: int, path: str, body: Any) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     connection.request("POST", path, json.dumps(body))
     response = connection.getresponse()
     answer = json.loads(response.read())
@@ -54,7 +54,7 @@ def post(port: int, path: str, body: Any) -> tuple[int, Any]:
 
 
 def read(port: int, path: str) -> str:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     connection.request("GET", path)
     text = connection.getresponse().read().decode()
     connection.close()

@@ -5,8 +5,10 @@ import sys
 
 import pytest
 
+from ...patience import PATIENCE_S
+
 
 @pytest.mark.parametrize("module", ["advantages", "aggregate", "roc"])
 def test_module_imports_without_torch(module: str) -> None:
     code = f"import sys, rocstar.train.algorithm.{module}; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=PATIENCE_S)

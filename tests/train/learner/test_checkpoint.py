@@ -23,6 +23,8 @@ from rocstar.train.learner.scratch import build_model, train_tokenizer
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.model_config import ScratchConfig
 
+from ...patience import PATIENCE_S
+
 torch.set_num_threads(1)
 
 SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
@@ -232,7 +234,7 @@ class Held:
 
         def wait(directory: Path, snap: checkpoint.Snapshot, group: Any) -> None:
             self.reached.set()
-            assert self.go_on.wait(60)
+            assert self.go_on.wait(PATIENCE_S)
             real(directory, snap, group)
 
         monkeypatch.setattr(checkpoint, "_save_optimizer", wait)
@@ -249,7 +251,7 @@ def test_what_is_written_is_the_state_at_the_begin(
     with CheckpointWriter() as writer:
         writer.use_tokenizer(tokenizer)
         writer.begin(order(tmp_path, 2), made)
-        assert held.reached.wait(60)
+        assert held.reached.wait(PATIENCE_S)
         norms = run(made, range(2, 5))
         assert checkpoint.latest(tmp_path) is None, "a checkpoint that is being written does not exist"
         held.go_on.set()
@@ -269,12 +271,12 @@ def test_the_next_checkpoint_waits_for_the_one_before(
     with CheckpointWriter() as writer:
         writer.use_tokenizer(tokenizer)
         writer.begin(order(tmp_path, 1), made)
-        assert held.reached.wait(60)
+        assert held.reached.wait(PATIENCE_S)
         second = threading.Thread(target=lambda: writer.begin(order(tmp_path, 2, keep_last=1), made))
         second.start()
         assert checkpoint.latest(tmp_path) is None
         held.go_on.set()
-        second.join(60)
+        second.join(PATIENCE_S)
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step_2"]
 
 
@@ -293,7 +295,7 @@ def test_a_failed_write_is_raised_once(
         writer.use_tokenizer(tokenizer)
         monkeypatch.setattr(checkpoint, "_save_optimizer", fail)
         writer.begin(order(tmp_path, 1), made)
-        assert failed.wait(60)
+        assert failed.wait(PATIENCE_S)
         monkeypatch.undo()
         concurrent.futures.wait([cast(Any, writer)._writing])
         again = {"begin": lambda: writer.begin(order(tmp_path, 2), made)}.get(how, getattr(writer, how))

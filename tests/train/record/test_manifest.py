@@ -13,6 +13,8 @@ from rocstar.train.record import manifest
 from rocstar.train.record.manifest import ManifestError, describe, read_manifest, recipe_hash, recorded
 from rocstar.train.record.run_directory import claim, discard_if_unused
 
+from ...patience import PATIENCE_S
+
 
 def statuses(directory: Path) -> list[str]:
     return [start["status"] for start in read_manifest(directory)]
@@ -145,4 +147,4 @@ def test_reading_one_imports_no_torch(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from rocstar.train.record.manifest import read_manifest; "
         f"read_manifest(Path({str(tmp_path)!r})); sys.exit('torch' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], timeout=PATIENCE_S, check=False).returncode == 0

@@ -19,6 +19,8 @@ from rocstar.train.record.metrics import MetricsFileError, MetricsWriter, Unknow
 from rocstar.train.record.report.curves import curve_svg, evaluations, main_set_of, picture_svg
 from rocstar.train.record.report.report import ReportError, main, write_report
 
+from ...patience import PATIENCE_S
+
 MakeEvaluation = Callable[..., dict[str, float]]
 
 
@@ -162,7 +164,7 @@ def test_curve_svg_takes_listed_metrics_only(run_dir: Path) -> None:
 
 def test_the_module_runs_and_refuses_in_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rocstar.train.record.report.report", str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert result.returncode == 2
     assert "metrics.jsonl does not exist" in result.stderr
     assert result.stderr.count("\n") == 1

@@ -33,6 +33,8 @@ from rocstar.train.serving.server_weights import (
 from rocstar.train.serving.servers import Servers
 from rocstar.train.serving.weight_folders import WeightFolders
 
+from ...patience import PATIENCE_S
+
 OPEN = OpenServers(folder=Path("start"), logs=Path("logs"), version=4)
 
 
@@ -172,7 +174,7 @@ async def test_where_a_node_has_to_take_the_files_they_are_waited_for(
     write, may_write = team.write_weights_here, Event()
 
     def late(folder: Path, dtype: torch.dtype) -> None:
-        may_write.wait(60.0)
+        may_write.wait(PATIENCE_S)
         write(folder, dtype)
 
     team.write_weights_here = late  # type: ignore[method-assign]

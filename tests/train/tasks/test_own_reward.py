@@ -158,7 +158,7 @@ HANGING = """
 import asyncio, threading
 gate, ended = threading.Event(), threading.Event()
 def score(attempt):
-    gate.wait(60)
+    gate.wait(PATIENCE_S)
     ended.set()
     return True
 """
