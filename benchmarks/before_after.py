@@ -6,7 +6,8 @@ Per round each of the two, in turns, measures
 - CPU of the whole process tree per `print(1)` in the sandbox (`rocstar sandbox bench`),
 - tokens per second of the learner's updates, tokens per second of decoding, and the seconds of a whole step,
   over the RL steps of the quickstart in miniature.
-Both read what they write about themselves, so nothing here imports either. The machine should be idle.
+Both read what they write about themselves, so nothing here imports either. The machine should be idle; with
+`--prints-only`, which counts CPU alone, it need not be.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each sandbox measurement")
+    parser.add_argument("--prints-only", action="store_true", help="no training")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     arms = {"before": options.before, "after": sys.executable}
@@ -86,7 +88,9 @@ def main() -> int:
     for k in range(options.rounds):
         order = list(arms.items())[:: 1 if k % 2 == 0 else -1]
         for name, python in order:
-            values = {"prints per CPU second": 1000 / sandbox(python, options.seconds)} | training(python, k)
+            values = {"prints per CPU second": 1000 / sandbox(python, options.seconds)}
+            if not options.prints_only:
+                values |= training(python, k)
             for what, value in values.items():
                 found[name].setdefault(what, []).append(round(value, 3))
             print(name, {what: round(value, 1) for what, value in values.items()}, flush=True)

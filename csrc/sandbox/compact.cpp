@@ -9,6 +9,7 @@
 #include <array>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory_resource>
 #include <string_view>
@@ -277,6 +278,14 @@ void bind_functions() {
 }
 
 }  // namespace
+
+void sort_free_memory() {
+  constexpr size_t kMuch = 100 << 10;  // more than almost any free block has, less than what is mapped apart
+  for (int round = 0; round < 2; ++round) {
+    void* volatile much = std::malloc(kMuch);
+    std::free(much);
+  }
+}
 
 uint64_t compact_memory() {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -14,4 +14,9 @@ namespace rocstar {
 // side a huge page cannot be. That guards nothing here, since every child may map executable memory itself.
 uint64_t compact_memory();
 
+// Puts the C library's free memory in order. The library does so when somebody next asks for much, and writes to the
+// head of each free block: left to them, every child would copy all of those pages. Call it when nothing more is to be
+// freed.
+void sort_free_memory();
+
 }  // namespace rocstar

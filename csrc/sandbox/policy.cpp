@@ -16,11 +16,16 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <iterator>
 
 #include "seccomp.h"
 
 // Numbers from 424 on are the same on every architecture; older headers lack the last ones.
+#ifndef __NR_landlock_restrict_self
+#define __NR_landlock_restrict_self 446
+#endif
 #ifndef __NR_memfd_secret
 #define __NR_memfd_secret 447
 #endif
@@ -106,6 +111,17 @@ constexpr uint32_t kCompilerCalls[] = {
     __NR_execve,
 #if defined(__x86_64__)
     __NR_fork, __NR_vfork,
+#endif
+};
+
+// What no zygote can do without: it says what became of an order, and its children confine themselves (child.cpp).
+// The last ones have rules that name a pid.
+constexpr uint32_t kOwn[] = {
+    __NR_sendmsg, __NR_clone, __NR_openat, __NR_setsid, __NR_setpriority, __NR_prctl, __NR_prlimit64,
+    __NR_landlock_restrict_self, __NR_setgroups, __NR_setresgid, __NR_setresuid, __NR_capset, __NR_seccomp,
+    __NR_kill, __NR_tgkill, __NR_getpgid, __NR_getsid, __NR_sched_getaffinity,
+#if defined(__x86_64__)
+    __NR_open,
 #endif
 };
 
@@ -265,6 +281,8 @@ std::vector<Rule> checked(const PolicyOptions& options) {
   };
 }
 
+bool is_own(uint32_t number) { return std::find(std::begin(kOwn), std::end(kOwn), number) != std::end(kOwn); }
+
 }  // namespace
 
 std::vector<Rule> child_policy(const PolicyOptions& options) {
@@ -291,6 +309,23 @@ std::vector<Rule> child_policy(const PolicyOptions& options) {
   }
 #endif
   for (const uint32_t number : kMissing) rules.push_back({number, refused, ENOSYS});
+  return rules;
+}
+
+std::vector<Rule> inherited_policy(const PolicyOptions& options) {
+  std::vector<Rule> rules = child_policy(options);
+  std::erase_if(rules, [](const Rule& rule) { return is_own(rule.number); });
+  for (const uint32_t number : kOwn) rules.push_back({number, kAllow});
+  return rules;
+}
+
+std::vector<Rule> own_policy(const PolicyOptions& options) {
+  std::vector<Rule> rules = child_policy(options);
+  std::erase_if(rules, [](const Rule& rule) { return !is_own(rule.number); });
+  for (const uint32_t number : kOwn) {
+    const auto ruled = [number](const Rule& rule) { return rule.number == number; };
+    if (std::none_of(rules.begin(), rules.end(), ruled)) rules.push_back({number, Rule::Action::kErrno, EPERM});
+  }
   return rules;
 }
 

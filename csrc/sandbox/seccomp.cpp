@@ -99,20 +99,23 @@ bool same(const Code& a, const Code& b) {
   });
 }
 
-std::vector<Run> runs_of(const std::vector<Rule>& rules, uint32_t newest) {
+std::vector<Run> runs_of(const std::vector<Rule>& rules, uint32_t newest, Unruled unruled) {
   std::vector<Run> runs;
+  const bool allowed = unruled == Unruled::kAllowed;
+  const uint32_t known = allowed ? SECCOMP_RET_ALLOW : errno_verdict(EPERM);
+  const uint32_t unknown = allowed ? SECCOMP_RET_ALLOW : errno_verdict(ENOSYS);
   const auto add = [&runs](uint32_t first, Code code) {
     if (runs.empty() || !same(runs.back().code, code)) runs.push_back({first, std::move(code)});
   };
   uint32_t next = 0;
   for (const Rule& rule : rules) {
     if (rule.number < next) throw std::logic_error("two seccomp rules for one system call");
-    if (rule.number > next) add(next, {give(errno_verdict(EPERM))});
+    if (rule.number > next) add(next, {give(known)});
     add(rule.number, leaf(rule));
     next = rule.number + 1;
   }
-  if (next <= newest) add(next, {give(errno_verdict(EPERM))});
-  add(std::max(next, newest + 1), {give(errno_verdict(ENOSYS))});
+  if (next <= newest) add(next, {give(known)});
+  add(std::max(next, newest + 1), {give(unknown)});
   return runs;
 }
 
@@ -136,7 +139,7 @@ Code tree(const std::vector<Run>& runs, size_t begin, size_t end) {
 
 }  // namespace
 
-SeccompFilter::SeccompFilter(std::vector<Rule> rules, uint32_t newest) {
+SeccompFilter::SeccompFilter(std::vector<Rule> rules, uint32_t newest, Unruled unruled) {
   std::sort(rules.begin(), rules.end(), [](const Rule& a, const Rule& b) { return a.number < b.number; });
   program_ = {
       load(offsetof(seccomp_data, arch)),
@@ -148,7 +151,7 @@ SeccompFilter::SeccompFilter(std::vector<Rule> rules, uint32_t newest) {
     program_.push_back(jump(BPF_JMP | BPF_JGE | BPF_K, kX32Bit, 0, 1));
     program_.push_back(give(SECCOMP_RET_KILL_PROCESS));
   }
-  const std::vector<Run> runs = runs_of(rules, newest);
+  const std::vector<Run> runs = runs_of(rules, newest, unruled);
   const Code body = tree(runs, 0, runs.size());
   program_.insert(program_.end(), body.begin(), body.end());
   for (size_t i = 0; i < program_.size(); ++i) {

@@ -31,11 +31,15 @@ struct Rule {
   std::vector<ArgCheck> nothing;    // for kAllow: when all of these hold it does nothing, and succeeds
 };
 
-// Invariant: a system call without a rule is never allowed. Up to `newest` it gets EPERM, beyond it ENOSYS, which
-// is what a program expects of a kernel older than itself. Another architecture's call, x32's included, kills.
+// What becomes of a system call without a rule. Allowed: another filter, which is in force already, decides on it.
+enum class Unruled { kRefused, kAllowed };
+
+// Invariant: a system call without a rule is never allowed, unless another filter decides on those. Up to `newest` it
+// gets EPERM, beyond it ENOSYS, which is what a program expects of a kernel older than itself. Another architecture's
+// call, x32's included, kills.
 class SeccompFilter {
  public:
-  SeccompFilter(std::vector<Rule> rules, uint32_t newest);
+  SeccompFilter(std::vector<Rule> rules, uint32_t newest, Unruled unruled = Unruled::kRefused);
 
   // Confines the calling thread for ever. Needs no_new_privs. Returns 0 or errno. Allocates nothing.
   int install(uint32_t own_pid);
@@ -71,6 +75,12 @@ std::string describe(const Rule& rule);
 
 // The rules of rocstar's children: see policy.cpp.
 std::vector<Rule> child_policy(const PolicyOptions& options);
+
+// The same in two, for of two filters' verdicts the stricter counts: what can be in force in a zygote, whose children
+// inherit it, and what is each child's own, since the zygote or the child on its way needs the call, or since the rule
+// names a pid. The kernel takes as long to install a filter as it is large. The first does not depend on `session`.
+std::vector<Rule> inherited_policy(const PolicyOptions& options);
+std::vector<Rule> own_policy(const PolicyOptions& options);  // with Unruled::kAllowed
 uint32_t newest_known_syscall();
 
 }  // namespace rocstar

@@ -12,7 +12,9 @@
 #include <cstdio>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
+#include "compact.h"
 #include "cpp_child.h"
 #include "notify.h"
 
@@ -70,17 +72,30 @@ void Zygote::serve(const std::function<int(Child&)>& run) {
   }
 }
 
+// What all children of interpreters may not do, this process may not do any more, either.
+void Zygote::confine(const PolicyOptions& policy) {
+  SeccompFilter inherited(inherited_policy(policy), newest_known_syscall());
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail("prctl(PR_SET_NO_NEW_PRIVS)");
+  errno = inherited.install(static_cast<uint32_t>(getpid()));
+  if (errno != 0) fail("seccomp");
+  confined_ = true;
+}
+
+// Compiled here once per kind of child, not in each child.
+SeccompFilter& Zygote::filter_of(const ForkOrder& order) {
+  if (order.role != Role::kInterpreter) return cpp_filter(order.role, layers_.truncate);
+  const bool scratch = order.has_scratch != 0;
+  const PolicyOptions plain{.scratch = scratch, .truncate = scratch && layers_.truncate};
+  PolicyOptions session = plain;
+  session.session = layers_.notify;
+  static SeccompFilter of_program(own_policy(plain), newest_known_syscall(), Unruled::kAllowed);
+  static SeccompFilter of_session(own_policy(session), newest_known_syscall(), Unruled::kAllowed);
+  if (!confined_) confine(plain);
+  return order.session != 0 ? of_session : of_program;
+}
+
 void Zygote::fork(const ForkOrder& order, std::vector<UniqueFd> fds, const std::function<int(Child&)>& run) {
   const bool session = order.session != 0;
-  const PolicyOptions policy{.scratch = order.has_scratch != 0,
-                             .session = session && layers_.notify,
-                             .truncate = order.has_scratch != 0 && layers_.truncate};
-  // Compiled here once per kind of child, not in each child.
-  static SeccompFilter plain(child_policy({.scratch = policy.scratch, .truncate = policy.truncate}),
-                             newest_known_syscall());
-  static SeccompFilter for_session(
-      child_policy({.scratch = policy.scratch, .session = layers_.notify, .truncate = policy.truncate}),
-      newest_known_syscall());
   Confinement how{.input = fds[0].get(),
                   .output = fds[1].get(),
                   .error = fds[2].get(),
@@ -91,8 +106,8 @@ void Zygote::fork(const ForkOrder& order, std::vector<UniqueFd> fds, const std::
                   .parent = getppid()};
   how.limits.address_space_bytes += meter_.bytes();
   how.role = order.role;
-  if (layers_.seccomp) how.filter = session ? &for_session : &plain;
-  if (order.role != Role::kInterpreter) how.filter = &cpp_filter(order.role, layers_.truncate);
+  if (layers_.seccomp || order.role != Role::kInterpreter) how.filter = &filter_of(order);
+  if (!std::exchange(sorted_, true)) sort_free_memory();
   size_t next = 4;
   if (fds.size() > next) how.ruleset = fds[next++].get();
   if (fds.size() > next) how.scratch = fds[next++].get();

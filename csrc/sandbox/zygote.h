@@ -35,12 +35,16 @@ class Zygote {
   void serve(const std::function<int(Child&)>& run);
 
  private:
+  SeccompFilter& filter_of(const ForkOrder& order);
+  void confine(const PolicyOptions& policy);
   void fork(const ForkOrder& order, std::vector<UniqueFd> fds, const std::function<int(Child&)>& run);
 
   UniqueFd supervisor_;
   Layers layers_;
   AddressSpaceMeter meter_;
   uint64_t baseline_resident_ = 0;
+  bool confined_ = false;
+  bool sorted_ = false;  // free memory, see compact.h
 };
 
 // Says FATAL on the socket: the zygote cannot be.

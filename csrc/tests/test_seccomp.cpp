@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <functional>
@@ -30,13 +31,24 @@ constexpr PolicyOptions kPlain{}, kScratch{.scratch = true, .truncate = true},
 // The policy under trial; what has no word for it below is the same under each.
 PolicyOptions policy;
 
+// In two, as interpreters have it.
+bool in_two = false;
+
+bool confine() {
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return false;
+  const auto pid = static_cast<uint32_t>(getpid());
+  const uint32_t newest = newest_known_syscall();
+  if (!in_two) return SeccompFilter(child_policy(policy), newest).install(pid) == 0;
+  return SeccompFilter(inherited_policy(policy), newest).install(pid) == 0 &&
+         SeccompFilter(own_policy(policy), newest, Unruled::kAllowed).install(pid) == 0;
+}
+
 // What `attempt` gave under the policy: its errno (0 when it succeeded), or 1000 + the signal that it died of.
 int outcome(const std::function<long()>& attempt) {
   const pid_t pid = fork();
   CHECK(pid >= 0);
   if (pid == 0) {
-    SeccompFilter filter(child_policy(policy), newest_known_syscall());
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || filter.install(static_cast<uint32_t>(getpid())) != 0) _exit(250);
+    if (!confine()) _exit(250);
     errno = 0;
     syscall(SYS_exit_group, attempt() >= 0 ? 0 : errno);
   }
@@ -230,26 +242,51 @@ void two_rules_for_one_call_are_a_mistake() {
   CHECK(refused);
 }
 
+// A zygote of both kinds of children has one filter.
+void what_is_inherited_does_not_depend_on_the_kind() {
+  const SeccompFilter program(inherited_policy(kPlain), newest_known_syscall());
+  const SeccompFilter session(inherited_policy({.session = true}), newest_known_syscall());
+  const auto same = [](const sock_filter& a, const sock_filter& b) {
+    return a.code == b.code && a.jt == b.jt && a.jf == b.jf && a.k == b.k;
+  };
+  CHECK(std::equal(program.program().begin(), program.program().end(), session.program().begin(),
+                   session.program().end(), same));
+}
+
+// Each child pays for the size of its own.
+void what_is_a_childs_own_is_small() {
+  const SeccompFilter own(own_policy(kSession), newest_known_syscall(), Unruled::kAllowed);
+  const SeccompFilter whole(child_policy(kSession), newest_known_syscall());
+  CHECK(own.program().size() * 3 < whole.program().size());
+}
+
+void tried_in(const PolicyOptions& each, bool two) {
+  policy = each;
+  in_two = two;
+  everyday_calls_work();
+  nobody_learns_of_others();
+  an_open_file_keeps_no_word();
+  there_are_no_descendants();
+  if (!each.session) signals_reach_oneself_only();
+  sockets_are_pairs_of_streams();
+  limits_can_be_read_only();
+  no_honest_program_calls_these();
+  what_has_no_rule_is_refused();
+  another_architecture_is_killed();
+  if (each.scratch) with_scratch_files_can_be_made_but_not_disguised();
+  truncation_by_path_needs_landlock_to_know_it();
+  if (each.session) a_session_may_be_branched_and_nothing_else();
+}
+
 }  // namespace
 
 int main() {
   if (!seccomp_available()) return 0;
   nothing_is_opened_for_writing();
   two_rules_for_one_call_are_a_mistake();
+  what_is_inherited_does_not_depend_on_the_kind();
+  what_is_a_childs_own_is_small();
   for (const PolicyOptions& each : {kPlain, kScratch, kSession}) {
-    policy = each;
-    everyday_calls_work();
-    nobody_learns_of_others();
-    an_open_file_keeps_no_word();
-    there_are_no_descendants();
-    if (!each.session) signals_reach_oneself_only();
-    sockets_are_pairs_of_streams();
-    limits_can_be_read_only();
-    no_honest_program_calls_these();
-    what_has_no_rule_is_refused();
-    another_architecture_is_killed();
-    if (each.scratch) with_scratch_files_can_be_made_but_not_disguised();
-    truncation_by_path_needs_landlock_to_know_it();
-    if (each.session) a_session_may_be_branched_and_nothing_else();
+    for (const bool two : {false, true}) tried_in(each, two);
   }
 }

@@ -120,14 +120,18 @@ class Calls:
                 self.abandon(call)
 
     async def submit(self, call: Call) -> None:
-        """Returns when the call has a place."""
+        """Returns when the call has a place, and is sent as soon as the window has one."""
+        await self.accept(call)
+        self.send_more()
+
+    async def accept(self, call: Call) -> None:
+        """Returns when the call has a place. It waits for the next `send_more`."""
         self._check_open()
         await self.room.acquire()
         if self._closed:  # meanwhile
             self.room.release()
         self._check_open()
         self._waiting.append(call.lane, call, call.weight)
-        self.send_more()
 
     def abandon(self, call: Call) -> None:
         """Nobody waits for it any more: what is under way is killed, and its place given back after that."""
@@ -186,7 +190,7 @@ class Calls:
         return len(self.sent) < self.window + SPARE and self._waiting.next_has_nothing()
 
     def settle(self, call_id: int, outcome: object) -> None:
-        """The supervisor has answered."""
+        """The supervisor has answered. `send_more` follows once all answers that came with this one are."""
         call = self.sent.pop(call_id)
         self._waiting.ended(call.lane)
         self._end(call)
@@ -196,7 +200,6 @@ class Calls:
             call.future.set_exception(outcome)
         else:
             call.future.set_result(outcome)
-        self.send_more()
 
     def take_back(self) -> None:
         """The supervisor died: what can be sent again waits in front of all others."""
@@ -302,6 +305,12 @@ class _Batch:
 
     async def _submit_more(self) -> tuple[int, SandboxError] | None:
         """Returns early with a request that was refused."""
+        try:
+            return await self._accept_more()
+        finally:
+            self._calls.send_more()  # all at once
+
+    async def _accept_more(self) -> tuple[int, SandboxError] | None:
         while self._next < len(self._requests):
             waits = len(self._submitted) >= self._ahead or self._unread_bytes > MAX_UNREAD_BYTES
             if self._submitted and (waits or self._calls.room.locked()):
@@ -309,7 +318,7 @@ class _Batch:
             index = self._next
             try:
                 call = self._call_of(self._requests[index])
-                await self._calls.submit(call)
+                await self._calls.accept(call)
             except SandboxError as error:
                 self._next += 1
                 return index, error

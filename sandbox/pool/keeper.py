@@ -21,7 +21,7 @@ class SupervisedWork(Protocol):
     """What a supervisor is kept alive for."""
 
     def send_more(self) -> None:
-        """Another supervisor takes frames."""
+        """Another supervisor takes frames, or this one has answered."""
 
     def fail_all(self, why: SandboxError) -> None:
         """None could be started. The next `Keeper.ready` tries again."""
@@ -96,7 +96,11 @@ class Keeper:
 
     def _new(self) -> Supervisor:
         return Supervisor(
-            self.options, on_frame=self._on_frame, on_end=self._ended, longest_s=self._work.longest_s
+            self.options,
+            on_frame=self._on_frame,
+            on_read=self._work.send_more,
+            on_end=self._ended,
+            longest_s=self._work.longest_s,
         )
 
     # --- its death ---------------------------------------------------------------------------------------

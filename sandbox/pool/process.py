@@ -2,7 +2,7 @@
 
     pool --frames--> transport ==socket==> supervisor (csrc/sandbox/supervise.h) --> zygotes --> children
      ^                                         |
-     +------ on_frame <--- data_received <-----+
+     +------ on_frame <-- buffer_updated <-----+
 
 Nobody waits here but `start` and `close`; the pool is told of every frame, and once of the end.
 
@@ -52,6 +52,10 @@ STUCK_S = 60.0
 
 JOINED_BYTES = 1 << 16
 """More is not copied to be sent: that would take the loop's time."""
+
+READ_BYTES = 1 << 16
+"""Read at a time, into memory that is kept: a result is small, and asyncio's own buffer would be a quarter of
+a megabyte, mapped anew for each."""
 
 SUPERVISOR = Path(__file__).parents[1] / "_supervisor"
 
@@ -119,7 +123,7 @@ class SupervisorOptions:
         return [*words, "--", *zygote]
 
 
-class Supervisor(asyncio.Protocol):
+class Supervisor(asyncio.BufferedProtocol):
     """A running supervisor. Invariant: `on_end` is called exactly once, after the last `on_frame`."""
 
     def __init__(
@@ -127,6 +131,7 @@ class Supervisor(asyncio.Protocol):
         options: SupervisorOptions,
         *,
         on_frame: Callable[[tuple[Any, ...]], None],
+        on_read: Callable[[], None],
         on_end: Callable[[], None],
         longest_s: Callable[[], float | None],
     ) -> None:
@@ -134,17 +139,20 @@ class Supervisor(asyncio.Protocol):
         Args:
             options: How it is started.
             on_frame: Told of every frame but those of the start and PONG.
+            on_read: Told when all frames that came together have been told.
             on_end: Told that it is gone.
             longest_s: How long a call that it has may take, in seconds; None when it has none.
         """
         self._options = options
         self._on_frame = on_frame
+        self._on_read = on_read
         self._on_end = on_end
         self._longest_s = longest_s
         self._timer: asyncio.TimerHandle | None = None
         self._silent_s = self._stuck_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._reader = _native.ResultReader()
+        self._read = memoryview(bytearray(READ_BYTES))
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
@@ -245,14 +253,17 @@ class Supervisor(asyncio.Protocol):
             os.close(pidfd)
             self._process.wait()
 
-    # --- asyncio.Protocol --------------------------------------------------------------------------------
+    # --- asyncio.BufferedProtocol -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclass of asyncio.Transport, so an isinstance would refuse them.
         self._transport = cast(asyncio.Transport, transport)
 
-    def data_received(self, data: bytes) -> None:
-        for frame in self._reader.feed(data):
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._read
+
+    def buffer_updated(self, nbytes: int) -> None:
+        for frame in self._reader.feed(bytes(self._read[:nbytes])):
             if frame[0] == wire.HELLO:
                 self.facts = json.loads(frame[1])
                 if not self._hello.done():
@@ -263,6 +274,7 @@ class Supervisor(asyncio.Protocol):
                 self._heard(frame[0])
                 if frame[0] != wire.PONG:
                     self._on_frame(frame)
+        self._on_read()
 
     def _refused(self, fatal: dict[str, str]) -> None:
         if not self._hello.done():

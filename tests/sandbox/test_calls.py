@@ -15,15 +15,19 @@ REQUESTS = [ExecRequest(code=str(number)) for number in range(500)]
 class Silent:
     """Takes every frame."""
 
+    def __init__(self) -> None:
+        self.writes: list[int] = []
+        """Frames of each."""
+
     def ready(self) -> bool:
         return True
 
     def write(self, *pieces: bytes) -> None:
-        pass
+        self.writes.append(len(pieces))
 
 
-def new_calls() -> Calls:
-    return Calls(Silent(), window=WINDOW, max_queued=1000, unclaimed=lambda outcome: None)
+def new_calls(line: Silent | None = None) -> Calls:
+    return Calls(line or Silent(), window=WINDOW, max_queued=1000, unclaimed=lambda outcome: None)
 
 
 def call_of(lane: int, weight: int = 1) -> Call:
@@ -35,6 +39,7 @@ def answer_all(calls: Calls, stdout: str = "") -> int:
     answered = 0
     while calls.sent:
         calls.settle(next(iter(calls.sent)), ok(stdout))
+        calls.send_more()
         answered += 1
     return answered
 
@@ -66,6 +71,22 @@ async def test_a_batch_starts_nothing_while_much_of_it_is_not_read(monkeypatch: 
     reading = asyncio.ensure_future(anext(batch))
     await asyncio.sleep(0)
     assert answer_all(calls) > 1 and await reading
+    await batch.aclose()
+
+
+async def test_what_can_be_sent_together_is_written_at_once() -> None:
+    """Each write is a system call, and wakes the supervisor."""
+    line = Silent()
+    calls = new_calls(line)
+    batch = calls.perform_all(REQUESTS, lambda request: call_of(1), None)
+    first = asyncio.ensure_future(anext(batch))
+    await asyncio.sleep(0)
+    assert line.writes == [WINDOW]
+    for call_id in list(calls.sent)[:3]:
+        calls.settle(call_id, ok(""))
+    calls.send_more()
+    assert line.writes == [WINDOW, 3]
+    assert (await first)[0] == 0
     await batch.aclose()
 
 

@@ -253,7 +253,11 @@ def options(**changes: str) -> process.SupervisorOptions:
 
 def start(options: process.SupervisorOptions) -> process.Supervisor:
     return process.Supervisor(
-        options, on_frame=lambda frame: None, on_end=lambda: None, longest_s=lambda: None
+        options,
+        on_frame=lambda frame: None,
+        on_read=lambda: None,
+        on_end=lambda: None,
+        longest_s=lambda: None,
     )
 
 
