@@ -369,7 +369,7 @@ async def test_a_server_that_was_started_again_is_in_no_group(
             await asyncio.wrap_future(outcome)
             assert len(collective) == (1 if version < 3 else 2)
             if version == 2:  # at another address, which here leads to the same one
-                engines[1].api.url = engines[1].api.url.replace("127.0.0.1", "localhost")
+                engines[1].api.url = engines[1].api.url.replace("http", "HTTP")
 
 
 async def test_a_stream_that_breaks_off_is_served_by_nobody_as_if_it_were_whole(
