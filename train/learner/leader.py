@@ -53,12 +53,13 @@ class Silent(Exception):
 
 
 class Heart:
-    """The beats of one process, through stores of their own connections.
+    """The beats of one process; they go through a connection of their own.
 
     Invariant: `await_key` returns when the key is there, or raises because nobody has beaten for `silent_s`,
     the store is gone, or the time is over, and for no other reason.
 
     Args:
+        store: used by the thread that waits, and by no other.
         name: whose they are.
     """
 
@@ -71,8 +72,7 @@ class Heart:
         silent_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        any_dist: Any = dist  # torch has no types for its stores
-        self._store = any_dist.PrefixStore(name, store.clone())
+        self._store, self._name = store, name
         self._beat_s, self._silent_s, self._clock = beat_s, silent_s, clock
         self._stopped = threading.Event()
 
@@ -80,37 +80,37 @@ class Heart:
 
     def begin(self) -> None:
         """Beat from now on until `stop`."""
-        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        own = self._store.clone()
+        threading.Thread(target=self._beat, args=[own], name="heartbeat", daemon=True).start()
 
     def stop(self) -> None:
         self._stopped.set()
 
-    def _beat(self) -> None:
-        any_dist: Any = dist
+    def _beat(self, store: Any) -> None:
+        any_dist: Any = dist  # torch has no types for its stores
         try:
-            self._store.add("beat", 1)
+            store.add(f"{self._name}/beat", 1)
             while not self._stopped.wait(self._beat_s):
-                self._store.add("beat", 1)
+                store.add(f"{self._name}/beat", 1)
         except any_dist.DistError:  # torchrun has ended, and this process is about to
             return
 
     # ---- who waits for it ----
 
-    def await_key(self, store: Any, key: str, *, until: float = math.inf) -> None:
-        """Wait until `store`, of the waiting thread, has `key`. Silent: it will not come, or has not when
-        the clock says `until`."""
+    def await_key(self, key: str, *, until: float = math.inf) -> None:
+        """Wait until the store has `key`. Silent: it will not come, or has not by `until` on the clock."""
         any_dist: Any = dist
         pulse = Pulse(began := self._clock())
         while True:
             try:
-                store.wait([key], timedelta(seconds=self._beat_s))
+                self._store.wait([key], timedelta(seconds=self._beat_s))
                 return
             except any_dist.DistStoreError:  # not yet
                 pass
             except any_dist.DistError as error:
                 raise _unreached(error) from None
             try:
-                silence_s = pulse.silence_s(self._store.add("beat", 0), self._clock())
+                silence_s = pulse.silence_s(self._store.add(f"{self._name}/beat", 0), self._clock())
             except any_dist.DistError as error:
                 raise _unreached(error) from None
             if silence_s >= self._silent_s:
@@ -132,9 +132,8 @@ class Leader:
 
     def __init__(self, store: Any, *, beat_s: float, silent_s: float, name: str = "leader") -> None:
         """`name`: of what is called for; calls of another name are not these."""
-        any_dist: Any = dist  # torch has no types for its stores
-        self._store = any_dist.PrefixStore(name, store.clone())
-        self._heart = Heart(store, name, beat_s=beat_s, silent_s=silent_s)
+        self._store, self._name = store.clone(), name
+        self._heart = Heart(self._store, name, beat_s=beat_s, silent_s=silent_s)
         self._calls = 0
 
     # ---- rank 0 ----
@@ -149,7 +148,11 @@ class Leader:
     def call(self) -> None:
         """The others may go on to the collective that follows."""
         self._calls += 1
-        self._store.set(f"call/{self._calls}", "")
+        self._store.set(self._call, "")
+
+    @property
+    def _call(self) -> str:
+        return f"{self._name}/call/{self._calls}"
 
     # ---- the others ----
 
@@ -157,7 +160,7 @@ class Leader:
         """Wait for rank 0's next call. LeaderLost: it is gone, or its store is."""
         self._calls += 1
         try:
-            self._heart.await_key(self._store, f"call/{self._calls}")
+            self._heart.await_key(self._call)
         except Silent as silent:
             raise lost(str(silent)) from None
 

@@ -48,13 +48,13 @@ class StoreLine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`servers`: the ranks that only serve. `rank`: ours; one of them, or 0."""
-        any_dist: Any = dist  # torch has no types for its stores
         self._owner = store  # of the process that has the server: without this one nobody hears any more
-        self._store = any_dist.PrefixStore("words", store.clone())
+        self._store = store.clone()
         self._leader = Leader(store, beat_s=beat_s, silent_s=silent_s, name="serving")
         whose = [rank] if rank else servers
         self._hearts = {
-            k: Heart(store, f"serving {k}", beat_s=beat_s, silent_s=silent_s, clock=clock) for k in whose
+            k: Heart(self._store, f"serving {k}", beat_s=beat_s, silent_s=silent_s, clock=clock)
+            for k in whose
         }
         self._rank, self._clock = rank, clock
         self._words = 0
@@ -70,23 +70,23 @@ class StoreLine:
     def tell(self, word: Any) -> None:
         """Every node that only serves hears it next. None is the last word."""
         self._words += 1
-        self._store.set(f"told/{self._words}", pickle.dumps(word))
+        self._store.set(self._told, pickle.dumps(word))
         self._leader.call()
 
     def replies(self) -> list[Any]:
         """What each replied to the last word, by rank. ServerLost: one does not."""
         until = self._clock() + REPLY_S
-        keys = {rank: f"reply/{self._words}/{rank}" for rank in self._hearts}
+        keys = {rank: self._reply_of(rank) for rank in self._hearts}
         for rank, key in keys.items():
             try:
-                self._hearts[rank].await_key(self._store, key, until=until)
+                self._hearts[rank].await_key(key, until=until)
             except Silent as silent:
                 raise ServerLost(
                     f"the node of rank {rank}, which only serves, is gone: {silent}; its own output says "
                     "why. Go on with --resume"
                 ) from None
         found = [pickle.loads(self._store.get(key)) for key in keys.values()]
-        for key in [*keys.values(), f"told/{self._words}"]:
+        for key in [*keys.values(), self._told]:
             self._store.delete_key(key)
         return found
 
@@ -101,11 +101,18 @@ class StoreLine:
         """Rank 0's next word. LeaderLost: it is gone."""
         self._leader.await_call()
         self._words += 1
-        return pickle.loads(self._asked("get", f"told/{self._words}"))
+        return pickle.loads(self._asked("get", self._told))
 
     def reply(self, reply: Any) -> None:
         """LeaderLost: rank 0 is gone, with the store."""
-        self._asked("set", f"reply/{self._words}/{self._rank}", pickle.dumps(reply))
+        self._asked("set", self._reply_of(self._rank), pickle.dumps(reply))
+
+    @property
+    def _told(self) -> str:
+        return f"words/told/{self._words}"
+
+    def _reply_of(self, rank: int) -> str:
+        return f"words/reply/{self._words}/{rank}"
 
     def _asked(self, what: str, *arguments: Any) -> Any:
         any_dist: Any = dist
