@@ -40,7 +40,7 @@ Start = Callable[[bool], subprocess.Popen]
 Frames = dict[str, set[bytes]]
 """By trajectory: one form, or as many as it was rolled out. A group that was learned in a later step than it
 was meant for lies in the files of both."""
-AHEAD = [*(option for option in SMALL if "deterministic" not in option), "--rl.max_staleness=1"]
+AHEAD = (*SMALL, "--engine.deterministic=false", "--rl.max_staleness=1")
 
 
 def frames(directory: Path) -> Frames:
@@ -69,14 +69,18 @@ def learned(directory: Path) -> dict[int, tuple[Any, Any]]:
 def kill_ahead(process: subprocess.Popen, directory: Path, step: int, groups: int) -> dict[str, Any] | None:
     """Kill when `groups` groups of a step two behind the last row, which is `step` or a later one, are there.
 
-    The batch between is complete, and being learned. None if the run ended before.
+    The batch between is complete, and being learned; where that was over sooner, one group fewer is enough
+    for the next. None if the run ended before.
     """
+    first = None
     while True:
         last = last_step(directory)
+        if last >= step and first is None:
+            first = last
         ahead, between = records_file(directory, last + 2), records_file(directory, last + 1)
         if last >= step and ahead.is_file() and not is_sealed(ahead) and between.is_file():
             num = len(list(all_places(ahead))) // SIBLINGS
-            if groups <= num < GROUPS:
+            if max(1, groups - (last - (first or last))) <= num < GROUPS:
                 process.kill()
                 process.wait()
                 return {"last_row": last, "step_ahead": last + 2, "groups_written": num}
@@ -97,7 +101,7 @@ def run_killed(
     it left of groups that had ended, and of rows."""
     for k in range(kills):
         process = start((directory / "metrics.jsonl").exists())
-        found = kill_ahead(process, directory, 1 + k * (steps - 3) // kills, rng.randrange(1, GROUPS))
+        found = kill_ahead(process, directory, 1 + k * (steps - 4) // kills, rng.randrange(1, GROUPS))
         if found is None:
             return
         there = frames(directory)
@@ -112,7 +116,7 @@ def main() -> None:
     )
     parser.add_argument("--recipe", default="recipes/quickstart.toml")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "kill_ahead")
-    parser.add_argument("--steps", type=int, default=13)
+    parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--every", type=int, default=3, help="steps between checkpoints")
     parser.add_argument("--model", help="begin with this Hugging Face directory instead of a cold start")
