@@ -13,9 +13,9 @@ nodes.
 
 When a node's torchrun ends with an error, or its connection does, the others are ended and all are started
 again with --resume, at most --restarts times without a new checkpoint in between; but not where the first
-start ends because recipe, options, paths or disk are not usable. Exit codes: 0 the run is complete, 1 it
-ended that often, 2 a node is not fit, or recipe or command are wrong, 130 and 143 interrupted (nothing is
-left running).
+start ends, before any checkpoint, because recipe, options, paths or disk are not usable. Exit codes: 0 the
+run is complete, 1 it ended that often, 2 a node is not fit, or recipe or command are wrong, 130 and 143
+interrupted (nothing is left running).
 
 Who waits: this process for every node, without limit while a run goes on; for each look at a node LOOK_S, for
 the rest of the nodes TOGETHER_S when one is done, for a node's end when it is told to end STOP_S.
@@ -97,10 +97,11 @@ class Job:
         """Whole ones, by their paths."""
         return {str(path) for path in self.run_dir.glob("**/checkpoints/*/COMPLETE")}
 
-    def look(self) -> list[str]:
-        """The doctor's command."""
+    def look(self, host: Host) -> list[str]:
+        """The doctor's command on that node."""
         return [
             *(str(self.binaries / "rocstar"), "doctor", "--node", self.recipe, "--json"),
+            *(["--serves"] if host in self.servers else []),
             *("--nodes", str(len(self.hosts)), "--port", str(self.port)),
             *("--output-dir", str(self.run_dir), *self.fields),
         ]
@@ -187,7 +188,7 @@ class Looked:
 async def look_at(job: Job, host: Host) -> Looked:
     """Unfit: it cannot be reached, or the doctor did not come to its end."""
     try:
-        async with on_node(job, host, job.look(), asks_time=True) as (process, offset_s):
+        async with on_node(job, host, job.look(host), asks_time=True) as (process, offset_s):
             assert process.stdout is not None
             async with asyncio.timeout(LOOK_S):
                 text = await process.stdout.read()
@@ -300,7 +301,8 @@ async def _first_failure(
 async def run(job: Job, *, restarts: int, looks: bool) -> int:
     """The run to its end, over as many starts as that takes; the exit code.
 
-    What worked once is no mistake: when a later start is refused, a server perhaps had no place yet.
+    What worked once is no mistake, and neither is what saved a checkpoint first: a server perhaps had no
+    place yet, a file system was away for a moment.
     """
     without, pause_s = 0, FIRST_PAUSE_S
     known = job.checkpoints()
@@ -319,7 +321,7 @@ async def run(job: Job, *, restarts: int, looks: bool) -> int:
                 why = await attempt(job, ranks)
             except Mistake as error:
                 why = str(error)
-                if not began:
+                if not began and job.checkpoints() == known:
                     say(f"{why}; nothing is started again")
                     return PROBLEM
             began = True

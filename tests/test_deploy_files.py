@@ -277,7 +277,8 @@ def test_the_last_nodes_of_a_job_may_only_serve(job: Job) -> None:
     assert "role" not in starts["0"] and starts["0"]["nproc-per-node"] == "2"
     assert (starts["1"]["role"], starts["1"]["nproc-per-node"]) == ("server", "1")
     before = len(job.calls("torchrun"))
-    assert job.run("recipes/rstar2_14b.toml", ROCSTAR_SERVING="2") == 2, "nobody would learn"
+    for wrong in ("2", "-1", "all"):
+        assert job.run("recipes/rstar2_14b.toml", ROCSTAR_SERVING=wrong) == 2, "nobody would learn"
     assert len(job.calls("torchrun")) == before
 
 

@@ -5,8 +5,9 @@
 
 Who waits: `put` for its bucket to be taken, so that the next one is gathered while this one is sent, and two
 are there at a time; the consumer for the next bucket. A consumer that wants no more lets go of the stream:
-`put` then returns at once, for the gathering is a collective that must come to its end. `outcome` waits for
-those who serve, whose every call has a deadline.
+`put` then returns at once, also while the event loop stands still, for the gathering is a collective that
+must come to its end, and a loop that ends waits for it. `outcome` waits for those who serve, whose every call
+has a deadline.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from rocstar.engine.inference.base import InferenceError
@@ -42,7 +44,7 @@ class WeightStream:
     """A `WeightSource` that passes by once. Made on the event loop of who takes it.
 
     Invariants: who iterates to the end without an error has had every tensor of `shapes` once, in order; a
-    bucket that was taken is referred to by nobody here.
+    bucket that was taken is referred to by nobody here; nobody waits in `put` once the stream is let go of.
     """
 
     def __init__(self, shapes: Shapes, *, kept: DiskWeights) -> None:
@@ -53,6 +55,9 @@ class WeightStream:
         self._offered: tuple[Bucket, Future[None]] | None = None
         self._news = asyncio.Event()
         self._is_over = self._is_let_go = False
+        self._lock = Lock()
+        """Of the two that both threads write."""
+        self._putting: Future[None] | None = None
         self._settled: Future[bool] = Future()
 
     # ---- the thread that gathers ----
@@ -60,6 +65,10 @@ class WeightStream:
     def put(self, bucket: Bucket) -> None:
         """Hand the next tensors over; returns when they are taken, or nobody wants them."""
         taken: Future[None] = Future()
+        with self._lock:
+            if self._is_let_go:
+                return
+            self._putting = taken
         if self._tell(lambda: self._offer(bucket, taken)):
             taken.result()
 
@@ -81,11 +90,9 @@ class WeightStream:
     # ---- the event loop ----
 
     def _offer(self, bucket: Bucket, taken: Future[None]) -> None:
-        if self._is_let_go:
-            taken.set_result(None)
-            return
-        self._offered = bucket, taken
-        self._news.set()
+        if not taken.done():
+            self._offered = bucket, taken
+            self._news.set()
 
     def _end(self) -> None:
         self._is_over = True
@@ -114,11 +121,17 @@ class WeightStream:
 
     def let_go(self) -> None:
         """No more is wanted: whatever still comes is dropped."""
-        self._is_let_go = True
+        with self._lock:
+            self._is_let_go, putting = True, self._putting
+        self._offered = None
         self._news.set()
-        if self._offered is not None:
-            (_, taken), self._offered = self._offered, None
-            taken.set_result(None)
+        if putting is not None and not putting.done():
+            putting.set_result(None)
+
+    def abandon(self) -> None:
+        """Whoever was to serve them is done, if perhaps before it began."""
+        self.let_go()
+        self.settle(False, InferenceError("broadcast_failed", "nobody serves them any more", retryable=True))
 
     def settle(self, served: bool, error: BaseException | None = None) -> None:
         """Tell who asks for the outcome. The first time counts."""

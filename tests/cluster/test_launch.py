@@ -25,8 +25,10 @@ TORCHRUN = """#!/bin/bash
 printf '%s\\n' "$(printf '%q ' torchrun "$@")" >>"$CALLS"  # one write
 mkdir -p run; touch run/metrics.jsonl
 start=$(grep -c -- '^torchrun.*--node-rank=0' "$CALLS")
+whole=run/checkpoints/step_$start/COMPLETE
 if ((start >= MISTAKES)) && [[ $* == *--node-rank=0* ]]; then
     until (($(grep -c -- '^torchrun' "$CALLS") % 2 == 0)); do sleep 0.01; done
+    if ((start == SAVES)); then mkdir -p "${whole%/*}"; touch "$whole"; fi
     [[ -n $LATE ]] || { touch "$ROCSTAR_MISTAKE"; exit 1; }
     trap 'touch "$ROCSTAR_MISTAKE"; exit 1' TERM
     touch waits
@@ -158,11 +160,19 @@ def test_what_no_start_can_mend_is_not_started_again(
     assert "a: recipe, options, paths or disk are not usable" in told and "nothing is started again" in told
 
 
+@pytest.mark.parametrize(("fails", "saves", "mistakes"), [(1, 0, 2), (0, 1, 1)])
 def test_what_worked_once_is_no_mistake(
-    launch: ModuleType, site: Site, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    launch: ModuleType,
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    fails: int,
+    saves: int,
+    mistakes: int,
 ) -> None:
-    monkeypatch.setenv("FAILS", "1")
-    monkeypatch.setenv("MISTAKES", "2")
+    """It was started before, or has saved a checkpoint."""
+    for name, value in (("FAILS", fails), ("SAVES", saves), ("MISTAKES", mistakes)):
+        monkeypatch.setenv(name, str(value))
     assert launch.main([*ARGUMENTS, "--ranks=1", "--no-look", "--restarts=2"]) == 1
     assert len(site.starts(0)) == 3 and "not usable, as said above; restart 2 of 2" in capfd.readouterr().err
 
@@ -173,6 +183,8 @@ def test_nodes_that_only_serve_come_last_with_one_process_each(launch: ModuleTyp
     assert learns[:4] == ["--nnodes=2", "--nproc-per-node=2", "--node-rank=0", "--master-addr=a"]
     assert serves[:4] == ["--nnodes=2", "--nproc-per-node=1", "--role=server", "--node-rank=1"]
     assert serves[4:] == learns[3:], "the same run"
+    looks = site.calls("rocstar")
+    assert sorted("--serves" in look for look in looks) == [False, True], "and are looked at as such"
 
 
 def test_a_node_that_is_not_fit_starts_nothing(

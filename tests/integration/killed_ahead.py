@@ -2,10 +2,11 @@
 
     python killed_ahead.py RUN FRAMES ARGUMENTS       `rocstar ARGUMENTS`, which writes to RUN
 
-When the learner is about to change weights for a step behind the third it waits until FRAMES trajectories of
-the next step lie in the records. The rollouts need nothing of it for that, and it ends there.
+When the learner is about to change weights for the step behind the third it waits until FRAMES trajectories
+of the next step lie in the records. The rollouts need nothing of it for that, and it ends there.
 """
 
+import json
 import os
 import signal
 import sys
@@ -13,21 +14,25 @@ import time
 from pathlib import Path
 from typing import Any
 
-import test_kill_ahead  # beside this file
-
 from rocstar.engine.record.step_file import all_places
 from rocstar.train.cli import main
 from rocstar.train.learner.learner import Learner
-from rocstar.train.record.run_directory import records_file
+from rocstar.train.record.run_directory import METRICS, records_file
 
 RUN, FRAMES = Path(sys.argv[1]), int(sys.argv[2])
+LAST = 3
 STEP = Learner._step
 
 
+def last_row() -> int:
+    """The last RL step in metrics.jsonl."""
+    rows = map(json.loads, (RUN / METRICS).read_text().splitlines())
+    return max((row["step"] for row in rows if row["phase"] == "rl"), default=0)
+
+
 def killed(learner: Learner, *given: Any) -> None:
-    learned = test_kill_ahead.last_row(RUN)
-    if 3 <= learned < test_kill_ahead.STEPS - 1:
-        path = records_file(RUN, learned + 2)
+    if last_row() == LAST:
+        path = records_file(RUN, LAST + 2)
         while not path.is_file() or len(list(all_places(path))) < FRAMES:
             time.sleep(0.005)
         os.kill(os.getpid(), signal.SIGKILL)

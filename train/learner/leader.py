@@ -10,6 +10,7 @@ the call, so that its timeout is one of the collective and never of what lay bef
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -47,6 +48,81 @@ class Pulse:
         return now - self.since
 
 
+class Silent(Exception):
+    """What is waited for will not come; the message says why."""
+
+
+class Heart:
+    """The beats of one process; they go through a connection of their own.
+
+    Invariant: `await_key` returns when the key is there, or raises because nobody has beaten for `silent_s`,
+    the store is gone, or the time is over, and for no other reason.
+
+    Args:
+        store: used by the thread that waits, and by no other.
+        name: whose they are.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        name: str,
+        *,
+        beat_s: float,
+        silent_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._name = store, name
+        self._beat_s, self._silent_s, self._clock = beat_s, silent_s, clock
+        self._stopped = threading.Event()
+
+    # ---- who lives ----
+
+    def begin(self) -> None:
+        """Beat from now on until `stop`."""
+        own = self._store.clone()
+        threading.Thread(target=self._beat, args=[own], name="heartbeat", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _beat(self, store: Any) -> None:
+        any_dist: Any = dist  # torch has no types for its stores
+        try:
+            store.add(f"{self._name}/beat", 1)
+            while not self._stopped.wait(self._beat_s):
+                store.add(f"{self._name}/beat", 1)
+        except any_dist.DistError:  # torchrun has ended, and this process is about to
+            return
+
+    # ---- who waits for it ----
+
+    def await_key(self, key: str, *, until: float = math.inf) -> None:
+        """Wait until the store has `key`. Silent: it will not come, or has not by `until` on the clock."""
+        any_dist: Any = dist
+        pulse = Pulse(began := self._clock())
+        while True:
+            try:
+                self._store.wait([key], timedelta(seconds=self._beat_s))
+                return
+            except any_dist.DistStoreError:  # not yet
+                pass
+            except any_dist.DistError as error:
+                raise _unreached(error) from None
+            try:
+                silence_s = pulse.silence_s(self._store.add(f"{self._name}/beat", 0), self._clock())
+            except any_dist.DistError as error:
+                raise _unreached(error) from None
+            if silence_s >= self._silent_s:
+                raise Silent(f"it has not shown life for {silence_s:.0f} s")
+            if self._clock() >= until:
+                raise Silent(f"it lives, and has not answered for {self._clock() - began:.0f} s")
+
+
+def _unreached(error: Exception) -> Silent:
+    return Silent(f"the store cannot be reached: {error}")
+
+
 class Leader:
     """What ranks know of rank 0, through a store of their own connection.
 
@@ -54,68 +130,40 @@ class Leader:
     beaten for `silent_s`, and for no other reason.
     """
 
-    def __init__(
-        self,
-        store: Any,
-        *,
-        beat_s: float,
-        silent_s: float,
-        clock: Callable[[], float] = time.monotonic,
-        name: str = "leader",
-    ) -> None:
+    def __init__(self, store: Any, *, beat_s: float, silent_s: float, name: str = "leader") -> None:
         """`name`: of what is called for; calls of another name are not these."""
-        any_dist: Any = dist  # torch has no types for its stores
-        self._store = any_dist.PrefixStore(name, store.clone())
-        self._beats_store = any_dist.PrefixStore(name, store.clone())
-        self._beat_s, self._silent_s, self._clock = beat_s, silent_s, clock
+        self._store, self._name = store.clone(), name
+        self._heart = Heart(self._store, name, beat_s=beat_s, silent_s=silent_s)
         self._calls = 0
-        self._stopped = threading.Event()
 
     # ---- rank 0 ----
 
     def begin(self) -> None:
         """Beat from now on until `stop`."""
-        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        self._heart.begin()
 
     def stop(self) -> None:
-        self._stopped.set()
+        self._heart.stop()
 
     def call(self) -> None:
         """The others may go on to the collective that follows."""
         self._calls += 1
-        self._store.set(f"call/{self._calls}", "")
+        self._store.set(self._call, "")
 
-    def _beat(self) -> None:
-        any_dist: Any = dist
-        try:
-            self._beats_store.add("beat", 1)
-            while not self._stopped.wait(self._beat_s):
-                self._beats_store.add("beat", 1)
-        except any_dist.DistError:  # torchrun has ended, and this process is about to
-            return
+    @property
+    def _call(self) -> str:
+        return f"{self._name}/call/{self._calls}"
 
     # ---- the others ----
 
     def await_call(self) -> None:
         """Wait for rank 0's next call. LeaderLost: it is gone, or its store is."""
-        any_dist: Any = dist
         self._calls += 1
-        pulse = Pulse(self._clock())
-        while True:
-            try:
-                self._store.wait([f"call/{self._calls}"], timedelta(seconds=self._beat_s))
-                return
-            except any_dist.DistStoreError:  # not yet
-                pass
-            except any_dist.DistError as error:
-                raise _lost(f"the store cannot be reached: {error}") from None
-            try:
-                silence_s = pulse.silence_s(self._store.add("beat", 0), self._clock())
-            except any_dist.DistError as error:
-                raise _lost(f"the store cannot be reached: {error}") from None
-            if silence_s >= self._silent_s:
-                raise _lost(f"it has not shown life for {silence_s:.0f} s")
+        try:
+            self._heart.await_key(self._call)
+        except Silent as silent:
+            raise lost(str(silent)) from None
 
 
-def _lost(why: str) -> LeaderLost:
+def lost(why: str) -> LeaderLost:
     return LeaderLost(f"rank 0 is gone: {why}; its own output says why. Go on with --resume")

@@ -488,7 +488,7 @@ class LearnerTeam:
         """Have the first rank of every other node, and every node that only serves, do what `order` says, all
         at once; their replies by rank.
 
-        OrderError: one could not.
+        OrderError: one could not. ServerLost: one is gone.
         """
         return await self._in_thread(self.order_here, order)  # type: ignore[no-any-return]
 
@@ -533,11 +533,11 @@ class LearnerTeam:
         await self._everywhere("load_optimizer", [(str(directory),)] * self.world.size)
 
     async def stop(self) -> None:
-        """Let the other ranks go home."""
-        if self.world.line is not None:
-            await self._in_thread(self.world.line.tell, None)
+        """Let the other ranks go home, and nodes that only serve. ServerLost: one of these is gone."""
         if self.world.size > 1:
             await self._in_thread(self._scatter, "stop", [()] * self.world.size)
+        if self.world.line is not None:
+            await self._in_thread(self.world.line.end)
 
     async def _everywhere(self, verb: str, payloads: Sequence[tuple[Any, ...]]) -> Any:
         return await self._in_thread(lambda: self._run(verb, self._scatter(verb, payloads)))

@@ -24,6 +24,8 @@ def add_node_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node", nargs="?", const="", metavar="RECIPE", help=text)
     text = "of --node: as many nodes take part; several need more of each"
     parser.add_argument("--nodes", type=_number, default=1, metavar="N", help=text)
+    text = "of --node: it only serves, on all its GPUs, and no rank of the learner is here"
+    parser.add_argument("--serves", action="store_true", help=text)
     text = "of --node: a port that must be free; may be repeated; default: torchrun's, 29500"
     parser.add_argument("--port", dest="ports", type=_port, action="append", metavar="P", help=text)
     text = "of --node: where the run's folder is to be; default runs/NAME"
@@ -80,13 +82,18 @@ def _needs(options: argparse.Namespace, fields: Sequence[str], gpus: int) -> tup
     from rocstar.train.plan.node_checks import NodeNeeds
     from rocstar.train.plan.preflight import Findings, check_disk, check_engine
     from rocstar.train.serving.placement import num_gpus_named, num_learner_gpus
+    from rocstar.train.serving.serving_node import as_served_alone
 
     if not options.node:
         return NodeNeeds(nodes=options.nodes), {}
     recipe = load_recipe(options.node, list(fields))
-    found = Findings()
-    found.of(lambda: check_engine(recipe, learns=True, nodes=options.nodes))
+    found, ranks, named = Findings(), None, None
+    here = found.of(lambda: as_served_alone(recipe, gpus)) if options.serves else recipe
+    if here is not None:
+        found.of(lambda: check_engine(here, learns=True, nodes=options.nodes))
     found.of(lambda: check_disk(recipe, options.output_dir or Path("runs") / recipe.run.name))
-    ranks = found.of(lambda: num_learner_gpus(recipe.engine, gpus)) if gpus else 1
-    needs = NodeNeeds(nodes=options.nodes, gpus=num_gpus_named(recipe.engine), recipe_problems=found.problems)
+    if not options.serves:
+        ranks = found.of(lambda: num_learner_gpus(recipe.engine, gpus)) if gpus else 1
+        named = num_gpus_named(recipe.engine)
+    needs = NodeNeeds(nodes=options.nodes, gpus=named, recipe_problems=found.problems)
     return needs, {"ranks": ranks, "recipe": recipe.run.name}

@@ -30,7 +30,7 @@ class Machines:
     ranks_per_node: int = 1
     serving_nodes: int = 0
     serving_gpus: int = 0
-    """Of each node that only serves."""
+    """Of each node that only serves; 0: it has none, or torchrun alone says that there are such nodes."""
 
     @property
     def ranks(self) -> int:
@@ -41,9 +41,10 @@ class Machines:
         return self.nodes + self.serving_nodes
 
     def num_servers(self, engine: EngineConfig) -> int:
-        """Engines on all nodes. ConfigError: a node that only serves has no room for one."""
-        if not self.serving_nodes:
-            return self.nodes * engine.num_replicas
+        """Engines on all nodes, on those of unknown GPUs as many as on the others. ConfigError: a node that
+        only serves has no room for one."""
+        if not self.serving_gpus:
+            return self.all_nodes * engine.num_replicas
         there = engine_of_serving_node(engine, self.serving_gpus).num_replicas
         return self.nodes * engine.num_replicas + self.serving_nodes * there
 
@@ -161,6 +162,11 @@ def _serving(recipe: Recipe, size: ModelSize | str, machines: Machines) -> list[
     if not machines.serving_nodes:
         return []
     first, last = machines.nodes, machines.all_nodes - 1
+    named = recipe.engine.replicas
+    if not machines.serving_gpus and not isinstance(named, int):
+        as_served_alone(recipe, len(named[0]))  # it could be
+        each = f"as many servers of {len(named[0])} GPUs as it has room for"
+        return ["", f"node {first} to {last}, which only serve: on each {each}"]
     alone = as_served_alone(recipe, machines.serving_gpus)
     lines = backend_of(alone).plan(alone, size, ranks=machines.ranks, ranks_per_node=0)
     return ["", f"node {first} to {last}, which only serve:", *(line for line in lines if line)]

@@ -396,7 +396,7 @@ def check_lora(recipe: Recipe, nodes: int) -> None:
     rank = recipe.lora.rank
     if rank and (missing := lacking(f"lora.rank = {rank}", "lora")):
         raise ConfigError(missing)
-    if rank and nodes > 1 and recipe.engine.kind != "sglang":
+    if rank and nodes > 1 and not backend_of(recipe).has_serving_nodes:
         raise ConfigError(
             f"lora.rank = {rank}: merged weights reach engines of rank 0's node, and there are {nodes}; "
             "start it on one, or set engine.kind = 'sglang', whose servers read them from files"

@@ -81,6 +81,7 @@ class ServerNode:
         self.fills(stream)
         serve = self.weights.serve(order.version, kept, stream, order.reference)
         task = asyncio.create_task(serve, name=f"serve version {order.version}")
+        task.add_done_callback(lambda _: stream.abandon())  # it may be cancelled before it begins
         self._serving[order.version] = files, task
 
     async def _written(self, order: FilesWritten) -> None:

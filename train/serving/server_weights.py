@@ -147,6 +147,13 @@ class ServerWeights:
             if live is not None:  # the files are written next, and whoever comes back needs them
                 live.let_go()
                 live.settle(False)
+            try:
+                await asyncio.to_thread(kept.shapes)
+            except (OSError, ValueError) as problem:
+                raise TrainingStopped(
+                    f"no inference server took version {version} ({error}), and none can when it comes back: "
+                    f"{problem}; mend that, then go on with --resume"
+                ) from None
             if not await fleet.wait_up(self.patience_s):
                 logs = ", ".join(str(replica.log_path) for replica in self.servers.replicas)
                 raise TrainingStopped(
@@ -208,9 +215,12 @@ class ServerPublisher:
         stream = WeightStream(self.team.shapes(), kept=kept)
         sent = self.thread.submit(self._tell_and_send, order, stream)
         # Behind the buckets: other nodes have the weights in memory already, and need not wait for the disk.
-        self._written = written = self.thread.submit(self._write_and_tell, order.version, files)
+        self._written = written = self.thread.submit(self._write_and_tell, order.version, files, sent)
         serving = self.home.serve(order.version, kept, stream, order.reference)
-        await _all(serving, self._others_serve(sent, written))
+        try:
+            await _all(self._others_serve(sent, written), serving)  # what was not sent is told first
+        finally:
+            stream.abandon()  # where this was cancelled before anybody began to serve it
 
     async def _others_serve(self, sent: Future[list[RankReply]], written: Future[Path]) -> None:
         replies = await _told(sent)
@@ -243,18 +253,25 @@ class ServerPublisher:
     def _tell_and_send(self, order: ServeVersion, stream: WeightStream) -> list[RankReply]:
         try:
             self._tell(order)
-        except OrderError:
-            stream.end()  # nobody gathers
-            raise
-        self.team.send_into(stream)
-        return self.team.send_weights_here()
+            self.team.send_into(stream)
+            return self.team.send_weights_here()
+        finally:
+            stream.end()  # if perhaps nobody has gathered
 
     def _tell_when_written(self, order: ServeVersion, written: Future[Path]) -> None:
         if written.exception() is None:
             self._tell(order)
 
-    def _write_and_tell(self, version: int, files: Future[Path]) -> Path:
-        """`files` is done when they are there; this, when whoever waits for them serves them."""
+    def _write_and_tell(self, version: int, files: Future[Path], sent: Future[list[RankReply]]) -> Path:
+        """`files` is done when they are there; this, when whoever waits for them serves them.
+
+        Nothing where the weights were not sent: other ranks may still be in that collective, and never come
+        to another.
+        """
+        if sent.cancelled() or sent.exception() is not None:
+            unsent = OSError(f"the weights of version {version} were not sent, so nobody writes them")
+            files.set_exception(unsent)
+            raise unsent
         try:
             path = self.weight_folders.fill(version, self.team.write_weights_here)
         except BaseException as error:

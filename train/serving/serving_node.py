@@ -44,3 +44,4 @@ def follow_orders(line: StoreLine, rank: int, do_order: Callable[[Any], Any]) ->
         except Exception as error:  # rank 0 is told, and decides
             reply = RankReply(rank=rank, problem=f"{type(error).__name__}: {error}")
         line.reply(reply)
+    line.reply(None)  # heard: rank 0 waits for that before it ends, perhaps with the store

@@ -170,7 +170,7 @@ def _json(content: bytes, path: str) -> Any:
     """Half the time of the standard library's on a turn of some thousand tokens, and no NaN is a number."""
     try:
         return msgspec.json.decode(content)
-    except msgspec.DecodeError as error:
+    except ValueError as error:  # of msgspec, or of bytes that are no text
         raise InferenceError("bad_reply", f"{path} answered {content[:200]!r}", retryable=True) from error
 
 

@@ -59,11 +59,17 @@ class BroadcastGroup:
         timeout_s: float = 60.0,
     ) -> None:
         self.engines = list(engines)
+        self._urls = [engine.api.url for engine in engines]
         self.failed = False
         self._backend, self._host, self._timeout_s = backend, host, timeout_s
         self._name = f"rocstar-{os.getpid()}-{next(_NUMBERS)}"
         self._world_size = 1 + sum(engine.tp_size for engine in engines)
         self._group: Any = None
+
+    def is_of(self, engines: Sequence[SGLangEngine]) -> bool:
+        """Whether these servers are its members: the same processes, for one that was started again, at
+        another address, is in no group."""
+        return self.engines == list(engines) and self._urls == [engine.api.url for engine in engines]
 
     async def __aenter__(self) -> BroadcastGroup:
         port = free_port()

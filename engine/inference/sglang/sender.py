@@ -217,10 +217,13 @@ class WeightSender:
         except InferenceError as failure:
             missed |= dict.fromkeys(engines, failure)
             await self._leave_group()
+        except BaseException:
+            self._group = None  # a part of it may still be in a collective: nobody may use it again
+            raise
         return {engine: one.found() for engine, one in passing.items()}
 
     async def _join_group(self, engines: Sequence[SGLangEngine]) -> BroadcastGroup:
-        if self._group is None or self._group.engines != list(engines):
+        if self._group is None or not self._group.is_of(engines):
             await self._leave_group()
             assert self._backend is not None
             group = BroadcastGroup(engines, backend=self._backend, host=self._host, timeout_s=self._timeout_s)

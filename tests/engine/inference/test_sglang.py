@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
-from rocstar.engine.inference.sglang.api import Api
+from rocstar.engine.inference.sglang.api import Api, _json
 from rocstar.engine.inference.sglang.engine import SGLangEngine
 from rocstar.engine.inference.sglang.requests import LiveRequest
 from rocstar.engine.inference.weights import DiskWeights
@@ -337,3 +337,10 @@ async def test_every_status_is_checked(start: Any) -> None:
         assert not await api.answers()
         with pytest.raises(InferenceError, match="replica_lost"):
             await api.loads()
+
+
+@pytest.mark.parametrize("content", [b'{"text": "\xff"}', b'[{"logprob": NaN}]', b"<html>", b""])
+def test_an_answer_that_is_no_json_is_bad_and_may_be_asked_for_again(content: bytes) -> None:
+    with pytest.raises(InferenceError, match="/generate answered") as caught:
+        _json(content, "/generate")
+    assert caught.value.kind == "bad_reply" and caught.value.retryable

@@ -246,11 +246,14 @@ def test_checksums_of_what_passes_by_in_any_order(order: list[int]) -> None:
 # ---- weights that pass by once ----
 
 
+Groups = dict[str, list[Queue[Any]]]
+
+
 @pytest.fixture
-def collective(monkeypatch: pytest.MonkeyPatch) -> None:
+def collective(monkeypatch: pytest.MonkeyPatch) -> Groups:
     """A broadcast within this process, where torch knows but one member of a group: all the rest is as it is.
-    Between processes: test_sglang_replica.py."""
-    members: dict[str, list[Queue[Any]]] = {}
+    The groups that were made. Between processes: test_sglang_replica.py."""
+    members: Groups = {}
 
     def join(body: dict[str, Any]) -> Queue[Any]:
         own: Queue[Any] = Queue()
@@ -273,6 +276,7 @@ def collective(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BroadcastGroup, "_join", lambda self, port: object())
     monkeypatch.setattr(BroadcastGroup, "_broadcast", broadcast)
     monkeypatch.setattr(module, "_destroy", lambda group: None)
+    return members
 
 
 def streamed(source: DiskWeights, kept: DiskWeights) -> tuple[WeightStream, Future[bool]]:
@@ -291,7 +295,7 @@ def streamed(source: DiskWeights, kept: DiskWeights) -> tuple[WeightStream, Futu
 
 
 async def test_a_stream_goes_into_every_server_and_no_file_is_looked_at(
-    pair: Any, models: Any, tmp_path: Path, collective: None
+    pair: Any, models: Any, tmp_path: Path, collective: Groups
 ) -> None:
     servers, engines = pair
     async with WeightSender(engines, backend="gloo", timeout_s=20.0) as sender:
@@ -307,7 +311,7 @@ async def test_a_stream_goes_into_every_server_and_no_file_is_looked_at(
 
 @pytest.mark.parametrize("fault", ["refuse_broadcast", "garbage"])
 async def test_servers_that_miss_a_stream_take_the_files_when_they_are_there(
-    pair: Any, models: Any, tmp_path: Path, fault: str, collective: None
+    pair: Any, models: Any, tmp_path: Path, fault: str, collective: Groups
 ) -> None:
     """Whoever gathers does not wait for that: the files are written next."""
     servers, engines = pair
@@ -330,8 +334,48 @@ async def test_servers_that_miss_a_stream_take_the_files_when_they_are_there(
     assert engines[0].checksums == engines[1].checksums
 
 
+async def test_a_group_that_was_left_inside_a_collective_is_never_used_again(
+    pair: Any, models: Any, tmp_path: Path, collective: Groups
+) -> None:
+    _, engines = pair
+    async with WeightSender(engines, backend="gloo", timeout_s=20.0) as sender:
+        begun = asyncio.Event()
+
+        class Stuck(WeightStream):
+            async def __anext__(self) -> Bucket:
+                begun.set()
+                return await super().__anext__()
+
+        stuck = Stuck(DiskWeights(models["b"]).shapes(), kept=DiskWeights(tmp_path))
+        sending = asyncio.create_task(sender.send(1, stuck))
+        await begun.wait()
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        assert all(engine.broken is not None for engine in engines), "their weights are not known"
+        stream, outcome = streamed(DiskWeights(models["b"]), DiskWeights(tmp_path))
+        assert await sender.send(1, stream) == [None, None] and len(collective) == 2
+        stream.settle(True)
+        await asyncio.wrap_future(outcome)
+
+
+async def test_a_server_that_was_started_again_is_in_no_group(
+    pair: Any, models: Any, tmp_path: Path, collective: Groups
+) -> None:
+    _, engines = pair
+    async with WeightSender(engines, backend="gloo", timeout_s=20.0) as sender:
+        for version, name in ((1, "b"), (2, "a"), (3, "b")):
+            stream, outcome = streamed(DiskWeights(models[name]), DiskWeights(tmp_path))
+            assert await sender.send(version, stream) == [None, None]
+            stream.settle(True)
+            await asyncio.wrap_future(outcome)
+            assert len(collective) == (1 if version < 3 else 2)
+            if version == 2:  # at another address, which here leads to the same one
+                engines[1].api.url = engines[1].api.url.replace("http", "HTTP")
+
+
 async def test_a_stream_that_breaks_off_is_served_by_nobody_as_if_it_were_whole(
-    pair: Any, models: Any, tmp_path: Path, collective: None
+    pair: Any, models: Any, tmp_path: Path, collective: Groups
 ) -> None:
     _, engines = pair
     stream = WeightStream(DiskWeights(models["b"]).shapes(), kept=DiskWeights(tmp_path))

@@ -124,6 +124,20 @@ async def test_who_gathers_goes_on_when_nobody_takes(
     assert await asyncio.wrap_future(sending)
 
 
+async def test_who_gathers_goes_on_while_the_loop_stands_still(
+    learner: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    """A run that ends waits on its loop for the learner's thread."""
+    stream = WeightStream(SHAPES, kept=DiskWeights(tmp_path))
+    sending = learner.submit(send, stream, "ab", "c", "def")
+    try:
+        stream.abandon()
+        with pytest.raises(InferenceError, match="nobody serves them any more"):
+            sending.result(20.0)
+    finally:
+        await asyncio.sleep(0)  # what the thread has asked of the loop is done
+
+
 async def test_who_missed_them_takes_the_files_and_the_learner_need_not_wait(
     learner: ThreadPoolExecutor, tmp_path: Path
 ) -> None:

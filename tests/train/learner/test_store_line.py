@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from rocstar.train.learner import leader
 from rocstar.train.learner.leader import LeaderLost
-from rocstar.train.learner.store_line import StoreLine
+from rocstar.train.learner.store_line import REPLY_S, ServerLost, StoreLine
 from rocstar.train.learner.team import LearnerTeam, OrderError, RankReply, World
 from rocstar.train.serving.serving_node import follow_orders
 
@@ -64,9 +63,50 @@ def test_orders_reach_every_node_that_only_serves_and_their_replies_come_back(li
             assert found == [RankReply(rank=rank, answer=f"{word}: done") for rank in SERVERS]
         with pytest.raises(OrderError, match="rank 3: ValueError: too high; rank 4: ValueError: too high"):
             team.order_here("jump")
-        home.tell(None)
-        for life in lives:
-            assert life.result(60) is None
+        home.end()
+        assert all(life.result(60) is None for life in lives)
+
+
+def test_rank_0_does_not_end_before_its_last_word_was_heard(lines: list[StoreLine]) -> None:
+    """The store may end with it."""
+    home, *others = lines
+    with ThreadPoolExecutor(1) as thread:
+        ending = thread.submit(home.end)
+        for line, rank in zip(others, SERVERS, strict=True):
+            assert not ending.done()
+            follow_orders(line, rank, do_order)
+        assert ending.result(60) is None
+
+
+@pytest.mark.parametrize(
+    ("lives", "told"), [(False, "not shown life"), (True, "lives, and has not answered")]
+)
+def test_rank_0_waits_for_a_node_as_long_as_it_lives_and_has_time(store: Any, lives: bool, told: str) -> None:
+    """A torchrun does not hear of the end of another node's."""
+    now = iter([0.0, *(REPLY_S * k for k in range(99))])
+    beat_s = 0.001
+    silent_s = 1e9 if lives else 0.0
+    home = StoreLine(
+        store, rank=0, servers=SERVERS, beat_s=beat_s, silent_s=silent_s, clock=lambda: next(now)
+    )
+    home.tell("walk")
+    with pytest.raises(ServerLost, match=f"the node of rank 3, which only serves, is gone: it .*{told}"):
+        home.replies()
+    home.stop()
+
+
+def test_without_its_store_a_node_says_that_rank_0_is_gone(lines: list[StoreLine]) -> None:
+    def gone(*given: Any) -> None:
+        any_dist: Any = dist
+        raise any_dist.DistNetworkError("connection reset")
+
+    home, other, _ = lines
+    home.tell("walk")
+    other._store = SimpleNamespace(get=gone, set=gone)
+    with pytest.raises(LeaderLost, match="rank 0 is gone: the store cannot be reached: connection reset"):
+        other.hear()
+    with pytest.raises(LeaderLost, match="the store cannot be reached"):
+        other.reply("done")
 
 
 def test_the_start_is_the_first_word(lines: list[StoreLine]) -> None:
@@ -77,11 +117,8 @@ def test_the_start_is_the_first_word(lines: list[StoreLine]) -> None:
     assert server.broadcast(None) == "start" and server.only_serves
 
 
-def test_a_node_that_only_serves_ends_when_rank_0_is_gone(
-    store: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rocstar.train.learner.store_line.BEAT_S", 0.01)
-    monkeypatch.setattr("rocstar.train.learner.store_line.SILENT_S", 0.02)
-    assert leader.BEAT_S == 5.0
+def test_a_node_that_only_serves_ends_when_rank_0_is_gone(store: Any) -> None:
+    line = StoreLine(store, rank=3, servers=SERVERS, beat_s=0.01, silent_s=0.02)
     with pytest.raises(LeaderLost, match="it has not shown life"):
-        StoreLine(store, rank=3, servers=SERVERS).hear()
+        line.hear()
+    line.stop()

@@ -126,6 +126,32 @@ def test_the_command_says_all_of_it_and_what_a_launcher_needs(
 
 
 @pytest.mark.parametrize(
+    ("gpus", "more", "wrong"),
+    [
+        (4, [], "torch sees 4, the recipe names 8"),
+        (4, ["--serves"], ""),
+        (1, ["--serves", "--engine.replicas=[[0,1]]"], "a node that only serves has 1"),
+    ],
+)
+def test_a_node_that_only_serves_needs_other_gpus(
+    gpus: int,
+    more: list[str],
+    wrong: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Of the recipe's servers it has as many as find room."""
+    monkeypatch.setattr(node_facts, "gather_node", lambda ports: dataclasses.replace(GOOD, gpus=[GPU] * gpus))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.setenv("ROCSTAR_SGLANG_PYTHON", str(tmp_path / "nowhere"))
+    main(["doctor", "--node", "rstar2_14b", "--nodes=2", f"--output-dir={tmp_path}", "--json", *more])
+    told = json.loads(capsys.readouterr().out)
+    problems = "; ".join(one["found"] for one in told["checks"] if one["fitness"] == "problem")
+    assert wrong in problems and ("GPU" in problems) == bool(wrong)
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "rocstar doctor --node [RECIPE]"),

@@ -184,6 +184,9 @@ def test_nodes_that_only_serve_have_their_map_and_their_command(monkeypatch: pyt
         monkeypatch.setenv(name, value)
     assert Machines.parse(None) == Machines(nodes=2, ranks_per_node=2, serving_nodes=1)
     assert Machines.parse(None).all_nodes == 3
+    plan = describe(recipe, "r.toml", Machines.parse(None))
+    assert "node 2 to 2, which only serve: on each as many servers of 2 GPUs as it has room for" in plan
+    assert Machines.parse(None).num_servers(recipe.engine) == 3
 
 
 def test_servers_without_gpus() -> None:

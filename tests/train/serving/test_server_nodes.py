@@ -199,6 +199,59 @@ async def test_a_server_that_comes_back_for_a_broadcast_finds_its_files_written(
     assert fleet.served == [(7, "came back")]
 
 
+async def test_weights_that_were_not_gathered_end_the_publish_and_nobody_writes(
+    tmp_path: Path, thread: ThreadPoolExecutor
+) -> None:
+    """The other ranks are still in that collective: another would wait for them for two hours."""
+    publisher, team = publisher_of(tmp_path, thread, publish="broadcast")
+
+    def torn() -> list[RankReply]:
+        raise RuntimeError("out of memory")
+
+    team.send_weights_here = torn  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="out of memory"):
+        await publisher.publish(7)
+    await asyncio.to_thread(lambda: thread.submit(int).result())  # all that was submitted is done
+    assert [type(order) for order, _ in team.told] == [ServeVersion]
+    assert not (tmp_path / "weights" / "v7").exists()
+
+
+async def test_no_server_is_waited_for_whose_files_cannot_be_written(
+    tmp_path: Path, thread: ThreadPoolExecutor
+) -> None:
+    publisher, team = publisher_of(tmp_path, thread, publish="broadcast")
+
+    def full(folder: Path, dtype: torch.dtype) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def waits(timeout_s: float) -> bool:
+        raise AssertionError("half an hour, for nothing")
+
+    team.write_weights_here = full  # type: ignore[method-assign]
+    fleet = cast(Any, publisher.home.servers.fleet)
+    fleet.is_down, fleet.wait_up = True, waits
+    with pytest.raises(TrainingStopped, match=r"none can when it comes back: .*No space left on device"):
+        await publisher.publish(7)
+
+
+async def test_a_publish_that_is_cancelled_before_anybody_serves_lets_the_learner_go(
+    tmp_path: Path, thread: ThreadPoolExecutor
+) -> None:
+    """Ctrl-C while it begins: the loop then waits for the learner's thread."""
+    publisher, team = publisher_of(tmp_path, thread, publish="broadcast")
+
+    def shapes() -> dict[str, tuple[int, ...]]:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return {"a": (2,)}
+
+    team.shapes = shapes  # type: ignore[method-assign]
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(publisher.publish(7))
+    await asyncio.to_thread(lambda: thread.submit(int).result(20.0))
+
+
 @pytest.mark.parametrize("publish", ["disk", "broadcast"])
 async def test_no_room_on_the_disk_is_told_to_who_waits_for_the_files(
     tmp_path: Path, thread: ThreadPoolExecutor, publish: str
@@ -318,6 +371,14 @@ async def test_files_that_never_come_keep_nobody_waiting(tmp_path: Path, how: st
     await node.close()
     with pytest.raises(OSError, match="no space left" if how == "told" else "the run is over"):
         fleet.kept.shapes()
+
+
+async def test_a_node_that_is_closed_before_it_serves_lets_its_learner_go(tmp_path: Path) -> None:
+    node, _, team = node_of(tmp_path, publish="broadcast")
+    await node.do(live(5, tmp_path))
+    await node.close()
+    with pytest.raises(InferenceError, match="nobody serves them any more"):
+        await asyncio.to_thread(team.send_weights_here)
 
 
 async def test_a_version_from_the_disk(tmp_path: Path) -> None:
