@@ -1317,6 +1317,8 @@ BUGS = [
         'function["name"] not in schemas',
         "False",
         "test_conversations.py::test_what_could_not_be_learned_is_dropped_with_its_reason",
+    ),
+    Bug(
         "WeightStream.__anext__",
         "self._left.pop() != name",
         "not self._left.pop()",
