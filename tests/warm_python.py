@@ -5,7 +5,8 @@
 
 Most of the time of a short command is importing torch and transformers. A fork has them at once, and nothing
 of ours: the packages under test are imported in the child alone. What a fork cannot show keeps a Python of
-its own: death by SIGKILL, stopped processes, what an environment sets before torch loads, other hash seeds.
+its own: processes below it, what an environment sets before torch loads, other hash seeds. Who kills or stops
+it from outside starts it as a `WarmProcess`.
 Who waits: the client for its child. A client that ends first, or is late, has its child's session killed.
 """
 
@@ -90,6 +91,17 @@ class Warm:
             )
         told = ((folder / name).read_text(errors="replace") for name in ("child.out", "child.err"))
         return subprocess.CompletedProcess(command, done.returncode, *told)
+
+
+class WarmProcess(subprocess.Popen[str]):
+    """A command that `Warm.executable` runs: SIGKILL and SIGSTOP are for the fork, not for who waits for it.
+
+    Invariant: when `wait` returns, the fork is gone.
+    """
+
+    def send_signal(self, number: int) -> None:
+        cannot_be_handled = number in (signal.SIGKILL, signal.SIGSTOP)
+        super().send_signal(signal.SIGRTMIN + number if cannot_be_handled else number)
 
 
 @cache

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,8 @@ from rocstar.engine.record.columns import frame_key
 from rocstar.engine.record.step_file import all_places
 from rocstar.train.learner import checkpoint
 from rocstar.train.record.run_directory import TRAJECTORIES
+
+from ..warm_python import warm
 
 Rows = Callable[..., list[dict[str, Any]]]
 KILLED = Path(__file__).with_name("killed_ahead.py")
@@ -66,7 +67,7 @@ def test_a_run_ahead_that_is_killed_learns_what_its_records_say(
     directory, again = workshop.directory / "killed_ahead", workshop.directory / "killed_ahead_learned"
     command = ["train", "coin.toml", "--output-dir", str(directory), model, *OPTIONS]
     ended = subprocess.run(
-        [sys.executable, str(KILLED), str(directory), str(SIBLINGS), *command],
+        [str(warm().executable), str(KILLED), str(directory), str(SIBLINGS), *command],
         cwd=workshop.directory,
         env=workshop.environment(),
         capture_output=True,

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from ..needs import package
+from ..warm_python import warm
 
 AOT = Path(__file__).parents[2] / "benchmarks" / "gpu" / "aot.py"
 
@@ -24,7 +24,7 @@ pytestmark = package("triton").unless(find_spec("triton") is not None)
 def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     return subprocess.run(
-        [sys.executable, *arguments],
+        [str(warm().executable), *arguments],
         env={**kept, "PYTHONPATH": str(AOT.parent), **environment},
         capture_output=True,
         text=True,

@@ -13,6 +13,8 @@ import torch
 from rocstar.kernels import torch_ops
 from rocstar.kernels.row_loss import RowLoss
 
+from ..warm_python import warm
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
@@ -21,7 +23,7 @@ from gpu import bench_kernels  # noqa: E402
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BENCHMARKS / script), *arguments]
+    command = [str(warm().executable), str(BENCHMARKS / script), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 

@@ -19,6 +19,8 @@ from rocstar.kernels.linear_loss import KernelUnavailableError, linear_logprobs,
 from rocstar.kernels.row_loss import RowLoss
 from rocstar.train.algorithm.loss import clip, imitation_loss, logprobs_and_entropy
 
+from ..warm_python import warm
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from gpu.cases import Rows
@@ -259,7 +261,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 def run_python(code: str, **environment: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [str(warm().executable), "-c", code],
         env={**{k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}, **environment},
         capture_output=True,
         text=True,
