@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .warm_python import warm
+from .warm_python import WarmProcess, warm
 
 DEADLINE_S = 120.0
 
