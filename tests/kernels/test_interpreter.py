@@ -4,11 +4,11 @@
 
 import os
 import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 from ..needs import package, plants_all
-from ..warm_python import QUIET, warm
 
 HERE = Path(__file__).parent
 DEADLINE_S = 540.0
@@ -19,7 +19,7 @@ pytestmark = package("triton").unless(find_spec("triton") is not None)
 def test_kernels_in_the_interpreter() -> None:
     done = subprocess.run(
         [
-            *(str(warm().executable), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", *QUIET),
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header"),
             # The interpreter of triton 3.6, with the newest numpy that it works with.
             *("-W", "ignore:Conversion of an array with ndim:DeprecationWarning"),
             *("-o", "python_files=check_*.py", str(HERE / "interpreted")),

@@ -259,9 +259,9 @@ def test_what_does_not_fit_is_refused() -> None:
             linear_loss(hidden_ND, weight_VD, rows.ids_N, rows.loss_of, temperature=temperature)
 
 
-def run_python(code: str, **environment: str) -> str:
+def run_python(code: str, python: str = "", **environment: str) -> str:
     done = subprocess.run(
-        [str(warm().executable), "-c", code],
+        [python or str(warm().executable), "-c", code],
         env={**{k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}, **environment},
         capture_output=True,
         text=True,
@@ -301,4 +301,4 @@ def test_the_cpu_path_never_imports_triton() -> None:
         "linear_loss(torch.ones(2, 3), torch.ones(4, 3), torch.zeros(2).long(), lambda x, rows: -x)\n"
         "print('triton' in sys.modules)"
     )
-    assert run_python(code) == "False"
+    assert run_python(code, sys.executable) == "False"
