@@ -1,5 +1,6 @@
 """What every test shares: no model hub, no spinning threads, no timed Hypothesis; what was left out."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from .needs import GPU, SGLANG, is_set, left_out
+from .warm_python import warm
 
 HERE = Path(__file__).parent
 
@@ -40,6 +42,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in gpu_items:
             item.add_marker(pytest.mark.skip(reason=GPU.reason))
+
+
+def pytest_collection_finish() -> None:
+    """Takes what was imported out of the collector's sight, which would go through all of torch each time."""
+    gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node() -> None:
+    """Of several test processes the one that waits for the others starts the warm Python of all."""
+    warm()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

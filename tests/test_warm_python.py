@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .warm_python import warm
+from .warm_python import WarmProcess, warm
 
 DEADLINE_S = 120.0
 
@@ -62,6 +62,18 @@ def test_a_signal_reaches_the_command_and_its_end_is_the_clients() -> None:
         process.send_signal(signal.SIGINT)
         assert "KeyboardInterrupt" in process.communicate(timeout=DEADLINE_S)[1]
         assert process.returncode == -signal.SIGINT
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_who_waits_for_a_killed_command_finds_it_gone(end: signal.Signals) -> None:
+    program = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    command = [str(warm().executable), "-c", program]
+    with WarmProcess(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        process.send_signal(end)
+        assert process.wait(DEADLINE_S) == -end
+        assert pid != process.pid and not Path(f"/proc/{pid}").exists()
 
 
 def test_who_ends_first_takes_the_command_along() -> None:

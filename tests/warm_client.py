@@ -11,6 +11,8 @@ import socket
 import sys
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+UNHANDLED = (signal.SIGKILL, signal.SIGSTOP)
+"""These come to it as SIGRTMIN and their number: nobody can handle them."""
 
 
 def main(path: str, arguments: list[str]) -> int:
@@ -22,6 +24,9 @@ def main(path: str, arguments: list[str]) -> int:
         server.sendall(text)
         for number in PASSED_ON:
             signal.signal(number, lambda number, _: server.sendall(bytes([number])))
+        for number in UNHANDLED:
+            behind = signal.SIGRTMIN + number
+            signal.signal(behind, lambda behind, _: server.sendall(bytes([behind - signal.SIGRTMIN])))
         code = server.recv(4)
     if not code:
         sys.exit("the warm process is gone")

@@ -5,7 +5,8 @@
 
 Most of the time of a short command is importing torch and transformers. A fork has them at once, and nothing
 of ours: the packages under test are imported in the child alone. What a fork cannot show keeps a Python of
-its own: death by SIGKILL, stopped processes, what an environment sets before torch loads, other hash seeds.
+its own: processes below it, what an environment sets before torch loads, other hash seeds. Who kills or stops
+it from outside starts it as a `WarmProcess`.
 Who waits: the client for its child. A client that ends first, or is late, has its child's session killed.
 """
 
@@ -25,10 +26,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import types
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import NoReturn
 
 COMMON = (
     *("pytest", "pytest_asyncio.plugin", "pytest_timeout", "pytest_cov.plugin", "anyio.pytest_plugin"),
@@ -44,34 +47,24 @@ QUIET = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning
 """Of plugins, imported before pytest could rewrite their assertions: nothing of theirs is asserted here."""
 
 
+FOLDER = "ROCSTAR_TESTS_WARM_PYTHON"
+"""The variable that tells processes below where it is: one serves a whole session, its test processes, the
+pytests that they start, and theirs."""
+
+
 class Warm:
-    """The process; it ends with its maker, whose end closes its standard input.
+    """Has commands run in forks of the warm process.
 
     Invariant: a child sees the environment it is given and has no module of the packages under test.
 
     Args:
-        folder: new and empty, with a short name: a socket's is at most 107 bytes long.
+        folder: where its socket lies.
     """
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.executable = folder / "python"
         """In place of `sys.executable`; `rocstar` lies beside it."""
-        for name in ("python", "rocstar"):
-            (folder / name).write_text(f"#!{sys.executable} -IS\n{CLIENT.read_text()}")
-            (folder / name).chmod(0o755)
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(folder / "socket"))
-        listener.listen(64)  # who comes while it still imports waits for it
-        # Threads that wait must not spin; libgomp reads this once, before the first import of torch.
-        environment = os.environ | {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
-        with listener:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", __file__, str(listener.fileno())],
-                stdin=subprocess.PIPE,
-                cwd="/",
-                env=environment,
-                pass_fds=[listener.fileno()],
-            )
 
     def pytest(
         self,
@@ -92,10 +85,49 @@ class Warm:
         return subprocess.CompletedProcess(command, done.returncode, *told)
 
 
+class WarmProcess(subprocess.Popen[str]):
+    """A command that `Warm.executable` runs: SIGKILL and SIGSTOP are for the fork, not for who waits for it.
+
+    Invariant: when `wait` returns, the fork is gone.
+    """
+
+    def send_signal(self, number: int) -> None:
+        cannot_be_handled = number in (signal.SIGKILL, signal.SIGSTOP)
+        super().send_signal(signal.SIGRTMIN + number if cannot_be_handled else number)
+
+
 @cache
 def warm() -> Warm:
-    """This process's own."""
-    return Warm(Path(tempfile.mkdtemp(prefix="warm-")))
+    """The session's. Who is the first to ask starts the process, which ends with its maker."""
+    if FOLDER not in os.environ:
+        os.environ[FOLDER] = str(_started(Path(tempfile.mkdtemp(prefix="warm-"))))
+    return Warm(Path(os.environ[FOLDER]))
+
+
+def _started(folder: Path) -> Path:
+    """A process that listens there; the name is short, for a socket's is at most 107 bytes long."""
+    for name in ("python", "rocstar"):
+        (folder / name).write_text(f"#!{sys.executable} -IS\n{CLIENT.read_text()}")
+        (folder / name).chmod(0o755)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / "socket"))
+    listener.listen(64)  # who comes while it still imports waits for it
+    # Threads that wait must not spin; libgomp reads this once, before the first import of torch.
+    environment = os.environ | {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
+    with listener:
+        process = subprocess.Popen(
+            [sys.executable, "-P", __file__, str(listener.fileno())],
+            stdin=subprocess.PIPE,  # whose end is its end
+            cwd="/",
+            env=environment,
+            pass_fds=[listener.fileno()],
+        )
+    _PROCESSES.append(process)
+    return folder
+
+
+_PROCESSES: list[subprocess.Popen[bytes]] = []
+"""Held, or what is at the other end of its standard input would close."""
 
 
 # --- the process itself ----------------------------------------------------------------------------------
@@ -239,6 +271,37 @@ def _run(arguments: list[str]) -> None:
         runpy.run_path(what, run_name="__main__")
 
 
+def _code_of(arguments: list[str]) -> int:
+    """Runs it and says how it ends: with this exit code, or by this signal if that is less than 0."""
+    try:
+        _run(arguments)
+    except SystemExit as stop:
+        if stop.code is None or isinstance(stop.code, int):
+            return (stop.code or 0) & 0xFF
+        print(stop.code, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        sys.excepthook(*sys.exc_info())
+        return -signal.SIGINT
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def _end(code: int) -> NoReturn:
+    """What Python does at its end, but for freeing all modules: of torch's that alone takes 0.4 s."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for file in (sys.stdout, sys.stderr):
+        if file is not None and not file.closed:
+            file.flush()
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
 if __name__ == "__main__":
     door = socket.socket(fileno=int(sys.argv[1]))
     for name in COMMON:
@@ -250,11 +313,4 @@ if __name__ == "__main__":
     if given is not None:
         door.close()
         _become(given)
-        try:
-            _run(given.arguments)
-        except KeyboardInterrupt:  # as a Python that did not begin with another program ends: by the signal
-            sys.excepthook(*sys.exc_info())
-            atexit._run_exitfuncs()
-            sys.stdout.flush()
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGINT)
+        _end(_code_of(given.arguments))

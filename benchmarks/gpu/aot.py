@@ -1,6 +1,6 @@
 """Compile every kernel of the table for gfx942 and sm_90, without a GPU, and look at what came out.
 
-    python benchmarks/gpu/aot.py [--full] [--json]
+    python benchmarks/gpu/aot.py [--table] [--full] [--json]
 
 Compilers, assemblers and device libraries of both vendors are inside the triton package. Each variant must
 have no scratch memory, no spilled register, 16-byte loads, and at most 1024 threads: a launch with more fails
@@ -83,11 +83,11 @@ class Report:
         return found
 
 
-def variants(*, full: bool = False) -> Iterator[Variant]:
+def variants(*, full: bool = False, candidates: bool = True) -> Iterator[Variant]:
     """Every config of the table and every candidate for every kernel; `full`: in float16 and float32 too."""
     for arch in TARGETS:
         entries = [config for _, config in (*TABLE[arch], *TABLE["fallback"])]
-        configs = dict.fromkeys([*entries, *CANDIDATES[arch]])
+        configs = dict.fromkeys([*entries, *(CANDIDATES[arch] if candidates else ())])
         dtypes = ("bf16", "fp16", "fp32") if full else ("bf16",)
         for config, kernel, dtype, aligned in itertools.product(configs, KERNELS, dtypes, (True, False)):
             yield Variant(arch=arch, kernel=kernel, config=config, dtype=dtype, aligned=aligned)
@@ -202,13 +202,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--table", action="store_true", help="without what a benchmark tries besides")
     parser.add_argument("--full", action="store_true", help="float16 and float32 too: minutes")
     parser.add_argument("--json", action="store_true", help="print the reports as JSON")
     options = parser.parse_args()
     if triton_ops.INTERPRETED:
         print("aot: TRITON_INTERPRET is set, so nothing can be compiled; unset it", file=sys.stderr)
         return 2
-    reports = [compile_variant(variant) for variant in variants(full=options.full)]
+    reports = [
+        compile_variant(variant) for variant in variants(full=options.full, candidates=not options.table)
+    ]
     bad = [(report.variant, report.complaints()) for report in reports if report.complaints()]
     if options.json:
         print(json.dumps([{**asdict(report), "complaints": report.complaints()} for report in reports]))

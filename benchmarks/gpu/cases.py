@@ -107,13 +107,23 @@ class Case:
         return logits_NV.to(device), rows
 
 
-def grid() -> Iterator[Case]:
-    """Every combination of FACTORS, each with a seed of its own; small vocabularies first."""
+def grid(*, half: bool = False) -> Iterator[Case]:
+    """Every combination of FACTORS, each with a seed of its own; small vocabularies first.
+
+    `half`: those where an even number of the five factors with two levels are at the second one. Any four of
+    them still meet in all their combinations, with every vocabulary.
+    """
     cases = [
         Case(seed=seed, **dict(zip(FACTORS, levels, strict=True)))
         for seed, levels in enumerate(itertools.product(*FACTORS.values()))
+        if not (half and _second_levels(levels) % 2)
     ]
     yield from sorted(cases, key=lambda case: case.vocabulary)
+
+
+def _second_levels(levels: Sequence[Any]) -> int:
+    two = [(level, of) for level, of in zip(levels, FACTORS.values(), strict=True) if len(of) == 2]
+    return sum(level == of[1] for level, of in two)
 
 
 def expected(logits_NV: Tensor, rows: Rows, temperature: float) -> tuple[RowLoss, Tensor]:

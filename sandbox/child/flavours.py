@@ -15,9 +15,10 @@ class Flavour:
         warm_up: a program run once, so that lazy caches are filled before forking.
 
     install: what to install when a module is missing. packages: what a program may import that is slow to
-    import and is here already (scan.py chooses by it). chosen: False for a flavour with a purpose of its own,
-    which is only ever taken by its name. environment: set while the modules are imported. site: a folder of
-    packages that come before the others (declared.py).
+    import and is here already (scan.py chooses by it). put_off: what those modules import and programs seldom
+    need; it is imported when something of it is used (later.py). chosen: False for a flavour with a purpose
+    of its own, which is only ever taken by its name. environment: set while the modules are imported. site: a
+    folder of packages that come before the others (declared.py).
     """
 
     name: str
@@ -25,6 +26,7 @@ class Flavour:
     warm_up: str
     install: str = ""
     packages: frozenset[str] = frozenset()
+    put_off: tuple[str, ...] = ()
     chosen: bool = True
     environment: Mapping[str, str] = field(default_factory=dict)
     site: str = ""
@@ -85,6 +87,7 @@ FLAVOURS: Final[dict[str, Flavour]] = {
             warm_up=_programs("stdlib", "verifier"),
             install="pip install 'math-verify[antlr4_13_2]' reasoning-gym",
             packages=frozenset(("sympy", "mpmath", "math_verify", "reasoning_gym")),
+            put_off=("cellpylib",),  # it imports matplotlib, for two families that make boards
             chosen=False,
             environment=_SYMPY,
         ),

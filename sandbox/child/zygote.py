@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from rocstar.sandbox import _native
-from rocstar.sandbox.child import cell, cpp, declared, display, figures
+from rocstar.sandbox.child import cell, cpp, declared, display, figures, later
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 
 
@@ -94,6 +94,8 @@ def preload(flavour: Flavour) -> None:
     """Imports the flavour's modules and runs its warm-up. Raises ImportError."""
     os.environ.update(flavour.environment)
     with silence():
+        for name in flavour.put_off:
+            later.put_off(name)
         for name in flavour.modules:
             importlib.import_module(name)
         exec(compile(flavour.warm_up, "<warm-up>", "exec"), {"__name__": "warm_up"})

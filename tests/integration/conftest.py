@@ -13,7 +13,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ import pytest
 
 from rocstar.train.cli import main
 
-from ..warm_python import warm
+from ..warm_python import WarmProcess, warm
 
 TOOL = "python_code_with_standard_io"
 DEADLINE_S = 240.0
@@ -157,9 +156,10 @@ class Workshop:
             check=False,
         )
 
-    def start(self, *arguments: str, python: str = sys.executable) -> subprocess.Popen[str]:
-        """The same, running; its messages are on `stderr`. To be killed it needs a Python of its own."""
-        return subprocess.Popen(
+    def start(self, *arguments: str, python: str = "") -> subprocess.Popen[str]:
+        """The same, running; its messages are on `stderr`."""
+        start = subprocess.Popen if python else WarmProcess
+        return start(
             self.command(*arguments, python=python),
             cwd=self.directory,
             env=self.environment(),

@@ -17,8 +17,6 @@ from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record.run_directory import cold_start_of
 
-from ..warm_python import warm
-
 Rows = Callable[..., list[dict[str, Any]]]
 
 
@@ -153,7 +151,7 @@ def test_a_resume_that_fails_before_its_first_row_costs_none(
 
 def interrupted(workshop: Any, *arguments: str, at: str) -> tuple[int, str]:
     """Run a command until a line begins so, press Ctrl-C, return exit code and messages."""
-    process: subprocess.Popen[str] = workshop.start(*arguments, python=str(warm().executable))
+    process: subprocess.Popen[str] = workshop.start(*arguments)
     with process:
         assert process.stderr is not None
         seen = ""

@@ -4,6 +4,7 @@ import json
 import math
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,11 @@ BUCKETS = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed"
 def interrupt(workshop: Any) -> Callable[[Path, str, int], tuple[int, str]]:
     """Run the recipe until a line begins so, send the signal, return the exit code and all messages."""
 
-    def run(directory: Path, line_start: str, number: int, *options: str) -> tuple[int, str]:
+    def run(
+        directory: Path, line_start: str, number: int, *options: str, python: str = ""
+    ) -> tuple[int, str]:
         process: subprocess.Popen[str] = workshop.start(
-            "train", "coin.toml", "--output-dir", str(directory), *options
+            "train", "coin.toml", "--output-dir", str(directory), *options, python=python
         )
         with process:
             assert process.stderr is not None
@@ -191,7 +194,7 @@ def test_a_killed_run_goes_on_where_its_checkpoint_stood(
     workshop: Any, finished: Path, read_rows: Rows, interrupt: Callable[..., tuple[int, str]]
 ) -> None:
     directory = workshop.directory / "killed"
-    code, _ = interrupt(directory, "step 3/4", signal.SIGKILL)
+    code, _ = interrupt(directory, "step 3/4", signal.SIGKILL, python=sys.executable)
     assert code == -signal.SIGKILL
     saved = checkpoint.latest(directory)
     assert saved is not None and saved.name in ("step_2", "step_3")

@@ -19,6 +19,8 @@ from rocstar.kernels.linear_loss import KernelUnavailableError, linear_logprobs,
 from rocstar.kernels.row_loss import RowLoss
 from rocstar.train.algorithm.loss import clip, imitation_loss, logprobs_and_entropy
 
+from ..warm_python import warm
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from gpu.cases import Rows
@@ -257,9 +259,9 @@ def test_what_does_not_fit_is_refused() -> None:
             linear_loss(hidden_ND, weight_VD, rows.ids_N, rows.loss_of, temperature=temperature)
 
 
-def run_python(code: str, **environment: str) -> str:
+def run_python(code: str, python: str = "", **environment: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [python or str(warm().executable), "-c", code],
         env={**{k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}, **environment},
         capture_output=True,
         text=True,
@@ -299,4 +301,4 @@ def test_the_cpu_path_never_imports_triton() -> None:
         "linear_loss(torch.ones(2, 3), torch.ones(4, 3), torch.zeros(2).long(), lambda x, rows: -x)\n"
         "print('triton' in sys.modules)"
     )
-    assert run_python(code) == "False"
+    assert run_python(code, sys.executable) == "False"

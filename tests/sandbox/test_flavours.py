@@ -12,13 +12,14 @@ from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 from .. import needs
 
 CHECK = """
-import importlib, sys
+import sys
 from rocstar.sandbox.child.flavours import FLAVOURS
+from rocstar.sandbox.child.zygote import preload
 flavour = FLAVOURS[sys.argv[1]]
-for name in flavour.modules:
-    importlib.import_module(name)
-exec(compile(flavour.warm_up, "<warm-up>", "exec"), {"__name__": "warm_up"})
-sys.exit(sorted(flavour.packages - sys.modules.keys()) or None)
+preload(flavour)
+missing = flavour.packages - sys.modules.keys()
+too_much = {"matplotlib"} & sys.modules.keys() - flavour.packages
+sys.exit(sorted(missing | too_much) or None)
 """
 
 
@@ -28,7 +29,7 @@ def missing(flavour: Flavour) -> list[str]:
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS.values(), ids=lambda flavour: flavour.name)
-def test_the_warm_up_prints_nothing_and_the_packages_are_there(flavour: Flavour) -> None:
+def test_the_warm_up_prints_nothing_and_the_packages_are_there_and_no_dear_ones(flavour: Flavour) -> None:
     if absent := missing(flavour):
         needs.package(" and ".join(absent)).skip()
     ended = subprocess.run(

@@ -20,6 +20,7 @@ from rocstar.train.record import version
 from rocstar.train.record.ending import guarded
 
 from ..patience import PATIENCE_S
+from ..warm_python import warm
 
 VERBS = ("train", "sft", "eval", "rollout", "report")
 
@@ -113,9 +114,9 @@ def test_who_stops_reading_gets_no_traceback(tmp_path: Path) -> None:
     """`rocstar train RECIPE --dry-run | head -1`"""
     read_end, write_end = os.pipe()
     os.close(read_end)
-    start = "import sys; from rocstar.train.cli import main; sys.exit(main())"
+    start = [str(warm().executable), "-c", "import sys; from rocstar.train.cli import main; sys.exit(main())"]
     recipe = str(Path(__file__).parents[2] / "recipes" / "quickstart.toml")
-    command = [sys.executable, "-c", start, "train", recipe, "--dry-run", f"--output-dir={tmp_path / 'run'}"]
+    command = [*start, "train", recipe, "--dry-run", f"--output-dir={tmp_path / 'run'}"]
     ended = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, timeout=120, check=False)
     os.close(write_end)
     assert (ended.returncode, ended.stderr) == (141, b"")
@@ -208,7 +209,7 @@ def test_ctrl_c_is_told_as_fits_the_verb() -> None:
         "from rocstar.train.cli import main\nsys.exit(main())"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", program, "eval", "quickstart"],
+        [str(warm().executable), "-c", program, "eval", "quickstart"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -21,6 +21,7 @@ from rocstar.engine.types import Task
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.columns import meta_of
+from rocstar.train.tasks.families import families, reasoning_gym
 from rocstar.train.tasks.messages import read_messages, shown
 from rocstar.train.tasks.rows import REASONING_GYM, Rows, name_of, rows_of
 
@@ -91,21 +92,19 @@ def _family_seed(family: str, seed: int) -> int:
 
 
 def _create_dataset(family: str, options: Mapping[str, Any], *, size: int, seed: int) -> Any:
-    import reasoning_gym
-    from reasoning_gym.factory import DATASETS
-
-    if family not in DATASETS:
+    known_families = families()
+    if family not in known_families:
         raise ConfigError(
-            f"unknown task family {family!r}; {_suggestion(family, sorted(DATASETS), 'there are')}"
+            f"unknown task family {family!r}; {_suggestion(family, sorted(known_families), 'there are')}"
         )
-    known = DATASETS[family][1].__dataclass_fields__
+    known = known_families[family][1].__dataclass_fields__
     for option in options:
         if option not in known or option in ("size", "seed"):
             others = [*(k for k in known if k not in ("size", "seed")), "exclude_answers"]
             hint = _suggestion(option, others, "it has")
             raise ConfigError(f"task family {family!r} has no option {option!r}; {hint}")
     try:
-        return reasoning_gym.create_dataset(family, size=size, seed=seed, **options)
+        return reasoning_gym().create_dataset(family, size=size, seed=seed, **options)
     except (AssertionError, TypeError, ValueError) as error:
         shown = ", ".join(f"{key} = {value!r}" for key, value in options.items()) or "its defaults"
         raise ConfigError(

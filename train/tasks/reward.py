@@ -22,6 +22,7 @@ from rocstar.sandbox.types import Sandbox
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.columns import MARKS_OF_REASONING_GYM
 from rocstar.train.tasks.compare import AnswerPair, compare
+from rocstar.train.tasks.families import families
 from rocstar.train.tasks.grader import VERIFIER_FLAVOUR, Graded, Grader, GraderProgram
 from rocstar.train.tasks.verify import extract_answer
 
@@ -47,14 +48,13 @@ DECIMAL_FAMILIES = frozenset({"chain_sum", "products"})
 
 @cache
 def _scorer(family: str) -> _Scorer:
-    from reasoning_gym.dataset import ProceduralDataset
-    from reasoning_gym.factory import DATASETS
-
-    if family not in DATASETS:
+    if family not in families():
         raise ConfigError(
             f"task family {family!r} is unknown to the installed reasoning-gym; load the tasks again"
         )
-    if DATASETS[family][0].score_answer is ProceduralDataset.score_answer:
+    from reasoning_gym.dataset import ProceduralDataset
+
+    if families()[family][0].score_answer is ProceduralDataset.score_answer:
         return _Scorer.default
     return _Scorer.decimal if family in DECIMAL_FAMILIES else _Scorer.own
 

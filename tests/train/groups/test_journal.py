@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import signal
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from rocstar.train.record.run_directory import records_file
 
 from ...engine.record_cases import plain_trajectory
 from ...patience import PATIENCE_S
+from ...warm_python import warm
 
 ABOUT = {"recipe": "r"}
 ENGINE: Any = SimpleNamespace(version=0)
@@ -90,7 +90,7 @@ asyncio.run(main())
 async def test_a_killed_process_costs_no_group_that_had_ended(tmp_path: Path) -> None:
     code = DIES.format(tests=str(Path(__file__).parents[3]), directory=str(tmp_path))
     run = partial(subprocess.run, capture_output=True, timeout=PATIENCE_S, check=False)
-    died = await asyncio.to_thread(run, [sys.executable, "-c", code])
+    died = await asyncio.to_thread(run, [str(warm().executable), "-c", code])
     assert (died.returncode, died.stdout) == (-signal.SIGKILL, b"written\n"), died.stderr
     rolled_out: list[str] = []
     async with journal(tmp_path) as records:

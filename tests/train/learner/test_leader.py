@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 
 from rocstar.train.learner.leader import Pulse
 
-from ...warm_python import warm
+from ...warm_python import WarmProcess, warm
 
 SCRIPT = Path(__file__).parents[1] / "ranks" / "wait.py"
 DEADLINE_S = 240.0
@@ -43,8 +42,8 @@ def ranks() -> Iterator[Callable[[str], list[subprocess.Popen[str]]]]:
                 "OMP_NUM_THREADS": "1",
             }
             started.append(
-                subprocess.Popen(
-                    [sys.executable if what == "hang" else str(warm().executable), str(SCRIPT), what],
+                WarmProcess(
+                    [str(warm().executable), str(SCRIPT), what],
                     env=os.environ | environment,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

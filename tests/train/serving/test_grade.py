@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,8 @@ from rocstar.engine.types import Attempt, Failed, Outcome, Scored, Task, Turn
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.serving import grade as grade_module
 from rocstar.train.serving.grade import WAITING, grade, graded
+
+from ...warm_python import warm
 
 
 def row(number: int) -> Attempt:
@@ -146,7 +147,7 @@ def test_the_command_reads_standard_input(mode: str, rewards: list[float]) -> No
     boxes = ("42", "4200", "x = 42", "41")
     lines = [json.dumps({"answer": "42", "text": f"<answer>\\boxed{{{box}}}</answer>"}) for box in boxes]
     program = "import sys; from rocstar.train.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", program, "grade", "-", "--mode", mode]
+    command = [str(warm().executable), "-c", program, "grade", "-", "--mode", mode]
     done = subprocess.run(
         command, input="\n".join(lines), capture_output=True, text=True, timeout=120, check=False
     )

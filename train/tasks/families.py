@@ -1,0 +1,25 @@
+"""reasoning-gym's families of tasks, without what their first import would cost and no run needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rocstar.sandbox.child.later import put_off
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+def reasoning_gym() -> ModuleType:
+    """The package. Two of its families make boards with one that imports matplotlib: that waits for them."""
+    put_off("cellpylib")
+    import reasoning_gym
+
+    module: ModuleType = reasoning_gym
+    return module
+
+
+def families() -> dict[str, tuple[type, Any]]:
+    """Class and configuration of every family, by its name."""
+    found: dict[str, tuple[type, Any]] = reasoning_gym().factory.DATASETS
+    return found
