@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rocstar.train.reading.view.listing import Listing
 
 Mask = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.intp]
+Places = npt.NDArray[np.uint32]
 
 NUMBERS: Final = (
     *("step", "sibling", "version", "tokens", "policy_tokens", "turns", "calls", "errors", "answers"),
@@ -60,13 +60,13 @@ def chosen(listing: Listing, words: str, sort: str) -> Places:
         is_not = word.startswith("-") and len(word) > 1
         found = _held(listing, word[1:] if is_not else word)
         mask &= ~found if is_not else found
-    places: Places = np.flatnonzero(mask)
+    places: Places = np.flatnonzero(mask).astype(np.uint32)
     column = sort.removeprefix("-")
     if not column:
         return places
     keys = _sorted_by(listing, column)[places]
     if sort.startswith("-"):
-        keys = -keys
+        np.negative(keys, out=keys)
     return places[np.argsort(keys, kind="stable")]
 
 
