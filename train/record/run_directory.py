@@ -117,7 +117,7 @@ def claim(directory: Path, *, resume: bool, mark: str = METRICS) -> Lock:
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
-    except BaseException:
+    except BaseException:  # stopped, too: the directory would stay locked
         lock.close()
         raise
     return lock
