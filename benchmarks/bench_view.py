@@ -242,13 +242,13 @@ def measure_tab(browser: Browser, run: Path, updates: int) -> dict[str, Any]:
     for name in ("run", "list", "runs"):
         with viewer(run, before=OFTEN) as (address, _):
             page = browser.new_page()
-            asked = f"/api/{name}?"
             _to(page, address + f"#/{name}?run={run.name}", LOADED)
             held = []
             begun = time.perf_counter()
             for number in range(updates):
-                with page.expect_response(lambda answer, asked=asked: asked in answer.url):
-                    metrics.write_bytes(text + b" " * (number % 2))
+                shown = page.get_attribute("main", "data-updates")
+                metrics.write_bytes(text + b" " * (number % 2))
+                page.wait_for_selector(f"main:not([data-updates='{shown}'])")
                 if number + 1 in (updates // 10, updates):
                     held.append(_held(page))
             page.close()

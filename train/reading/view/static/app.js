@@ -18,6 +18,7 @@ import * as trajectory from "./page_trajectory.js";
 const PAGES = { runs, run, list, trajectory, group, task, evaluation, paired, overlay, timeline };
 const main = document.getElementById("main");
 const news = new Set();
+main.dataset.updates = 0;
 let shown = null, turn = 0, connected = true, updating = false;
 
 async function show() {
@@ -53,7 +54,9 @@ async function update(names) {
   for (const name of names) news.add(name);
   if (updating) return;
   updating = true;
+  let number = 0;
   while (news.size && shown) {
+    number++;
     const told = [...news];
     news.clear();
     try {
@@ -63,6 +66,7 @@ async function update(names) {
     }
   }
   updating = false;
+  if (number) main.dataset.updates = Number(main.dataset.updates) + number; // all that is known is shown
 }
 
 function bar(page, params) {
