@@ -2,8 +2,8 @@
 
     python benchmarks/view_pictures.py runs/quickstart [--out docs/guide]
 
-Drives the pages in Chromium, and reduces each picture to 64 colours (with Pillow): text and flat colours lose
-nothing that is seen. Which group and which trajectory are shown follows from the run alone.
+Drives the pages in Chromium, and reduces each picture to 128 colours (with Pillow, which `pip install pillow`
+brings): text and flat colours lose nothing that is seen. Which group and which trajectory are shown follows from the run alone.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 OUT = Path(__file__).parents[1] / "docs" / "guide"
-WIDTH, HEIGHT, COLOURS = 1120, 640, 64
+WIDTH, HEIGHT, COLOURS = 1120, 640, 128
 MOST_BYTES = 150_000
+STEP = 4
+"""Early enough that not everything is right."""
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
 def rows(address: str, run: str, words: str) -> list[dict[str, Any]]:
-    """The first of the list's rows that a filter lets through, of the last steps first."""
-    query = urllib.parse.urlencode({"run": run, "filter": words, "sort": "-step", "num": 200})
+    """The first of the list's rows that a filter lets through."""
+    query = urllib.parse.urlencode({"run": run, "filter": words, "num": 200})
     with urllib.request.urlopen(f"{address}api/list?{query}", timeout=60) as answer:
         found: list[dict[str, Any]] = json.load(answer)["rows"]
     return found
@@ -36,13 +38,15 @@ def rows(address: str, run: str, words: str) -> list[dict[str, Any]]:
 
 def places(address: str, run: str) -> dict[str, str]:
     """The pages that are shown, by the names of their pictures."""
-    drawn = rows(address, run, "dropped_positive errors>0") or rows(address, run, "dropped_positive")
-    read = rows(address, run, "kept correct calls>=1 errors>0") or rows(address, run, "kept")
-    group, one = (drawn or read)[0], read[0]
+    drawn = rows(address, run, f"step={STEP} dropped_positive errors>0")
+    read = rows(address, run, f"step={STEP} kept correct calls>=2 errors>0")
+    if not drawn or not read:
+        raise SystemExit(f"step {STEP} has no correct trajectory with an error of a tool, kept and dropped")
+    group, one = drawn[0], read[0]
     where = urllib.parse.urlencode({"run": run, "file": one["file"], "row": one["row"]})
     return {
         "view-run": f"#/run?run={run}",
-        "view-trajectories": f"#/list?run={run}",
+        "view-trajectories": f"#/list?run={run}&filter=step={STEP}+-no_signal&sort=-tokens",
         "view-group": f"#/group?run={run}&step={group['step']}&task={group['task']}",
         "view-trajectory": f"#/trajectory?{where}",
         "view-tokens": f"#/trajectory?{where}&tab=tokens",
@@ -60,7 +64,8 @@ def picture(page: Page, name: str, folder: Path) -> bytes:
     """What the page shows, as a PNG of few colours; SystemExit where that is still too large."""
     page.wait_for_selector(LOADED)
     if name == "view-trajectory":
-        page.keyboard.press("f")
+        for call in page.locator("details.call summary").all():
+            call.click()
     if name == "view-tokens":
         page.wait_for_selector("canvas[data-painted]")
     page.wait_for_timeout(300)
