@@ -77,6 +77,7 @@ setup(
         "rocstar.train.evaluation.report": ["templates/*"],
         "rocstar.train.record.report": ["templates/*"],
         "rocstar.train.reading.analysis": ["templates/*"],
+        "rocstar.train.reading.diagnosis": ["alarms.toml"],
         "rocstar.train.reading.view": ["static/*"],
     },
     ext_modules=[

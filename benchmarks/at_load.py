@@ -110,7 +110,7 @@ def run(command: Sequence[str], target: int) -> tuple[int, Held]:
         with subprocess.Popen(command, preexec_fn=die_with_parent) as process:
             try:
                 held = hold(target, loops, lambda: process.poll() is not None)
-            except BaseException:
+            except BaseException:  # Ctrl-C, too: the command ends with us
                 process.terminate()
                 raise
     finally:

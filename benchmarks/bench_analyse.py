@@ -24,24 +24,15 @@ import numpy as np
 from rocstar.engine.chat.chat import load_template
 from rocstar.engine.record.plain import Verdict, to_record
 from rocstar.engine.record.reading import write_records
-from rocstar.engine.types import (
-    FinishReason,
-    Origin,
-    Scored,
-    Segment,
-    Task,
-    ToolCall,
-    ToolResult,
-    Trajectory,
-    TrajectoryKey,
-    Turn,
-    VersionSpan,
-)
+from rocstar.engine.types import Task, ToolCall, ToolResult, Trajectory
 from rocstar.train.learner.checkpoint import full_weights, save_model
 from rocstar.train.learner.scratch import build_model, train_tokenizer
 from rocstar.train.recipe.load import load_recipe
 
 ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT))
+from tests.engine.made_trajectories import MadeTurn, spoken_trajectory  # noqa: E402
+
 TRAJECTORIES, TASKS, TURNS, PROMPT = 64, 16, 5, 200
 CALL = '\n<tool_call>\n{"name": "python", "arguments": {"code": "print(1)"}}\n</tool_call>'
 VERDICT = Verdict(bucket="kept", penalty_error=0.0, penalty_format=0.0, advantage=0.0)
@@ -50,45 +41,29 @@ VERDICT = Verdict(bucket="kept", penalty_error=0.0, penalty_format=0.0, advantag
 def made(ids: np.ndarray, tokenizer, number: int, length: int) -> Trajectory:
     """A trajectory of real text: a prompt, then turns of the policy and answers of a tool in turn."""
     rng = np.random.default_rng(number)
-    call = tokenizer.encode(CALL)
+    call = ToolCall(name="python", arguments={"code": "1"})
+    written = tokenizer.encode(CALL)
     at = int(rng.integers(len(ids) - length))
-    row: list[int] = ids[at : at + PROMPT].tolist()
-    segments, turns = [Segment(start=0, end=PROMPT, origin=Origin.prompt)], []
+    prompt, at = ids[at : at + PROMPT], at + PROMPT
     each = (length - PROMPT) // TURNS
+    said, heard = each * 4 // 5 - len(written), each // 5
+    turns = []
     for turn in range(TURNS):
-        start, said = len(row), each * 4 // 5 - len(call)
-        row += [*ids[at + start : at + start + said].tolist(), *call]
-        segments.append(Segment(start=start, end=len(row), origin=Origin.policy))
         is_last = turn == TURNS - 1
+        row = [*ids[at : at + said].tolist(), *written]
         result = ToolResult(status="ok", is_error=turn % 3 == 1, text="1")
         turns.append(
-            Turn(
-                start=start,
-                end=len(row),
-                text="",
-                stopped=True,
-                calls=(ToolCall(name="python", arguments={"code": "1"}),),
+            MadeTurn(
+                ids=row,
+                logprobs=[-1.0] * len(row),
+                calls=(call,),
                 results=() if is_last else (result,),
+                answer=[] if is_last else ids[at + said : at + said + heard].tolist(),
             )
         )
-        if not is_last:
-            row += ids[at + len(row) : at + len(row) + each // 5].tolist()
-            segments.append(Segment(start=segments[-1].end, end=len(row), origin=Origin.tool))
-    mask = np.zeros(len(row), bool)
-    for segment in segments:
-        mask[segment.start : segment.end] = segment.origin is Origin.policy
+        at += said + heard
     task = Task(id=f"t{number % TASKS}", source="made", question="What now?", answer="1")
-    return Trajectory(
-        key=TrajectoryKey(seed=0, step=1, task_id=task.id, sibling=number // TASKS),
-        task=task,
-        ids=row,
-        logprobs=np.where(mask, np.float32(-1.0), np.float32(np.nan)).astype(np.float32),
-        segments=tuple(segments),
-        version_spans=(VersionSpan(start=0, end=len(row), version=0),),
-        turns=tuple(turns),
-        finish_reason=FinishReason.answered,
-        outcome=Scored(reward=1.0, method="exact"),
-    )
+    return spoken_trajectory(prompt, turns, task=task, sibling=number // TASKS)
 
 
 def prepared(folder: Path, lengths: Sequence[int]) -> Path:

@@ -2,7 +2,7 @@
 
     python benchmarks/bench_view.py [--trajectories 10000] [--tokens 5000] [--wide 1000000] [--folder DIR]
 
-Makes three runs (they stay where --folder is given) and drives the pages in Chromium with playwright. A time
+Makes its runs (they stay where --folder is given) and drives the pages in Chromium with playwright. A time
 is from the navigation, click or key until the element is in the document, on this side of the browser's
 protocol, so what the driver costs is in it. "Cold" is a server that has just been started, in a new browser
 context, with files that the system may still have in memory: they were written a moment ago.
@@ -28,6 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,14 @@ from view_bench.made_runs import (
 RESULTS = Path(__file__).parent / "results" / "view.json"
 LOADED, ROWS = "main:not([aria-busy]) h1", ".rows .row a"
 ROCSTAR = "import sys; from rocstar.train.cli import main; sys.exit(main(sys.argv[1:]))"
+OFTEN = "from rocstar.train.reading.view import live; live.PERIOD_S, live.IDLE = 0.002, 0.0; "
+"""The server looks for news a hundred times as often: a day of them in minutes."""
 
 
 @contextmanager
-def viewer(*runs: Path) -> Iterator[tuple[str, int]]:
-    """`rocstar view` as a process: its address and its process id."""
-    command = [sys.executable, "-c", ROCSTAR, "view", *map(str, runs), "--port", "0"]
+def viewer(*runs: Path, before: str = "") -> Iterator[tuple[str, int]]:
+    """`rocstar view` as a process: its address and its process id. `before`: a program that it runs first."""
+    command = [sys.executable, "-c", before + ROCSTAR, "view", *map(str, runs), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -65,6 +68,14 @@ def viewer(*runs: Path) -> Iterator[tuple[str, int]]:
         process.wait(timeout=20)
         assert process.stdout is not None
         process.stdout.close()
+
+
+def chromium() -> str:
+    """The browser of this machine; SystemExit where there is none."""
+    found = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+    if found is None:
+        raise SystemExit("no chromium; apt-get install chromium")
+    return found
 
 
 def memory_mb(process: int) -> float:
@@ -220,6 +231,48 @@ def measure_long(browser: Browser, run: Path) -> dict[str, Any]:
     return told
 
 
+def measure_tab(browser: Browser, run: Path, updates: int) -> dict[str, Any]:
+    """What a tab holds after a tenth of so many updates, and after all of them, each shown before the next.
+
+    What the run has stays as large as it is: an update changes its date.
+    """
+    told: dict[str, Any] = {}
+    metrics = run / "metrics.jsonl"
+    text = metrics.read_bytes()
+    for name in ("run", "list", "runs"):
+        with viewer(run, before=OFTEN) as (address, _):
+            page = browser.new_page()
+            _to(page, address + f"#/{name}?run={run.name}", LOADED)
+            held = []
+            begun = time.perf_counter()
+            for number in range(updates):
+                shown = page.get_attribute("main", "data-updates")
+                metrics.write_bytes(text + b" " * (number % 2))
+                page.wait_for_selector(f"main:not([data-updates='{shown}'])")
+                if number + 1 in (updates // 10, updates):
+                    held.append(_held(page))
+            page.close()
+        growth = held[1]["heap_mb"] / held[0]["heap_mb"] - 1
+        seconds = round(time.perf_counter() - begun, 1)
+        told[name] = {"early": held[0], "late": held[1], "heap_growth": round(growth, 4), "seconds": seconds}
+    metrics.write_bytes(text)
+    return {"updates": updates, "pages": told}
+
+
+def _held(page: Page) -> dict[str, float]:
+    """What is left of a page's memory when its garbage is collected."""
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+    session.send("HeapProfiler.collectGarbage")
+    found = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+    session.detach()
+    return {
+        "heap_mb": round(found["JSHeapUsedSize"] / 1e6, 3),
+        "nodes": found["Nodes"],
+        "listeners": found["JSEventListeners"],
+    }
+
+
 class CountingProxy:
     """Passes connections on to a port and counts every byte, in a thread of its own."""
 
@@ -271,57 +324,60 @@ def main() -> None:
     parser.add_argument("--wide", type=int, default=1_000_000)
     parser.add_argument("--long", type=int, default=200_000)
     parser.add_argument("--idle-s", type=float, default=60.0)
+    parser.add_argument("--updates", type=int, default=10_000, help="of a tab that stays open")
+    parser.add_argument("--only", choices=("large", "wide", "long", "idle", "tab"), help="this one alone")
     parser.add_argument("--folder", type=Path, help="keep the runs here, and take those that are there")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    chromium = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
-    if chromium is None:
-        raise SystemExit("no chromium; apt-get install chromium")
     with tempfile.TemporaryDirectory() as temporary, sync_playwright() as playwright:
         folder = options.folder or Path(temporary)
-        runs = _runs(folder, options)
-        before = os.getloadavg()[0]
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        told = {
-            "large": {
+        run, before = partial(_run, folder, options), os.getloadavg()[0]
+        browser = playwright.chromium.launch(
+            executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"]
+        )
+        measures: dict[str, Callable[[], dict[str, Any]]] = {
+            "large": lambda: {
                 "trajectories": options.trajectories,
                 "tokens_each": options.tokens,
-                **measure_large(browser, runs["large"], options.tokens),
+                **measure_large(browser, run("large"), options.tokens),
+                "megabytes": round(
+                    sum(p.stat().st_size for p in (run("large") / "trajectories").iterdir()) / 1e6
+                ),
             },
-            "wide": {"trajectories": options.wide, **measure_wide(browser, runs["wide"])},
-            "long": {
+            "wide": lambda: {"trajectories": options.wide, **measure_wide(browser, run("wide"))},
+            "long": lambda: {
                 "tokens_each": options.long,
                 "turns": options.long // 100,
-                **measure_long(browser, runs["long"]),
+                **measure_long(browser, run("long")),
             },
-            "idle": measure_idle(browser, runs["long"], options.idle_s),
-            "megabytes": round(
-                sum(p.stat().st_size for p in (runs["large"] / "trajectories").iterdir()) / 1e6
-            ),
-            "browser": browser.version,
-            "python": platform.python_version(),
-            "cores": os.cpu_count(),
-            "load_of_the_machine": [before, os.getloadavg()[0]],
+            "idle": lambda: measure_idle(browser, run("long"), options.idle_s),
+            "tab": lambda: measure_tab(browser, run("small"), options.updates),
         }
+        told = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
+        for name, work in measures.items():
+            if options.only in (None, name):
+                load = os.getloadavg()[0]
+                told[name] = {**work(), "load_of_the_machine": [load, os.getloadavg()[0]]}
+        told |= {"browser": browser.version, "python": platform.python_version(), "cores": os.cpu_count()}
+        if options.only is None:
+            told["load_of_the_machine"] = [before, os.getloadavg()[0]]
         browser.close()
     options.out.write_text(json.dumps(told, indent=1) + "\n")
     print(json.dumps(told, indent=1))
 
 
-def _runs(folder: Path, options: argparse.Namespace) -> dict[str, Path]:
-    """The three runs, made where they are not there."""
+def _run(folder: Path, options: argparse.Namespace, name: str) -> Path:
+    """One of the runs, made where it is not there."""
     makers: dict[str, Callable[[Path], Path]] = {
         "large": lambda path: make_run(
             path, trajectories=options.trajectories, tokens=options.tokens, steps=20
         ),
         "wide": lambda path: make_wide_run(path, trajectories=options.wide, steps=100),
         "long": lambda path: make_long_run(path, tokens=options.long, turns=options.long // 100),
+        "small": lambda path: make_run(path, trajectories=640, tokens=500, steps=40),
     }
-    found = {}
-    for name, make in makers.items():
-        path = folder / name
-        found[name] = path if path.exists() else make(path)
-    return found
+    path = folder / name
+    return path if path.exists() else makers[name](path)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class Line:
                     if line.startswith(b"content-length")
                 )
                 return int(head.split()[1]), await reader.readexactly(length)
-        except BaseException:
+        except BaseException:  # cancelled, too: what it still answers belongs to nobody
             self.close()
             raise
 

@@ -95,16 +95,6 @@ def cpu_s(roots: Iterable[int]) -> float:
     return sum(process.cpu_ticks + process.reaped_ticks for process in tree(roots)) / TICKS_PER_S
 
 
-def cpu_s_by_name(roots: Iterable[int]) -> dict[str, float]:
-    """The same, split by process name; reaped children count to the parent under `<name>: children`."""
-    split: dict[str, float] = {}
-    for process in tree(roots):
-        split[process.name] = split.get(process.name, 0.0) + process.cpu_ticks / TICKS_PER_S
-        label = f"{process.name}: children"
-        split[label] = split.get(label, 0.0) + process.reaped_ticks / TICKS_PER_S
-    return {name: seconds for name, seconds in sorted(split.items()) if seconds}
-
-
 def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 

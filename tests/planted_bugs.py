@@ -1241,6 +1241,24 @@ BUGS = [
         "view/test_timeline.py::test_a_step_shows_those_that_ended_last",
     ),
     Bug(
+        "_Kept.ask",
+        "len(text) > self._room",
+        "False",
+        "view/test_export_page.py::test_what_has_no_room_is_left_out_and_counted",
+    ),
+    Bug(
+        "Listing._make_room",
+        "self._table.resize(num)",
+        "raise ValueError",
+        "test_list_and_filter.py::test_a_row_is_in_memory_once",
+    ),
+    Bug(
+        "Listing.refresh",
+        "known != list(stamps.items())[: len(known)]",
+        "False",
+        "test_list_and_filter.py::test_a_file_that_is_written_again_leaves_the_others_rows",
+    ),
+    Bug(
         "conversation._learner",
         "places[first:last] - start",
         "places[first:last] - places[0]",

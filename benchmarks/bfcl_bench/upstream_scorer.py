@@ -33,7 +33,7 @@ HANDLER = get_handler(MODEL)
 def decoded(text: str, language: str) -> Any:
     try:
         return HANDLER.decode_ast(text, language)
-    except Exception:
+    except Exception:  # upstream's parser raises whatever it meets
         return None
 
 
@@ -53,7 +53,7 @@ def steps(texts: list[str]) -> list[list[str]]:
     for text in texts:
         try:
             calls = HANDLER.decode_execute(text)
-        except Exception:
+        except Exception:  # as above
             continue
         if not is_empty_execute_response(calls):
             read.append(calls)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import sys
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,21 +14,12 @@ import numpy as np
 from rocstar.engine.record.columns import HEAD, MAGIC, encode_frame
 from rocstar.engine.record.plain import Verdict
 from rocstar.engine.record.step_file import FrameFile, Judged, StepFile
-from rocstar.engine.types import (
-    FinishReason,
-    Origin,
-    Scored,
-    Segment,
-    Task,
-    ToolCall,
-    ToolResult,
-    Trajectory,
-    TrajectoryKey,
-    Turn,
-    VersionSpan,
-)
+from rocstar.engine.types import Scored, Task, ToolCall, ToolResult, Trajectory, TrajectoryKey
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.run_directory import records_file
+
+sys.path.append(str(Path(__file__).parents[2]))
+from tests.engine.made_trajectories import MadeRecord, MadeTurn, spoken_trajectory, write_step_file
 
 TEXT = "we need the remainder divided by seven compute sum over binomial terms triangle area prime check"
 WORDS = TEXT.split()
@@ -51,18 +43,12 @@ def made_trajectory(num_tokens: int, turns: int, *, seed: int, word: str = "") -
     """A conversation of so many tokens of about 4 characters in so many turns, each but the last a call."""
     rng, dice = random.Random(seed), np.random.default_rng(seed)
     prompt, each = 120, (num_tokens - 120) // turns
-    segments, texts, told, at = (
-        [Segment(start=0, end=prompt, origin=Origin.prompt)],
-        ["question " * 60],
-        [],
-        prompt,
-    )
+    texts, told = ["question " * 60], []
     for k in range(turns):
         is_last = k == turns - 1
-        end = num_tokens if is_last else at + each
+        whole = num_tokens - prompt - k * each if is_last else each
         tool = 0 if is_last else each // 5
-        said = " ".join(rng.choices(WORDS, k=(end - tool - at) * 4 // 6)) + (f" {word}" if is_last else "")
-        segments.append(Segment(start=at, end=end - tool, origin=Origin.policy))
+        said = " ".join(rng.choices(WORDS, k=(whole - tool) * 4 // 6)) + (f" {word}" if is_last else "")
         calls, results = (), ()
         if is_last:
             said += "\n<answer>\\boxed{42}</answer>"
@@ -72,26 +58,17 @@ def made_trajectory(num_tokens: int, turns: int, *, seed: int, word: str = "") -
             text = " ".join(str(rng.randrange(10**6)) for _ in range(tool * 4 // 7))
             calls = (ToolCall(name="python", arguments={"code": code}),)
             results = (ToolResult(status="ok", is_error=False, text=text),)
-            segments.append(Segment(start=end - tool, end=end, origin=Origin.tool))
-        texts.append(said)
-        texts += [] if is_last else [results[0].text]
-        told.append(Turn(start=at, end=end - tool, text=said, stopped=True, calls=calls, results=results))
-        at = end
-    logprobs = np.full(num_tokens, np.nan, np.float32)
-    for segment in segments:
-        if segment.origin is Origin.policy:
-            logprobs[segment.start : segment.end] = -dice.exponential(0.4, segment.end - segment.start)
-    trajectory = Trajectory(
-        key=TrajectoryKey(seed=0, step=1, task_id="t", sibling=0),
-        task=Task(id="t", source="made", question="How many? " * 20, answer="42"),
-        ids=dice.integers(0, 150_000, num_tokens).astype(np.int32),
-        logprobs=logprobs,
-        segments=tuple(segments),
-        version_spans=(VersionSpan(start=prompt, end=num_tokens, version=0),),
-        turns=tuple(told),
-        finish_reason=FinishReason.answered,
-        outcome=Scored(reward=1.0, method="strict"),
-    )
+        texts += [said, *(result.text for result in results)]
+        ids, logprobs = (
+            dice.integers(0, 150_000, whole),
+            -dice.exponential(0.4, whole - tool).astype(np.float32),
+        )
+        written, answer = ids[: whole - tool], ids[whole - tool :]
+        told.append(
+            MadeTurn(ids=written, logprobs=logprobs, text=said, calls=calls, results=results, answer=answer)
+        )
+    task = Task(id="t", source="made", question="How many? " * 20, answer="42")
+    trajectory = spoken_trajectory(dice.integers(0, 150_000, prompt), told, task=task)
     return MadeTrajectory(trajectory, texts)
 
 
@@ -192,11 +169,7 @@ def make_long_run(folder: Path, *, tokens: int, turns: int) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(CONFIG)
     made = [made_trajectory(tokens, turns, seed=5), made_trajectory(500, 2, seed=6)]
-    with FrameFile(records_file(folder, 1), {}) as file:
-        judged = []
-        for one in made:
-            (place,) = file.append([encode_frame(one.trajectory, one.texts)])
-            verdict = Verdict(bucket="kept", penalty_error=0.0, penalty_format=0.0, advantage=0.5)
-            judged.append(Judged(trajectory=one.trajectory, verdict=verdict, num_answers=1, place=place))
-        file.seal(judged, stage="one")
+    verdict = Verdict(bucket="kept", penalty_error=0.0, penalty_format=0.0, advantage=0.5)
+    records = [MadeRecord(trajectory=one.trajectory, texts=one.texts, verdict=verdict) for one in made]
+    write_step_file(records_file(folder, 1), records)
     return folder

@@ -202,7 +202,7 @@ class Fleet:
                 self.counts.turns_continued += 1
             detail = f"{request_id!r} failed {state.num_failures} times, and {state.lost} replicas under it"
             raise InferenceError("replicas_failed", detail, retryable=True)
-        except BaseException:
+        except BaseException:  # cancelled, too: nobody asks for this request again
             self._forget(request_id)
             raise
         finally:

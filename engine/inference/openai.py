@@ -94,7 +94,7 @@ class OpenAIEndpoint:
         )
         try:
             await self._learn()
-        except BaseException:
+        except BaseException:  # cancelled, too: who did not enter does not leave
             await self._session.close()
             raise
         return self

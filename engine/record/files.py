@@ -1,10 +1,13 @@
-"""Names of the files that hold records: which step a file is of, and whether that step was judged."""
+"""Files that hold records: which step a name is of, whether that step was judged, how one comes to be."""
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 FRAMES: Final = ".columns"
 """A step's trajectories (step_file.py); with an INDEX beside it the step was judged."""
@@ -13,6 +16,24 @@ LEARNED: Final = ".learned"
 """What the learner made of a step's tokens (learned.py), a file for each of its ranks."""
 LINES: Final = ".jsonl"
 """Records as JSON Lines (plain.py)."""
+
+
+@contextmanager
+def whole_file(path: Path, *, is_synced: bool = True) -> Iterator[BinaryIO]:
+    """A file to be written that appears at `path` whole or not at all; what was there stays until then.
+
+    is_synced: also if the power fails. Without, nothing waits for the disk.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            if is_synced:
+                file.flush()
+                os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def is_sealed(path: Path) -> bool:

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from rocstar.engine.record.files import LEARNED, learned_files
+from rocstar.engine.record.files import LEARNED, learned_files, whole_file
 from rocstar.engine.record.packing import packed, packed_apart, together, unpacked
 from rocstar.engine.record.plain import RecordError
 from rocstar.engine.record.step_file import task_number
@@ -90,14 +90,9 @@ def write_learned(
         at += len(bodies[k])
     path = learned_path(folder, step, rank)
     folder.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(_HEAD.pack(MAGIC, len(about)) + about + places.tobytes())
-            file.writelines(bodies)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(path, is_synced=False) as file:
+        file.write(_HEAD.pack(MAGIC, len(about)) + about + places.tobytes())
+        file.writelines(bodies)
     return path
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.record.files import FRAMES, LINES, record_files
+from rocstar.engine.record.files import FRAMES, LINES, record_files, whole_file
 from rocstar.engine.record.plain import (
     VERSION,
     RecordError,
@@ -74,14 +74,9 @@ def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     ASCII only: a policy may write half of a surrogate pair into its arguments, which UTF-8 cannot carry.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("w", encoding="ascii") as file:
-            for record in records:
-                file.write(json.dumps(record, separators=(",", ":")) + "\n")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(path, is_synced=False) as file:
+        for record in records:
+            file.write(json.dumps(record, separators=(",", ":")).encode("ascii") + b"\n")
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:

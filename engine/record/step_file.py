@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rocstar.engine.record.columns import HEAD, FrameError, decode_frame, frame_size, frame_told
-from rocstar.engine.record.files import INDEX
+from rocstar.engine.record.files import INDEX, whole_file
 from rocstar.engine.record.plain import RecordError, Verdict, record_of
 from rocstar.engine.types import HIDDEN, Scored, Span, Task, Trajectory, TrajectoryTimes
 
@@ -381,17 +381,9 @@ def _whole_frames(file: BinaryIO, path: Path, begin: int) -> Iterator[FramePlace
 
 
 def _write_index(path: Path, about: Mapping[str, Any], columns: Sequence[npt.NDArray[Any]]) -> None:
-    index = path.with_suffix(INDEX)
-    partial = index.with_name(index.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(_head(_INDEX_MAGIC, about, INDEX_VERSION))
-            file.writelines(column.tobytes() for column in columns)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(index)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(path.with_suffix(INDEX)) as file:
+        file.write(_head(_INDEX_MAGIC, about, INDEX_VERSION))
+        file.writelines(column.tobytes() for column in columns)
 
 
 def _read_rows(file: BinaryIO, about: Mapping[str, Any]) -> npt.NDArray[Any]:

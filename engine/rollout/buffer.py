@@ -154,19 +154,6 @@ class SlotBuffer(Generic[Group]):
         self.is_learning = False
         self.step += 1
 
-    def blockers(self) -> list[str]:
-        """Groups in flight of which one or more must finish before any batch can be taken; oldest first."""
-        demands = list(self._demands())
-        finished = list(self._finished.values())
-        return [
-            slot.key
-            for slot in self._running.values()
-            if any(
-                slot.born <= born and need > sum(other.born <= born for other in finished)
-                for born, need in demands
-            )
-        ]
-
     def _choose(self, count: int) -> list[_Slot[Group]] | None:
         """A batch after which the invariant still holds, or None. Oldest-finished first within the need."""
         if not 1 <= count <= self.batch:

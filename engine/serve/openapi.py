@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -24,7 +24,7 @@ REF = "#/components/schemas/{model}"
 QUESTION = [{"role": "user", "content": "What is 17 times 23?"}]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ServedRoute:
     """What openapi.json says of one route.
 
@@ -45,112 +45,57 @@ class ServedRoute:
     body: type[BaseModel] | None = None
     answer: type[BaseModel] | None = None
     chunk: type[BaseModel] | None = None
-    content: str = JSON
-    example: Any = None
-    status: int = 200
-    open: bool = False
+    content: str = field(default=JSON, kw_only=True)
+    example: Any = field(default=None, kw_only=True)
+    status: int = field(default=200, kw_only=True)
+    open: bool = field(default=False, kw_only=True)
 
 
 def _twice(route: ServedRoute) -> tuple[ServedRoute, ServedRoute]:
     """Some clients look for a path at the root, others below /v1."""
-    fields = {name: getattr(route, name) for name in ServedRoute.__dataclass_fields__}
-    return route, ServedRoute(**{**fields, "path": f"/v1{route.path}"})
+    return route, replace(route, path=f"/v1{route.path}")
 
 
 ROUTES = (
     ServedRoute(
-        method="POST",
-        path="/v1/chat/completions",
-        kind=CONVERSATIONS,
-        summary="The agent with its own tools, or the model with the client's.",
-        body=asked.AskedChat,
-        answer=answers.ChatCompletion,
-        chunk=answers.ChatCompletionChunk,
+        "POST", "/v1/chat/completions", CONVERSATIONS,
+        "The agent with its own tools, or the model with the client's.",
+        asked.AskedChat, answers.ChatCompletion, answers.ChatCompletionChunk,
         example={"model": asked.AGENT, "messages": QUESTION},
     ),
     ServedRoute(
-        method="POST",
-        path="/v1/completions",
-        kind=CONVERSATIONS,
-        summary="The model alone, behind texts or token ids.",
-        body=asked.AskedCompletion,
-        answer=answers.TextCompletion,
-        chunk=answers.TextCompletionChunk,
+        "POST", "/v1/completions", CONVERSATIONS, "The model alone, behind texts or token ids.",
+        asked.AskedCompletion, answers.TextCompletion, answers.TextCompletionChunk,
         example={"model": asked.RAW, "prompt": "17 times 23 is", "logprobs": 1},
     ),
     ServedRoute(
-        method="POST",
-        path="/v1/feedback",
-        kind=CONVERSATIONS,
-        summary="A person's verdict on one choice of an answer: its reward.",
-        body=asked.AskedFeedback,
-        answer=answers.Feedback,
+        "POST", "/v1/feedback", CONVERSATIONS, "A person's verdict on one choice of an answer: its reward.",
+        asked.AskedFeedback, answers.Feedback,
         example={"id": "chatcmpl-1-0123456789abcdef", "index": 0, "thumb": "up"},
     ),
+    ServedRoute("GET", "/v1/models", CONVERSATIONS, "The names to ask for.", None, answers.ModelList),
+    ServedRoute("GET", "/v1/models/{model}", CONVERSATIONS, "One of them.", None, answers.Model),
+    *_twice(ServedRoute(
+        "POST", "/tokenize", TOKENS, "Token ids of a text, or of messages as the agent reads them.",
+        asked.AskedTokens, answers.Tokens, example={"prompt": "17 times 23"},
+    )),
+    *_twice(ServedRoute(
+        "POST", "/detokenize", TOKENS, "The text of token ids.",
+        asked.AskedText, answers.Text, example={"tokens": [1, 2, 3]},
+    )),
+    *_twice(ServedRoute(
+        "GET", "/tokenizer_info", TOKENS, "Special tokens and the chat template.", None, answers.TokenizerInfo
+    )),
     ServedRoute(
-        method="GET",
-        path="/v1/models",
-        kind=CONVERSATIONS,
-        summary="The names to ask for.",
-        answer=answers.ModelList,
+        "GET", "/health", OPERATION, "Whether requests are taken; 503 while the server ends.",
+        None, answers.Health, open=True,
     ),
-    ServedRoute(
-        method="GET",
-        path="/v1/models/{model}",
-        kind=CONVERSATIONS,
-        summary="One of them.",
-        answer=answers.Model,
-    ),
-    *_twice(
-        ServedRoute(
-            method="POST",
-            path="/tokenize",
-            kind=TOKENS,
-            summary="Token ids of a text, or of messages as the agent reads them.",
-            body=asked.AskedTokens,
-            answer=answers.Tokens,
-            example={"prompt": "17 times 23"},
-        )
-    ),
-    *_twice(
-        ServedRoute(
-            method="POST",
-            path="/detokenize",
-            kind=TOKENS,
-            summary="The text of token ids.",
-            body=asked.AskedText,
-            answer=answers.Text,
-            example={"tokens": [1, 2, 3]},
-        )
-    ),
-    *_twice(
-        ServedRoute(
-            method="GET",
-            path="/tokenizer_info",
-            kind=TOKENS,
-            summary="Special tokens and the chat template.",
-            answer=answers.TokenizerInfo,
-        )
-    ),
-    ServedRoute(
-        method="GET",
-        path="/health",
-        kind=OPERATION,
-        summary="Whether requests are taken; 503 while the server ends.",
-        answer=answers.Health,
-        open=True,
-    ),
-    ServedRoute(
-        method="GET", path="/metrics", kind=OPERATION, summary="What Prometheus reads.", content=TEXT
-    ),
-    ServedRoute(method="GET", path="/openapi.json", kind=OPERATION, summary="This description.", open=True),
-    ServedRoute(
-        method="GET", path="/", kind=OPERATION, summary="A page about this server.", content=HTML, open=True
-    ),
-    ServedRoute(
-        method="GET", path="/docs", kind=OPERATION, summary="The way to that page.", status=302, open=True
-    ),
-)
+    ServedRoute("GET", "/metrics", OPERATION, "What Prometheus reads.", content=TEXT),
+    ServedRoute("GET", "/openapi.json", OPERATION, "This description.", open=True),
+    ServedRoute("GET", "/", OPERATION, "A page about this server.", content=HTML, open=True),
+    ServedRoute("GET", "/docs", OPERATION, "The way to that page.", status=302, open=True),
+)  # fmt: skip
+"""A row each: method, path, kind, summary, what is asked and answered, and an event where it streams."""
 
 
 @cache

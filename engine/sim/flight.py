@@ -101,7 +101,6 @@ class Flight:
     events: int = field(init=False, default=0)
     scheduler_s: float = field(init=False, default=0.0)
     """CPU seconds in the scheduler."""
-    scheduler_events: int = field(init=False, default=0)
     _heap: list[tuple[float, int, int, int]] = field(init=False, default_factory=list)
     """(time, kind, trajectory or replica, version of the replica's plan)."""
     _versions: list[int] = field(init=False)
@@ -264,7 +263,6 @@ class Flight:
         started = time.perf_counter()
         commands = self.scheduler.handle(event)
         self.scheduler_s += time.perf_counter() - started
-        self.scheduler_events += 1
         for command in commands:
             self._obey(command, now)
 

@@ -198,7 +198,7 @@ class Supervisor(asyncio.BufferedProtocol):
                 # `close` waits for that. The socket is connected already: its making takes no time.
                 await asyncio.shield(connecting)
                 await self._hello
-        except BaseException as error:
+        except BaseException as error:  # cancelled, too: the child is ours until it has said hello
             self._hello.cancel()  # nobody waits for it any more, nor for why it does not come
             await asyncio.wait([connecting], timeout=EXIT_TIMEOUT_S)
             await asyncio.shield(self.close())

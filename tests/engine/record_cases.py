@@ -23,6 +23,8 @@ from rocstar.engine.types import (
     VersionSpan,
 )
 
+from .made_trajectories import MadeTurn, spoken_trajectory
+
 text = st.text(max_size=8)
 any_text = st.text(
     st.characters(exclude_categories=[]), max_size=8
@@ -128,18 +130,11 @@ def plain_trajectory(
     *, logprobs: list[float], sibling: int = 0, task: str = "t", step: int = 1, reward: float = 1.0
 ) -> Trajectory:
     """A prompt of one token, and one turn with these log-probs."""
-    num = len(logprobs)
-    return Trajectory(
-        key=TrajectoryKey(seed=0, step=step, task_id=task, sibling=sibling),
+    return spoken_trajectory(
+        [7],
+        [MadeTurn(ids=range(len(logprobs)), logprobs=logprobs, text="<answer>1</answer>")],
         task=Task(id=task, source="s", question="q", answer="1"),
-        ids=(7, *range(num)),
-        logprobs=(None, *logprobs),
-        segments=(
-            Segment(start=0, end=1, origin=Origin.prompt),
-            Segment(start=1, end=1 + num, origin=Origin.policy),
-        ),
-        version_spans=(VersionSpan(start=1, end=1 + num, version=0),),
-        turns=(Turn(start=1, end=1 + num, text="<answer>1</answer>", stopped=True),),
-        finish_reason=FinishReason.answered,
+        step=step,
+        sibling=sibling,
         outcome=Scored(reward=reward, method="m"),
     )

@@ -39,7 +39,6 @@ def test_cpu_of_a_tree_has_what_its_members_and_their_reaped_children_used(code:
     with waiting(code) as process:
         used = proctree.cpu_s([process.pid])
         assert used >= 0.2 - 4 / proctree.TICKS_PER_S
-        assert sum(proctree.cpu_s_by_name([process.pid]).values()) == pytest.approx(used, abs=0.05)
         process.communicate(b"\n")
 
 

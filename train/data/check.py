@@ -97,8 +97,8 @@ def check_tasks(
                 raise ConfigError(f"{tasks!r} has no task; give a file with at least one")
             check.close()
             found = _write(database, check, questions, out)
-    except Exception:
-        discard_work(work)  # no kill: what is wrong would be wrong again, and nothing is left lying about
+    except ConfigError:  # would be raised again: there is nothing to go on with. A kill leaves the work
+        discard_work(work)
         raise
     discard_work(work)
     return found

@@ -49,13 +49,9 @@ class RowTable:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All changes of the block, or none."""
-        self.database.execute("BEGIN")
-        try:
+        with self.database:  # commits at its end, and rolls back for whatever is raised
+            self.database.execute("BEGIN")
             yield
-        except BaseException:
-            self.database.execute("ROLLBACK")
-            raise
-        self.database.execute("COMMIT")
 
     def is_done(self, phase: str) -> bool:
         """Whether a phase was finished."""

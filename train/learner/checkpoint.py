@@ -169,7 +169,7 @@ def write(directory: Path, snap: Snapshot, *, rank: int = 0, group: Any = None) 
             shutil.rmtree(directory, ignore_errors=True)
             partial.rename(directory)
             _flush(directory.parent)
-    except BaseException as error:
+    except BaseException as error:  # stopped, too: a half-written folder takes the room of the next
         lack = _lack_of_space(directory, snap.shell) if rank == 0 else None
         if rank == 0:
             shutil.rmtree(partial, ignore_errors=True)

@@ -90,7 +90,7 @@ def _from_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         found.loader.exec_module(module)
-    except BaseException:
+    except BaseException:  # whatever the user's module raises: half of it must not be found again
         del sys.modules[name]
         raise
     return module

@@ -52,7 +52,7 @@ def recorded(directory: Path, recipe: Recipe, *, world_size: int) -> Iterator[di
     _write(directory, starts)
     try:
         yield entry
-    except BaseException as error:
+    except BaseException as error:  # however it ended, the manifest says so
         was_stopped = isinstance(error, KeyboardInterrupt)
         entry |= {"status": INTERRUPTED if was_stopped else FAILED, "ended": _now()}
         with contextlib.suppress(OSError):  # what ended the work is what the user must read

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TextIO
 
+from rocstar.engine.record.files import whole_file
+
 Phase = Literal["sft", "rl", "eval"]
 Row = dict[str, Any]
 """One line of metrics.jsonl: `step`, `stage`, `phase`, `time_s`, then metrics (a float, or None for NaN)."""
@@ -321,15 +323,8 @@ class MetricsWriter:
         """Put a row where its predecessor of an earlier life stood."""
         left = self._old[num_succeeded([old for old, _ in self._old], row) :]
         own = self._own + line
-        partial = self.path.with_name(self.path.name + ".partial")
-        try:
-            with partial.open("wb") as file:
-                file.write(own + b"".join(old for _, old in left))
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(self.path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with whole_file(self.path) as file:
+            file.write(own + b"".join(old for _, old in left))
         self._own, self._old = own, left
         self._file.close()
         self._file = self.path.open("a", encoding="utf-8")

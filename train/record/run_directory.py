@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from rocstar.engine.record.files import FRAMES
+from rocstar.engine.record.files import FRAMES, whole_file
 from rocstar.train.recipe.errors import ConfigError
 
 Lock = IO[str]
@@ -54,15 +54,8 @@ def step_of(saved: Path) -> int:
 
 def replace_text(path: Path, text: str) -> None:
     """Write a file so that it holds the former text or the new one at any moment, a power cut included."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        file.write(text.encode())
 
 
 def keep_config(directory: Path, text: str, *, step: int) -> Path | None:
@@ -117,7 +110,7 @@ def claim(directory: Path, *, resume: bool, mark: str = METRICS) -> Lock:
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
-    except BaseException:
+    except BaseException:  # stopped, too: the directory would stay locked
         lock.close()
         raise
     return lock

@@ -32,10 +32,6 @@ class Timeline:
     checkpoint_s: float
     """A step's share of those that are written every so many steps."""
 
-    @property
-    def total_s(self) -> float:
-        return (self.generate_s or 0.0) + self.learn_s + self.publish_s + self.checkpoint_s
-
 
 def cost_model(size: ModelSize, attention_flops_per_pair: float, hardware: Hardware, gpus: int) -> CostModel:
     """One replica of the model on so many GPUs."""

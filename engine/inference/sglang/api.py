@@ -129,10 +129,6 @@ class Api:
     async def abort_all(self) -> None:
         await self._control("POST", "/abort_request", {"rid": "", "abort_all": True}, None)
 
-    async def flush_cache(self) -> None:
-        """Forget all cached prefixes. The server refuses (400) while requests run."""
-        await self._control("POST", "/flush_cache", {}, None)
-
     async def answers(self, *, timeout_s: float = 2.0) -> bool:
         """Whether the server takes requests. Not through /health, which hangs for 20 s under a pause."""
         try:

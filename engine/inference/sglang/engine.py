@@ -99,7 +99,7 @@ class SGLangEngine:
         await self.api.__aenter__()
         try:
             await self.connect()
-        except BaseException:
+        except BaseException:  # cancelled, too: who did not enter does not leave
             await self.api.__aexit__(None, None, None)
             raise
         self._watcher = asyncio.create_task(self._watch(), name="sglang-watch")

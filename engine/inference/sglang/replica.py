@@ -121,7 +121,7 @@ class Replica:
         await self._start()
         try:
             await self.engine.__aenter__()
-        except BaseException:
+        except BaseException:  # cancelled, too: the server must not outlive who started it
             await self._stop_server()
             raise
         self._supervisor = asyncio.create_task(self._supervise(), name="sglang-supervisor")
@@ -215,7 +215,7 @@ class Replica:
                 await self._server.wait_ready(
                     probe.answers, deadline_s=self._ready_timeout_s, progress=self._progress
                 )
-        except BaseException:
+        except BaseException:  # cancelled, too: the server must not outlive who started it
             await self._stop_server()
             raise
 

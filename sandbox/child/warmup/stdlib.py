@@ -33,7 +33,7 @@ with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.St
     for text in FAULTY:
         try:
             exec(compile(text, "<cell>", "exec", dont_inherit=True), {"__name__": "__main__"})
-        except Exception as error:
+        except Exception as error:  # each is faulty in its own way
             summary = traceback.TracebackException.from_exception(error, lookup_lines=False, compact=True)
             print("".join(summary.format()))
 

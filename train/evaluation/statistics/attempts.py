@@ -33,8 +33,6 @@ class AttemptFacts:
     errors: int = 0
     """Of the calls, those whose result is an error."""
     is_truncated: bool = False
-    is_unextracted: bool = False
-    """It ended by itself, and no answer was found in it."""
 
 
 def counted(attempts: Sequence[AttemptFacts], *, failed_as_wrong: bool) -> list[AttemptFacts]:

@@ -35,7 +35,6 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from rocstar.train.evaluation.statistics.attempts import exact_mean
 
@@ -84,6 +83,8 @@ def share_interval(
 
 def _tail(num_questions: int, tail: float) -> float:
     """What the t distribution has beyond the normal quantile of `tail`."""
+    from scipy import special  # 27 MB, which who only reads evaluations need not have
+
     return float(special.ndtr(special.stdtrit(num_questions - 1, tail)))
 
 
@@ -92,6 +93,8 @@ def _limits(
 ) -> tuple[Floats, Floats]:
     """Quantiles of a share. `with_it` is added to the outcomes on whose side the limit lies, `against` to the
     others."""
+    from scipy import special  # as above
+
     right_E, wrong_E = size_E * mean_E, size_E * (1 - mean_E)
     low_E = special.betaincinv(np.maximum(right_E + with_it, TINY), wrong_E + against, tail)
     high_E = 1 - special.betaincinv(np.maximum(wrong_E + with_it, TINY), right_E + against, tail)

@@ -17,7 +17,6 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from rocstar.train.evaluation.statistics.attempts import exact_mean
 
@@ -93,6 +92,8 @@ def _spread(differences: Sequence[float]) -> _Spread:
 def _told(
     mean: float, spread: _Spread, differences: Sequence[float], rng: np.random.Generator
 ) -> PairedDifference:
+    from scipy import special  # 27 MB, which who only reads evaluations need not have
+
     n = len(differences)
     if spread.freedom < 1:
         half = detectable = 2.0

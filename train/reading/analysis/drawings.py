@@ -15,6 +15,8 @@ from rocstar.train.reading.analysis.statistics.tally import Lead
 from rocstar.train.reading.analysis.token_classes import CLASSES
 
 TOP, ROW, FOOT, MARGIN = 46, 30, 30, 12
+MOST_DOUBLINGS = 40
+"""A ratio beyond so many is drawn as one without an end."""
 NARROW = 340
 COLOURS: Final = {Lead.asked: 7, Lead.ok: 2, Lead.error: 1}
 LEADS: Final = {Lead.asked: "no tool", Lead.ok: "good response", Lead.error: "failing response"}
@@ -137,7 +139,8 @@ def _known(found: Sequence[BootstrapEstimate]) -> list[tuple[int, BootstrapEstim
 
 def _logs(e: BootstrapEstimate) -> BootstrapEstimate:
     def log(value: float) -> float:
-        return math.log2(value) if value > 0 and math.isfinite(value) else math.copysign(math.inf, value - 1)
+        known = math.log2(value) if value > 0 and math.isfinite(value) else math.copysign(math.inf, value - 1)
+        return known if abs(known) <= MOST_DOUBLINGS else math.copysign(math.inf, known)
 
     value = math.nan if math.isnan(e.value) else log(e.value)
     return BootstrapEstimate(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import fmean
 from typing import Final
 
-from rocstar.train.reading.diagnosis.alarm import Alarm, History
+from rocstar.train.reading.diagnosis.alarm import History, Sounds
 from rocstar.train.reading.diagnosis.history import (
     STRETCH,
     earlier,
@@ -91,67 +92,10 @@ def _held_out(history: History) -> str | None:
     )
 
 
-LEARNING_ALARMS: Final = (
-    Alarm(
-        name="entropy_collapse",
-        kind="health",
-        says="The policy stopped trying other ways before it was good.",
-        definition="entropy/mean < 0.1 nats over 3 steps and a third of its highest 3 steps of the 20 "
-        "before, "
-        "reward/correct_share below 90% and up by less than 5 points since",
-        source="DAPO, arXiv 2503.14476, 3.1 (clip-higher is its remedy)",
-        todo="Raise rl.clip_high (it acts with rl.num_updates_per_batch above 1), lower rl.lr, or take "
-        "harder tasks.",
-        needs=("entropy/mean", "reward/correct_share"),
-        sounds=_collapse,
-    ),
-    Alarm(
-        name="entropy_explosion",
-        kind="health",
-        says="The policy becomes random.",
-        definition="entropy/mean over 3 steps three times its lowest 3 steps of the 20 before, and 0.2 nats "
-        "at least",
-        source="verl issue 2738",
-        todo="Lower rl.lr; look at mismatch_kl/mean and ratio/max; go on from a checkpoint before it began.",
-        needs=("entropy/mean",),
-        sounds=_explosion,
-        witness="length",
-    ),
-    Alarm(
-        name="reward_without_held_out",
-        kind="health",
-        says="Training reward rises, questions that are not trained on do not follow.",
-        definition="reward/correct_share up by 10 points between two evaluations, and the paired 95% "
-        "interval of the "
-        "held-out difference ends below half of that",
-        source="docs/reference/statistics.md (paired by question)",
-        todo="Read correct trajectories for what the judge should not have taken; see whether the sets are "
-        "of one "
-        "kind; `rocstar data check` finds training tasks in other sets.",
-        needs=("reward/correct_share",),
-        sounds=_held_out,
-    ),
-    Alarm(
-        name="mismatch_after_tool",
-        kind="health",
-        says="Engine and learner disagree about tokens behind tool output.",
-        definition="|mismatch_kl/after_tool| > 0.01 nats and three times |mismatch_kl/elsewhere| in 3 steps",
-        source="the signature of tool output that one of the two reads with other ids or positions",
-        todo="Look for text that is tokenised again behind a tool, or for a KV prefix that is shared "
-        "wrongly.",
-        needs=("mismatch_kl/after_tool", "mismatch_kl/elsewhere"),
-        sounds=_mismatch,
-        witness="calls",
-    ),
-    Alarm(
-        name="kv_evictions",
-        kind="health",
-        says="The engine computes contexts again that it had lost.",
-        definition="engine/recomputed_tokens / tokens/generated > 10% in 3 steps",
-        source="docs/reference/scheduler.md",
-        todo="Lower engine.max_running, or give the servers more KV; engine/replicas_lost tells of dead "
-        "servers.",
-        needs=("engine/recomputed_tokens", "tokens/generated"),
-        sounds=_evictions,
-    ),
-)
+LEARNING_ALARMS: Final[Mapping[str, Sounds]] = {
+    "entropy_collapse": _collapse,
+    "entropy_explosion": _explosion,
+    "reward_without_held_out": _held_out,
+    "mismatch_after_tool": _mismatch,
+    "kv_evictions": _evictions,
+}

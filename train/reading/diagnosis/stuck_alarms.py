@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from rocstar.train.reading.diagnosis.alarm import Alarm, History, Row
+from rocstar.train.reading.diagnosis.alarm import History, Row, Sounds
 from rocstar.train.reading.diagnosis.history import last, metric, percents, ratio, usual
 
 STALL: Final = 6.0
@@ -60,63 +61,10 @@ def _failures(history: History) -> str | None:
     return f"{percents(shares)} of the trajectories" + (f"; now {told}" if told else "")
 
 
-STUCK_ALARMS: Final = (
-    Alarm(
-        name="stall",
-        kind="liveness",
-        says="A step took far longer than those before it.",
-        definition="time/step - time/eval - time/checkpoint > 6 x its median over the 20 steps before, and "
-        "10 s more",
-        source="miles, advisory.py (6 x the median)",
-        todo="See time/* of that step: tool_wait is the sandbox, generate the engine, learn the learner. "
-        "logs/stalled.txt has stacks where nothing moved at all.",
-        needs=("time/step",),
-        sounds=_stall,
-    ),
-    Alarm(
-        name="no_signal",
-        kind="liveness",
-        says="Nothing is learned: in no group do rewards differ.",
-        definition="groups/used = 0 in 3 steps",
-        source="arXiv 2508.20722, 2.1: an advantage needs unequal rewards",
-        todo="All wrong: easier tasks, a longer cold start, or a template whose answers the judge reads (try "
-        "`rocstar grade`). All right: harder tasks, or stages.N.filter_rollouts.",
-        needs=("groups/used",),
-        sounds=_no_signal,
-    ),
-    Alarm(
-        name="paused",
-        kind="liveness",
-        says="The optimizer is paused: rollout and learner disagree about the same tokens.",
-        definition="gate/paused > 0",
-        source="off_policy.gate_kl and its neighbours (docs/reference/learner.md)",
-        todo="The run wrote the tokens that disagree most beside its logs. Look for another template, "
-        "another "
-        "tokenizer or another precision of the engine.",
-        needs=("gate/paused",),
-        sounds=_paused,
-    ),
-    Alarm(
-        name="nonfinite",
-        kind="liveness",
-        says="A metric is not a finite number.",
-        definition="a metric of the row is null",
-        source="metrics/nonfinite",
-        todo="Gradient norm or loss: lower rl.lr, and look at ratio/max before it; go on from the "
-        "checkpoint before.",
-        needs=("time/step",),
-        sounds=_nonfinite,
-    ),
-    Alarm(
-        name="failures",
-        kind="liveness",
-        says="Trajectories are lost to failures of the system, not of the policy.",
-        definition="ledger/failed / ledger/generated > 5% in 2 steps",
-        source="miles, advisory.py (aborts above 5%)",
-        todo="failed/KIND names the part; `rocstar sandbox doctor` looks at the sandbox, logs/ has the "
-        "servers.",
-        needs=("ledger/failed", "ledger/generated"),
-        sounds=_failures,
-        witness="failed",
-    ),
-)
+STUCK_ALARMS: Final[Mapping[str, Sounds]] = {
+    "stall": _stall,
+    "no_signal": _no_signal,
+    "paused": _paused,
+    "nonfinite": _nonfinite,
+    "failures": _failures,
+}

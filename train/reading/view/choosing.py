@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rocstar.train.reading.view.listing import Listing
 
 Mask = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.intp]
+Places = npt.NDArray[np.uint32]
 
 NUMBERS: Final = (
     *("step", "sibling", "version", "tokens", "policy_tokens", "turns", "calls", "errors", "answers"),
@@ -60,13 +60,15 @@ def chosen(listing: Listing, words: str, sort: str) -> Places:
         is_not = word.startswith("-") and len(word) > 1
         found = _held(listing, word[1:] if is_not else word)
         mask &= ~found if is_not else found
-    places: Places = np.flatnonzero(mask)
+    places: Places = np.flatnonzero(mask).astype(np.uint32)
     column = sort.removeprefix("-")
     if not column:
         return places
-    keys = _sorted_by(listing, column)[places]
+    keys = _sorted_by(listing, column)
+    if len(places) < len(keys):
+        keys = keys[places]
     if sort.startswith("-"):
-        keys = -keys
+        np.negative(keys, out=keys)
     return places[np.argsort(keys, kind="stable")]
 
 
@@ -120,14 +122,10 @@ def _numbers(listing: Listing, column: str) -> npt.NDArray[Any]:
 def _sorted_by(listing: Listing, column: str) -> npt.NDArray[Any]:
     """Numbers that stand in the order of the column."""
     if column == "name":
-        ranks = {
-            number: rank
-            for rank, (_, number) in enumerate(
-                sorted((name, number) for number, name in listing.names.items())
-            )
-        }
-        numbers, inverse = np.unique(listing.rows["task"], return_inverse=True)
-        return np.array([ranks[n] for n in numbers.tolist()], float)[inverse]
+        by_name = np.array(sorted(listing.names, key=lambda number: (listing.names[number], number)), "<u8")
+        ranks = np.argsort(by_name)
+        places = np.searchsorted(by_name, listing.rows["task"], sorter=ranks)
+        return ranks[places].astype(float)
     if column == "bucket":
         order = sorted(listing.buckets)
         codes = np.array([order.index(name) for name in listing.buckets] or [0], float)

@@ -1,4 +1,4 @@
-"""The verb `rocstar view`: its options, and the process that serves until Ctrl-C."""
+"""The verb `rocstar view`: its options, and the process that serves until Ctrl-C, or writes one file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.record.run_directory import replace_text
 
 if TYPE_CHECKING:
     from rocstar.train.reading.view.reader import RunReader
+    from rocstar.train.reading.view.shelf import Shelf
 
 HOST, PORT = "127.0.0.1", 8089
 
@@ -26,10 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--open", action="store_true", help="open it in the browser of this machine")
     text = "also questions of sets whose licence asks that they are not shown"
     parser.add_argument("--reveal", action="store_true", help=text)
+    text = (
+        "write the page of one run into this file instead, with some of its trajectories; it needs no server"
+    )
+    parser.add_argument("--export", type=Path, metavar="FILE.html", help=text)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until SIGINT or SIGTERM. ConfigError for a path or port that is not usable."""
+    """Serve until SIGINT or SIGTERM, or export. ConfigError for a path or port that is not usable."""
     from rocstar.train.reading.view.reader import RunReader
     from rocstar.train.reading.view.shelf import Shelf
 
@@ -37,11 +43,34 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--port {options.port} is no port; give 1 to 65535, or 0 for a free one")
     shelf = Shelf(options.runs or [Path("runs")])
     reader = RunReader(shelf, reveal=options.reveal)
+    if options.export is not None:
+        _export(reader, shelf, options.export)
+        return 0
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(reader, options))
     return 0
+
+
+def _export(reader: RunReader, shelf: Shelf, file: Path) -> None:
+    """Write the page of the one run that was named."""
+    from rocstar.train.reading.view.export_page import MOST, export_page, now_as_text
+    from rocstar.train.reading.view.reader import NothingThereError
+
+    names = list(shelf.runs())
+    if len(names) != 1:
+        raise ConfigError(f"--export writes the page of one run, these are {len(names)}; name one of them")
+    if file.suffix != ".html":
+        raise ConfigError(f"--export {str(file)!r}: give a name that ends in .html")
+    collection = next(iter(shelf.runs()[names[0]].collections()), "")
+    try:
+        places = reader.sample(names[0], collection, MOST)
+        text = export_page(reader, names[0], collection, places, made=now_as_text())
+    except NothingThereError as error:
+        raise ConfigError(f"nothing can be exported: {error}") from None
+    replace_text(file, text)
+    print(f"{file}: {len(text.encode()) / 1e6:.1f} MB")
 
 
 async def _serve(reader: RunReader, options: argparse.Namespace) -> None:

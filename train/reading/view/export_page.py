@@ -1,36 +1,210 @@
-"""Chosen trajectories as one page that needs nothing else: it opens from a disk or a mail."""
+"""The viewer as one file: some trajectories of a run, with all that the page shows of it, to be kept or sent.
+
+    places ──questions that the page asks──> RunReader ──compressed──> <script type="application/json">
+    static/ ──bundle.py──> one script, whose api.js asks that table instead of a server
+
+It opens from a disk or a mail, loads nothing from anywhere, and has no script but its own. What is hidden is
+left out, and so is what a page of five megabytes has no room for: tokens first, then whole trajectories.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import base64
+import hashlib
+import json
+import time
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+from urllib.parse import urlencode
 
-from markupsafe import Markup
+from markupsafe import escape
 
-from rocstar.train.evaluation.report.set_section import PARTS
-from rocstar.train.reading.view.conversation import Record
-from rocstar.train.record.report.page import page, part_of
-from rocstar.train.record.report.trajectories import trajectory_html
+from rocstar.engine.record.reading import RecordError
+from rocstar.train.reading.view.answers import encoded
+from rocstar.train.reading.view.bundle import bundle
+from rocstar.train.reading.view.conversation import PAGE_TOKENS, WithheldError
+from rocstar.train.reading.view.page_files import page_files
+from rocstar.train.reading.view.reader import NothingThereError, RunReader
+from rocstar.train.reading.view.viewed_run import STEPS
+from rocstar.train.recipe.errors import ConfigError
 
-MOST = 50
+MOST: Final = 50
 """Trajectories of a page."""
-ROOM = 4_500_000
-"""Characters of their cards, so that a page stays below five megabytes."""
+ROOM: Final = 4_700_000
+"""Characters of all answers, so that a page stays below five megabytes."""
+BINS: Final = 600
+DIGITS: Final = 4
+"""Of a log-prob, and of what the learner made of a token: exact ones would take most of the room."""
+
+Place = tuple[str, int]
+"""A file's name without its ending, and the row in it."""
 
 
-def export_page(run: str, records: Iterable[Record]) -> str:
-    """The page of these records, as many as there is room for; it says how many are left out."""
-    cards: list[Markup] = []
-    room, left_out = ROOM, 0
-    for record in records:
-        card = trajectory_html(record, is_open=not cards)
-        if len(card) > room:
-            left_out += 1
-            continue
-        cards.append(card)
-        room -= len(card)
-    caption = f"{len(cards)} of the run {run}."
-    if left_out:
-        caption += f" {left_out} more had no room: a page of five megabytes still opens everywhere."
-    text = page(f"rocstar: {run}", [part_of(PARTS, "attempts", [(run, cards)], caption)])
-    # A policy may write half a surrogate pair in its arguments; it is shown as its escape.
-    return text.encode(errors="backslashreplace").decode()
+class _Kept:
+    """Answers by what was asked, compressed one by one.
+
+    Invariant: no more than ROOM characters are kept, and what is kept is an answer as a server would give it.
+    """
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self._room = ROOM
+
+    def ask(self, path: str, answer: Callable[[], Any], **asked: Any) -> Any:
+        """Keep the answer to this question. None where there is none to be shown, or no room for it."""
+        try:
+            told = answer()
+        except (NothingThereError, RecordError, ConfigError, WithheldError):
+            return None
+        text = base64.b64encode(zlib.compress(encoded(told), 9)).decode()
+        if len(text) > self._room:
+            return None
+        self._room -= len(text)
+        self.texts["&".join([path, *(f"{name}={asked[name]}" for name in sorted(asked))])] = text
+        return told
+
+
+def export_page(
+    reader: RunReader, run: str, collection: str, places: Sequence[Place], *, made: str, start: str = "run"
+) -> str:
+    """The page of these trajectories of a collection; `made` says when, and `start` is the page that it opens
+    with. NothingThereError for none of them, or for more than MOST."""
+    if not 0 < len(places) <= MOST:
+        raise NothingThereError(f"choose 1 to {MOST} trajectories, these are {len(places)}")
+    kept = _Kept()
+    told = kept.ask("run", lambda: reader.run(run), run=run)
+    if told is None:
+        raise NothingThereError(f"there is no run {run!r}")
+    runs = [one for one in reader.runs()["runs"] if one["name"] == run]
+    kept.ask("runs", lambda: {"runs": runs})
+    for path, answer in (("groups", reader.groups_of), ("families", reader.families)):
+        kept.ask(path, lambda answer=answer: answer(run), run=run)
+    kept.ask("alarms", lambda: reader.alarms(run), run=run)
+    for step in told["evaluated"]:
+        _keep_evaluation(kept, reader, run, step)
+    of = {} if collection == STEPS else {"of": collection}
+    shown = _keep_conversations(kept, reader, run, collection, of, places)
+    if collection == STEPS:
+        _keep_surroundings(kept, reader, run, [row for _, row in shown])
+    for place, _ in shown:
+        _keep_tokens(kept, reader, run, collection, of, place)
+    about = {
+        "made": made,
+        "start": f"#/{start}?{urlencode({'run': run, **of})}",
+        "left_out": len(places) - len(shown),
+    }
+    return _document(f"rocstar: {run}", about, kept.texts)
+
+
+def now_as_text() -> str:
+    """What a page says of when it was made."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+
+
+def _keep_evaluation(kept: _Kept, reader: RunReader, run: str, step: str) -> None:
+    found = kept.ask("evaluation", lambda: reader.evaluation(run, step), run=run, step=step)
+    for name in found["sets"] if found else ():
+        kept.ask("grid", lambda name=name: reader.grid(run, step, name), run=run, step=step, set=name)
+
+
+def _keep_conversations(
+    kept: _Kept, reader: RunReader, run: str, collection: str, of: dict[str, str], places: Iterable[Place]
+) -> list[tuple[Place, dict[str, Any]]]:
+    """The places that are kept, with their rows of the list, which is kept, too."""
+    shown = []
+    for stem, row in places:
+        found = kept.ask(
+            "conversation",
+            lambda stem=stem, row=row: reader.conversation(run, collection, stem, row),
+            run=run,
+            **of,
+            file=stem,
+            row=row,
+        )
+        if found is not None:
+            shown.append(((stem, row), found["listed"]))
+    rows = [row for _, row in shown]
+    buckets = [row["bucket"] for row in rows]
+    listed = {
+        "total": reader.rows(run, collection, words="", sort="", start=0, num=0)["total"],
+        "matched": len(rows),
+        "rows": rows,
+        "buckets": {name: buckets.count(name) for name in dict.fromkeys(buckets)},
+        "correct": sum(row["verdict"] == "correct" for row in rows),
+        "steps": len({row["file"] for row in rows}),
+        "problems": [],
+    }
+    kept.ask("list", lambda: listed, run=run, **of)
+    return shown
+
+
+def _keep_surroundings(kept: _Kept, reader: RunReader, run: str, rows: Sequence[dict[str, Any]]) -> None:
+    """The groups, tasks and steps that these rows are of."""
+    for step, task in dict.fromkeys((row["step"], row["task"]) for row in rows):
+        number = int(task, 16)
+        kept.ask(
+            "group",
+            lambda step=step, number=number: reader.group(run, step=step, task=number),
+            run=run,
+            step=step,
+            task=task,
+        )
+    for task in dict.fromkeys(row["task"] for row in rows):
+        kept.ask("task", lambda task=task: reader.task(run, task=int(task, 16)), run=run, task=task)
+    for step in dict.fromkeys(row["step"] for row in rows):
+        kept.ask("timeline", lambda step=step: reader.timeline(run, step), run=run, step=step)
+
+
+def _keep_tokens(
+    kept: _Kept, reader: RunReader, run: str, collection: str, of: dict[str, str], place: Place
+) -> None:
+    """A trajectory's strip, and its tokens page by page, with numbers of so many DIGITS."""
+    where = {"run": run, **of, "file": place[0], "row": place[1]}
+    kept.ask("strip", lambda: _rounded(reader.strip(run, collection, *place, bins=BINS)), **where)
+    start, total = 0, 1
+    while start < total:
+        found = kept.ask(
+            "tokens",
+            lambda start=start: _rounded(
+                reader.tokens(run, collection, *place, start=start, stop=start + PAGE_TOKENS)
+            ),
+            **where,
+            **{"from": start},
+        )
+        if found is None:
+            return
+        start, total = start + PAGE_TOKENS, found["total"]
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: _rounded(inner) for name, inner in value.items()}
+    return [_rounded(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _document(title: str, about: dict[str, Any], answers: dict[str, str]) -> str:
+    files = page_files()
+    lines = files["index.html"].splitlines()
+    begin = lines.index("<body>")
+    body = [line for line in lines[begin:] if not line.startswith(("</body>", "</html>"))]
+    script = files["hover.js"] + bundle(files, "app.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
+    told = json.dumps({**about, "answers": answers}).replace("<", "\\u003c")
+    head = [line for line in lines[:begin] if "/static/" not in line and not line.startswith("<title>")]
+    head.insert(4, f'<meta http-equiv="Content-Security-Policy" content="{policy}">')
+    return "\n".join([
+        *head[:-1],
+        f"<title>{escape(title)}</title>",
+        f"<style>{files['view.css']}</style>",
+        head[-1],
+        *body,
+        f'<script type="application/json" id="kept">{told}</script>',
+        f"<script>{script}</script>",
+        "</body>",
+        "</html>",
+        "",
+    ])  # fmt: skip

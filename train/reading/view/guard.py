@@ -33,7 +33,7 @@ async def guarded_answer(request: web.Request, handler: Handler) -> web.StreamRe
     """403 for a Host that others can make to stand for this machine, or data for another site."""
     if not is_own_name(request.headers.get("Host", "")):
         return _refused("open this page as http://localhost or http://127.0.0.1")
-    is_data = request.path.startswith("/api/") or request.path in ("/export", "/report", "/events")
+    is_data = request.path.startswith("/api/") or request.path in ("/export", "/events")
     if is_data and request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
         return _refused("another site's page asked for this")
     return await handler(request)

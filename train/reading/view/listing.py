@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -37,6 +38,7 @@ LISTED = np.dtype([
 ])  # fmt: skip
 """One trajectory. `file` is a number of `Listing.files`, `row` the place in it, `task` a number by which
 `Listing.names` has its name; NaN is a number that is not there."""
+EMPTY: Final[npt.NDArray[Any]] = np.zeros(0, LISTED)
 
 _RENAMED: Final = {
     "version": "policy_version",
@@ -47,6 +49,8 @@ _RENAMED: Final = {
 """Columns that an index calls otherwise."""
 OPEN_FILES: Final = 4
 """Indexes that stay in memory."""
+SPARE: Final = 16
+"""The table grows by a sixteenth more than it must."""
 
 
 class OpenRecords(Protocol):
@@ -100,15 +104,28 @@ class FramesFile:
         return LearnedStep(self._step.path).find(name)
 
 
+@dataclass(frozen=True, slots=True)
+class _FileRows:
+    """Where the rows of a file lie in the table, as the file was at `stamp`."""
+
+    stamp: tuple[int, int]
+    start: int
+    end: int
+    problem: str = ""
+    """Why it could not be read, and so has none."""
+
+
 class Listing:
     """The trajectories of some files, in the files' order; `refresh` takes in what was written since.
 
     For one thread. Invariant: `rows` has the rows of every file of `files` that could be read, and of those
-    that could not `problems` has a sentence.
+    that could not `problems` has a sentence. A row is in memory once, also while files come: a table that is
+    joined from parts would be there twice.
     """
 
     def __init__(self) -> None:
-        self.rows: npt.NDArray[Any] = np.zeros(0, LISTED)
+        self.rows = EMPTY
+        """To be looked at, and not kept over a `refresh`."""
         self.files: list[Path] = []
         self.names: dict[int, str] = {}
         self.buckets: list[str] = []
@@ -117,43 +134,60 @@ class Listing:
         self.problems: list[str] = []
         self.generation = 0
         """Grows with every change."""
-        self._parts: dict[Path, tuple[tuple[int, int], npt.NDArray[Any]]] = {}
-        self._failed: dict[Path, tuple[tuple[int, int], str]] = {}
+        self._table: npt.NDArray[Any] = np.zeros(0, LISTED)
+        """`rows`, and room behind them."""
+        self._read: dict[Path, _FileRows] = {}
         self._open: OrderedDict[Path, tuple[tuple[int, int], OpenRecords]] = OrderedDict()
 
     def refresh(self, files: Iterable[Path]) -> bool:
         """Read what is new among these files, which are all; whether there was anything."""
         stamps = {path: stamp for path in files if (stamp := stamp_of(path)) is not None}
-        known = {path: self._parts.get(path, self._failed.get(path, (None, None)))[0] for path in stamps}
-        if known == stamps and self.files == list(stamps):
+        known = [(path, found.stamp) for path, found in self._read.items()]
+        if known == list(stamps.items()):
             return False
-        for path in self._parts.keys() | self._failed.keys():
-            if path not in stamps or stamps[path] != known[path]:
-                self._parts.pop(path, None)
-                self._failed.pop(path, None)
-        self.files = list(stamps)
-        for path, stamp in stamps.items():
-            if known[path] != stamp:
-                try:
-                    self._parts[path] = stamp, self._listed(open_records(path))
-                except RecordError as error:
-                    self._failed[path] = stamp, str(error)
-        self._join()
+        old, before = EMPTY, self._read
+        if known != list(stamps.items())[: len(known)]:  # not only more of them: put together anew
+            old, self._table, self._read = self.rows, np.zeros(0, LISTED), {}
+        self.rows, self.files = EMPTY, list(stamps)
+        for number, (path, stamp) in enumerate(stamps.items()):
+            if path in self._read:
+                continue
+            same = before.get(path)
+            if same is not None and same.stamp == stamp:
+                self._append(path, stamp, number, old[same.start : same.end], same.problem)
+                continue
+            try:
+                self._append(path, stamp, number, self._listed(open_records(path)))
+            except RecordError as error:
+                self._append(path, stamp, number, EMPTY, str(error))
+        self.rows = self._table[: self._end()]
+        self.problems = [found.problem for found in self._read.values() if found.problem]
+        self.generation += 1
         return True
 
-    def _join(self) -> None:
-        self.rows = np.zeros(sum(len(rows) for _, rows in self._parts.values()), LISTED)
-        at = 0
-        for number, path in enumerate(self.files):
-            if path in self._parts:
-                stamp, rows = self._parts[path]
-                mine = self.rows[at : at + len(rows)]
-                mine[:] = rows
-                mine["file"] = number
-                self._parts[path] = stamp, mine  # a view, so that each row is in memory once
-                at += len(rows)
-        self.problems = [told for _, told in self._failed.values()]
-        self.generation += 1
+    def _end(self) -> int:
+        """The end of the last file's rows."""
+        return next(reversed(self._read.values())).end if self._read else 0
+
+    def _append(
+        self, path: Path, stamp: tuple[int, int], number: int, rows: npt.NDArray[Any], problem: str = ""
+    ) -> None:
+        """The rows of the file with this number, behind all others."""
+        start = self._end()
+        end = start + len(rows)
+        if end > len(self._table):
+            self._make_room(end + end // SPARE)
+        self._table[start:end] = rows
+        self._table["file"][start:end] = number
+        self._read[path] = _FileRows(stamp, start, end, problem)
+
+    def _make_room(self, num: int) -> None:
+        try:
+            self._table.resize(num)  # where it lies, or moved by its pages: no second copy
+        except ValueError:  # somebody still looks at rows
+            table = np.zeros(num, LISTED)
+            table[: len(self._table)] = self._table
+            self._table = table
 
     def _listed(self, records: OpenRecords) -> npt.NDArray[Any]:
         """The rows of a file; `file` is filled in later."""

@@ -16,20 +16,19 @@ from rocstar.engine.record.learned import LearnedTokens
 from rocstar.train.reading.view import drawings
 from rocstar.train.reading.view.alarms import alarms
 from rocstar.train.reading.view.choosing import Places, chosen
-from rocstar.train.reading.view.conversation import WithheldError, check_shown, conversation, overview, tokens
+from rocstar.train.reading.view.conversation import check_shown, conversation, overview, tokens
 from rocstar.train.reading.view.evaluated import evaluation_page, grid, paired
-from rocstar.train.reading.view.export_page import MOST, export_page
 from rocstar.train.reading.view.families import families, families_drawing
 from rocstar.train.reading.view.listing import Listing
+from rocstar.train.reading.view.sample import sample
 from rocstar.train.reading.view.shelf import Shelf
 from rocstar.train.reading.view.siblings import Draw, group, pass_rates, task_over_steps
 from rocstar.train.reading.view.text_search import search
 from rocstar.train.reading.view.timeline import trajectory_timeline
 from rocstar.train.reading.view.timeline_of_step import timeline_of_step
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
-from rocstar.train.record.metrics import MetricsFileError, Row
+from rocstar.train.record.metrics import Row
 from rocstar.train.record.report.headline import tiles_of
-from rocstar.train.record.report.report import ReportError, report_page
 
 MAX_PAGE: Final = 500
 """Rows of one answer."""
@@ -72,14 +71,7 @@ class RunReader:
             "collections": run.collections(),
         }
 
-    def report(self, name: str) -> str:
-        """The run's report.html as it would be now: one file that needs no other."""
-        try:
-            return report_page(self._run(name).path)
-        except (ReportError, MetricsFileError) as error:
-            raise NothingThereError(str(error)) from None
-
-    def groups_of(self, name: str, step: int | None) -> dict[str, Any]:
+    def groups_of(self, name: str, step: int | None = None) -> dict[str, Any]:
         """How the groups of a step came out; of the last where none is named."""
         listing = self._listing(name, STEPS)
         if not len(listing.rows):
@@ -201,17 +193,10 @@ class RunReader:
         """Two evaluations (run, step), question by question."""
         return paired(self._evaluation(*a), self._evaluation(*b))
 
-    def export(self, name: str, collection: str, places: Sequence[tuple[str, int]]) -> str:
-        """A page of these trajectories; what is hidden is left out."""
-        if not 0 < len(places) <= MOST:
-            raise NothingThereError(f"choose 1 to {MOST} trajectories, these are {len(places)}")
-        records = []
-        for stem, row in places:
-            try:
-                records.append(self._shown(name, collection, stem, row))
-            except WithheldError:
-                continue
-        return export_page(name, records)
+    def sample(self, name: str, collection: str, most: int) -> list[tuple[str, int]]:
+        """Some trajectories that tell much of the run: file and row of each."""
+        listing = self._listing(name, collection)
+        return [(listing.files[file].stem, row) for file, row in sample(listing, most)]
 
     def _run(self, name: str) -> ViewedRun:
         runs = self._shelf.runs()

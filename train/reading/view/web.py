@@ -19,22 +19,21 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from rocstar.engine.charts import DARK, LIGHT
 from rocstar.engine.record.reading import RecordError
+from rocstar.train.reading.view.answers import encoded
 from rocstar.train.reading.view.choosing import FilterError
 from rocstar.train.reading.view.conversation import PAGE_TOKENS, WithheldError
+from rocstar.train.reading.view.export_page import MOST, export_page, now_as_text
 from rocstar.train.reading.view.guard import add_headers, guarded_answer
 from rocstar.train.reading.view.live import PING_S, OpenPage, TooManyPagesError, Watcher
+from rocstar.train.reading.view.page_files import page_files
 from rocstar.train.reading.view.reader import MAX_PAGE, NothingThereError, RunReader
 from rocstar.train.reading.view.viewed_run import STEPS
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.record.report.page import TEMPLATES, style_sheet
 
-STATIC: Final = Path(__file__).with_name("static")
 READ_S: Final = 60.0
 """An answer that takes longer is given up."""
 _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-_THEMES: Final = f':root[data-theme="light"]{{{LIGHT}}}:root[data-theme="dark"]{{{DARK}}}'
 _LATE: Final = "reading took longer than a minute"
 Answer = Callable[[web.Request], Any]
 
@@ -62,8 +61,8 @@ class PageServer:
             for name, text in texts.items()
         ]
         found += [web.get(f"/api/{path}", self._asked(answer)) for path, answer in self._answers().items()]
-        found += [web.get("/export", self._export), web.get("/report", self._report)]
-        return [*found, web.get("/events", self._events)]
+        found += [web.get("/export", self._export), web.get("/events", self._events)]
+        return found
 
     def _answers(self) -> dict[str, Answer]:
         """A question of the page by its path; each is asked in the reading thread."""
@@ -101,7 +100,7 @@ class PageServer:
 
     def _asked(self, answer: Answer) -> Callable[[web.Request], Any]:
         async def handle(request: web.Request) -> web.Response:
-            body = await self._read(lambda: msgspec.json.encode(_plain(answer(request))))
+            body = await self._read(lambda: encoded(answer(request)))
             if isinstance(body, web.Response):
                 return body
             tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
@@ -134,12 +133,21 @@ class PageServer:
         return {} if isinstance(found, web.Response) else found
 
     async def _export(self, request: web.Request) -> web.Response:
-        places = [_file_and_row(text) for text in request.query.getall("at", [])]
-        text = await self._read(lambda: self._reader.export(*_collection(request), places))
-        return _file("trajectories", request, text)
+        """The trajectories that are named, or a sample of the run's, as one file."""
+        run, collection = _collection(request)
+        named = [_file_and_row(text) for text in request.query.getall("at", [])]
 
-    async def _report(self, request: web.Request) -> web.Response:
-        return _file("report", request, await self._read(lambda: self._reader.report(_run(request))))
+        def page() -> str:
+            places = named or self._reader.sample(run, collection, MOST)
+            start = "list" if named else "run"
+            return export_page(self._reader, run, collection, places, made=now_as_text(), start=start)
+
+        text = await self._read(page)
+        if isinstance(text, web.Response):
+            return text
+        name = "".join(c if c.isalnum() else "-" for c in run) or "run"
+        headers = {"Content-Disposition": f'attachment; filename="view-{name}.html"'}
+        return web.Response(text=text, content_type="text/html", headers=headers)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -197,37 +205,8 @@ async def _written(response: web.StreamResponse, data: bytes) -> None:
         await response.write(data)
 
 
-def _plain(value: Any) -> Any:
-    """Half a surrogate pair, which no UTF-8 can carry, becomes its escape."""
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return {_plain(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return value if value and isinstance(value[0], int | float) else [_plain(inner) for inner in value]
-    return value
-
-
-def _file(kind: str, request: web.Request, text: Any) -> web.Response:
-    """A page to be kept, or the answer that there is none."""
-    if isinstance(text, web.Response):
-        return text
-    name = "".join(c if c.isalnum() else "-" for c in _run(request)) or "run"
-    headers = {"Content-Disposition": f'attachment; filename="{kind}-{name}.html"'}
-    return web.Response(text=text, content_type="text/html", headers=headers)
-
-
 def _mistake(status: int, message: str) -> web.Response:
     return web.json_response({"error": message}, status=status)
-
-
-def page_files() -> dict[str, str]:
-    """What the page is made of, by name: its own files, and the report's style sheet and tooltips."""
-    texts = {
-        path.name: path.read_text(encoding="utf-8") for path in sorted(STATIC.iterdir()) if path.is_file()
-    }
-    texts["view.css"] = style_sheet() + _THEMES + texts["view.css"]
-    return texts | {"hover.js": (TEMPLATES / "hover.js").read_text(encoding="utf-8")}
 
 
 def _text(text: str, suffix: str, *, is_for_ever: bool = False) -> Callable[[web.Request], Any]:

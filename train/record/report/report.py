@@ -25,6 +25,7 @@ from rocstar.train.record.report.numbers import numbers_section
 from rocstar.train.record.report.page import page, part
 from rocstar.train.record.report.sample import sample
 from rocstar.train.record.report.trajectories import trajectory_html
+from rocstar.train.record.run_directory import REPORT, replace_text
 
 
 class ReportError(ValueError):
@@ -34,9 +35,8 @@ class ReportError(ValueError):
 def write_report(run_dir: Path) -> Path:
     """Write `run_dir/report.html` and return its path; the file appears whole or not at all. Raises as
     `report_page`."""
-    path, partial = run_dir / "report.html", run_dir / "report.html.partial"
-    partial.write_text(report_page(run_dir), encoding="utf-8")
-    partial.replace(path)
+    path = run_dir / REPORT
+    replace_text(path, report_page(run_dir))
     return path
 
 

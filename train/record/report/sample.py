@@ -90,11 +90,17 @@ def sample(run_dir: Path, num: int = 10) -> tuple[list[Record], list[str]]:
     # The first and the last file hold the first and the last step, however many files a run has.
     ends = [files[0], files[-1]] if len(files) > 1 else files
     first, last = end_steps(ends, num, notes)
+    chosen = choose_of_both(first, last, num)
+    return [record for record in _read(ends, chosen) if not is_hidden(record)], notes.all()
+
+
+def choose_of_both(first: Step, last: Step, num: int) -> list[RecordPlace]:
+    """About half of `num` places from each of two steps; all from one where the other has none."""
     early = choose(first, num // 2 if last else num)
     late = choose(last, num - len(early))
     if len(early) + len(late) < num:
         early = choose(first, num - len(late))
-    return [record for record in _read(ends, [*early, *late]) if not is_hidden(record)], notes.all()
+    return [*early, *late]
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -201,7 +207,7 @@ def _rows(path: Path, notes: Notes) -> Iterator[_Seen]:
             step=int(row["step"]),
             name=f"s{row['step']}/{task}/{row['sibling']}",
             task=task,
-            kind=_kind(bucket, bool(row["is_correct"])),
+            kind=kind_of_fate(bucket, bool(row["is_correct"])),
             is_faulty=bool(row["tool_errors"]),
         )
 
@@ -234,10 +240,11 @@ def _lines(path: Path, notes: Notes) -> Iterator[str]:
 
 def kind_of(record: Record) -> str:
     """One of `BUCKETS`, or the bucket that the record names."""
-    return _kind(str((record.get("decision") or {}).get("reason", "")), is_correct(record))
+    return kind_of_fate(str((record.get("decision") or {}).get("reason", "")), is_correct(record))
 
 
-def _kind(bucket: str, is_right: bool) -> str:
+def kind_of_fate(bucket: str, is_right: bool) -> str:
+    """The kind of a trajectory with this verdict: one of `BUCKETS`, or the bucket."""
     if bucket == "kept":
         return "kept correct" if is_right else "kept wrong"
     return bucket

@@ -19,7 +19,6 @@ def facts(verdicts: str, answers: str = "") -> list[AttemptFacts]:
             calls=2,
             errors=place % 2,
             is_truncated=verdict == "W",
-            is_unextracted=verdict == "W",
         )
         for place, verdict in enumerate(verdicts)
     ]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.train.reading.diagnosis.alarm import KINDS, HeldOutChange, History
-from rocstar.train.reading.diagnosis.all_alarms import ALARMS, BY_NAME
+from rocstar.train.reading.diagnosis.alarm import KINDS, HeldOutChange, History, Witness
+from rocstar.train.reading.diagnosis.all_alarms import ALARMS, BY_NAME, SOUNDS
 from rocstar.train.reading.diagnosis.ringing import QUIET, Episode, Ringing
 from rocstar.train.record.metrics import check_names
 
@@ -34,8 +34,8 @@ def test_a_planted_signature_is_reported_within_five_steps(name: str) -> None:
     assert all(episode.first >= FALLS_ILL for episode in found.values())
 
 
-def test_every_alarm_has_a_plant() -> None:
-    assert {alarm.name for alarm in ALARMS} == {*PLANTS, HELD_OUT}
+def test_every_alarm_has_a_plant_and_every_function_is_an_alarms() -> None:
+    assert {alarm.name for alarm in ALARMS} == {*PLANTS, HELD_OUT} == set(SOUNDS)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -56,6 +56,7 @@ def test_held_out_questions_that_do_not_follow_are_told() -> None:
 def test_definitions_are_whole() -> None:
     for alarm in ALARMS:
         assert alarm.kind in KINDS and alarm.says.endswith(".") and alarm.todo.endswith(".") and alarm.source
+        assert alarm.witness is None or alarm.witness in get_args(Witness)
         check_names(alarm.needs)
         check_names([f"alarm/{alarm.name}"])
     order = [KINDS.index(alarm.kind) for alarm in ALARMS]

@@ -9,12 +9,10 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-import rocstar.train.reading.view.export_page
 from rocstar.engine.record.learned import LearnedStep
 from rocstar.engine.record.reading import from_record, read_folder
 from rocstar.engine.types import HIDDEN
 from rocstar.train.reading.view.conversation import PAGE_TOKENS, WithheldError, conversation, overview, tokens
-from rocstar.train.reading.view.export_page import export_page
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.text_search import search
 from rocstar.train.reading.view.token_texts import TokenTextsOfRun
@@ -177,15 +175,3 @@ def test_texts_of_tokens_come_from_the_last_checkpoint(tmp_path: Path) -> None:
         if step != "step_3":
             (folder / "COMPLETE").touch()
     assert texts([1, 0, 1]) == ["b", "a", "b"]
-
-
-def test_an_export_has_a_bound_and_says_what_it_leaves_out(
-    viewed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    records = list(read_folder(viewed / "trajectories"))[:4]
-    whole = export_page("made", records)
-    assert whole.count('<details class="trajectory') == 4 and "4 of the run made." in whole
-    monkeypatch.setattr(rocstar.train.reading.view.export_page, "ROOM", 6000)
-    page = export_page("made", records)
-    num = page.count('<details class="trajectory')
-    assert 0 < num < 4 and f"{4 - num} more had no room" in page

@@ -8,11 +8,14 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
+from rocstar.train.reading.view import live
+from rocstar.train.reading.view.export_page import export_page
 from rocstar.train.reading.view.reader import RunReader
 from rocstar.train.reading.view.shelf import Shelf
 from rocstar.train.reading.view.web import PageServer
@@ -281,12 +284,90 @@ def test_chosen_trajectories_are_one_file_that_opens_alone(
         page.get_by_role("link", name="export 2 as one HTML file").click()
     path = tmp_path / "export.html"
     download.value.save_as(path)
-    asked: list[str] = []
-    alone = browser.new_page()
-    alone.on("request", lambda request: asked.append(request.url))
+    with opened_alone(browser, path) as alone:
+        expect(alone.locator(".rows .row a")).to_have_count(2)
+        expect(alone.locator("#bar")).to_contain_text("exported 20")
+        assert not alone.locator("form, .heading button").count(), "nothing asks a server"
+        alone.keyboard.press("j")
+        alone.keyboard.press("Enter")
+        expect(alone.locator(".turn").first).to_contain_text("gcd of 84 and 36?")
+        alone.keyboard.press("c")
+        alone.locator(".tok.policy").first.click()
+        expect(alone.locator("#token")).to_contain_text("carries loss")
+        expect(alone.locator("canvas[data-painted]")).to_be_visible()
+        alone.keyboard.press("g")
+        expect(alone.locator("#ledger")).to_have_text("The rows' sums equal the step's ledger.")
+        alone.keyboard.press("o")
+        expect(alone.locator(".charts figure").first).to_be_visible()
+        alone.keyboard.press("e")
+        expect(alone.locator(".cells a")).to_have_count(12)
+        alone.locator(".cells a").first.click()
+        expect(alone.locator("main")).to_contain_text("this was left out")
+
+
+@contextmanager
+def opened_alone(browser: Browser, path: Path) -> Iterator[Page]:
+    """A file from the disk, which asks for nothing and has no error."""
+    alone, wrong = browser.new_page(), []
+    alone.on("request", lambda request: None if request.url == path.as_uri() else wrong.append(request.url))
+    alone.on("pageerror", lambda error: wrong.append(str(error)))
+    alone.on("console", lambda told: wrong.append(told.text) if told.type == "error" else None)
     alone.goto(path.as_uri())
-    assert alone.locator("details.trajectory").count() == 2 and asked == [path.as_uri()]
+    yield alone
     alone.close()
+    assert not [one for one in wrong if not one.startswith("data:")]
+
+
+def test_an_exported_page_runs_nothing_foreign(browser: Browser, folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "hostile.html"
+    reader = RunReader(Shelf([folder / "hostile"]), reveal=False)
+    places = reader.sample("hostile", "steps", 2)
+    path.write_text(export_page(reader, "hostile", "steps", places, made="today"), encoding="utf-8")
+    with opened_alone(browser, path) as alone:
+        for key in ("o", "e", "t"):
+            alone.keyboard.press(key)
+            alone.wait_for_selector("main:not([aria-busy]) h1")
+        alone.locator(".rows .row a").first.click()
+        expect(alone.locator(".turn").last).to_contain_text("<script>globalThis.broken=1</script>")
+        assert alone.evaluate("globalThis.broken === undefined && !document.querySelector('main script')")
+
+
+def test_a_drawing_tells_the_numbers_that_are_pointed_at(page: Page, served: ServedPage) -> None:
+    page.goto(served.address + "#/run?run=plain")
+    page.locator(".charts .screen svg[data-chart]").first.hover()
+    expect(page.locator("#tip")).to_contain_text("step")
+
+
+UPDATES = 30
+
+
+def test_a_tab_does_not_grow_with_updates(
+    page: Page, served: ServedPage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is as large after many as after a few: nodes, listeners, and what its scripts hold."""
+    monkeypatch.setattr(live, "PERIOD_S", 0.01)
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+    metrics = folder / "plain" / "metrics.jsonl"
+    rows = metrics.read_bytes()
+    for place in ("#/run?run=plain", "#/list?run=plain", "#/"):
+        page.goto("about:blank")
+        page.goto(served.address + place)
+        page.wait_for_selector("main:not([aria-busy]) h1")
+        sizes = []
+        for number in range(UPDATES):
+            shown = page.get_attribute("main", "data-updates")
+            metrics.write_bytes(rows + b" " * (number % 2))
+            page.wait_for_selector(f"main:not([data-updates='{shown}'])")
+            if number in (5, UPDATES - 1):
+                session.send("HeapProfiler.collectGarbage")
+                found = {
+                    one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]
+                }
+                sizes.append([found[name] for name in ("Nodes", "JSEventListeners", "JSHeapUsedSize")])
+        (nodes, listeners, heap), late = sizes
+        assert late[0] <= nodes + 50 and late[1] <= listeners + 5 and late[2] <= 1.1 * heap, (place, sizes)
+    metrics.write_bytes(rows)
 
 
 def test_what_is_hostile_in_every_field_does_nothing(page: Page, served: ServedPage) -> None:

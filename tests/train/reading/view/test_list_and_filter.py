@@ -1,13 +1,15 @@
 """The list: every trajectory once, chosen and sorted by its numbers, from the index alone."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rocstar.engine.record.reading import RecordError, export_lines, read_folder
-from rocstar.engine.record.step_file import FrameFile
+from rocstar.engine.record.step_file import ROW, FrameFile
+from rocstar.train.reading.view import listing as listing_module
 from rocstar.train.reading.view.choosing import FilterError, chosen
 from rocstar.train.reading.view.listing import LISTED, Listing
 from rocstar.train.reading.view.viewed_run import ViewedRun, records_of
@@ -122,6 +124,46 @@ def test_a_new_step_is_taken_in_and_what_was_read_is_not_read_again(viewed: Path
     (tmp_path / "trajectories" / "step_000002.index").unlink()
     with pytest.raises(RecordError, match="is gone"):
         listing.opened(0)
+
+
+@pytest.mark.parametrize("at_a_time", [1, 20])
+def test_a_row_is_in_memory_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_a_time: int) -> None:
+    """Whether the files are there at once or come one by one."""
+
+    class Records:
+        buckets, families, rows = ["kept"], ["sums"], np.zeros(5000, ROW)
+
+    monkeypatch.setattr(listing_module, "open_records", lambda path: Records)
+    files = [tmp_path / f"step_{step:06}.jsonl" for step in range(20)]
+    for file in files:
+        file.touch()
+    listing = Listing()
+    tracemalloc.start()
+    for number in range(at_a_time, len(files) + 1, at_a_time):
+        listing.refresh(files[:number])
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(listing.rows) == 100_000 and np.unique(listing.rows["file"]).tolist() == list(range(20))
+    assert most < 1.3 * listing.rows.nbytes
+
+
+def test_rows_that_somebody_looks_at_stay_as_they_are(tmp_path: Path) -> None:
+    write_step(tmp_path, 1, groups_of())
+    listing = listed(tmp_path)
+    seen, copy = listing.rows, listing.rows.copy()
+    write_step(tmp_path, 2, groups_of())
+    listing.refresh(records_of(tmp_path))
+    assert seen.tobytes() == copy.tobytes() == listing.rows[: len(copy)].tobytes()
+
+
+def test_a_file_that_is_written_again_leaves_the_others_rows(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        write_step(tmp_path, step, groups_of())
+    listing = listed(tmp_path)
+    write_step(tmp_path, 2, groups_of()[:1])
+    assert listing.refresh(records_of(tmp_path))
+    assert listing.rows["step"].tolist() == [1] * 12 + [2] * 6 + [3] * 12
+    assert listing.rows.tobytes() == listed(tmp_path).rows.tobytes()
 
 
 def test_a_damaged_index_costs_its_step_alone(tmp_path: Path) -> None:

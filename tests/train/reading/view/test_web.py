@@ -20,10 +20,10 @@ from rocstar.train.cli import main
 from rocstar.train.reading.diagnosis.diagnose import diagnose
 from rocstar.train.reading.diagnosis.doctor_command import as_plain
 from rocstar.train.reading.view.live import MAX_PAGES, TooManyPagesError, Watcher
+from rocstar.train.reading.view.page_files import page_files
 from rocstar.train.reading.view.reader import RunReader
 from rocstar.train.reading.view.shelf import Shelf
-from rocstar.train.reading.view.web import PageServer, page_files
-from rocstar.train.record.report.report import write_report
+from rocstar.train.reading.view.web import PageServer
 from rocstar.train.served.recorded_start import recorded_start
 
 from ....patience import PATIENCE_S
@@ -66,7 +66,7 @@ async def test_only_names_of_this_machine_are_answered(viewed: Path) -> None:
                     assert answer.status == 403, (host, path)
         for host in ("localhost", "LOCALHOST:1234", "127.0.0.1:80", "[::1]:9"):
             assert (await asked(client, address + "/api/runs", Host=host))[0] == 200
-        for path in ("/api/runs", "/events", "/export?run=made&at=step_000001:0", "/report?run=made"):
+        for path in ("/api/runs", "/events", "/export?run=made&at=step_000001:0"):
             async with client.get(address + path, headers={"Sec-Fetch-Site": "cross-site"}) as answer:
                 assert answer.status == 403
 
@@ -142,16 +142,6 @@ async def test_alarms_are_those_of_the_doctor_with_places_to_look_at(viewed: Pat
         assert told == {"problem": "no metrics.jsonl: what did not train has no alarms"}
 
 
-async def test_the_report_is_an_export_of_the_page(viewed: Path) -> None:
-    async with served(viewed) as (client, address):
-        async with client.get(address + "/report?run=made") as answer:
-            assert answer.headers["Content-Disposition"] == 'attachment; filename="report-made.html"'
-            assert await answer.text() == write_report(viewed).read_text(encoding="utf-8")
-        (viewed / "metrics.jsonl").unlink()
-        status, told = await asked(client, address + "/report?run=made")
-        assert status == 404 and "metrics.jsonl does not exist" in told["error"]
-
-
 async def test_a_trajectory_has_the_commands_that_go_on_from_it(viewed: Path) -> None:
     async with served(viewed) as (client, address):
         where = f"{address}/api/conversation?run=made&file=step_000002&row=0"
@@ -220,17 +210,16 @@ async def test_only_so_many_pages_watch() -> None:
         pass
 
 
-async def test_an_export_is_one_page_that_asks_for_nothing(viewed: Path) -> None:
+async def test_what_is_chosen_or_a_sample_is_exported(viewed: Path) -> None:
     async with served(viewed) as (client, address):
-        async with client.get(
-            address + "/export?run=made&at=step_000001:0&at=step_000002:1&at=step_000001:9"
-        ) as answer:
-            text = await answer.text()
-            assert "attachment" in answer.headers["Content-Disposition"]
-        assert text.count('<details class="trajectory') == 2 and "hidden question" not in text
-        assert 'content="default-src &#39;none&#39;' in text
-        assert not re.findall(r"\b(?:src|href)=.{9}", text)
-        for query in ("run=made", "run=made&at=x", "run=made&" + "&".join(["at=step_000001:0"] * 51)):
+        for query, conversations in (
+            ("run=made&at=step_000001:0&at=step_000002:1&at=step_000001:9", 2),
+            ("run=made", 18),
+        ):
+            async with client.get(f"{address}/export?{query}") as answer:
+                assert answer.headers["Content-Disposition"] == 'attachment; filename="view-made.html"'
+                assert (await answer.text()).count('"conversation&') == conversations
+        for query in ("run=no", "run=made&at=x", "run=made&" + "&".join(["at=step_000001:0"] * 51)):
             async with client.get(f"{address}/export?{query}") as answer:
                 assert answer.status in (400, 404)
 

@@ -11,28 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from rocstar.engine.record.columns import encode_frame
 from rocstar.engine.record.learned import LearnedTokens, write_learned
 from rocstar.engine.record.plain import Verdict
-from rocstar.engine.record.step_file import FrameFile, Judged
 from rocstar.engine.types import (
     HIDDEN,
     Failed,
     FinishReason,
-    Origin,
     Outcome,
     Scored,
-    Segment,
     Span,
     Task,
     ToolCall,
     ToolResult,
     Trajectory,
-    TrajectoryKey,
     TrajectoryTimes,
-    Turn,
     TurnTimes,
-    VersionSpan,
 )
 from rocstar.train.algorithm.roc import (
     Decision,
@@ -45,6 +38,7 @@ from rocstar.train.algorithm.roc import (
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.run_directory import records_file
 
+from ....engine.made_trajectories import MadeRecord, MadeTurn, spoken_trajectory, write_step_file
 from ..diagnosis.made_runs import planted
 
 CONFIG = """
@@ -91,45 +85,31 @@ def trajectory(
 ) -> tuple[Trajectory, list[str]]:
     """A trajectory of one turn for each call and one that answers, with the text of each segment."""
     rng = random.Random(f"{seed}/{step}/{task.id!a}/{sibling}")
-    segments, turns, texts, at = (
-        [Segment(start=0, end=4, origin=Origin.prompt)],
-        [],
-        [f"<user>{task.question}"],
-        4,
-    )
+
+    def ids(num: int) -> list[int]:
+        return [rng.randrange(1000) for _ in range(num)]
+
+    def said(text: str, **more: Any) -> MadeTurn:
+        logprobs = [-rng.random() / 3 for _ in range(num_tokens)]
+        return MadeTurn(ids=ids(num_tokens), logprobs=logprobs, text=text, **more)
+
+    turns, texts = [], [f"<user>{task.question}"]
     for k in range(made.calls):
-        code = f"print({k}){text}"
-        said = f'Call {k}.{text}\n<tool_call>\n{{"name": "python"}}\n</tool_call>'
+        call = ToolCall(name=f"python{text}", arguments={"code": f"print({k}){text}"})
         is_error = k < made.errors
-        call = ToolCall(name=f"python{text}", arguments={"code": code})
         result = ToolResult(status="error" if is_error else "ok", is_error=is_error, text=f"result {k}{text}")
-        segments += [
-            Segment(start=at, end=at + num_tokens, origin=Origin.policy),
-            Segment(start=at + num_tokens, end=at + num_tokens + 3, origin=Origin.tool),
-        ]
-        turns.append(
-            Turn(start=at, end=at + num_tokens, text=said, stopped=True, calls=(call,), results=(result,))
-        )
-        texts += [said, f"<tool>{result.text}"]
-        at += num_tokens + 3
+        written = f'Call {k}.{text}\n<tool_call>\n{{"name": "python"}}\n</tool_call>'
+        turns.append(said(written, calls=(call,), results=(result,), answer=ids(3)))
+        texts += [written, f"<tool>{result.text}"]
     answer = f"So <answer>{sibling}</answer>{text}" * made.answers or f"no answer{text}"
-    segments.append(Segment(start=at, end=at + num_tokens, origin=Origin.policy))
-    turns.append(Turn(start=at, end=at + num_tokens, text=answer, stopped=True))
-    end = at + num_tokens
-    logprobs: list[float | None] = [None] * end
-    for segment in segments:
-        if segment.origin is Origin.policy:
-            logprobs[segment.start : segment.end] = [
-                -rng.random() / 3 for _ in range(segment.end - segment.start)
-            ]
-    return Trajectory(
-        key=TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=sibling),
+    return spoken_trajectory(
+        ids(4),
+        [*turns, said(answer)],
         task=task,
-        ids=[rng.randrange(1000) for _ in range(end)],
-        logprobs=logprobs,
-        segments=tuple(segments),
-        version_spans=(VersionSpan(start=4, end=end, version=step - 1),),
-        turns=tuple(turns),
+        step=step,
+        sibling=sibling,
+        seed=seed,
+        version=step - 1,
         finish_reason=FinishReason.answered if made.answers else FinishReason.max_tokens,
         outcome=_outcome(made, text),
         times=times_of(made, sibling=sibling),
@@ -209,27 +189,23 @@ def write_step(
 ) -> dict[str, int]:
     """Write the records of a step; its ledger."""
     ledger = dict.fromkeys(LEDGER, 0)
-    judged = []
+    records = []
     learned: dict[str, LearnedTokens] = {}
-    with FrameFile(records_file(run, step), {}) as file:
-        for task, siblings in groups:
-            for number, (made, (decision, penalty)) in enumerate(
-                zip(siblings, decided(siblings), strict=True)
-            ):
-                one, texts = trajectory(made, step=step, task=task, sibling=number, text=text, **shape)
-                bucket = decision.reason.value if decision else "failed"
-                ledger[bucket] += 1
-                verdict = Verdict(
-                    bucket=bucket,
-                    penalty_error=penalty.error if penalty else None,
-                    penalty_format=penalty.format if penalty else None,
-                    advantage=advantage(made) if bucket == "kept" else None,
-                )
-                if bucket == "kept":
-                    learned[str(one.key)] = learned_of(one)
-                (place,) = file.append([encode_frame(one, texts)])
-                judged.append(Judged(trajectory=one, verdict=verdict, num_answers=made.answers, place=place))
-        file.seal(judged, stage=f"one{text}")
+    for task, siblings in groups:
+        for number, (made, (decision, penalty)) in enumerate(zip(siblings, decided(siblings), strict=True)):
+            one, texts = trajectory(made, step=step, task=task, sibling=number, text=text, **shape)
+            bucket = decision.reason.value if decision else "failed"
+            ledger[bucket] += 1
+            verdict = Verdict(
+                bucket=bucket,
+                penalty_error=penalty.error if penalty else None,
+                penalty_format=penalty.format if penalty else None,
+                advantage=advantage(made) if bucket == "kept" else None,
+            )
+            if bucket == "kept":
+                learned[str(one.key)] = learned_of(one)
+            records.append(MadeRecord(trajectory=one, texts=texts, verdict=verdict, num_answers=made.answers))
+    write_step_file(records_file(run, step), records, stage=f"one{text}")
     write_learned(records_file(run, step).parent, learned, step=step, rank=0, ranks=1)
     return ledger
 

@@ -1,36 +1,41 @@
-// Questions to the server. A mistake is an Error whose message a person can read.
+// Questions to the server, or to the file that has the page. A mistake is an Error whose message a person
+// can read.
+
+import { kept, keptAnswer } from "./kept.js";
 
 export async function ask(path, params = {}, signal = undefined) {
-  const query = new URLSearchParams();
-  for (const [name, value] of Object.entries(params)) {
-    if (value === undefined || value === null || value === "") continue;
-    for (const one of Array.isArray(value) ? value : [value]) query.append(name, one);
-  }
+  const query = queryOf(params);
+  if (kept) return keptAnswer(path, [...query]);
   const answer = await fetch(`/api/${path}?${query}`, { signal });
   const told = await answer.json();
   if (!answer.ok) throw new Error(told.error ?? `the server answered ${answer.status}`);
   return told;
 }
 
-// Addresses of pages: #/NAME?a=b. The same address shows the same page.
-export function address(page, params = {}) {
+function queryOf(params) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params)) {
     if (value === undefined || value === null || value === "") continue;
     for (const one of Array.isArray(value) ? value : [value]) query.append(name, one);
   }
-  const text = query.toString();
+  return query;
+}
+
+// Addresses of pages: #/NAME?a=b. The same address shows the same page.
+export function address(page, params = {}) {
+  const text = queryOf(params).toString();
   return `#/${page}${text ? `?${text}` : ""}`;
 }
 
 export function current() {
-  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?", 2);
+  const [path, query = ""] = (location.hash || kept?.start || "").replace(/^#\/?/, "").split("?", 2);
   return { page: path || "runs", params: new URLSearchParams(query) };
 }
 
 // Tells `changed` the names of runs that have more to show, while this page is seen. One connection, and an
 // event only when something changed.
 export function listen(changed, state) {
+  if (kept) return;
   let source = null;
   const open = () => {
     if (document.hidden || source) return;

@@ -3,6 +3,7 @@
 import { address, current, listen } from "./api.js";
 import { fill, h, say } from "./dom.js";
 import { openHelp } from "./help.js";
+import { kept } from "./kept.js";
 import * as evaluation from "./page_evaluation.js";
 import * as group from "./page_group.js";
 import * as list from "./page_list.js";
@@ -16,7 +17,9 @@ import * as trajectory from "./page_trajectory.js";
 
 const PAGES = { runs, run, list, trajectory, group, task, evaluation, paired, overlay, timeline };
 const main = document.getElementById("main");
-let shown = null, turn = 0, connected = true;
+const news = new Set();
+main.dataset.updates = 0;
+let shown = null, turn = 0, connected = true, updating = false;
 
 async function show() {
   const { page, params } = current(), mine = ++turn;
@@ -35,7 +38,7 @@ async function show() {
     if (mine !== turn) return made.end?.();
     shown = { ...made, end: () => { stopping.abort(); made.end?.(); } };
     document.title = `${made.title ?? "runs"} · rocstar view`;
-    performance.mark(`shown:${page}`);
+    update([]);
   } catch (error) {
     if (error.name === "AbortError" || mine !== turn) return;
     fill(root, h("h1", {}, "This cannot be shown"), h("p", { class: "bad" }, error.message),
@@ -43,6 +46,27 @@ async function show() {
   } finally {
     if (mine === turn) main.removeAttribute("aria-busy");
   }
+}
+
+// Tells the page what changed. One update is under way at most, and what comes meanwhile waits by name: a page
+// that is slower than its run is behind, and no longer behind the longer it is open.
+async function update(names) {
+  for (const name of names) news.add(name);
+  if (updating) return;
+  updating = true;
+  let number = 0;
+  while (news.size && shown) {
+    number++;
+    const told = [...news];
+    news.clear();
+    try {
+      await shown.changed?.(told);
+    } catch (error) {
+      if (error.name !== "AbortError") say(error.message);
+    }
+  }
+  updating = false;
+  if (number) main.dataset.updates = Number(main.dataset.updates) + number; // all that is known is shown
 }
 
 function bar(page, params) {
@@ -55,7 +79,8 @@ function bar(page, params) {
       of && link("Trajectories", address("list", { run: name }), page === "list"),
       of && link("Evaluations", address("evaluation", { run: name }), page === "evaluation")),
     h("span", { class: "right" },
-      h("span", { id: "live", class: connected ? "soft" : "bad" }, connected ? "live" : "not connected"),
+      kept ? h("span", { class: "soft" }, `exported ${kept.made}`)
+        : h("span", { id: "live", class: connected ? "soft" : "bad" }, connected ? "live" : "not connected"),
       h("button", { onclick: changeTheme, "aria-label": "dark or light" }, "◐"),
       h("button", { onclick: openHelp, "aria-label": "keys" }, "?")));
 }
@@ -93,7 +118,7 @@ try {
 } catch { /* a browser may forbid to keep it */ }
 addEventListener("hashchange", show);
 addEventListener("keydown", keys);
-listen((names) => shown?.changed?.(names), (is) => {
+listen(update, (is) => {
   connected = is;
   const live = document.getElementById("live");
   live.className = is ? "soft" : "bad";

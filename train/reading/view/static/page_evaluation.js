@@ -2,6 +2,7 @@
 
 import { address, ask } from "./api.js";
 import { figure, fill, h, table } from "./dom.js";
+import { kept } from "./kept.js";
 import { LongList } from "./virtual.js";
 
 const KINDS = { k: "correct", w: "wrong", t: "truncated, so wrong", f: "failed" };
@@ -15,7 +16,7 @@ export async function show({ root, params, signal, is }) {
   const told = await ask("evaluation", { run, step }, signal);
   if (!is()) return null;
   const set = params.get("set") ?? told.sets[0];
-  const others = comparable(runs, run, step);
+  const others = kept ? [] : comparable(runs, run, step);
   const box = h("div", { class: "grid rows", tabindex: "0", role: "region", "aria-label": `questions of ${set}` });
   const choice = (label, names, value, key) => names.length > 1 && h("label", {}, `${label}: `, h("select", {
     onchange: (event) => { location.hash = address("evaluation", { run, step, set, [key]: event.target.value, ...(key === "step" ? { set: "" } : {}) }); },

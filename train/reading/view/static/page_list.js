@@ -2,6 +2,7 @@
 
 import { address, ask } from "./api.js";
 import { chip, fill, h, number, say, signed, STYLE_OF, words } from "./dom.js";
+import { kept } from "./kept.js";
 import { LongList } from "./virtual.js";
 
 const ROW = 30, PAGE = 100;
@@ -17,7 +18,7 @@ export async function show({ root, params, signal, is }) {
   await view.load();
   return {
     title: `${view.run} trajectories`,
-    changed: (names) => { if (names.includes(view.run)) view.reload(); },
+    changed: (names) => names.includes(view.run) && view.reload(),
     keys: {
       j: () => view.move(1), k: () => view.move(-1), ArrowDown: () => view.move(1), ArrowUp: () => view.move(-1),
       Enter: () => view.open(), x: () => view.choose(), Home: () => view.move(-Infinity), End: () => view.move(Infinity),
@@ -72,10 +73,11 @@ class TrajectoryTable {
       h("label", { for: input.id }, label), input);
     fill(this.root,
       h("h1", {}, "Trajectories ", h("span", { class: "soft" }, this.asked.of ? this.asked.of.replace(":", ", ") : "")),
-      h("div", { class: "asking" },
+      kept?.left_out > 0 && h("p", { class: "soft" }, `${kept.left_out} more had no room: a page of five megabytes still opens everywhere.`),
+      !kept && h("div", { class: "asking" },
         form("filter", this.filter, (filter) => this.go({ filter })),
         form("search", this.looking, (text) => this.go({ text }))),
-      h("p", { class: "quick" }, ["kept", "correct", "wrong", "dropped_positive", "dropped_negative", "no_signal", "failed", "truncated", "errors>0"].map((word) =>
+      !kept && h("p", { class: "quick" }, ["kept", "correct", "wrong", "dropped_positive", "dropped_negative", "no_signal", "failed", "truncated", "errors>0"].map((word) =>
         h("button", { class: this.has(word) ? "on" : "", "aria-pressed": String(this.has(word)), onclick: () => this.toggle(word) }, words(word)))),
       this.counts, this.hits, this.export,
       h("div", { class: "trajectories", role: "table", "aria-label": "trajectories", "aria-rowcount": first.matched },
@@ -102,6 +104,7 @@ class TrajectoryTable {
   header([column, name, style]) {
     const [sorted, down] = [this.asked.sort.replace("-", ""), this.asked.sort.startsWith("-")];
     const is = sorted === column;
+    if (kept) return h("div", { role: "columnheader", class: style }, name);
     const sort = is && down ? column : `-${column}`;
     return h("div", { role: "columnheader", class: style, "aria-sort": is ? (down ? "descending" : "ascending") : "none" },
       h("button", { onclick: () => this.go({ sort: is && !down && column === "step" ? "-step" : sort }) }, name, is ? (down ? " ↓" : " ↑") : ""));
@@ -161,7 +164,7 @@ class TrajectoryTable {
 
   choose() {
     const row = this.rowAt(this.at);
-    if (!row) return;
+    if (!row || kept) return;
     const place = `${row.file}:${row.row}`;
     if (this.chosen.has(place)) this.chosen.delete(place); else if (this.chosen.size < 50) this.chosen.add(place);
     this.list.shown.get(this.at)?.classList.toggle("chosen", this.chosen.has(place));

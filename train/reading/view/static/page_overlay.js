@@ -14,5 +14,5 @@ export async function show({ root, params, signal, is }) {
     scrollTo(0, y);
   };
   await update();
-  return { title: names.join(", "), changed: (changed) => { if (names.some((n) => changed.includes(n))) update(); } };
+  return { title: names.join(", "), changed: (changed) => names.some((n) => changed.includes(n)) && update() };
 }

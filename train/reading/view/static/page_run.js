@@ -2,6 +2,7 @@
 
 import { address, ask } from "./api.js";
 import { chip, figure, fill, h, number, table, words } from "./dom.js";
+import { kept } from "./kept.js";
 
 export async function show({ root, params, signal, is }) {
   const name = params.get("run");
@@ -23,7 +24,7 @@ export async function show({ root, params, signal, is }) {
         h("div", { class: "detail" }, tile.detail)))),
       h("ul", { class: "links" },
         run.trajectories && h("li", {}, h("a", { href: address("list", { run: name }) }, "trajectories")),
-        run.steps > 0 && h("li", {}, h("a", { href: `/report?${new URLSearchParams({ run: name })}` }, "report as one file")),
+        run.trajectories && !kept && h("li", {}, h("a", { href: `/export?${new URLSearchParams({ run: name })}` }, "this run as one file")),
         groups && h("li", {}, h("a", { href: address("timeline", { run: name, step: groups.step }) }, "who waited when")),
         run.evaluated.map((step) => h("li", {},
           h("a", { href: address("evaluation", { run: name, step }) }, `evaluation at step ${step}`)))),
@@ -35,7 +36,7 @@ export async function show({ root, params, signal, is }) {
     scrollTo(0, y);
   };
   await update();
-  return { title: name, changed: (names) => { if (names.includes(name)) update(); } };
+  return { title: name, changed: (names) => names.includes(name) && update() };
 }
 
 const KIND_STYLE = { liveness: "bad", health: "bad", advice: "quiet" };

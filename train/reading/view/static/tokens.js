@@ -2,6 +2,7 @@
 
 import { ask } from "./api.js";
 import { fill, h, number, signed } from "./dom.js";
+import { kept } from "./kept.js";
 import { LongList } from "./virtual.js";
 
 const CHUNK = 64, PAGE = 4096;
@@ -20,6 +21,7 @@ const SHADES = {
 const CODES = ["not clipped", "held by the lower bound", "held by the upper bound"];
 const WITHOUT = "The learner did not learn from this trajectory, or its run wrote nothing down of it: there are the rollout's numbers alone.";
 const WITH = "Log-probs of the rollout are bit by bit; what the learner made of a token is right to half a percent of ratio and gap, and to a few percent of entropy.";
+const KEPT = "In a file that was exported, numbers of tokens have four digits.";
 
 function gapOf(token) {
   return token.learner === null || token.logprob === null ? null : token.learner - token.logprob;
@@ -58,7 +60,7 @@ export class TokenView {
     this.parts = await ask("strip", { ...this.place, bins: Math.min(1200, Math.max(200, this.canvas.clientWidth)) }, this.signal).catch(() => null);
     const learned = Boolean(this.parts?.measures.gap);
     for (const option of this.choice.options) option.disabled = Boolean(SHADES[option.value].learner) && !learned;
-    this.about.textContent = learned ? WITH : WITHOUT;
+    this.about.textContent = kept ? KEPT : learned ? WITH : WITHOUT;
     this.paint();
   }
 
@@ -126,7 +128,6 @@ export class TokenView {
       element.append(made);
       if (token.text?.includes("\n")) element.append(document.createElement("br"));
     }
-    if (i === 0) performance.mark("tokens shown");
   }
 
   step(event) {

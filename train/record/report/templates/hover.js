@@ -1,5 +1,5 @@
 "use strict";
-const showNumbersOf = (svg) => {
+globalThis.showNumbersOf = (svg) => {
   const tip = document.getElementById("tip");
   const data = JSON.parse(svg.dataset.chart), cross = svg.querySelector(".cross");
   for (const kind of ["pointermove", "pointerdown"]) svg.addEventListener(kind, (event) => {

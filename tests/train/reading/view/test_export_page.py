@@ -1,0 +1,146 @@
+"""The page as a file: it answers what a server would, has no more than its room, and asks for nothing."""
+
+import base64
+import json
+import re
+import zlib
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.train.cli import main
+from rocstar.train.reading.view import export_page as exporting
+from rocstar.train.reading.view.answers import encoded
+from rocstar.train.reading.view.bundle import bundle
+from rocstar.train.reading.view.export_page import MOST, export_page
+from rocstar.train.reading.view.page_files import page_files
+from rocstar.train.reading.view.reader import NothingThereError, RunReader
+from rocstar.train.reading.view.shelf import Shelf
+from rocstar.train.reading.view.viewed_run import STEPS
+
+from ...evaluation.eval_folders import MadeSet, make_folder
+from .view_runs import make_view_run
+
+
+def kept_in(page: str) -> dict[str, Any]:
+    """What a page has in it, with its answers as values."""
+    found = re.search(r'<script type="application/json" id="kept">(.*?)</script>', page)
+    assert found is not None
+    told = json.loads(found[1])
+    answers = {asked: zlib.decompress(base64.b64decode(text)) for asked, text in told["answers"].items()}
+    return told | {"answers": {asked: json.loads(text) for asked, text in answers.items()}}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two steps with an evaluation."""
+    made = make_view_run(tmp_path_factory.mktemp("export") / "made")
+    make_folder(made / "evaluations" / "step_1", MadeSet(name="puzzles", num=3, k=2))
+    return made
+
+
+def reader_of(run: Path) -> RunReader:
+    return RunReader(Shelf([run]), reveal=False)
+
+
+def test_a_page_answers_what_a_server_would(run: Path) -> None:
+    reader = reader_of(run)
+    told = kept_in(export_page(reader, "made", STEPS, reader.sample("made", STEPS, MOST), made="today"))
+    answers = told["answers"]
+    rows = answers["list&run=made"]["rows"]
+    assert len(rows) == 18 and told["left_out"] == 0, "all but the hidden ones"
+    for row in rows:
+        where = f"file={row['file']}&row={row['row']}&run=made"
+        asked = reader.conversation("made", STEPS, row["file"], row["row"])
+        assert answers[f"conversation&{where}"] == json.loads(encoded(asked))
+        exact = reader.tokens("made", STEPS, row["file"], row["row"], start=0, stop=4096)
+        shown = answers[f"tokens&file={row['file']}&from=0&row={row['row']}&run=made"]
+        assert shown["ids"] == exact["ids"] and shown["logprobs"] == [
+            p if p is None else pytest.approx(p, rel=1e-3) for p in exact["logprobs"]
+        ]
+        assert f"strip&{where}" in answers
+        group = answers[f"group&run=made&step={row['step']}&task={row['task']}"]
+        assert row in [{name: one[name] for name in row} for one in group["siblings"]]
+    assert {"run&run=made", "runs", "groups&run=made", "families&run=made", "alarms&run=made"} < set(answers)
+    assert {"evaluation&run=made&step=1", "grid&run=made&set=puzzles&step=1"} < set(answers)
+
+
+def test_a_page_allows_its_own_script_and_nothing_else(run: Path) -> None:
+    page = export_page(reader_of(run), "made", STEPS, [("step_000001", 0)], made="today")
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)
+    (script,) = re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)
+    digest = base64.b64encode(sha256(script.encode()).digest()).decode()
+    assert policy is not None and policy[1] == (
+        f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
+    )
+    markup = page.replace(script, "")
+    assert set(re.findall(r'\b(?:src|href)="([^"]*)"', markup)) == {"data:,", "#main"}
+
+
+def test_what_has_no_room_is_left_out_and_counted(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = reader_of(run)
+    places = reader.sample("made", STEPS, MOST)
+    whole = export_page(reader, "made", STEPS, places, made="today")
+    answers = len(json.dumps(kept_in(whole)["answers"]))
+    assert len(whole) > answers / 10
+    size = sum(map(len, re.findall(r'": "([\w+/=]{20,})"', whole)))
+    monkeypatch.setattr(exporting, "ROOM", size // 2)
+    told = kept_in(export_page(reader, "made", STEPS, places, made="today"))
+    kept = [asked for asked in told["answers"] if asked.startswith("conversation&")]
+    assert len(kept) + told["left_out"] == len(places)
+    assert not any(asked.startswith("tokens&") for asked in told["answers"]) or not told["left_out"]
+
+
+def test_hidden_ones_and_more_than_a_page_takes_are_refused(run: Path) -> None:
+    reader = reader_of(run)
+    told = kept_in(export_page(reader, "made", STEPS, [("step_000001", 0), ("step_000001", 9)], made="today"))
+    assert "conversation&file=step_000001&row=9&run=made" not in told["answers"]
+    assert "hidden question" not in json.dumps(told)
+    for places in ([], [("step_000001", 0)] * (MOST + 1)):
+        with pytest.raises(NothingThereError, match="choose 1 to 50"):
+            export_page(reader, "made", STEPS, places, made="today")
+
+
+def test_the_command_writes_one_file(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["view", str(run), "--export", "made.html"]) == 0
+    assert "made.html: 0." in capsys.readouterr().out
+    page = (tmp_path / "made.html").read_text(encoding="utf-8")
+    assert kept_in(page)["start"] == "#/run?run=made"
+    assert main(["view", str(run / "evaluations" / "step_1"), "--export", "scores.html"]) == 0
+    told = kept_in((tmp_path / "scores.html").read_text(encoding="utf-8"))
+    assert any(asked.startswith("conversation&") and "of=0:puzzles" in asked for asked in told["answers"])
+    for arguments, words in (
+        ([str(run), "--export", "made.txt"], "ends in .html"),
+        ([str(run), str(run / "evaluations" / "step_1"), "--export", "both.html"], "these are 2"),
+    ):
+        assert main(["view", *arguments]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_every_script_of_the_page_is_in_the_bundle() -> None:
+    files = page_files()
+    script = bundle(files, "app.js")
+    assert all(
+        f'modules["{name}"] =' in script for name in files if name.endswith(".js") and name != "hover.js"
+    )
+    assert not re.search(r"^\s*(import|export)\b", script, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("modules", "why"),
+    [
+        ({"a.js": 'import { x } from "./b.js";'}, "a.js -> b.js"),
+        ({"a.js": 'import { x } from "./a.js";'}, "a.js -> a.js"),
+        ({"a.js": 'import x from "./b.js";'}, "cannot be brought"),
+        ({"a.js": "export default 1;"}, "cannot be brought"),
+        ({"a.js": 'const end = "</script>";'}, "cannot be brought"),
+    ],
+)
+def test_what_cannot_be_bundled_is_named(modules: dict[str, str], why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        bundle(modules, "a.js")
