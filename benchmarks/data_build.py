@@ -7,7 +7,7 @@ FOLDER has dapo_math_17k.jsonl, math_train.jsonl, gsm8k_train.jsonl, four evalua
 in sft_toolcall.jsonl and sft_chat_instruct.jsonl. Tasks are built twice, the second time of the same rows in
 another order, and conversations once, against three templates.
 
-Made-up rows are of about 60 words, in two sources: every fifth is a copy in other typesetting, every tenth has
+Made-up rows have about 60 words, in two sources: every fifth is a copy in other typesetting, every tenth has
 no whole number as answer, every hundredth is one of 5,000 evaluation questions; of the second source a
 quarter is drawn. Making them is not counted. The build of the middle size is killed twice and gone on with.
 """
@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from compact_results import compact
 from decontamination_corpus import TAILS
 from quickstart_seeds import machine
 
