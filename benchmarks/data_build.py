@@ -224,9 +224,8 @@ def main() -> None:
         command += " --rows " + " ".join(map(str, options.rows))
         found |= of_made_up_rows(options.rows)
     load = float(Path("/proc/loadavg").read_text().split()[0])
-    text = json.dumps(
-        {"machine": machine(), "command": command, "load_of_the_machine": load} | found, indent=1
-    )
+    about = {"machine": machine(), "command": command, "load_of_the_machine": load}
+    text = compact(json.loads(json.dumps(about | found)))
     print(text)
     if options.out:
         options.out.write_text(text + "\n")

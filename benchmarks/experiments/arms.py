@@ -64,6 +64,8 @@ def options_of(doc: str | None, name: str, *, seeds: int, steps: int) -> argpars
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / f"{name}.json")
     parser.add_argument("--figure", type=Path, default=ROOT / "docs" / "measured" / f"{name}.svg")
     parser.add_argument("--threads", type=int, default=1, help="torch threads of a run")
+    text = "a field of the recipe in every arm and cold start, to make all of them smaller; may be repeated"
+    parser.add_argument("--also", action="append", default=[], metavar="FIELD=VALUE", help=text)
     parser.add_argument(
         "--miniature", action="store_true", help="a tenth of the size; shows nothing but itself"
     )
@@ -74,6 +76,7 @@ def common(options: argparse.Namespace, seed: int) -> tuple[str, ...]:
     """Overrides of all arms of a seed."""
     return (
         *(MINIATURE if options.miniature else ()),
+        *(f"--{one}" for one in options.also),
         f"--run.seed={seed}",
         f"--run.threads={options.threads}",
     )
