@@ -117,10 +117,17 @@ async def conversations(recipe: Recipe, each: int, number: int) -> list[dict[str
             render_result=lambda result: result_text(result, tool.style),
             limits=Limits(wall_s=tool.limits.wall_s, memory_bytes=tool.limits.memory_bytes),
             flavour=tool.flavour,
-            tools=tool_box(recipe).schemas,
+            tools=[_without_input(schema) for schema in tool_box(recipe).schemas],
         )
     rng = random.Random("conversations")
     return [_spoilt({"id": f"talk-{k}", **row}, rng) for k, row in enumerate(rows)]
+
+
+def _without_input(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The tool as the demonstrator knows it: standard input may be left out."""
+    function = schema["function"]
+    parameters = {**function["parameters"], "required": ["code"]}
+    return {**schema, "function": {**function, "parameters": parameters}}
 
 
 def _spoilt(row: dict[str, Any], rng: random.Random) -> dict[str, Any]:
