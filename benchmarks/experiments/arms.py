@@ -3,7 +3,7 @@
     cold start of a seed ──> arm A ──┐
                         └──> arm B ──┴─> difference by seed ──> t interval over seeds
 
-An arm whose report exists is not run again; one that was stopped goes on from its last checkpoint. Seeds are
+An arm that came to its end is not run again; one that was stopped goes on from its last checkpoint. Seeds are
 the sample: what two arms of one seed share (cold start, tasks, noise of the demonstrations) is paired away.
 """
 
@@ -24,7 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from compact_results import compact
-from quickstart_seeds import ROOT, correct_ones, machine, rows
+from quickstart_seeds import ROOT, correct_ones, is_complete, machine, rows
 
 from rocstar.engine.charts import drawing, escape, nice_ticks
 from rocstar.train.evaluation.statistics.paired import paired_difference
@@ -100,8 +100,8 @@ def train(options: argparse.Namespace, arm: Arm, seed: int, more: Sequence[str] 
 
 
 def call(verb: str, recipe: str, directory: Path, overrides: Sequence[str]) -> None:
-    """`rocstar VERB`, unless its report is there."""
-    if (directory / "report.html").exists():
+    """`rocstar VERB`, unless it came to its end."""
+    if is_complete(directory):
         return
     directory.parent.mkdir(parents=True, exist_ok=True)
     is_begun = verb == "train" and (directory / "metrics.jsonl").exists()

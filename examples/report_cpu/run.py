@@ -37,7 +37,7 @@ import raw  # noqa: E402
 
 RECIPE = HERE.parents[1] / "recipes" / "report_cpu.toml"
 BUILDS = ("tasks", "conversations")
-EXAM, PROBLEMS, TALK_PUZZLES, TALKS = 20, 400, 1_500, 12_000
+EXAM, PROBLEMS, TALK_PUZZLES, TALKS = 20, 60, 1_500, 12_000
 """Puzzles of each family in the exam, in the problems, in conversations; and conversations."""
 
 
@@ -81,8 +81,7 @@ def _phases(options: argparse.Namespace, overrides: list[str]) -> None:
     if options.dry_run:
         _do(*train, "--dry-run")
         return
-    if not (out / "run" / "report.html").exists():
-        _do(*train, *(["--resume"] if (out / "run" / "metrics.jsonl").exists() else []))
+    _do(*train, *(["--resume"] if (out / "run" / "metrics.jsonl").exists() else []))
     _report(out)
 
 
