@@ -29,13 +29,19 @@ ROOT = Path(__file__).parents[1]
 
 def run(recipe: str, directory: Path, options: list[str]) -> float:
     """Train unless it is done already; returns seconds (0 = was there)."""
-    if (directory / "report.html").exists():
+    if is_complete(directory):
         return 0.0
     started = time.monotonic()
     command = [sys.executable, "-m", "rocstar.train", recipe, "--output-dir", str(directory), *options]
     with (directory.parent / f"{directory.name}.log").open("w") as log:
         subprocess.run(command, cwd=ROOT, check=True, stdout=log, stderr=log)
     return time.monotonic() - started
+
+
+def is_complete(directory: Path) -> bool:
+    """Whether the run or cold start in a folder came to its end. Its report is written while it runs."""
+    manifest = directory / "manifest.json"
+    return manifest.exists() and json.loads(manifest.read_text())["starts"][-1]["status"] == "complete"
 
 
 def rows(directory: Path, phase: str) -> list[dict]:

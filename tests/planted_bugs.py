@@ -1331,6 +1331,12 @@ BUGS = [
         "test_integer_answers.py::test_what_is_computed_approximate_or_several_is_none",
     ),
     Bug(
+        "difficulty._task_name",
+        "len(name) < NAME_BYTES",
+        "True",
+        "test_difficulty.py::test_attempts_of_a_run_are_those_of_its_columns",
+    ),
+    Bug(
         "PassRate.refused",
         "self.attempts >= rule.solved",
         "True",

@@ -3,7 +3,7 @@
     cold start of a seed ──> arm A ──┐
                         └──> arm B ──┴─> difference by seed ──> t interval over seeds
 
-An arm whose report exists is not run again; one that was stopped goes on from its last checkpoint. Seeds are
+An arm that came to its end is not run again; one that was stopped goes on from its last checkpoint. Seeds are
 the sample: what two arms of one seed share (cold start, tasks, noise of the demonstrations) is paired away.
 """
 
@@ -24,7 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from compact_results import compact
-from quickstart_seeds import ROOT, correct_ones, machine, rows
+from quickstart_seeds import ROOT, correct_ones, is_complete, machine, rows
 
 from rocstar.engine.charts import drawing, escape, nice_ticks
 from rocstar.train.evaluation.statistics.paired import paired_difference
@@ -64,6 +64,8 @@ def options_of(doc: str | None, name: str, *, seeds: int, steps: int) -> argpars
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / f"{name}.json")
     parser.add_argument("--figure", type=Path, default=ROOT / "docs" / "measured" / f"{name}.svg")
     parser.add_argument("--threads", type=int, default=1, help="torch threads of a run")
+    text = "a field of the recipe in every arm and cold start, to make all of them smaller; may be repeated"
+    parser.add_argument("--also", action="append", default=[], metavar="FIELD=VALUE", help=text)
     parser.add_argument(
         "--miniature", action="store_true", help="a tenth of the size; shows nothing but itself"
     )
@@ -74,6 +76,7 @@ def common(options: argparse.Namespace, seed: int) -> tuple[str, ...]:
     """Overrides of all arms of a seed."""
     return (
         *(MINIATURE if options.miniature else ()),
+        *(f"--{one}" for one in options.also),
         f"--run.seed={seed}",
         f"--run.threads={options.threads}",
     )
@@ -97,8 +100,8 @@ def train(options: argparse.Namespace, arm: Arm, seed: int, more: Sequence[str] 
 
 
 def call(verb: str, recipe: str, directory: Path, overrides: Sequence[str]) -> None:
-    """`rocstar VERB`, unless its report is there."""
-    if (directory / "report.html").exists():
+    """`rocstar VERB`, unless it came to its end."""
+    if is_complete(directory):
         return
     directory.parent.mkdir(parents=True, exist_ok=True)
     is_begun = verb == "train" and (directory / "metrics.jsonl").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import re
 import subprocess
@@ -69,7 +70,10 @@ def test_a_finished_arm_is_not_made_again_and_a_begun_one_goes_on(
         (tmp_path / name).mkdir()
     (tmp_path / "begun" / "metrics.jsonl").touch()
     (tmp_path / "done" / "metrics.jsonl").touch()
-    (tmp_path / "done" / "report.html").touch()
+    for name, status in (("begun", "interrupted"), ("done", "complete")):
+        (tmp_path / name / "report.html").touch()  # written while a run goes on
+        starts = [{"status": "failed"}, {"status": status}]
+        (tmp_path / name / "manifest.json").write_text(json.dumps({"starts": starts}))
     for name in ("new", "begun", "done"):
         arms.call("train", "r.toml", tmp_path / name, ["--rl.lr=1"])
     assert ["--resume" in command for command in called] == [False, True]

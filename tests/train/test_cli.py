@@ -133,7 +133,10 @@ def test_a_shipped_recipe_is_found_by_its_name(
     (tmp_path / "quickstart.toml").write_text("[run]\nname = 'mine'\n")
     assert load_recipe("quickstart.toml").run.name == "mine", "what is here comes first"
     assert main(["train", "fast"]) == 2
-    assert "shipped one: lora_7b_one_gpu, quickstart, rstar2_14b, smollm2_gsm8k" in capsys.readouterr().err
+    assert (
+        "shipped one: lora_7b_one_gpu, quickstart, report_cpu, rstar2_14b, smollm2_gsm8k"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

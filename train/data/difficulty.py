@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -24,6 +24,9 @@ from rocstar.engine.record.files import record_files
 from rocstar.sandbox.extras import lacking
 from rocstar.train.data.build_config import DifficultyConfig
 from rocstar.train.recipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rocstar.engine.record.step_file import StepFile
 
 LEVEL = 0.95
 _HALVINGS = 40
@@ -92,6 +95,12 @@ class _Task(msgspec.Struct):
     id: str
 
 
+class _Told(msgspec.Struct):
+    """What is read of a frame beside its index; the rest is skipped."""
+
+    task: _Task
+
+
 class _Line(msgspec.Struct):
     """What is read of a record; the rest of a line is skipped."""
 
@@ -137,9 +146,24 @@ def _of_columns(path: Path) -> Iterator[tuple[str, bool]]:
     from rocstar.engine.record.step_file import StepFile
 
     try:
-        rows = StepFile(path).rows
+        step_file = StepFile(path)
+        names = dict[int, str]()
+        for number, row in enumerate(step_file.rows):
+            if math.isnan(row["reward"]):  # it was not scored
+                continue
+            task = int(row["task"])
+            if task not in names:
+                names[task] = _task_name(step_file, number)
+            yield names[task], bool(row["is_correct"])
     except RecordError as error:
         raise ConfigError(f"difficulty.rollouts: {error}") from None
-    for row in rows:
-        if row["reward"] == row["reward"]:  # NaN: it was not scored
-            yield row["name"].decode(), bool(row["is_correct"])
+
+
+def _task_name(step_file: StepFile, row: int) -> str:
+    """The whole id of a row's task, of which the index has the first bytes."""
+    from rocstar.engine.record.step_file import NAME_BYTES
+
+    name = bytes(step_file.rows[row]["name"])
+    if len(name) < NAME_BYTES:
+        return name.decode()
+    return msgspec.json.decode(step_file.told(row), type=_Told).task.id

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scipy import stats
 
-from rocstar.train.data.build_config import DifficultyConfig
+from rocstar.engine.types import Scored
+from rocstar.train.data.build import build
+from rocstar.train.data.build_config import DifficultyConfig, load_build
 from rocstar.train.data.difficulty import PassRate, probability_above, rate_interval, read_attempts
+from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.tasks.data import load_tasks
+
+from ...needs import modules
+from ..reading.analysis.made_trajectories import told, write_step
 
 
 def rule(**fields: Any) -> DifficultyConfig:
@@ -76,3 +84,55 @@ def test_attempts_are_read_from_lines_and_failures_count_for_nothing(tmp_path: P
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="no records"):
         list(read_attempts(tmp_path / "empty"))
+
+
+WRONG = Scored(reward=0.0, method="exact")
+
+
+def write_run(run: Path, *attempts: tuple[str, bool | None]) -> Path:
+    """A run of one step with these attempts, by task and whether they were correct; None: it failed."""
+    modules("zstandard")
+    rows = [
+        told(("1", "", None), task=task, sibling=k, failed=is_correct is None)
+        for k, (task, is_correct) in enumerate(attempts)
+    ]
+    wrong = [
+        replace(row, outcome=WRONG) if a[1] is False else row for row, a in zip(rows, attempts, strict=True)
+    ]
+    write_step(run, 1, wrong)
+    return run
+
+
+def test_attempts_of_a_run_are_those_of_its_columns(tmp_path: Path) -> None:
+    """Also under an id that the index has the beginning of, cut inside a letter."""
+    long, other = "x" + "é" * 30 + "one", "x" + "é" * 30 + "two"
+    attempts = [("a", True), (long, False), ("a", None), (other, True), (long, True)]
+    run = write_run(tmp_path / "run", *attempts)
+    scored = [("a", True), (long, False), (other, True), (long, True)]
+    assert list(read_attempts(run)) == scored
+    (file,) = (run / "trajectories").glob("*.columns")
+    assert list(read_attempts(file)) == scored
+
+
+def test_columns_without_an_index_are_one_message(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", ("a", True))
+    (file,) = (run / "trajectories").glob("*.columns")
+    file.with_suffix(".index").unlink()
+    with pytest.raises(ConfigError, match="the step was not finished"):
+        list(read_attempts(file))
+
+
+def test_a_build_leaves_out_what_a_run_has_solved(tmp_path: Path) -> None:
+    rows = [{"question": f"What is ${k}$ and ${k}$ together?", "answer": str(2 * k)} for k in range(3)]
+    (tmp_path / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first, second, _ = (task.id for task in load_tasks(DataConfig(source="raw.jsonl"), base=tmp_path))
+    write_run(tmp_path / "run", *[(first, True)] * 8, *[(second, True)] * 7, (second, False))
+    (tmp_path / "build.toml").write_text(
+        'kind = "tasks"\n[[sources]]\nname = "raw"\nsource = "raw.jsonl"\nlicence = "mit"\n'
+        '[difficulty]\nrollouts = ["run"]\nsolved = 8\n'
+    )
+    funnel = build(load_build(tmp_path / "build.toml"), tmp_path / "out")
+    assert funnel.dropped == {"solved": {"raw": 1}} and funnel.kept == {"raw": 2}
+    kept = [json.loads(line) for line in (tmp_path / "out" / "tasks.jsonl").read_text().splitlines()]
+    rates = {row["id"]: row["provenance"]["decided"].get("pass_rate") for row in kept}
+    assert rates.pop(second)["correct"] == 7 and list(rates.values()) == [None]
