@@ -167,10 +167,9 @@ WORDS = st.lists(
 @given(WORDS | st.text(max_size=30), st.data())
 def test_ids_of_growing_text_are_those_of_the_whole(text: str, data: st.DataObject) -> None:
     text = text.encode("utf-8", "replace").decode()
-    words, told, at = WordIds(BPE), [], 0
-    while at < len(text):
-        at += data.draw(st.integers(1, len(text) - at))
-        told += words.grow(text[:at])
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=8)))
+    words = WordIds(BPE)
+    told = [token for upto in [*cuts, len(text)] for token in words.grow(text[:upto])]
     assert words.all_of(text) == BPE.encode(text) and words.all_of(text)[: len(told)] == told
 
 
@@ -196,25 +195,26 @@ def test_what_was_told_comes_first_whatever_the_tokenizer_does() -> None:
     assert told and ids[: len(told)] == told and codec.decode(ids) == "ab cd ef gh!"
 
 
-@given(st.lists(st.integers(0, 300), min_size=1, max_size=20), st.data())
-def test_a_choice_does_not_depend_on_its_pieces(ids: list[int], data: st.DataObject) -> None:
+@given(st.integers(1, 20), st.sets(st.integers(1, 20)), st.integers(0, 20), st.booleans(), st.booleans())
+def test_a_choice_does_not_depend_on_its_pieces(
+    size: int, cuts: set[int], most: int, ends_apart: bool, has_usage: bool
+) -> None:
     told: Told = []
-    most = data.draw(st.integers(0, 20))
     streamed = StreamedChoice(lambda place, token: told.append((place, token)), most=most, words=None)
-    at = 0
-    while at < len(ids):
-        upto = at + data.draw(st.integers(0, len(ids) - at))
-        scored = {"token_logprobs": [-float(token) for token in ids[at:upto]]}
-        piece = {"text": "x" * (upto - at), "token_ids": ids[at:upto], "logprobs": scored}
-        finish = data.draw(st.sampled_from(["length", None])) if upto == len(ids) else None
-        streamed.add({"choices": [{**piece, "finish_reason": finish}]})
-        at = upto
-        if data.draw(st.booleans()) or upto == len(ids):
-            streamed.add({"choices": [], "usage": {}})
-    if finish is None:
+    ids = list(range(40, 40 + size))
+    ends = sorted(cut for cut in cuts | {size} if cut <= size)
+    for a, b in zip([0, *ends], ends, strict=False):
+        piece = {"text": "x" * (b - a), "token_ids": ids[a:b], "finish_reason": None}
+        piece["logprobs"] = {"token_logprobs": [-float(token) for token in ids[a:b]]}
+        if b == size and not ends_apart:
+            piece["finish_reason"] = "length"
+        streamed.add({"choices": [piece]})
+    if ends_apart:
         streamed.add({"choices": [{"text": "", "finish_reason": "length"}]})
+    if has_usage:
+        streamed.add({"choices": [], "usage": {}})
     assert streamed.choice() == {
-        "text": "x" * len(ids),
+        "text": "x" * size,
         "token_ids": ids,
         "logprobs": {"token_logprobs": [-float(token) for token in ids]},
         "finish_reason": "length",
