@@ -97,7 +97,18 @@ def words(request: Request) -> Reply:
     return Reply(text="q" * 48)  # a chunk per token: white space would wait for what follows it
 
 
-SCRIPTS = {"turns": turns_of, "one_call": one_call, "fuzzed": fuzzed, "words": words, "sleeps": sleeps}
+def waits(request: Request) -> Reply:
+    return Reply(text=SAID.replace("6 * 7", "SLOWLY") if request.turn == 1 else LAST)
+
+
+SCRIPTS = {
+    "waits": waits,
+    "turns": turns_of,
+    "one_call": one_call,
+    "fuzzed": fuzzed,
+    "words": words,
+    "sleeps": sleeps,
+}
 
 
 def make_agent(script: str, token_s: float | None, sandbox: Any) -> Agent:
