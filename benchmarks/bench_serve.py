@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
+import gc
 import itertools
 import json
 import multiprocessing
@@ -53,13 +55,16 @@ from rocstar.engine.tools.python import PYTHON_TOOL, PythonTool
 from rocstar.engine.types import Task, TrajectoryKey
 from rocstar.sandbox import SandboxPool
 from rocstar.sandbox.testing import FakeSandbox, ok
-from rocstar.sandbox.types import Limits
+from rocstar.sandbox.types import ExecRequest, ExecResult, Limits
 
 TURNS = 8
+WAIT_S, IDLE_S = 200.0, 60.0
+"""What a tool takes, and after how long a silence a proxy ends a connection."""
 TOKENIZER = ByteTokenizer(corpus=["x = 1 + 1\nprint(x)", "the answer is", "code input arguments name"] * 4)
 CODE = "x = 6 * 7\nprint(x)"
 CALL = json.dumps({"name": PYTHON_TOOL, "arguments": {"code": CODE, "input": ""}})
 SAID = f"<think>I compute it.</think>Now: <tool_call>{CALL}</tool_call>"
+SLOWLY = "slowly()"
 LAST = "<answer>\\boxed{42}</answer>"
 QUESTION = "What is six times seven?"
 FUZZ = [
@@ -97,7 +102,18 @@ def words(request: Request) -> Reply:
     return Reply(text="q" * 48)  # a chunk per token: white space would wait for what follows it
 
 
-SCRIPTS = {"turns": turns_of, "one_call": one_call, "fuzzed": fuzzed, "words": words, "sleeps": sleeps}
+def waits(request: Request) -> Reply:
+    return Reply(text=SAID.replace("6 * 7", SLOWLY) if request.turn == 1 else LAST)
+
+
+SCRIPTS = {
+    "turns": turns_of,
+    "one_call": one_call,
+    "fuzzed": fuzzed,
+    "words": words,
+    "sleeps": sleeps,
+    "waits": waits,
+}
 
 
 def make_agent(script: str, token_s: float | None, sandbox: Any) -> Agent:
@@ -127,7 +143,7 @@ async def serve_for(pipe: Connection, script: str, token_s: float | None, keeps:
     """Serve until the pipe says otherwise; it is told of idleness with the clock of it."""
     loop = asyncio.get_running_loop()
     async with SandboxPool(["stdlib"]) if real else _nothing() as pool:
-        sandbox = pool if real else FakeSandbox(lambda request: ok("42\n"))
+        sandbox = pool if real else SlowSandbox(lambda request: ok("42\n"))
         agent = make_agent(script, token_s, sandbox)
         if not real:
             sandbox.requests = _Forgetful()
@@ -151,12 +167,23 @@ async def serve_for(pipe: Connection, script: str, token_s: float | None, keeps:
                     pipe.send(time.monotonic())
                 elif asked == "direct":
                     pipe.send(await direct(agent))
+                elif asked == "memory":
+                    pipe.send(memory_facts(listening.endpoint.desk.in_flight))
                 elif asked == "stages":
                     pipe.send(stages(agent))
                 elif isinstance(asked, int):
                     pipe.send(await listened(agent, asked))
         if kept is not None:
             await kept.__aexit__(None, None, None)
+
+
+class SlowSandbox(FakeSandbox):
+    """Takes its time over SLOWLY."""
+
+    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
+        if SLOWLY in request.code:
+            await asyncio.sleep(WAIT_S)
+        return await super().run(request, deadline=deadline)
 
 
 class _Forgetful(list[Any]):
@@ -218,6 +245,41 @@ async def direct(agent: Agent) -> float:
         task = Task(id=f"t{k}", source="bench", question=QUESTION, answer="")
         await run_trajectory(agent, task, TrajectoryKey(seed=k, step=0, task_id=f"t{k}", sibling=0))
     return time.process_time() - began
+
+
+def memory_facts(in_flight: int) -> dict[str, float]:
+    """What this process holds: blocks of Python's allocator, bytes of the C library's, used and kept free."""
+    gc.collect()
+    libc = ctypes.CDLL(None)
+    libc.mallinfo2.restype = Mallinfo
+    facts = libc.mallinfo2()
+    return {
+        "in_flight": in_flight,
+        "python_blocks": sys.getallocatedblocks(),
+        "objects": len(gc.get_objects()),
+        "malloc_used_mib": (facts.uordblks + facts.hblkhd) / 2**20,
+        "malloc_free_mib": facts.fordblks / 2**20,
+    }
+
+
+MALLINFO = (
+    "arena",
+    "ordblks",
+    "smblks",
+    "hblks",
+    "hblkhd",
+    "usmblks",
+    "fsmblks",
+    "uordblks",
+    "fordblks",
+    "keepcost",
+)
+
+
+class Mallinfo(ctypes.Structure):
+    """glibc's struct mallinfo2."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in MALLINFO]
 
 
 DIRECT = 200
@@ -459,23 +521,36 @@ async def _first_bytes(session: aiohttp.ClientSession, url: str, num: int, name:
     return {f"{name}p50_ms": p50, f"{name}p99_ms": p99}
 
 
-async def memory(folder: Path, num: int) -> dict[str, float]:
-    """Resident bytes of the server while it answers, with records kept."""
-    seen: dict[str, float] = {}
-    async with serving("one_call", keeps=str(folder)) as (url, _, pid), connected() as session:
-        at, room = 0, asyncio.Semaphore(32)
+async def memory(folder: Path, num: int) -> dict[str, Any]:
+    """Resident bytes of the server while it answers, with records kept, and what they consist of: looked at
+    while nothing goes on, and how many conversations waited for their records before."""
+    samples: list[dict[str, float]] = []
+    async with serving("one_call", keeps=str(folder)) as (url, pipe, pid), connected() as session:
+        room = asyncio.Semaphore(32)
 
         async def one(k: int) -> None:
             async with room:
                 await ask(session, url, seed=k, metadata={"task_id": f"t{k}"})
 
-        for share in (0.2, 0.6, 1.0):
-            upto = int(num * share)
-            await asyncio.gather(*(one(k) for k in range(at, upto)))
-            at = upto
-            seen[f"mib_after_{upto}"] = rss_bytes(pid) / 2**20
-    first, *_, last = seen.values()
-    return {**seen, "requests": num, "growth_mib": last - first}
+        step = num // 20
+        for at in range(0, num, step):
+            await asyncio.gather(*(one(k) for k in range(at, at + step)))
+            rss = rss_bytes(pid) / 2**20
+            pipe.send("memory")
+            facts = await asyncio.to_thread(pipe.recv)
+            pipe.send("idle")
+            await asyncio.to_thread(pipe.recv)
+            samples.append({"requests": at + step, "rss_mib": rss, **facts})
+    by = {one["requests"]: one for one in samples}
+    first, last = by[num // 5], by[num]
+    seen = {f"mib_after_{at}": by[at]["rss_mib"] for at in (num // 5, num * 3 // 5, num)}
+    return {
+        **seen,
+        "requests": num,
+        "growth_mib": last["rss_mib"] - first["rss_mib"],
+        "block_growth": last["python_blocks"] - first["python_blocks"],
+        "samples": samples,
+    }
 
 
 async def same_twice(num: int) -> dict[str, int]:
@@ -549,7 +624,50 @@ def _descendants(pid: int) -> int:
     return found
 
 
-PARTS = ("overhead", "first", "wall", "streams", "memory", "same", "stops")
+@asynccontextmanager
+async def impatient(url: str) -> AsyncIterator[str]:
+    """The address of a proxy before `url` that ends a connection on which nothing comes for IDLE_S."""
+    host, _, port = url.removeprefix("http://").partition(":")
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, idle: asyncio.Timeout) -> None:
+        while data := await reader.read(1 << 16):
+            idle.reschedule(asyncio.get_running_loop().time() + IDLE_S)
+            writer.write(data)
+            await writer.drain()
+
+    async def passes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there_reader, there = await asyncio.open_connection(host, int(port))
+        try:
+            async with asyncio.timeout(IDLE_S) as idle:
+                back = asyncio.ensure_future(pump(there_reader, writer, idle))
+                await asyncio.wait(
+                    [asyncio.ensure_future(pump(reader, there, idle)), back],
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+        except TimeoutError:
+            pass
+        finally:
+            there.close()
+            writer.close()
+
+    async with await asyncio.start_server(passes, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def through_a_proxy() -> dict[str, Any]:
+    """A tool that takes WAIT_S behind a proxy that bears IDLE_S of silence: streamed, and sent at once."""
+    async with serving("waits") as (url, _, _), impatient(url) as before, connected() as session:
+        began = time.monotonic()
+        streamed, at_once = await asyncio.gather(
+            stream(session, before, seed=1), ask(session, before, seed=1), return_exceptions=True
+        )
+        took_s = time.monotonic() - began
+    lost = isinstance(streamed, BaseException) or "42" not in _message([c for _, c in streamed], 0)["content"]
+    cut = isinstance(at_once, aiohttp.ClientError)
+    return {"wait_s": WAIT_S, "idle_s": IDLE_S, "took_s": took_s, "lost": int(lost), "at_once_is_cut": cut}
+
+
+PARTS = ("overhead", "first", "wall", "streams", "memory", "same", "stops", "proxy")
 
 
 async def measure(parts: list[str], quick: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -592,6 +710,9 @@ async def measure(parts: list[str], quick: bool) -> tuple[dict[str, Any], list[d
     if "stops" in parts:
         stopped = result["stops"] = await stops(5 if quick else 20)
         bars.append(bar("client gone to tool's child gone, max s", stopped["max_s"], 0.2, at_most=True))
+    if "proxy" in parts:
+        found = result["proxy"] = await through_a_proxy()
+        bars.append(bar("streams that a proxy with an idle limit ended", found["lost"], 0, at_most=True))
     return result, bars
 
 

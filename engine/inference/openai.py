@@ -1,8 +1,12 @@
 """A frozen policy behind an OpenAI-compatible /v1/completions: rolled out or evaluated, never published to.
 
-Who waits: `generate` for one HTTP answer. Token ids go in and come out where the endpoint can (vLLM:
-`return_token_ids`); where it gives text alone (llama.cpp) the text is encoded again, which need not give the
-ids that were sampled. So only the former, at T = 1, have log-probs, and can be learned from.
+    generate ─> POST /completions ─> check the answer ─> Generation
+                  └─ streamed for whoever called `on_tokens`: each token as it comes, of text each word
+
+Who waits: `generate` for one HTTP answer, or for its next piece. Token ids go in and come out where the
+endpoint can (vLLM: `return_token_ids`); where it gives text alone (llama.cpp) the text is encoded again,
+which need not give the ids that were sampled. So the former alone, at T = 1, have log-probs and can be
+learned from.
 """
 
 from __future__ import annotations
@@ -10,25 +14,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
 
-from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling, StopReason
+from rocstar.engine.inference.base import Generation, Heard, InferenceError, KvLoad, Sampling, StopReason
 from rocstar.engine.inference.busy import BusyClock
+from rocstar.engine.inference.events import read_events
+from rocstar.engine.inference.openai_stream import Codec, StreamedChoice, WordIds
 from rocstar.engine.inference.weights import WeightSource
 
-
-class Codec(Protocol):
-    """What a text-only endpoint needs of a tokenizer."""
-
-    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]: ...
-
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str: ...
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -50,7 +51,8 @@ class OpenAIEndpoint:
         vocab_size: ids are below it.
         kv_tokens: what `load` reports as capacity, for the API does not tell.
         max_requests: asked at a time; more wait.
-        timeout_s: for the first answer, which shows what the endpoint gives.
+        timeout_s: for the first answer, which shows what the endpoint gives, and for the first streamed one.
+        gap_timeout_s: how long a streamed answer may bring nothing, while our own loop runs.
         codec: the tokenizer, needed where the endpoint gives no ids.
         headers: sent with every request, an Authorization, say.
     """
@@ -64,13 +66,18 @@ class OpenAIEndpoint:
         kv_tokens: int = 1 << 20,
         max_requests: int = 256,
         timeout_s: float = 60.0,
+        gap_timeout_s: float = 120.0,
         codec: Codec | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
         self.url, self.version = url.rstrip("/"), 0
         self.gives_ids = self.gives_logprobs = False
         self._model, self._vocab_size, self._kv_tokens = model, vocab_size, kv_tokens
-        self._timeout_s, self._codec, self._headers = timeout_s, codec, headers or {}
+        self._timeout_s, self._gap_timeout_s = timeout_s, gap_timeout_s
+        self._codec, self._headers = codec, headers or {}
+        self._streams: bool | None = None
+        """Streamed answers tell what those at once do; None: nobody has listened yet."""
+        self._hearing: dict[str, Heard] = {}
         self._room = asyncio.Semaphore(max_requests)
         self._max_requests = max_requests
         self._session: aiohttp.ClientSession | None = None
@@ -130,7 +137,8 @@ class OpenAIEndpoint:
         request_id: str,
         deadline: float | None,
     ) -> Generation:
-        """Generate as the protocol says. An aborted answer is empty: the API returns nothing of it."""
+        """Generate as the protocol says. An aborted answer has what was streamed of it: without that the API
+        returns nothing."""
         if not ids or max_new_tokens < 1 or request_id in self._live:
             raise InferenceError("bad_request", f"{len(ids)} ids, {max_new_tokens} new", retryable=False)
         if min(ids) < 0 or max(ids) >= self._vocab_size:
@@ -141,19 +149,53 @@ class OpenAIEndpoint:
             async with asyncio.timeout_at(deadline), self._room_for():
                 if (granted := self._granting.pop(request_id, None)) is not None:
                     granted()
+                streamed = await self._listened(self._hearing.get(request_id), max_new_tokens)
                 if live.aborted:
                     return _generation((), (), StopReason.aborted)
-                live.call = asyncio.create_task(self._post(body))
+                asking = self._post(body) if streamed is None else self._post_streamed(body, streamed)
+                live.call = asyncio.create_task(asking)
                 await asyncio.wait([live.call])
+                # The API's log-probs are of log_softmax(logits), whatever the temperature.
+                scored = sampling.temperature == 1.0
                 if live.call.cancelled():
-                    return _generation((), (), StopReason.aborted)
+                    return self._so_far(streamed, max_new_tokens, scored=scored)
                 choice = _choice(live.call.result())
         finally:
             if live.call is not None:
                 live.call.cancel()
             del self._live[request_id]
-        # The API's log-probs are of log_softmax(logits), whatever the temperature.
-        return self._read(choice, max_new_tokens, stop_ids, scored=sampling.temperature == 1.0)
+        return self._read(choice, max_new_tokens, stop_ids, scored=scored, streamed=streamed)
+
+    async def _listened(self, heard: Heard | None, asked: int) -> StreamedChoice | None:
+        """Where its tokens are told as they come; None where nobody listens, or nothing could be heard."""
+        if heard is None:
+            return None
+        if self._streams is None:
+            self._streams = await self._can_stream()
+        if not self._streams:
+            return None
+        if self.gives_ids:
+            return StreamedChoice(heard, most=asked, words=None)
+        assert self._codec is not None
+        # The last place may be the stop token's, which the API leaves out of a text.
+        return StreamedChoice(heard, most=asked - 1, words=WordIds(self._codec))
+
+    async def _can_stream(self) -> bool:
+        """Ask for one token as a stream, and see whether it brings what an answer at once does."""
+        streamed = StreamedChoice(lambda place, token: None, most=0, words=None)
+        body = self._body([1], 1, frozenset(), 1.0, 0, as_ids=self.gives_ids)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                choice = _choice(await self._post_streamed(body, streamed))
+        except (InferenceError, TimeoutError) as error:
+            LOG.warning("%s streams no answers (%s): turns are told when they end", self.url, error)
+            return False
+        lacks_ids = self.gives_ids and not choice["token_ids"]
+        if lacks_ids or (self.gives_logprobs and not _logprobs(choice)):
+            what = "token ids" if lacks_ids else "log-probs"
+            LOG.warning("%s streams no %s: turns are told when they end", self.url, what)
+            return False
+        return True
 
     @contextlib.asynccontextmanager
     async def _room_for(self) -> AsyncIterator[None]:
@@ -190,13 +232,18 @@ class OpenAIEndpoint:
         return body | {"prompt": self._codec.decode(ids), "stop": stops}
 
     def _read(
-        self, choice: dict[str, Any], asked: int, stop_ids: frozenset[int], *, scored: bool
+        self,
+        choice: dict[str, Any],
+        asked: int,
+        stop_ids: frozenset[int],
+        *,
+        scored: bool,
+        streamed: StreamedChoice | None,
     ) -> Generation:
         try:
             finish = StopReason.length if choice["finish_reason"] == "length" else StopReason.stop
             if not self.gives_ids:
-                assert self._codec is not None
-                ids = self._codec.encode(choice["text"])[:asked]
+                ids = self._encoded(choice["text"], streamed)[:asked]
                 # The API leaves the stop text out: the turn ends with the first of the tokens it may mean.
                 if finish is StopReason.stop:
                     ids = [*ids[: asked - 1], min(stop_ids)]
@@ -212,6 +259,23 @@ class OpenAIEndpoint:
             return _generation(ids, logprobs, finish)
         except (KeyError, TypeError, ValueError) as error:
             raise InferenceError("bad_reply", f"{error}; {str(choice)[:300]}", retryable=True) from error
+
+    def _so_far(self, streamed: StreamedChoice | None, asked: int, *, scored: bool) -> Generation:
+        """What came of an answer that was aborted."""
+        if streamed is None:
+            return _generation((), (), StopReason.aborted)
+        choice = streamed.choice()
+        ids = choice["token_ids"] if self.gives_ids else self._encoded(choice["text"], streamed)
+        logprobs = _logprobs(choice) if scored and self.gives_logprobs else None
+        if logprobs is None or len(logprobs) != len(ids):
+            logprobs = [math.nan] * len(ids)
+        return _generation(ids[:asked], logprobs[:asked], StopReason.aborted)
+
+    def _encoded(self, text: str, streamed: StreamedChoice | None) -> list[int]:
+        if streamed is not None:
+            return streamed.encode(text)
+        assert self._codec is not None
+        return self._codec.encode(text)
 
     def load(self) -> KvLoad:
         used = sum(live.length for live in self._live.values())
@@ -234,29 +298,58 @@ class OpenAIEndpoint:
     def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
         self._granting[request_id] = granted
 
+    def on_tokens(self, request_id: str, heard: Heard) -> None:
+        """From the next request on its answers are streamed, where the endpoint can."""
+        self._hearing[request_id] = heard
+
     def release(self, request_id: str) -> None:
         self._granting.pop(request_id, None)
+        self._hearing.pop(request_id, None)
         live = self._live.get(request_id)
         if live is not None and live.call is not None:
             live.aborted = True
             live.call.cancel()
 
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
+        async with self._opened(body) as response:
+            content = await response.read()
+        reply: dict[str, Any] = self._json(content)
+        return reply
+
+    async def _post_streamed(self, body: dict[str, Any], streamed: StreamedChoice) -> dict[str, Any]:
+        """The same answer, told as it comes. Whoever cancels it closes the connection."""
+        async with self._opened(body | {"stream": True}) as response:
+            async for payload in read_events(response, gap_s=self._gap_timeout_s):
+                event = self._json(payload)
+                if isinstance(event, dict) and event.get("error"):
+                    detail = f"{self.url}: {str(event['error'])[:300]}"
+                    raise InferenceError("server_error", detail, retryable=True)
+                streamed.add(event)
+        return {"choices": [streamed.choice()]}
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer with status 200. InferenceError for another, and for a connection that is lost."""
         assert self._session is not None, "the endpoint has not been entered"
         try:
             async with self._session.post(self.url + "/completions", json=body) as response:
-                content, status = await response.read(), response.status
+                if response.status != 200:
+                    raise _refusal(self.url, response.status, await response.read())
+                yield response
         except (aiohttp.ClientError, ConnectionError) as error:
             raise InferenceError("replica_lost", f"{self.url}: {error}", retryable=True) from error
-        if status != 200:
-            retryable = status >= 500 or status == 429
-            detail = f"{self.url} answered {status}: {content[:300]!r}"
-            raise InferenceError("server_error" if retryable else "bad_request", detail, retryable=retryable)
+
+    def _json(self, content: bytes) -> Any:
         try:
-            reply: dict[str, Any] = json.loads(content)
+            return json.loads(content)
         except ValueError as error:
             raise InferenceError("bad_reply", f"{self.url}: {content[:200]!r}", retryable=True) from error
-        return reply
+
+
+def _refusal(url: str, status: int, content: bytes) -> InferenceError:
+    retryable = status >= 500 or status == 429
+    detail = f"{url} answered {status}: {content[:300]!r}"
+    return InferenceError("server_error" if retryable else "bad_request", detail, retryable=retryable)
 
 
 def _choice(reply: dict[str, Any]) -> dict[str, Any]:

@@ -100,7 +100,8 @@ class Desk:
         if task is None or conversation.has_ended:
             return
         conversation.stop()
-        asyncio.get_running_loop().call_later(self.limits.grace_s, task.cancel)
+        timer = asyncio.get_running_loop().call_later(self.limits.grace_s, task.cancel)
+        task.add_done_callback(lambda _: timer.cancel())  # or it would hold the task for that long
 
     async def drain(self, timeout_s: float) -> bool:
         """Take nothing new, and wait for what goes on; whether all of it came to its own end."""

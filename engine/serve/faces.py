@@ -94,7 +94,7 @@ class Faces:
         if asked.echo and asked.logprobs is not None and not isinstance(self.agent.inference, ScoresPrompts):
             raise ServeRefusal(
                 "echo with logprobs asks for log-probs of the prompt, which this engine does not tell; leave "
-                "one of them out, or serve with engine.kind = embedded and one replica",
+                "one of them out, or serve with engine.kind = embedded",
                 param="echo",
                 code="unsupported_value",
             )

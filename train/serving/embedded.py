@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rocstar.engine.fleet.fleet import Fleet, FleetLimits
+from rocstar.engine.fleet.scoring_fleet import ScoringFleet
 from rocstar.engine.inference.base import RolloutEngine
 from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
 from rocstar.engine.inference.weights import LiveWeights
@@ -162,7 +163,7 @@ async def open_engines(
             yield engines[0], engines
             return
         limits = FleetLimits(turn_timeout_s=config.trajectory_timeout_s)
-        fleet = Fleet(engines, policy=make_policy(config.policy), limits=limits)
+        fleet = ScoringFleet(engines, policy=make_policy(config.policy), limits=limits)
         await stack.enter_async_context(fleet)
         yield fleet, engines
 

@@ -1,7 +1,8 @@
 """The HTTP API of one SGLang server: routes, deadlines, statuses. Nothing here knows what a trajectory is.
 
-Who waits: each call for its answer, at most until its deadline. Requests in flight hold their connections
-through a pause, so control calls have room of their own: `max_requests` bounds the former alone.
+Who waits: each call for its answer, at most until its deadline; a streamed one for its next token. Requests
+in flight hold their connections through a pause, so control calls have room of their own: `max_requests`
+bounds the former alone.
 
 A failed call is an InferenceError: `replica_lost` (no connection), `replica_hung` (a control call without an
 answer), `server_error` (5xx), `too_long`, `bad_request`, `bad_reply`.
@@ -10,6 +11,8 @@ answer), `server_error` (5xx), `too_long`, `bad_request`, `bad_reply`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -18,8 +21,11 @@ import aiohttp
 import msgspec
 
 from rocstar.engine.inference.base import InferenceError
+from rocstar.engine.inference.events import read_events
+from rocstar.engine.inference.sglang.streamed import StreamedReply
 from rocstar.engine.running_time import running_timeout
 
+_Opened = contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]
 CONTROL_CONNECTIONS = 16
 TOO_LONG = (
     "longer than the model's context length",
@@ -75,9 +81,36 @@ class Api:
         """POST /generate. Waits without end: the caller holds the deadline."""
         async with self._room:
             reply = _json(await self._exchange("POST", "/generate", body), "/generate")
-        if not isinstance(reply, dict) or not isinstance(reply.get("meta_info"), dict):
-            raise InferenceError("bad_reply", f"/generate answered {str(reply)[:200]}", retryable=True)
-        return reply
+        return _generated(reply)
+
+    async def generate_streamed(
+        self,
+        body: dict[str, Any],
+        tell: Callable[[Sequence[int]], None],
+        *,
+        gap_s: float,
+        excused: Callable[[], bool],
+    ) -> dict[str, Any]:
+        """POST /generate, whose ids are told as they come; the answer is the one that `generate` has.
+
+        Waits without end for the first event, and for each further one at most `gap_s`, in which our own loop
+        ran, unless nothing has to come now (`excused`). Whoever cancels it closes the connection, and the
+        server ends the request.
+        """
+        streamed = StreamedReply()
+        async with self._room:
+            try:
+                async with self._opened("POST", "/generate", body | {"stream": True}) as response:
+                    if response.status != 200:
+                        raise _refusal("/generate", response.status, await response.text(errors="replace"))
+                    async for payload in read_events(response, gap_s=gap_s, excused=excused):
+                        event = _json(payload, "/generate")
+                        if isinstance(event, dict) and "error" in event:  # refused, with status 200
+                            raise _refusal("/generate", 400, payload.decode(errors="replace"))
+                        tell(streamed.add(event))
+            except (aiohttp.ClientError, ConnectionError) as error:
+                raise self._lost("/generate", error) from error
+        return _generated(streamed.reply())
 
     async def post(
         self, path: str, body: dict[str, Any], *, timeout_s: float | None = None
@@ -149,17 +182,29 @@ class Api:
             raise InferenceError("replica_hung", detail, retryable=True) from None
 
     async def _exchange(self, method: str, path: str, body: dict[str, Any] | None) -> bytes:
-        assert self._session is not None, "the API has not been entered"
         try:
-            async with self._session.request(method, self.url + path, json=body) as response:
+            async with self._opened(method, path, body) as response:
                 content = await response.read()
                 status = response.status
         except (aiohttp.ClientError, ConnectionError) as error:
-            detail = f"{self.url}{path}: {type(error).__name__}: {error}"
-            raise InferenceError("replica_lost", detail, retryable=True) from error
+            raise self._lost(path, error) from error
         if status != 200:
             raise _refusal(path, status, content.decode(errors="replace"))
         return content
+
+    def _opened(self, method: str, path: str, body: dict[str, Any] | None) -> _Opened:
+        assert self._session is not None, "the API has not been entered"
+        return self._session.request(method, self.url + path, json=body)
+
+    def _lost(self, path: str, error: Exception) -> InferenceError:
+        detail = f"{self.url}{path}: {type(error).__name__}: {error}"
+        return InferenceError("replica_lost", detail, retryable=True)
+
+
+def _generated(reply: Any) -> dict[str, Any]:
+    if not isinstance(reply, dict) or not isinstance(reply.get("meta_info"), dict):
+        raise InferenceError("bad_reply", f"/generate answered {str(reply)[:200]}", retryable=True)
+    return reply
 
 
 def _json(content: bytes, path: str) -> Any:

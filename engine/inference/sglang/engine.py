@@ -1,6 +1,7 @@
 """One SGLang server as an `Inference`.
 
     generate ─> check ids ─> POST /generate ─> check the answer ─> Generation
+                                  └─ streamed for whoever called `on_tokens`: each token as it comes
     watch    ─> GET /v1/loads twice a second ─> load(); if the scheduler stands still while it should not,
                 every request in flight fails, so that its trajectories go on elsewhere from their ids
 
@@ -24,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling, StopReason
+from rocstar.engine.inference.base import Generation, Heard, InferenceError, KvLoad, Sampling, StopReason
 from rocstar.engine.inference.sglang.api import Api, Loads
 from rocstar.engine.inference.sglang.checksums import matching_dtype
 from rocstar.engine.inference.sglang.requests import LiveRequest, generate_body
@@ -51,6 +52,8 @@ class SGLangEngine:
         broadcast: the backend by which `publish` sends LiveWeights ("gloo", "nccl"), None = by disk.
         hang_timeout_s: how long its scheduler may stand still, while our own loop runs, with requests in
             flight; a prefill or a compilation must fit in.
+        gap_timeout_s: how long a streamed answer may bring nothing, while our own loop runs, no publish is
+            under way and nobody waits for room on the server.
         update_timeout_s: the time of a call that carries weights.
     """
 
@@ -66,6 +69,7 @@ class SGLangEngine:
         control_timeout_s: float = 60.0,
         watch_every_s: float = 0.5,
         hang_timeout_s: float = 60.0,
+        gap_timeout_s: float = 300.0,
         update_timeout_s: float = 300.0,
     ) -> None:
         self.api = Api(url, max_requests=max_requests, timeout_s=control_timeout_s)
@@ -82,10 +86,12 @@ class SGLangEngine:
         self.publishing = asyncio.Lock()
         self._model, self._vocab_size, self._broadcast = model, vocab_size, broadcast
         self._watch_every_s, self._hang_timeout_s = watch_every_s, hang_timeout_s
+        self._gap_timeout_s = gap_timeout_s
         self.update_timeout_s = update_timeout_s
         self._versions = {str(version): version}
         """Every version that was ever served from here, by label."""
         self._live: dict[str, LiveRequest] = {}
+        self._hearing: dict[str, Heard] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._broke = asyncio.Event()
@@ -198,7 +204,7 @@ class SGLangEngine:
         InferenceError(retryable=True) as soon as the server is known to be lost, hung or wrong.
         """
         self._check(ids, max_new_tokens, seed, request_id)
-        live = self._live[request_id] = LiveRequest(rid="")
+        live = self._live[request_id] = LiveRequest(rid="", heard=self._hearing.get(request_id))
         self._idle.clear()
         try:
             async with asyncio.timeout_at(deadline):
@@ -249,7 +255,13 @@ class SGLangEngine:
         """The server's reply, or the failure with which the request was broken off meanwhile."""
         if live.aborted:  # before it was sent, in a pause
             return {"output_ids": [], "meta_info": {"finish_reason": {"type": "abort"}}}
-        live.call = asyncio.ensure_future(self.api.generate(body))
+        if live.heard is None:
+            live.call = asyncio.ensure_future(self.api.generate(body))
+        else:
+            streamed = self.api.generate_streamed(
+                body, live.tell, gap_s=self._gap_timeout_s, excused=self._may_be_silent
+            )
+            live.call = asyncio.ensure_future(streamed)
         task = asyncio.current_task()
         assert task is not None
         try:
@@ -258,6 +270,10 @@ class SGLangEngine:
             if live.failure is not None and not task.cancelling():
                 raise live.failure from None
             raise
+
+    def _may_be_silent(self) -> bool:
+        """A publish is under way, or who waits for room may be one that was writing already."""
+        return self.paused or self._loads.waiting > 0
 
     def load(self) -> KvLoad:
         """The load at the last look at the server; requests are those of this engine, counted now."""
@@ -297,8 +313,13 @@ class SGLangEngine:
         """Nothing is held back here."""
         granted()
 
+    def on_tokens(self, request_id: str, heard: Heard) -> None:
+        """From the next request on its answers are streamed."""
+        self._hearing[request_id] = heard
+
     def release(self, request_id: str) -> None:
         """The radix cache evicts by itself; only a request still in flight is ended."""
+        self._hearing.pop(request_id, None)
         live = self._live.get(request_id)
         if live is not None:
             live.aborted = True

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling
+from rocstar.engine.inference.base import Generation, Heard, InferenceError, KvLoad, Sampling
 from rocstar.engine.inference.sglang.api import Api
 from rocstar.engine.inference.sglang.canary import Canary
 from rocstar.engine.inference.sglang.checksums import differences, expected_checksums
@@ -371,6 +371,15 @@ class Replica:
     def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
         """Nothing is held back here."""
         granted()
+
+    def on_tokens(self, request_id: str, heard: Heard) -> None:
+        """What comes while weights are on trial is told when the turn ends, if they pass."""
+
+        def told(place: int, token: int) -> None:
+            if self._trusted.is_set():
+                heard(place, token)
+
+        self.engine.on_tokens(request_id, told)
 
     def release(self, request_id: str) -> None:
         self.engine.release(request_id)

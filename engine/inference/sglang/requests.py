@@ -7,11 +7,11 @@ was asked for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rocstar.engine.inference.base import InferenceError, StopReason
+from rocstar.engine.inference.base import Heard, InferenceError, StopReason
 from rocstar.engine.inference.written import Written
 
 
@@ -23,7 +23,18 @@ class LiveRequest:
     call: asyncio.Future[dict[str, Any]] | None = None
     failure: InferenceError | None = None
     aborted: bool = False
+    heard: Heard | None = None
+    """Who is told of tokens as they come; None: the answer comes at once."""
+    told: int = 0
+    """Tokens of the present reply that were told."""
     written: Written = field(default_factory=Written)
+
+    def tell(self, new: Sequence[int]) -> None:
+        """Tell tokens that came, behind those of the replies before."""
+        assert self.heard is not None, "nobody listens"
+        for place, token in enumerate(new, len(self.written.ids) + self.told):
+            self.heard(place, token)
+        self.told += len(new)
 
     def take(self, reply: dict[str, Any], *, asked: int, versions: Mapping[str, int]) -> StopReason:
         """Append the reply's tokens; why it ended. `versions`: by label, those published from here.
@@ -54,6 +65,7 @@ class LiveRequest:
             detail = f"{type(error).__name__}: {error}; {str(reply)[:300]}"
             raise InferenceError("bad_reply", detail, retryable=True) from error
         self.written.add(new, logprobs, found, meta.get("cached_tokens") or 0)
+        self.told = 0
         if kind == "stop":
             return StopReason.stop
         return StopReason.length if kind == "length" and len(new) == asked else StopReason.aborted

@@ -2,70 +2,15 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
 from rocstar.engine.inference.openai import OpenAIEndpoint
-from rocstar.engine.testing.policy import ByteTokenizer
+from tests.fakes.openai_endpoint import STOP, TOKENIZER, VOCAB, Endpoint
 
 from ...patience import PATIENCE_S
-
-TOKENIZER = ByteTokenizer()
-STOP = TOKENIZER.id_of("<|im_end|>")
-VOCAB = TOKENIZER.vocab_size
-
-
-class Endpoint:
-    """Continues id n with n + 1, as vLLM does it, or in text; `requests` records the bodies."""
-
-    def __init__(self, *, with_ids: bool) -> None:
-        self.with_ids = with_ids
-        self.requests: list[dict[str, Any]] = []
-        self.release = asyncio.Event()
-        self.release.set()
-        self.status = 200
-        self.change: dict[str, Any] = {}
-
-    @asynccontextmanager
-    async def serve(self) -> AsyncIterator[str]:
-        app = web.Application()
-        app.router.add_post("/v1/completions", self.complete)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        try:
-            yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-        finally:
-            self.release.set()
-            await runner.cleanup()
-
-    async def complete(self, request: web.Request) -> web.Response:
-        body = await request.json()
-        self.requests.append(body)
-        await self.release.wait()
-        if self.status != 200:
-            return web.json_response({"error": "no"}, status=self.status)
-        if not self.with_ids:
-            if not isinstance(body["prompt"], str):
-                return web.json_response({"error": "prompt must be a string"}, status=400)
-            return web.json_response({"choices": [{"text": "four", "finish_reason": "stop"} | self.change]})
-        out = []
-        for k in range(body["max_tokens"]):
-            out.append((body["prompt"][-1] + 1 + k) % VOCAB)
-            if out[-1] in body["stop_token_ids"]:
-                break
-        choice = {
-            "text": "",
-            "token_ids": out,
-            "finish_reason": "stop" if out[-1] in body["stop_token_ids"] else "length",
-            "logprobs": {"token_logprobs": [-0.5] * len(out)},
-        }
-        return web.json_response({"choices": [choice | self.change]})
 
 
 async def ask(endpoint: OpenAIEndpoint, ids: list[int], **changes: Any) -> Generation:
@@ -89,7 +34,7 @@ async def test_ids_and_logprobs_as_sampled() -> None:
         got = await ask(endpoint, [3, 11])
         assert got == Generation(
             ids=(12, 13),
-            logprobs=(-0.5, -0.5),
+            logprobs=(-0.512, -0.513),
             version_spans=((0, 2, 0),),
             finish=StopReason.stop,
             cached_tokens=0,
@@ -102,7 +47,7 @@ async def test_logprobs_of_another_temperature_are_never_passed_on() -> None:
         async with opened(url) as endpoint:
             got = await ask(endpoint, [3], sampling=Sampling(temperature=0.7))
             assert len(got.ids) == 4 and all(math.isnan(x) for x in got.logprobs)
-            assert (await ask(endpoint, [3])).logprobs == (-0.5,) * 4
+            assert (await ask(endpoint, [3])).logprobs == (-0.504, -0.505, -0.506, -0.507)
             assert endpoint.version == 0 and endpoint.busy_s > 0
 
 

@@ -12,6 +12,7 @@ import pytest
 from rocstar.engine.inference.base import InferenceError, StopReason
 from rocstar.engine.inference.sglang.checksums import expected_checksums, matching_dtype
 from rocstar.engine.inference.sglang.requests import LiveRequest
+from rocstar.engine.inference.sglang.streamed import StreamedReply
 from rocstar.engine.inference.weights import DiskWeights
 from tests.fakes.sglang.exchanges import CAPACITY, LONG, Exchange, play, write_models
 from tests.fakes.sglang.fake import INTERVAL
@@ -53,6 +54,19 @@ def unlike(mine: Any, real: Any, at: str = "") -> list[str]:
     return [] if kinds[0] is kinds[1] else [f"{at} is {mine!r}, in the real answer {real!r}"]
 
 
+def whole(response: Any) -> Any:
+    """A generation as it comes at once; a stream ends with `[DONE]`."""
+    if not isinstance(response, list):
+        return response
+    *events, end = response
+    assert end == "[DONE]"
+    streamed, told = StreamedReply(), []
+    for event in events:
+        told += streamed.add(event)
+    assert told == streamed.reply()["output_ids"]
+    return streamed.reply()
+
+
 def facts(name: str, response: Any) -> dict[str, Any]:
     """What of a generation does not depend on the tokens drawn."""
     meta = response["meta_info"]
@@ -82,7 +96,11 @@ async def test_the_fake_answers_as_the_real_server(models: dict[str, Path]) -> N
         assert fake.status == real["status"], name
         assert unlike(fake.response, real["response"]) == [], name
         if name in GENERATED:
-            assert facts(name, fake.response) == facts(name, real["response"]), name
+            assert facts(name, whole(fake.response)) == facts(name, whole(real["response"])), name
+            if isinstance(fake.response, list):  # of a stream every event counts
+                assert len(fake.response) == len(real["response"])
+                for mine_k, real_k in zip(fake.response, real["response"], strict=True):
+                    assert unlike(mine_k, real_k) == [] and type(mine_k) is type(real_k)
         elif isinstance(fake.response, dict):
             for key in ("message", "success", "detail"):
                 if key in fake.response and not name.startswith(("update_absent", "update_no_path")):
@@ -101,7 +119,10 @@ async def test_the_fake_answers_as_the_real_server(models: dict[str, Path]) -> N
 def test_the_client_reads_every_recorded_generation(name: str) -> None:
     """Its tokens, log-probs and versions arrive, and its finish is understood."""
     recorded = RECORDED[name]
-    reply, asked = recorded["response"], recorded["request"]["json"]["sampling_params"]["max_new_tokens"]
+    reply, asked = (
+        whole(recorded["response"]),
+        recorded["request"]["json"]["sampling_params"]["max_new_tokens"],
+    )
     live = LiveRequest(rid="r")
     finish = live.take(reply, asked=asked, versions={"default": 0, "4": 4, "5": 5})
     got = live.written.result(finish)
@@ -135,6 +156,15 @@ def test_recorded_checksums_are_foretold_from_the_files(models: dict[str, Path],
 def test_a_paused_schedulers_snapshot_stands_still() -> None:
     first, second = (RECORDED[f"flight_loads_{k}"]["response"]["loads"][0] for k in (1, 2))
     assert first["timestamp"] == second["timestamp"]
+
+
+def test_every_event_of_a_stream_is_like_the_real_ones() -> None:
+    """Each has all tokens so far, and the last one alone the versions and the finish."""
+    *events, end = RECORDED["generate_stream"]["response"]
+    ids = whole(RECORDED["generate_stream"]["response"])["output_ids"]
+    assert end == "[DONE]" and [event["output_ids"] for event in events] == [ids[: k + 1] for k in range(6)]
+    assert ["weight_versions" in event["meta_info"] for event in events] == [False] * 5 + [True]
+    assert [event["meta_info"]["finish_reason"] is None for event in events] == [True] * 5 + [False]
 
 
 def test_the_servers_that_died_died() -> None:

@@ -69,6 +69,9 @@ class Player:
                 async with self.session.request(method, self.url + path, json=body) as reply:
                     status, text = reply.status, await reply.text()
             response = json.loads(text) if text.startswith(("{", "[")) else text
+            if text.startswith("data: "):  # a stream: its payloads
+                payloads = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+                response = [json.loads(one) if one.startswith("{") else one for one in payloads]
         except (aiohttp.ClientError, ConnectionError) as error:
             response = type(error).__name__
         if name:
@@ -126,6 +129,8 @@ async def _requests(p: Player) -> None:
     everything = {"ignore_eos": False, "stop_token_ids": list(range(VOCAB))}
     await p.call("generate_stop", "/generate", generate_body(prompt(6), 4, params=everything))
     await p.call("generate_top_logprobs", "/generate", generate_body(prompt(5), 1, top_logprobs_num=2))
+    await p.call("", "/generate", generate_body([5, 6, 7], 1))
+    await p.call("generate_stream", "/generate", generate_body([5, 6, 7], 6, stream=True))
     await p.call("loads", "/v1/loads?include=core", method="GET")
     await p.call("model_info", "/model_info", method="GET")
     await p.call("server_info", "/server_info", method="GET")

@@ -21,7 +21,7 @@ from typing import Any
 WINDOW = 16
 """Ids that the next one depends on, beside their number."""
 INTERVAL = 50
-"""A request that is not running shows its tokens in multiples of this."""
+"""A request that is neither running nor streamed shows its tokens in multiples of this."""
 RESERVED_TOKENS = 2
 """Of the context or the KV pool, out of a request's reach."""
 INPUT_RESERVE = 4
@@ -134,6 +134,11 @@ class FakeRequest:
     stop_ids: frozenset[int]
     ignore_eos: bool
     done: Callable[[FakeRequest], None]
+    news: Callable[[], None] = lambda: None
+    """Called for every token, and at the end."""
+    is_streamed: bool = False
+    shown: int = 0
+    """Tokens of which an event was made."""
     out: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
@@ -222,7 +227,7 @@ class FakeScheduler:
             )
         for request in [r for r in self.waiting if everything or r.rid.startswith(rid)]:
             self.waiting.remove(request)
-            kept = len(request.out) // INTERVAL * INTERVAL
+            kept = len(request.out) if request.is_streamed else len(request.out) // INTERVAL * INTERVAL
             del request.out[kept:], request.logprobs[kept:], request.labels[kept:]
             request.in_queue = True
             self._finish(request, {"type": "abort", "message": "Abort in waiting queue"})
@@ -265,6 +270,8 @@ class FakeScheduler:
             self._finish(request, {"type": "stop", "matched": token})
         elif len(request.out) >= request.max_new_tokens:
             self._finish(request, {"type": "length", "length": len(request.out)})
+        else:
+            request.news()
 
     def next_token(self, request: FakeRequest) -> tuple[int, float]:
         sequence = request.sequence
@@ -297,4 +304,5 @@ class FakeScheduler:
             self._crowded = False
             self.kv.insert(request.sequence[:-1], lock=False)  # the last token never got its KV
         request.finish = reason
+        request.news()
         request.done(request)

@@ -36,7 +36,7 @@ def _drop_all(runner: web.AppRunner | None) -> None:
 
 class FakeServer:
     """One server. `script` decides ids instead of the hash; with `policy` the model does. step_s: from token
-    to token, 0 = at once."""
+    to token, 0 = at once. incremental: as with --incremental-streaming-output."""
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class FakeServer:
         script: Script | None = None,
         step_s: float = 0.0,
         policy: bool = False,
+        incremental: bool = False,
         on_death: Callable[[], None] | None = None,
     ) -> None:
         config = json.loads((model / "config.json").read_text(encoding="utf-8"))
@@ -69,7 +70,9 @@ class FakeServer:
         self._answering = 0
         self._in_front: set[str] = set()
         self._resumed = asyncio.Event()
-        self._on_death = on_death
+        self._incremental, self._on_death = incremental, on_death
+        self.streams_closed = 0
+        """Streamed answers whose client went away."""
         self._work = asyncio.Event()
         self._snapshot_at = time.time()
         self._runner: web.AppRunner | None = None
@@ -199,13 +202,15 @@ class FakeServer:
 
     # ---- requests ----
 
-    async def _generate(self, request: web.Request) -> web.Response:
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
         self.requests += 1
         if self.faults.error_500 > 0:
             self.faults.error_500 -= 1
             return web.Response(status=500, text="Internal Server Error")
         body = await request.json()
         refusal = self._refusal(body)
+        if refusal is not None and body.get("stream"):
+            return _events({"error": {"message": refusal}})
         if refusal is not None:
             return web.json_response({"error": {"message": refusal}}, status=400)
         ids, params = body["input_ids"], body.get("sampling_params", {})
@@ -221,6 +226,7 @@ class FakeServer:
             stop_ids=frozenset(params.get("stop_token_ids") or ()),
             ignore_eos=params.get("ignore_eos", False),
             done=lambda ended: None if done.done() else done.set_result(ended),
+            is_streamed=bool(body.get("stream")),
         )
         self._in_front.add(asked.rid)
         try:
@@ -231,12 +237,44 @@ class FakeServer:
             self._in_front.discard(asked.rid)
         if self.dead.is_set():
             return web.Response(status=500)
+        if asked.is_streamed:
+            return await self._stream(request, asked)
         self.scheduler.submit(asked)
         self._work.set()
         ended = await done
         scale = 1.0 if self.scheduler.raw_logprobs else asked.temperature or 1.0
         num_top = body.get("top_logprobs_num", 0)
         return web.json_response(_answer(ended, self.scheduler.label, num_top, scale))
+
+    async def _stream(self, request: web.Request, asked: FakeRequest) -> web.StreamResponse:
+        """An event per token, with all tokens so far or with the new one."""
+        news: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        asked.news = lambda: news.put_nowait(_so_far(asked, self.scheduler.label, self._incremental))
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        self.scheduler.submit(asked)
+        self._work.set()
+        sent = 0
+        try:
+            while self.faults.end_stream is None or sent < self.faults.end_stream:
+                event = await news.get()
+                await self._send(response, b"data: " + json.dumps(event).encode() + b"\n\n")
+                sent += 1
+                if event["meta_info"]["finish_reason"] is not None:
+                    await self._send(response, b"data: [DONE]\n\n")
+                    await response.write_eof()
+                    return response
+        except ConnectionError:  # the client has gone
+            self.streams_closed += 1
+            self.scheduler.abort(asked.rid)
+            return response
+        if request.transport is not None:
+            request.transport.close()
+        return response
+
+    async def _send(self, response: web.StreamResponse, data: bytes) -> None:
+        for piece in [data[k : k + 1] for k in range(len(data))] if self.faults.in_bytes else [data]:
+            await response.write(piece)
 
     def _refusal(self, body: dict[str, Any]) -> str | None:
         ids = body.get("input_ids")
@@ -368,6 +406,25 @@ def _answer(ended: FakeRequest, label: str, num_top: int, scale: float) -> dict[
             [[lp, token, None], [lp - 0.5 / scale, token + 1, None]][:num_top] for lp, token in pairs
         ]
     return {"text": "", "output_ids": ended.out, "meta_info": meta}
+
+
+def _so_far(asked: FakeRequest, label: str, incremental: bool) -> dict[str, Any]:
+    """What a stream tells now: before the end without the versions."""
+    event = _answer(asked, label, 0, 1.0)
+    meta = event["meta_info"]
+    event["output_ids"] = list(asked.out)
+    if asked.finish is None:
+        del meta["weight_versions"]
+    if incremental:
+        event["output_ids"] = event["output_ids"][asked.shown :]
+        meta["output_token_logprobs"] = meta["output_token_logprobs"][asked.shown :]
+    asked.shown = len(asked.out)
+    return event
+
+
+def _events(*events: dict[str, Any]) -> web.Response:
+    text = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+    return web.Response(text=text + "data: [DONE]\n\n", content_type="text/event-stream")
 
 
 async def _serve(args: argparse.Namespace) -> None:

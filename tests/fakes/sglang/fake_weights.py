@@ -30,7 +30,8 @@ class Faults:
     hang: the scheduler stands still; mute: no answer to anything; error_500: so many /generate fail;
     garbage: an update spoils a tensor and says 200; forget: an update changes nothing and says 200;
     raw_logprobs: as SGLANG_RETURN_ORIGINAL_LOGPROB; refuse_broadcast: its group cannot be joined;
-    other_hash: checksums that nobody can foretell, as a GPU's.
+    other_hash: checksums that nobody can foretell, as a GPU's; end_stream: a streamed answer ends in the
+    middle, after so many events; in_bytes: it comes byte by byte.
     """
 
     hang: bool = False
@@ -41,6 +42,8 @@ class Faults:
     raw_logprobs: bool = False
     refuse_broadcast: bool = False
     other_hash: bool = False
+    end_stream: int | None = None
+    in_bytes: bool = False
 
 
 class FakeWeights:

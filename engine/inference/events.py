@@ -1,0 +1,104 @@
+"""Server-sent events of an answer that comes in pieces: what was sent, however the network cut it.
+
+    bytes ──> EventLines.feed ──> payloads of `data`      a comment is a sign of life and nothing else
+
+Who waits: whoever reads, for the first bytes as long as its caller lets it, for more at most `gap_s` in which
+our own loop ran.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable
+
+import aiohttp
+
+from rocstar.engine.inference.base import InferenceError
+from rocstar.engine.running_time import running_timeout
+
+DONE = b"[DONE]"
+"""The last payload of a stream, of SGLang as of OpenAI."""
+MAX_EVENT_BYTES = 1 << 28
+ENDS = re.compile(rb"\r\n|\r|\n")
+
+
+class EventLines:
+    """Invariant: the payloads do not depend on where the bytes were cut; of what is no whole event nothing is
+    told. An event longer than `max_bytes` is a ValueError."""
+
+    def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._line: list[bytes] = []
+        """Pieces of the line that has not ended yet."""
+        self._data: list[bytes] = []
+        """Lines of `data` of the event that has not ended yet."""
+        self._held = 0
+        self._ended_in_return = False
+        """The last byte was a carriage return: a line feed behind it ends no line."""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The payloads of the events that end in these bytes."""
+        if self._ended_in_return and data.startswith(b"\n"):
+            data = data[1:]
+            self._ended_in_return = False
+        if not data:
+            return []
+        self._ended_in_return = data.endswith(b"\r")
+        found: list[bytes] = []
+        *ended, rest = ENDS.split(data)
+        for piece in ended:
+            self._line.append(piece)
+            self._take(b"".join(self._line), found)
+            self._line.clear()
+        self._line += [rest] if rest else []
+        self._held += len(data)
+        if not self._line and not self._data:
+            self._held = 0
+        elif self._held > self._max_bytes:
+            raise ValueError(f"an event of more than {self._max_bytes} bytes")
+        return found
+
+    def _take(self, line: bytes, found: list[bytes]) -> None:
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            self._data.append(value.removeprefix(b" "))
+        elif not line and self._data:
+            found.append(b"\n".join(self._data))
+            self._data.clear()
+            self._held = 0
+
+
+async def read_events(
+    response: aiohttp.ClientResponse, *, gap_s: float, excused: Callable[[], bool] = lambda: False
+) -> AsyncIterator[bytes]:
+    """The payloads up to the last, which is not told. `excused`: why nothing comes is known, and it may.
+
+    InferenceError: `replica_hung` when nothing came for too long, `replica_lost` when the stream ends before
+    its last event, `bad_reply` for what is no stream.
+    """
+    lines, data = EventLines(), await response.content.readany()
+    while True:
+        if not data:
+            detail = f"{response.url}: the stream ended in the middle of an answer"
+            raise InferenceError("replica_lost", detail, retryable=True)
+        try:
+            payloads = lines.feed(data)
+        except ValueError as error:
+            raise InferenceError("bad_reply", f"{response.url}: {error}", retryable=True) from error
+        for payload in payloads:
+            if payload == DONE:
+                return
+            yield payload
+        data = await _more(response, gap_s, excused)
+
+
+async def _more(response: aiohttp.ClientResponse, gap_s: float, excused: Callable[[], bool]) -> bytes:
+    while True:
+        try:
+            async with running_timeout(gap_s):
+                return await response.content.readany()
+        except TimeoutError:
+            if excused():
+                continue
+            detail = f"{response.url}: nothing came for {gap_s} s in the middle of an answer"
+            raise InferenceError("replica_hung", detail, retryable=True) from None

@@ -1,0 +1,110 @@
+"""A turn that another server writes is streamed while it is written, and says what it says at once."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from rocstar.engine.inference.openai import OpenAIEndpoint
+from rocstar.engine.serve.endpoint import ServeOptions
+from rocstar.engine.serve.opened import open_endpoint
+from rocstar.engine.testing.policy import Request
+from tests.fakes.openai_endpoint import STOP, TOKENIZER, VOCAB, Endpoint
+
+from .conftest import QUESTION, Client, SlowTool, events, make_agent, of_stream, scripted
+
+SAID = "<think>I add two and two.</think> So it is four, no more STOP and no less."
+
+
+class SaysIds(Endpoint):
+    """vLLM's dialect, which says SAID whatever it is asked."""
+
+    def _pieces(self, body: dict[str, Any], *, at_once: bool = False) -> list[dict[str, Any]]:
+        out = [*TOKENIZER.encode(SAID), STOP][: body["max_tokens"]]
+        ends = [len(out)] if at_once else self.cuts(len(out))
+        pieces = [
+            {"text": "", "token_ids": out[a:b], "logprobs": {"token_logprobs": [-1.0] * (b - a)}}
+            for a, b in zip([0, *ends], ends, strict=False)
+        ]
+        pieces[-1]["finish_reason"] = "stop" if out[-1] == STOP else "length"
+        return pieces
+
+
+@asynccontextmanager
+async def served_over(server: Endpoint) -> AsyncIterator[Client]:
+    tool = SlowTool()
+    agent = make_agent(scripted([]), tool)
+    async with server.serve() as url:
+        endpoint = OpenAIEndpoint(url, model="m", vocab_size=VOCAB, codec=TOKENIZER)
+        async with endpoint:
+            agent = dataclasses.replace(agent, inference=endpoint)
+            async with open_endpoint(agent, ServeOptions(), note=lambda line: None) as listening:
+                async with aiohttp.ClientSession() as session:
+                    yield Client(session=session, listening=listening, tool=tool, agent=agent, notes=[])
+
+
+def halves(length: int) -> list[int]:
+    return sorted({max(1, length // 2), length})
+
+
+@pytest.mark.parametrize("with_ids", [True, False])
+@pytest.mark.parametrize("stop", [None, "STOP", "four"])
+async def test_a_stream_put_together_is_the_answer_at_once(with_ids: bool, stop: str | None) -> None:
+    """A stop text ends the other server's writing, too: what came before it is the answer."""
+    server = SaysIds(with_ids=True) if with_ids else Endpoint(with_ids=False, text=SAID)
+    fields = {"stop": [stop]} if stop else {}
+    async with served_over(server) as client:
+        whole = await client.chat(seed=1, **fields)
+        chunks = await client.stream(seed=1, **fields)
+        assert of_stream(chunks) == whole["choices"][0]["message"]
+        finish = [c["choices"][0]["finish_reason"] for c in chunks if not isinstance(c, str) and c["choices"]]
+        assert finish[-1] == whole["choices"][0]["finish_reason"] == "stop"
+        said = whole["choices"][0]["message"]
+        assert said["reasoning_content"] == "I add two and two."
+        assert said["content"].strip() == SAID.partition("</think>")[2].partition(stop or "\0")[0].strip()
+
+
+async def test_what_was_written_is_shown_before_the_rest_is(until: Any) -> None:
+    """And a client that goes away ends it there, too."""
+    server = SaysIds(with_ids=True)
+    server.cuts = halves
+    async with served_over(server) as client:
+        await client.stream()
+        server.release.clear()
+        body = {"model": "rocstar-agent", "messages": [QUESTION], "stream": True}
+        async with client.post("/v1/chat/completions", body) as response:
+            thought = ""
+            async for chunk in events(response):
+                thought += chunk["choices"][0]["delta"].get("reasoning_content", "")
+                if thought == "I add two and two.":
+                    break
+        await server.closed.wait()
+        await until(lambda: client.desk.in_flight == 0)
+
+
+async def test_one_of_our_own_serves_another() -> None:
+    """Text alone, word by word: the model behind /v1/completions of a second `rocstar serve`."""
+    tool = SlowTool()
+
+    def says(request: Request) -> str:
+        return SAID
+
+    async with open_endpoint(make_agent(says, tool), ServeOptions(), note=lambda line: None) as below:
+        url = f"{below.url}/v1"
+        async with OpenAIEndpoint(url, model="rocstar-raw", vocab_size=VOCAB, codec=TOKENIZER) as endpoint:
+            agent = dataclasses.replace(make_agent(scripted([]), tool), inference=endpoint)
+            async with open_endpoint(agent, ServeOptions(), note=lambda line: None) as listening:
+                async with aiohttp.ClientSession() as session:
+                    client = Client(session=session, listening=listening, tool=tool, agent=agent, notes=[])
+                    whole, chunks = await client.chat(), await client.stream()
+                    assert of_stream(chunks) == whole["choices"][0]["message"]
+                    told = [c for c in chunks if not isinstance(c, str) and c["choices"]]
+                    assert len(told) > 10, "word by word"
+                    assert endpoint._streams and not endpoint.gives_ids
+                    await asyncio.sleep(0)

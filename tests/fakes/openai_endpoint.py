@@ -1,0 +1,123 @@
+"""A stand-in for an endpoint of OpenAI's /v1/completions: vLLM's dialect, or one that speaks text alone.
+
+Continues id n with n + 1. Streamed or at once it says the same; `cuts` says into what pieces a stream falls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from rocstar.engine.testing.policy import ByteTokenizer
+
+TOKENIZER = ByteTokenizer()
+STOP = TOKENIZER.id_of("<|im_end|>")
+VOCAB = TOKENIZER.vocab_size
+
+
+def one_by_one(length: int) -> list[int]:
+    return list(range(1, length + 1))
+
+
+class Endpoint:
+    """`requests` records the bodies. `release`: answers, and pieces from the second on, wait for it."""
+
+    def __init__(self, *, with_ids: bool, text: str = "four") -> None:
+        self.with_ids, self.text = with_ids, text
+        self.requests: list[dict[str, Any]] = []
+        self.release = asyncio.Event()
+        self.release.set()
+        self.status = 200
+        self.change: dict[str, Any] = {}
+        """Fields of an answer at once."""
+        self.stream_change: dict[str, Any] = {}
+        """Fields of every piece of a stream."""
+        self.streams = True
+        self.cuts: Callable[[int], list[int]] = one_by_one
+        """Where the pieces of an answer of so many ids or characters end."""
+        self.spoils: dict[int, bytes] = {}
+        """What is sent in place of the piece with this number; nothing: the connection ends."""
+        self.closed = asyncio.Event()
+        """A stream's client went away."""
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[str]:
+        app = web.Application()
+        app.router.add_post("/v1/completions", self.complete)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        try:
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        finally:
+            self.release.set()
+            await runner.cleanup()
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.requests.append(body)
+        is_streamed = bool(body.get("stream")) and self.streams
+        if not is_streamed:
+            await self.release.wait()
+        if self.status != 200:
+            return web.json_response({"error": "no"}, status=self.status)
+        if not self.with_ids and not isinstance(body["prompt"], str):
+            return web.json_response({"error": "prompt must be a string"}, status=400)
+        if is_streamed:
+            return await self._stream(request, self._pieces(body))
+        (choice,) = self._pieces(body, at_once=True)
+        return web.json_response({"choices": [choice | self.change]})
+
+    def _pieces(self, body: dict[str, Any], *, at_once: bool = False) -> list[dict[str, Any]]:
+        """The pieces of the answer, of which the last one says why it ended."""
+        if not self.with_ids:
+            ends = [len(self.text)] if at_once else self.cuts(len(self.text))
+            texts = [self.text[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+            pieces: list[dict[str, Any]] = [{"text": text, "finish_reason": None} for text in texts]
+            return [*pieces[:-1], {**pieces[-1], "finish_reason": "stop"}]
+        out: list[int] = []
+        for k in range(body["max_tokens"]):
+            out.append((body["prompt"][-1] + 1 + k) % VOCAB)
+            if out[-1] in body["stop_token_ids"]:
+                break
+        ends = [len(out)] if at_once else self.cuts(len(out))
+        pieces = [
+            {
+                "text": "",
+                "token_ids": out[a:b],
+                "finish_reason": None,
+                "logprobs": {"token_logprobs": [-0.5 - token / 1000 for token in out[a:b]]},
+            }
+            for a, b in zip([0, *ends], ends, strict=False)
+        ]
+        reason = "stop" if out[-1] in body["stop_token_ids"] else "length"
+        return [*pieces[:-1], {**pieces[-1], "finish_reason": reason}]
+
+    async def _stream(self, request: web.Request, pieces: list[dict[str, Any]]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        try:
+            for k, piece in enumerate(pieces):
+                if k:
+                    await self.release.wait()
+                said = self.spoils.get(k)
+                if said == b"" and request.transport is not None:
+                    request.transport.close()
+                    return response
+                said = (
+                    said
+                    or b"data: " + json.dumps({"choices": [piece | self.stream_change]}).encode() + b"\n\n"
+                )
+                await response.write(said)
+            usage = json.dumps({"choices": [], "usage": {"prompt_tokens": 1}}).encode()
+            await response.write(b"data: " + usage + b"\n\ndata: [DONE]\n\n")
+            await response.write_eof()
+        except (ConnectionError, asyncio.CancelledError):
+            self.closed.set()
+            raise
+        return response
