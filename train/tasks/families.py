@@ -19,7 +19,7 @@ def reasoning_gym() -> ModuleType:
     return module
 
 
-def families() -> dict[str, tuple[type, Any]]:
+def families() -> dict[str, tuple[type[Any], Any]]:
     """Class and configuration of every family, by its name."""
-    found: dict[str, tuple[type, Any]] = reasoning_gym().factory.DATASETS
+    found: dict[str, tuple[type[Any], Any]] = reasoning_gym().factory.DATASETS
     return found

@@ -15,6 +15,7 @@ import json
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -79,7 +80,7 @@ def export_page(
     runs = [one for one in reader.runs()["runs"] if one["name"] == run]
     kept.ask("runs", lambda: {"runs": runs})
     for path, answer in (("groups", reader.groups_of), ("families", reader.families)):
-        kept.ask(path, lambda answer=answer: answer(run), run=run)
+        kept.ask(path, partial(answer, run), run=run)
     kept.ask("alarms", lambda: reader.alarms(run), run=run)
     for step in told["evaluated"]:
         _keep_evaluation(kept, reader, run, step)
@@ -105,7 +106,7 @@ def now_as_text() -> str:
 def _keep_evaluation(kept: _Kept, reader: RunReader, run: str, step: str) -> None:
     found = kept.ask("evaluation", lambda: reader.evaluation(run, step), run=run, step=step)
     for name in found["sets"] if found else ():
-        kept.ask("grid", lambda name=name: reader.grid(run, step, name), run=run, step=step, set=name)
+        kept.ask("grid", partial(reader.grid, run, step, name), run=run, step=step, set=name)
 
 
 def _keep_conversations(
@@ -116,7 +117,7 @@ def _keep_conversations(
     for stem, row in places:
         found = kept.ask(
             "conversation",
-            lambda stem=stem, row=row: reader.conversation(run, collection, stem, row),
+            partial(reader.conversation, run, collection, stem, row),
             run=run,
             **of,
             file=stem,
@@ -145,15 +146,15 @@ def _keep_surroundings(kept: _Kept, reader: RunReader, run: str, rows: Sequence[
         number = int(task, 16)
         kept.ask(
             "group",
-            lambda step=step, number=number: reader.group(run, step=step, task=number),
+            partial(reader.group, run, step=step, task=number),
             run=run,
             step=step,
             task=task,
         )
     for task in dict.fromkeys(row["task"] for row in rows):
-        kept.ask("task", lambda task=task: reader.task(run, task=int(task, 16)), run=run, task=task)
+        kept.ask("task", partial(reader.task, run, task=int(task, 16)), run=run, task=task)
     for step in dict.fromkeys(row["step"] for row in rows):
-        kept.ask("timeline", lambda step=step: reader.timeline(run, step), run=run, step=step)
+        kept.ask("timeline", partial(reader.timeline, run, step), run=run, step=step)
 
 
 def _keep_tokens(
@@ -166,15 +167,17 @@ def _keep_tokens(
     while start < total:
         found = kept.ask(
             "tokens",
-            lambda start=start: _rounded(
-                reader.tokens(run, collection, *place, start=start, stop=start + PAGE_TOKENS)
-            ),
+            partial(_page_of_tokens, reader, run, collection, place, start),
             **where,
             **{"from": start},
         )
         if found is None:
             return
         start, total = start + PAGE_TOKENS, found["total"]
+
+
+def _page_of_tokens(reader: RunReader, run: str, collection: str, place: Place, start: int) -> Any:
+    return _rounded(reader.tokens(run, collection, *place, start=start, stop=start + PAGE_TOKENS))
 
 
 def _rounded(value: Any) -> Any:
