@@ -116,7 +116,7 @@ async def test_a_deadline_kills_the_child_and_is_no_result() -> None:
             await pool.run(ExecRequest(code=HANG, limits=LONG), deadline=loop.time() + 0.2)
         assert (failure.value.kind, failure.value.retryable) == ("deadline", True)
         await until(lambda: not programs_of(pool))
-        in_time = await pool.run(ExecRequest(code="1"), deadline=loop.time() + 30)
+        in_time = await pool.run(ExecRequest(code="1"), deadline=loop.time() + PATIENCE_S)
         assert in_time.value == "1"
 
 

@@ -174,10 +174,14 @@ async def test_cells_of_one_session_wait_for_each_other_and_others_do_not() -> N
     async with SandboxPool(max_live=2) as pool:
         session, other = await pool.open_session(), await pool.open_session()
         await session.run("x = []")
-        slow = asyncio.create_task(session.run("import time; time.sleep(0.3); x.append(1)"))
+        begun = asyncio.Event()
+        code = "import time\ntry:\n    print('up')\n    time.sleep(600)\nfinally:\n    x.append(1)"
+        slow = asyncio.create_task(session.run(code, wall_s=900, on_output=lambda stream, text: begun.set()))
+        await asyncio.wait_for(begun.wait(), PATIENCE_S)
         behind = [asyncio.create_task(session.run(f"x.append({i})")) for i in range(2, 12)]
         assert await value(other, "1") == "1" and not slow.done()
-        await asyncio.wait_for(asyncio.gather(slow, *behind), PATIENCE_S)
+        slow.cancel()  # which interrupts it
+        await asyncio.wait_for(asyncio.gather(*behind), PATIENCE_S)
         assert await value(session, "x") == str([1, *range(2, 12)])
 
 
@@ -268,10 +272,14 @@ async def test_a_session_does_not_give_way_to_its_own_cell() -> None:
     async with SandboxPool(memory_bytes=3 * GIB // 2) as pool:
         session = await pool.open_session()
         await session.run("x = 1")
-        program = asyncio.create_task(pool.run(ExecRequest(code="import time; time.sleep(0.3)")))
+        slow = ExecRequest(code="import time; time.sleep(600)", limits=Limits(wall_s=900))
+        program = asyncio.create_task(pool.run(slow))
         await until(lambda: len(programs_of(pool)) == 2)
-        assert await value(session, "x") == "1"
-        assert (await program).status is Status.OK
+        cell = asyncio.create_task(value(session, "x"))
+        await until(lambda: len(pool._calls.sent) == 2)
+        assert not cell.done()  # it waits for the program's memory
+        program.cancel()
+        assert await cell == "1"
 
 
 async def test_a_lease_ends() -> None:

@@ -85,7 +85,7 @@ async def until_in_flight(port: int, number: int) -> None:
 
 async def test_calls_in_flight_end_before_it_does() -> None:
     async with started() as (process, port):
-        slow = {"code": "import time; time.sleep(1); print(1)"}
+        slow = {"code": "import time; time.sleep(3); print(1)"}
         call = asyncio.create_task(exchange(port, "/v1/run", slow))
         await until_in_flight(port, 1)
         process.send_signal(signal.SIGTERM)
