@@ -81,7 +81,7 @@ async def test_a_late_cell_is_interrupted_and_the_state_kept() -> None:
             "import time; time.sleep(60)",
             "import re; re.match('(a+)+b', 'a' * 60)",
         ):
-            late = await session.run(f"x += 1\n{code}", wall_s=0.1)
+            late = await session.run(f"x += 1\n{code}", wall_s=0.5)
             assert late.status is Status.TIMEOUT and "KeyboardInterrupt" in late.stderr
         assert await value(session, "x") == "4"
 
