@@ -74,6 +74,7 @@ void Zygote::serve(const std::function<int(Child&)>& run) {
 
 // What all children of interpreters may not do, this process may not do any more, either.
 void Zygote::confine(const PolicyOptions& policy) {
+  thread_id();  // found by the C library's own fork, which need not be a call that is allowed afterwards
   SeccompFilter inherited(inherited_policy(policy), newest_known_syscall());
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail("prctl(PR_SET_NO_NEW_PRIVS)");
   errno = inherited.install(static_cast<uint32_t>(getpid()));

@@ -168,6 +168,15 @@ async def test_close_leaves_no_process_and_fails_all_calls() -> None:
     assert not failure.value.retryable
 
 
+async def test_a_zygote_is_confined_from_its_first_order_on() -> None:
+    """Its children inherit most of what they may not do, and it may not do that itself."""
+    async with SandboxPool(without=("notify",)) as pool:  # whose filter every zygote has
+        status = Path(f"/proc/{pool.zygotes['stdlib'][-1]}/status").read_text
+        assert "Seccomp:\t0" in status()
+        assert (await pool.run("1")).value == "1"
+        assert "Seccomp:\t2" in status()
+
+
 async def test_descriptors_do_not_grow() -> None:
     async with SandboxPool(max_live=3) as pool:
 
