@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from rocstar.sandbox.child import cpp
+from rocstar.sandbox.child import bash, cpp
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 
 _OF_EXTRA: Final = re.compile(
@@ -78,9 +78,10 @@ def installed_flavours() -> tuple[str, ...]:
 
 @cache
 def offered_flavours() -> tuple[str, ...]:
-    """Flavours that a service or a worker offers unless it is told otherwise: the installed ones, C++ only
-    where it can be confined."""
-    return tuple(name for name in installed_flavours() if name != cpp.CPP or cpp.offered())
+    """Flavours that a service or a worker offers unless it is told otherwise: the installed ones, C++ and bash
+    only where they can be confined."""
+    able = {cpp.CPP: cpp.offered, bash.BASH: bash.offered}
+    return tuple(name for name in installed_flavours() if name not in able or able[name]())
 
 
 def missing_packages(flavour: Flavour) -> list[str]:

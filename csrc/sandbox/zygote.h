@@ -9,6 +9,7 @@
 #include <string>
 
 #include "child.h"
+#include "notify.h"
 #include "seccomp.h"
 #include "unique_fd.h"
 
@@ -19,7 +20,7 @@ struct Layers {
   bool seccomp = true;
   bool notify = true;    // the supervisor is asked about new files, signals and branches
   bool truncate = true;  // by path: Landlock's ABI 3 can say where
-  bool threads = false;  // the supervisor is asked about new threads, too
+  Counted counted = Counted::kNothing;  // what else the supervisor is asked about
 };
 
 class Zygote {

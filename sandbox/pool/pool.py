@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from rocstar.sandbox import _native
+from rocstar.sandbox.child.bash import BASH
 from rocstar.sandbox.child.cpp import CPP, DEFAULT_COMMAND, DEFAULT_COMPILE_S, CppOptions
 from rocstar.sandbox.child.declared import NO_FLAVOURS
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
@@ -60,10 +62,24 @@ def default_memory_bytes() -> int:
     return min(found) * 3 // 4
 
 
+NO_SESSIONS = {
+    CPP: "a compiled program has no cells",
+    BASH: "what a program has started ends with it; keep state in files, by `files` and `fetch`",
+}
+
+
 def seed_of(request: ExecRequest) -> int:
     """64 bits that follow from the program and its input."""
     text = f"{len(request.code)}:{request.code}{request.stdin}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def check_bash(code: str) -> None:
+    """A program is one argument of bash. Raises SandboxError for what none can be."""
+    size, most = len(code.encode("utf-8", "surrogatepass")), _native.MOST_SHELL_BYTES
+    if size > most:
+        message = f"a bash program has {size} bytes; at most {most} are taken: give the rest in `files`, and `. ./NAME`"
+        raise SandboxError(message, kind="too_large", retryable=False)
 
 
 def lane_of(owner: str) -> int:
@@ -259,8 +275,8 @@ class SandboxPool:
     ) -> LiveSession:
         """See SessionSandbox."""
         check_seed(seed)
-        if flavour == CPP:
-            message = "flavour 'cpp' has no sessions: a compiled program has no cells"
+        if flavour in NO_SESSIONS:
+            message = f"flavour {flavour!r} has no sessions: {NO_SESSIONS[flavour]}"
             raise SandboxError(message, kind="unknown_flavour", retryable=False)
         index = self.flavours.index(self._flavour(flavour, ""))
         self._check_memory(limits)
@@ -284,6 +300,8 @@ class SandboxPool:
         self._check_memory(wire.with_files(request.limits, request.files))
         if request.files or request.fetch or request.displays:
             self._check_files(flavour)
+        if flavour == BASH:
+            check_bash(request.code)
         if self._deterministic and request.seed is None:
             request = replace(request, seed=seed_of(request))
         lane = lane_of(request.owner) or lane

@@ -4,7 +4,6 @@
 # expect: ok
 # output: HELD: [1-9]
 # held-by: landlock
-# breaches-without: landlock
 there=0
 for program in /usr/bin/perl /usr/bin/python3 /usr/bin/gcc /usr/bin/mount /usr/bin/su /usr/bin/passwd /usr/bin/unshare \
   /usr/bin/nsenter /usr/bin/setsid /usr/bin/setpriv /usr/bin/chsh /usr/bin/dpkg /usr/bin/apt-get /usr/sbin/chroot; do

@@ -48,7 +48,7 @@ def conditions() -> dict[str, str]:
     for number, kinds in _native.allowed_calls().items():
         if len(set(kinds.values())) > 1:
             asks = " | ".join(f"{kind}: {kinds[kind]}" for kind in sorted(kinds))
-        elif len(kinds) == 5:
+        elif len(kinds) == 6:
             asks = next(iter(kinds.values()))
         else:
             asks = f"{'+'.join(sorted(kinds))}: {next(iter(kinds.values()))}".strip()
