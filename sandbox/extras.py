@@ -78,8 +78,8 @@ def installed_flavours() -> tuple[str, ...]:
 
 @cache
 def offered_flavours() -> tuple[str, ...]:
-    """Flavours that a service or a worker offers unless it is told otherwise: the installed ones, C++ and bash
-    only where they can be confined."""
+    """Flavours that a service or a worker offers unless it is told otherwise: the installed ones, C++ and
+    bash only where they can be confined."""
     able = {cpp.CPP: cpp.offered, bash.BASH: bash.offered}
     return tuple(name for name in installed_flavours() if name not in able or able[name]())
 

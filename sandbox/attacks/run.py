@@ -216,7 +216,7 @@ def has_numeric() -> bool:
 
 
 def flavours_for(programs: Sequence[Program], without: Collection[str] = ()) -> list[str]:
-    """Those that the programs want and this machine has; bash is not offered without a layer that it needs."""
+    """Those that the programs want and this machine has; no bash without a layer that it needs."""
     wanted = frozenset[str]().union(*map(needs_of, programs))
     able = bash.offered() and not BASH_LAYERS.intersection(without)
     here = {"numeric": has_numeric(), "bash": able}

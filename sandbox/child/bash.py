@@ -1,9 +1,10 @@
 """The bash flavour: which tools its programs may start, and what they may read.
 
-A program runs as `bash -c PROGRAM` in a confined child, and so does everything that it starts: the system call
-filter, Landlock, the limits and the process group outlive exec (csrc/sandbox/shell_child.h, groups.cpp). The
-list of tools keeps programs of different machines alike. It is not what holds a hostile one: who can write a
-file can have bash load it as a library, so native code is taken for granted, here as in the other flavours.
+A program runs as `bash -c PROGRAM` in a confined child, and so does everything that it starts: the system
+call filter, Landlock, the limits and the process group outlive exec (csrc/sandbox/shell_child.h).
+
+The list of tools keeps programs of different machines alike. It is not what holds a hostile one: who can
+write a file can have bash load it as a library, so native code is taken for granted, as in all flavours.
 """
 
 import os

@@ -101,7 +101,7 @@ def loaders() -> list[str]:
 
 
 def lacks_layers(flavour: str, layers: list[str]) -> tuple[str, str] | None:
-    """Why programs with descendants cannot be confined, as SandboxError's kind and message; None if they can."""
+    """Why programs with descendants cannot be confined, as SandboxError's kind and message; else None."""
     missing = [name for name in ("seccomp", "notify", "scratch") if name not in layers]
     if missing:
         named = {

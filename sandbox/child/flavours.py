@@ -95,4 +95,5 @@ FLAVOURS: Final[dict[str, Flavour]] = {
         Flavour(name="bash", modules=(), warm_up="", install="apt-get install bash", chosen=False),
     )
 }
-"""From the cheapest to fork to the dearest; last C++ and bash, whose children run no Python (cpp.py, bash.py)."""
+"""From the cheapest to fork to the dearest; last C++ and bash, whose children run no Python (cpp.py,
+bash.py)."""

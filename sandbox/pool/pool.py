@@ -78,7 +78,8 @@ def check_bash(code: str) -> None:
     """A program is one argument of bash. Raises SandboxError for what none can be."""
     size, most = len(code.encode("utf-8", "surrogatepass")), _native.MOST_SHELL_BYTES
     if size > most:
-        message = f"a bash program has {size} bytes; at most {most} are taken: give the rest in `files`, and `. ./NAME`"
+        fix = "give the rest in `files`, and read it by `. ./NAME`"
+        message = f"a bash program has {size} bytes; at most {most} are taken: {fix}"
         raise SandboxError(message, kind="too_large", retryable=False)
 
 
