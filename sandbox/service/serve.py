@@ -33,6 +33,7 @@ from rocstar.sandbox.service.auth import Owners, read_owners, require_token_unle
 from rocstar.sandbox.service.calls import Outcome
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions
 from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.service.soon import run_soon
 from rocstar.sandbox.types import (
     DEFAULT_LIMITS,
     BatchSandbox,
@@ -104,6 +105,7 @@ def run(options: argparse.Namespace) -> int:
     owners = read_owners(options.token_file, os.environ)
     require_token_unless_loopback(address.host, owners)
     raise_descriptor_limit()
+    run_soon()
     settings = service_options(options, owners)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(options, settings, address))

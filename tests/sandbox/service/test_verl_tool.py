@@ -1,4 +1,4 @@
-"""verl-tool's dialect: its own requests, as recorded (record_verl_tool.py), and what its client makes of ours."""
+"""verl-tool's dialect: its own requests, as recorded (record_verl_tool.py), and what they come to."""
 
 import json
 from pathlib import Path
