@@ -8,8 +8,8 @@
                 <-- /healthz, every 20 ms, throughout
 
 Bars: the other's p99 is at most five times what it is alone, nothing of it fails, and /healthz is answered
-within 50 ms. All share the machine's cores: the hostile client's own work as well. The process that measures asks for
-short time slices, as the service does (sandbox/service/soon.py): else it would measure its own wait for a core.
+within 50 ms. All share the machine's cores: the hostile client's own work as well. The process that measures
+asks for short time slices, as the service does (sandbox/service/soon.py): else it would measure its own wait.
 """
 
 from __future__ import annotations

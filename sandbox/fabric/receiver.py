@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from rocstar.sandbox.fabric.client_commands import ClientCommands
 from rocstar.sandbox.fabric.ledger import CallLedger, Effect
@@ -11,7 +11,20 @@ from rocstar.sandbox.fabric.wire import WireError, decode_answers
 from rocstar.sandbox.fabric.workers import WorkerInfo
 
 AUDIT_STEP = 16
+SMALLEST_WINDOW = 64
+AHEAD = 4
+"""Calls in Redis for each program that can run: a worker holds two, and as many wait for it."""
+
 RETRY_DELAY_S = 0.05
+
+
+def windows_of(workers: Iterable[WorkerInfo]) -> dict[str, int]:
+    """How many calls of each flavour a client has in Redis: enough for those who run them, and no more, for
+    there each is taken in its turn, whosever it is."""
+    capacities: Counter[str] = Counter()
+    for worker in workers:
+        capacities.update(dict.fromkeys(worker.flavours, worker.capacity))
+    return {flavour: max(SMALLEST_WINDOW, AHEAD * capacity) for flavour, capacity in capacities.items()}
 
 
 class Receiver:
@@ -65,7 +78,7 @@ class Receiver:
                     self._counts["retries"] += 1
                     delay_s = RETRY_DELAY_S * 2 ** self._ledger.calls[call_id].attempts
                     asyncio.get_running_loop().call_later(delay_s, self._requeue, call_id)
-        if self._ledger.abandoned:
+        if self._ledger.abandoned or self._ledger.next_key is not None:
             self._wake()
 
     def _requeue(self, call_id: int) -> None:
@@ -93,6 +106,9 @@ class Receiver:
         self.workers, self.counted_at = upkeep.workers, now
         self.flavours = frozenset(name for worker in self.workers for name in worker.flavours)
         self.served_at.update(dict.fromkeys(self.flavours, now))
+        self._ledger.windows = windows_of(self.workers)
+        if self._ledger.next_key is not None:
+            self._wake()
 
     async def _check(self, *, everything: bool) -> None:
         refs = list(self._ledger.entries) if everything else self._ledger.oldest(AUDIT_STEP)

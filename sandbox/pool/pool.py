@@ -306,7 +306,7 @@ class SandboxPool:
         if self._deterministic and request.seed is None:
             request = replace(request, seed=seed_of(request))
         lane = lane_of(request.owner) or lane
-        weight = self._weights.get(lane, 1)
+        weight = self._weights.get(lane, request.weight)
         index = self.flavours.index(flavour)
         compile_s = self._keeper.options.cpp.compile_s if flavour == CPP else 0.0
         follows = on_output is not None

@@ -284,7 +284,9 @@ async def _open_sandbox(
         os.environ.pop(name, None)
     starting = Starting("serve", f"{flavours} for sessions; other calls go to Redis at {shown(url)}")
     await reach(url)
-    fabric = await stack.enter_async_context(RedisFabric(url, prefix=options.redis_prefix or PREFIX))
+    fabric = await stack.enter_async_context(
+        RedisFabric(url, prefix=options.redis_prefix or PREFIX, weights=settings.owners.weights())
+    )
     await stack.enter_async_context(pool)
     require_own_users(pool.isolation, options.allow_shared_user, "serve")
     return SplitSandbox(fabric, pool)
