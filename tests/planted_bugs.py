@@ -1430,4 +1430,22 @@ BUGS = [
         "if True:",
         "test_openai_stream.py::test_what_was_told_is_kept_when_it_is_aborted",
     ),
+    Bug(
+        "ledger._Lane.rank",
+        "self.out / self.weight, self.turns",
+        "0.0, 0.0",
+        "fabric/test_ledger.py::test_owners_share_the_window_by_their_weights",
+    ),
+    Bug(
+        "CallLedger._room",
+        "self.windows.get(flavour, len(self.calls)) - self._out[flavour]",
+        "len(self.calls)",
+        "fabric/test_ledger.py::test_one_call_of_another_owner_waits_for_no_more_than_the_window",
+    ),
+    Bug(
+        "VerlTool._results",
+        "raise outcome",
+        "continue",
+        "service/test_verl_tool.py::test_a_failure_of_ours_is_no_observation",
+    ),
 ]
