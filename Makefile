@@ -26,7 +26,7 @@ CXX_FILES := $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 # A folder without Python files is no package for mypy.
 PACKAGES := $(foreach p,engine kernels sandbox train,$(if $(shell find $(p) -name '*.py' 2>/dev/null),rocstar.$(p)))
 
-.PHONY: help setup quickstart test planted sglang-env test-sglang lint typecheck format ctest sanitize bench figures wheel manylinux coverage clean
+.PHONY: help setup quickstart test planted sglang-env test-sglang lint typecheck format ctest sanitize bench figures wheel coverage clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -94,9 +94,6 @@ figures: setup  ## compact benchmarks/results/ and fill README and docs/ with it
 
 wheel: setup  ## the wheel of this checkout into dist/, without a network
 	bash .ci/wheel dist $(BIN)/python
-
-manylinux: wheel  ## which manylinux tag that wheel satisfies, and why no lower one
-	bash .ci/manylinux "$$(ls -t dist/rocstar-*.whl | head -n 1)" $(BIN)/python
 
 coverage: setup  ## branch coverage; fails under 90% in engine, sandbox or train/algorithm
 	$(BIN)/coverage run -m pytest
