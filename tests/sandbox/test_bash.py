@@ -142,8 +142,7 @@ async def test_a_program_is_as_long_as_an_argument_may_be(pool: SandboxPool) -> 
 
 
 async def test_its_processes_are_counted(pool: SandboxPool, shared_user: SandboxPool) -> None:
-    many = "hold & hold & hold & hold & hold & wait"
-    result = await run(pool, hold + many, memory_bytes=80 << 20, wall_s=20)
+    """By the kernel, and by the supervisor where the kernel counts a user's. bash tries a failed fork again."""
     for one in (pool, shared_user):
         result = await run(one, "for n in {1..90}; do sleep 20 & echo $n; done 2>/dev/null", wall_s=1.5)
         assert result.status is Status.TIMEOUT
@@ -192,7 +191,7 @@ async def test_a_supervisors_death_ends_all_of_it(without: tuple[str, ...]) -> N
     deaf = "trap '' HUP INT TERM; for fd in {3..255}; do eval \"exec $fd>&-\"; done 2>/dev/null; sleep 60"
     async with SandboxPool(("bash",), max_live=2, without=without) as pool:
         call = asyncio.create_task(run(pool, f"({deaf} & ({deaf}) &) & ({deaf}) & sleep 60", wall_s=60))
-        await until(lambda: len(started(pool)) >= 6)
+        await until(lambda: len(started(pool)) >= 4)  # three are deaf; bash may become the sleep it ends with
         orphans = started(pool)
         os.kill(pool.supervisor_pid, signal.SIGKILL)
         await until(lambda: not any(is_alive(pid) for pid in orphans))
