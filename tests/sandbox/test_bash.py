@@ -142,7 +142,7 @@ async def test_a_program_is_as_long_as_an_argument_may_be(pool: SandboxPool) -> 
 
 
 async def test_its_processes_are_counted(pool: SandboxPool, shared_user: SandboxPool) -> None:
-    """By the kernel, and by the supervisor where the kernel counts a user's. bash tries a failed fork again."""
+    """By the kernel, or by the supervisor where the kernel counts a user's. bash tries a fork again."""
     for one in (pool, shared_user):
         result = await run(one, "for n in {1..90}; do sleep 20 & echo $n; done 2>/dev/null", wall_s=1.5)
         assert result.status is Status.TIMEOUT
