@@ -78,10 +78,11 @@ def installed_flavours() -> tuple[str, ...]:
 
 @cache
 def offered_flavours() -> tuple[str, ...]:
-    """Flavours that a service or a worker offers unless it is told otherwise: the installed ones, C++ and
-    bash only where they can be confined."""
-    able = {cpp.CPP: cpp.offered, bash.BASH: bash.offered}
-    return tuple(name for name in installed_flavours() if name not in able or able[name]())
+    """Flavours that a service or a worker offers unless it is told otherwise: the installed ones, C++ only
+    where it can be confined, and never bash, which who wants it asks for by its name."""
+    return tuple(
+        name for name in installed_flavours() if name != bash.BASH and (name != cpp.CPP or cpp.offered())
+    )
 
 
 def missing_packages(flavour: Flavour) -> list[str]:

@@ -1431,7 +1431,7 @@ BUGS = [
         "test_openai_stream.py::test_what_was_told_is_kept_when_it_is_aborted",
     ),
     Bug(
-        "ledger._Lane.rank",
+        "_Share.rank",
         "self.out / self.weight, self.turns",
         "0.0, 0.0",
         "fabric/test_ledger.py::test_owners_share_the_window_by_their_weights",

@@ -2,15 +2,19 @@
 // number is the child's pid, so that one signal ends them all; the supervisor is their subreaper and takes what is left
 // of them. The kernel limits each process by itself; what a program's processes have together is looked at from here:
 // processor time and memory every kGroupWatch, and how many there are before each new one, where the kernel does not
-// count those (rlimits.h). A signal to another process of the group is sent by the supervisor, who holds the process
-// while it looks whose it is: between an answer and the kernel's own look the number could become a stranger's.
+// count those (rlimits.h). What an orphan has used is added when it is reaped here; of a process that the kernel reaps
+// for its parent (SIGCHLD ignored) only what a look has seen, so that the wall clock is what bounds such programs. A
+// signal to another process of the group is sent by the supervisor, who holds the process while it looks whose it is:
+// between an answer and the kernel's own look the number could become a stranger's.
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -92,6 +96,13 @@ uint64_t exact_bytes_of(pid_t pid) {
   return bytes_of(pid);
 }
 
+// Of this thread. What a look takes by the clock is mostly others' doing on a busy machine.
+std::chrono::nanoseconds processor_time() {
+  timespec used{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
+}
+
 }  // namespace
 
 GroupUse use_of_group(pid_t group, uint64_t memory_limit) {
@@ -111,11 +122,12 @@ GroupUse use_of_group(pid_t group, uint64_t memory_limit) {
 bool Supervisor::is_shell(uint8_t flavour) const { return options_.flavours[flavour] == "bash"; }
 
 void Supervisor::look_at_groups() {
-  next_group_watch_ = Clock::now() + kGroupWatch;
+  const auto before = processor_time();
   for (Process& process : processes_) {
     if (process.role != Role::kShell || process.state != Process::State::kRunning || (process.flags & kStopped)) continue;
     expect_strangers();  // its orphans are ours, and it may have no others while they are not reaped
-    const GroupUse use = use_of_group(process.pid, process.limits.memory_bytes);
+    GroupUse use = use_of_group(process.pid, process.limits.memory_bytes);
+    use.cpu_us += process.orphans_cpu_us;
     process.group_peak_bytes = std::max(process.group_peak_bytes, use.bytes);
     process.group_cpu_us = std::max(process.group_cpu_us, use.cpu_us);
     if (use.bytes > process.limits.memory_bytes) {
@@ -124,14 +136,19 @@ void Supervisor::look_at_groups() {
       kill(process, Outcome::kTimedOut);
     }
   }
+  next_group_watch_ = Clock::now() + std::max<Clock::duration>(kGroupWatch, kGroupRest * (processor_time() - before));
 }
 
 // Those that were granted since they were counted are counted too: they may not have begun.
 bool Supervisor::may_have_task(Process& process) {
   const Clock::time_point now = Clock::now();
   const bool full = process.tasks >= kMostThreads;
-  if (now - process.tasks_counted > (full ? kRecountFull : kRecountTasks)) {
+  const Clock::duration holds =
+      full ? std::max<Clock::duration>(kRecountFull, kGroupRest * process.tasks_cost) : kRecountTasks;
+  if (now - process.tasks_counted > holds) {
+    const auto before = processor_time();
     process.tasks = use_of_group(process.pid, UINT64_MAX).tasks;
+    process.tasks_cost = processor_time() - before;
     process.tasks_counted = now;
   }
   if (process.tasks >= kMostThreads) return false;

@@ -41,6 +41,9 @@
 #ifndef __NR_futex_waitv
 #define __NR_futex_waitv 449
 #endif
+#ifndef __NR_fchmodat2
+#define __NR_fchmodat2 452
+#endif
 #ifndef MAP_HUGETLB
 #define MAP_HUGETLB 0x40000
 #endif
@@ -256,13 +259,29 @@ Rule socket_facts() {
                        SO_SNDTIMEO, SO_ACCEPTCONN, SO_PROTOCOL, SO_DOMAIN}}}};
 }
 
+// What processes share is nobody's own memory: no limit counts it, and a shell's tools need none.
+Rule mapping(bool shell) {
+  const uint32_t never = MAP_HUGETLB | (shell ? MAP_SHARED : 0);
+  return {__NR_mmap, kAllow, EPERM, {{.index = 3, .mask = never, .values = {0}}}};
+}
+
+// A datagram socket could be sent to any path; a stream is bound to its peer. What waits in one counts for no process,
+// which is little for one program, and much for the descriptors of many: a shell's tools have pipes.
+Rule pairing(bool shell) {
+  if (shell) return {__NR_socketpair, Rule::Action::kErrno, EPERM};
+  return {__NR_socketpair,
+          kAllow,
+          EPERM,
+          {{.index = 0, .values = {AF_UNIX}}, {.index = 1, .mask = 0xF, .values = {SOCK_STREAM}}}};
+}
+
 std::vector<Rule> checked(const PolicyOptions& options) {
   return {
       opening(__NR_openat, 2, options.scratch),
 #if defined(__x86_64__)
       opening(__NR_open, 1, options.scratch),
 #endif
-      {__NR_mmap, kAllow, EPERM, {{.index = 3, .mask = MAP_HUGETLB, .values = {0}}}},
+      mapping(options.shell),
       cloning(options.session, options.compiler || options.shell),
       signalling(__NR_kill, options.session || options.shell),
       signalling(__NR_tgkill, options.session || options.shell),
@@ -272,11 +291,7 @@ std::vector<Rule> checked(const PolicyOptions& options) {
        kAllow,
        ENOTTY,
        {{.index = 1, .values = {TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX, FIONCLEX}}}},
-      // A datagram socket could be sent to any path; a stream is bound to its peer.
-      {__NR_socketpair,
-       kAllow,
-       EPERM,
-       {{.index = 0, .values = {AF_UNIX}}, {.index = 1, .mask = 0xF, .values = {SOCK_STREAM}}}},
+      pairing(options.shell),
       {__NR_sendto, kAllow, EPERM, {{.index = 4, .values = {0}}, {.index = 4, .values = {0}, .high = true}}},
       limiting(options.compiler),
       process_control(options.session),
@@ -334,6 +349,7 @@ void guard_lifeline(Rule& rule) {
 void suit_shell(std::vector<Rule>& rules) {
   for (Rule& rule : rules) guard_lifeline(rule);
   for (const uint32_t number : kAttributes) rules.push_back({number, Rule::Action::kErrno, EOPNOTSUPP});
+  rules.push_back({__NR_fchmodat2, Rule::Action::kErrno, 0});          // as kNeverChanged
   rules.push_back({__NR_timer_create, Rule::Action::kErrno, ENOSYS});  // then alarm does
 }
 

@@ -48,9 +48,11 @@ struct Supervisor::Process {
   const char* broken = nullptr;     // why it is no partner any more
   uint32_t flags = 0;
   uint64_t group_peak_bytes = 0, group_cpu_us = 0;  // of a bash program's processes together, as they were seen
+  uint64_t orphans_cpu_us = 0;                      // of those that nobody of the group waited for
   uint64_t kills_before = 0;                        // for want of memory, when it was born
   uint32_t tasks = 0;                               // of its group, where the kernel does not count them
   Clock::time_point tasks_counted;
+  Clock::duration tasks_cost{};  // of counting them, in processor time
   uint64_t reserved_bytes = 0;
   uint64_t baseline_resident = 0;
   uint64_t cpu_us_before = 0;  // of the session, when its cell began or ended
@@ -99,6 +101,9 @@ inline constexpr std::chrono::milliseconds kScratchAgain{100};
 inline constexpr std::chrono::milliseconds kStrangersLook{50};
 // How often to look at what the processes of a bash program have together.
 inline constexpr std::chrono::milliseconds kGroupWatch{20};
+// After a look, nobody is looked at for so many times the processor time that it took: programs with many processes
+// would take the supervisor from all others. The same of a count of tasks that forbids more.
+inline constexpr int kGroupRest = 4;
 // How long a count of its tasks holds, and one that forbids more.
 inline constexpr std::chrono::milliseconds kRecountTasks{5}, kRecountFull{1};
 // How often to look whether a killed group's parts are gone.

@@ -522,7 +522,12 @@ void Supervisor::reap_strangers() {
     const bool zygote =
         std::any_of(servers_.begin(), servers_.end(), [pid](const auto& one) { return one->pid == pid; });
     if (zygote || by_pid_.contains(pid)) return;  // reaped on its pidfd; until then it hides the others
-    waitid(P_PID, static_cast<id_t>(pid), nullptr, WEXITED);
+    const auto leader = by_pid_.find(getpgid(pid));
+    rusage usage{};
+    wait4(pid, nullptr, 0, &usage);
+    if (leader != by_pid_.end()) {
+      processes_[leader->second].orphans_cpu_us += microseconds(usage.ru_utime) + microseconds(usage.ru_stime);
+    }
     info = {};
   }
 }

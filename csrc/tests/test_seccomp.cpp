@@ -189,7 +189,8 @@ void sockets_are_pairs_of_streams() {
   CHECK(call(SYS_socket, AF_INET, SOCK_STREAM) == EPERM);
   CHECK(call(SYS_socket, AF_UNIX, SOCK_DGRAM) == EPERM);
   int ends[2];
-  CHECK(outcome([&] { return socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends); }) == 0);
+  const int pair = outcome([&] { return socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends); });
+  CHECK(pair == (policy.shell ? EPERM : 0));
   CHECK(outcome([&] { return socketpair(AF_UNIX, SOCK_DGRAM, 0, ends); }) == EPERM);
   CHECK(outcome([&] { return socketpair(AF_INET, SOCK_STREAM, 0, ends); }) == EPERM);
   CHECK(call(SYS_sendto, 99, 0, 0, 0, 0) == EBADF);
@@ -309,12 +310,22 @@ void a_shell_never_loses_its_lifeline() {
   close(ends[1]);
 }
 
+// Memory that several processes see belongs to none of them, and would be nobody's who is counted.
+void a_shells_processes_share_no_memory() {
+  for (const int flags : {MAP_SHARED | MAP_ANONYMOUS, MAP_SHARED_VALIDATE | MAP_ANONYMOUS}) {
+    CHECK(call(SYS_mmap, 0, 4096, PROT_READ | PROT_WRITE, flags, -1) == EPERM);
+  }
+  CHECK(call(SYS_mmap, 0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1) == 0);
+  CHECK(call(SYS_memfd_create) == EPERM && call(SYS_shmget) == EPERM);
+}
+
 // Modes, owners and times: done as far as the caller can tell.
 void a_shells_tools_are_not_told_of_what_is_not_done() {
   char name[] = "/tmp/rocstar_test_XXXXXX";
   const UniqueFd file(mkstemp(name));
   const long path = reinterpret_cast<long>(name);
   CHECK(file && call(SYS_fchmod, file.get(), 0777) == 0 && call(SYS_fchmodat, AT_FDCWD, path, 0777) == 0);
+  CHECK(call(452, AT_FDCWD, path, 0777, AT_SYMLINK_NOFOLLOW) == 0);  // fchmodat2
   CHECK(call(SYS_fchown, file.get(), 1, 1) == 0 && call(SYS_utimensat, AT_FDCWD, path, 0, 0) == 0);
   struct stat info;
   CHECK(fstat(file.get(), &info) == 0 && (info.st_mode & 0777) == 0600 && info.st_uid == geteuid());
@@ -393,5 +404,6 @@ int main() {
   truncation_by_path_needs_landlock_to_know_it();
   a_shell_starts_others_that_cannot_leave_it();
   a_shell_never_loses_its_lifeline();
+  a_shells_processes_share_no_memory();
   a_shells_tools_are_not_told_of_what_is_not_done();
 }

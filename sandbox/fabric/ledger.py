@@ -81,7 +81,7 @@ class OpenCall:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _Share:
     """An owner's calls of one flavour. `turns`: calls that were sent, each worth one by the weight, counted
     from what the one that was next then had when this one came. `out`: being sent or in entries."""
 
@@ -115,7 +115,7 @@ class CallLedger:
     _torn: set[str] = field(default_factory=set)
     _outboxes: dict[tuple[str, bool], dict[str, OrderedDict[int, OpenCall]]] = field(default_factory=dict)
     _out: Counter[str] = field(default_factory=Counter)  # being sent or in entries, by flavour
-    _lanes: dict[tuple[str, str], _Lane] = field(default_factory=dict)  # that have calls
+    _lanes: dict[tuple[str, str], _Share] = field(default_factory=dict)  # that have calls
     _turns: dict[str, float] = field(default_factory=dict)  # of who was next last, by flavour
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -141,7 +141,7 @@ class CallLedger:
         self.calls[call.id] = call
         self.flavours[request.flavour] += 1
         self.weight += call.weight
-        lane = self._lanes.setdefault(call.lane, _Lane(turns=self._turns.get(request.flavour, 0.0)))
+        lane = self._lanes.setdefault(call.lane, _Share(turns=self._turns.get(request.flavour, 0.0)))
         lane.calls += 1
         lane.weight = request.weight
         self._outbox(call)[call.id] = call

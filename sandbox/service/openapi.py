@@ -12,6 +12,8 @@ from rocstar.sandbox.service.rules import Rules
 
 NATIVE, CODE_JUDGE, SANDBOX_FUSION, VERL_TOOL = "native", "code-judge", "SandboxFusion", "verl-tool"
 OPERATION = "operation"
+DIALECTS = (NATIVE, CODE_JUDGE, SANDBOX_FUSION, VERL_TOOL, OPERATION)
+"""In the order in which they are shown."""
 
 PROGRAM = "print(1)\n6 * 7"
 JUDGED = {"type": "python", "solution": "print(input())", "input": "9", "expected_output": "9"}
@@ -154,7 +156,7 @@ def document(rules: Rules) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "rocstar sandbox", "version": "1"},
-        "tags": [{"name": name} for name in (NATIVE, CODE_JUDGE, SANDBOX_FUSION, VERL_TOOL, OPERATION)],
+        "tags": [{"name": name} for name in DIALECTS],
         "security": [{"token": []}, {}],
         "paths": paths,
         "components": {

@@ -9,9 +9,10 @@ observation.
 
 import re
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import cast
 
 from aiohttp import web
 
@@ -23,7 +24,8 @@ from rocstar.sandbox.service.errors import Refused
 from rocstar.sandbox.service.http import to_json
 from rocstar.sandbox.service.incoming import Incoming, owner_of
 from rocstar.sandbox.service.metrics import Metrics
-from rocstar.sandbox.service.models import ActionsBody, models_of
+from rocstar.sandbox.service.mistakes import Mistake
+from rocstar.sandbox.service.models import models_of
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Status
 
@@ -36,15 +38,27 @@ MAX_OBSERVATION_CHARS = 100_000
 LANGUAGES = {"python": "", "py": "", "bash": "bash", "sh": "bash"}
 """Marks of a block, and the flavour that it asks for: none, where the program's imports choose."""
 
-_BLOCKS = tuple(
-    re.compile(pattern, re.S)
-    for pattern in (r"<(python|bash)>(.*?)</\1>", r"```\n?(python|py|bash|sh)\b(.*?)```")
+_OPENINGS = (
+    (re.compile(r"<(python|bash)>"), "</{}>"),
+    (re.compile(r"```\n?(python|py|bash|sh)\b"), "```"),
 )
-_INPUT = re.compile(r"```input\n(.*?)\n```", re.S)
+"""What begins a block of each kind, and what ends it, with the language in the braces."""
+
+_INPUT = ("```input\n", "\n```")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is made of an action. request: None where it has no program that runs here. marks: what comes
+    before and after the text of its observation."""
+
+    request: ExecRequest | None
+    marks: tuple[str, str]
+    is_last: bool
 
 
 class VerlTool:
-    """The handlers."""
+    """The handlers. Invariant: the text of an action is looked at beside the loop, in time linear in it."""
 
     def __init__(self, admission: Admission, metrics: Metrics, rules: Rules, incoming: Incoming) -> None:
         self._admission = admission
@@ -66,16 +80,11 @@ class VerlTool:
     async def observe(self, request: web.Request) -> web.Response:
         began_s = time.monotonic()
         body = await self._incoming.read(request)
-        actions = await self._incoming.decoded(body, self._decode)
+        owner = owner_of(request)
+        steps = await self._incoming.decoded(body, lambda body: self._decode(body, owner))
         del body
-        requests = {
-            index: made
-            for index, action in enumerate(actions.actions)
-            if not _at(actions.finish, index, False)
-            if (made := self._request(action, _at(actions.extra_fields, index, {}), owner_of(request)))
-        }
-        results = await self._results(requests)
-        answer = _answer(actions, results, (time.monotonic() - began_s) * 1e3)
+        results = await self._results({i: one.request for i, one in enumerate(steps) if one.request})
+        answer = _answer(steps, results, (time.monotonic() - began_s) * 1e3)
         return web.Response(body=to_json(answer), content_type="application/json")
 
     async def _results(self, requests: dict[int, ExecRequest]) -> dict[int, ExecResult]:
@@ -92,7 +101,7 @@ class VerlTool:
                 results[places[place]] = outcome
         return results
 
-    def _decode(self, body: bytes) -> ActionsBody:
+    def _decode(self, body: bytes, owner: str) -> list[Step]:
         actions = read_body(body, models_of(self._rules).actions)
         number = len(actions.trajectory_ids)
         given = {
@@ -101,55 +110,87 @@ class VerlTool:
             "is_last_step": actions.is_last_step,
             "extra_fields": actions.extra_fields,
         }
-        found = [
-            fault(f"there are {len(values)} for {number} trajectory_ids; give one for each", name)
-            for name, values in given.items()
-            if values is not None and len(values) != number
-        ]
-        for index, action in enumerate(actions.actions):
+        raise_all(
+            [
+                fault(f"there are {len(values)} for {number} trajectory_ids; give one for each", name)
+                for name, values in given.items()
+                if values is not None and len(values) != number
+            ]
+        )
+        finish = actions.finish or [False] * number
+        extras = actions.extra_fields or [{}] * number
+        steps: list[Step] = []
+        found: list[Mistake] = []
+        for index, (action, is_last, extra) in enumerate(zip(actions.actions, finish, extras, strict=True)):
             try:
-                check_text(action, "actions")
+                steps.append(self._step(action, is_last, extra.get("stdin"), owner))
             except Refused as refusal:
-                found.append(fault(str(refusal), "actions", index))
+                found.append(fault(str(refusal), refusal.field, index))
         raise_all(found)
-        return actions
+        return steps
 
-    def _request(self, action: str, extra: dict[str, Any], owner: str) -> ExecRequest | None:
-        """The program of an action; None where it has none that runs here."""
-        language, code = program_of(action)
+    def _step(self, action: str, is_last: bool, stdin: object, owner: str) -> Step:
+        """Raises Refused for what is no text, or too much of it."""
+        check_text(action, "actions")
+        marks = marks_of(action)
+        language, code = ("", "") if is_last else program_of(action)
         flavour = LANGUAGES.get(language, "") or self._rules.choose(code)
         if not code or flavour not in self._rules.flavours:
-            return None
-        stdin = extra.get("stdin")
-        if found := _INPUT.search(action):
-            stdin = found[1].strip()
-        defaults = self._rules.default_limits
+            return Step(None, marks, is_last)
+        between = input_of(action)
+        text = between if between is not None else stdin if isinstance(stdin, str) else ""
+        check_text(text, "extra_fields")
         wall_s = min(WALL_S, self._rules.max_wall_s)
-        limits = Limits(wall_s=wall_s, cpu_s=int(WALL_S) + 1, memory_bytes=defaults.memory_bytes)
-        text = stdin if isinstance(stdin, str) else ""
-        return ExecRequest(code=code, stdin=text, flavour=flavour, limits=limits, owner=owner)
+        memory_bytes = self._rules.default_limits.memory_bytes
+        limits = Limits(wall_s=wall_s, cpu_s=int(WALL_S) + 1, memory_bytes=memory_bytes)
+        request = ExecRequest(code=code, stdin=text, flavour=flavour, limits=limits, owner=owner)
+        return Step(request, marks, is_last)
 
 
 def program_of(action: str) -> tuple[str, str]:
     """The language and the text of the blocks of an action, all those of the first one's language together;
     empty for an action without any."""
-    for pattern in _BLOCKS:
-        if blocks := pattern.findall(action):
+    for opening, closing in _OPENINGS:
+        if blocks := list(_blocks(action, opening, closing)):
             language = blocks[0][0]
             texts = (text.strip() for name, text in blocks if LANGUAGES[name] == LANGUAGES[language])
             return language, "\n".join(texts)
     return "", ""
 
 
-def marked(action: str, text: str) -> str:
-    """An observation in the marks that the action itself uses."""
+def _blocks(action: str, opening: re.Pattern[str], closing: str) -> Iterator[tuple[str, str]]:
+    """Language and text of each block that is closed. An end that is not found is not looked for again:
+    thousands of blocks that are only begun would take that many times the whole text."""
+    unclosed: set[str] = set()
+    behind = 0
+    for found in opening.finditer(action):
+        end_mark = closing.format(found[1])
+        if found.start() < behind or end_mark in unclosed:
+            continue
+        end = action.find(end_mark, found.end())
+        if end < 0:
+            unclosed.add(end_mark)
+            continue
+        yield found[1], action[found.end() : end]
+        behind = end + len(end_mark)
+
+
+def input_of(action: str) -> str | None:
+    """The text of an action's first block of input; None without one."""
+    _, begun, rest = action.partition(_INPUT[0])
+    text, ended, _ = rest.partition(_INPUT[1])
+    return text.strip() if begun and ended else None
+
+
+def marks_of(action: str) -> tuple[str, str]:
+    """The marks that an observation has by those that the action itself uses."""
     if "```output" in action or "```python" in action:
-        return f"\n```result\n{text}\n```\n" if action.count("```") % 2 == 0 else f"\n{text}\n```\n"
+        return ("\n```result\n" if action.count("```") % 2 == 0 else "\n"), "\n```\n"
     if "</tool_call>" in action:
-        return f"\n<tool_response>\n```result\n{text}\n```\n</tool_response>\n"
-    if action.strip(" \n").endswith("<result>"):
-        return f"\n{text}\n</result>\n"
-    return f"\n<result>\n{text}\n</result>\n"
+        return "\n<tool_response>\n```result\n", "\n```\n</tool_response>\n"
+    if action.rstrip(" \n").endswith("<result>"):
+        return "\n", "\n</result>\n"
+    return "\n<result>\n", "\n</result>\n"
 
 
 def text_of(result: ExecResult) -> str:
@@ -161,22 +202,16 @@ def text_of(result: ExecResult) -> str:
     return text[:MAX_OBSERVATION_CHARS]
 
 
-def _answer(actions: ActionsBody, results: dict[int, ExecResult], milliseconds: float) -> Observations:
+def _answer(steps: Sequence[Step], results: dict[int, ExecResult], milliseconds: float) -> Observations:
     observations: list[str | Observation] = []
-    dones, valids = [], []
-    for index, action in enumerate(actions.actions):
-        finished = _at(actions.finish, index, False)
-        result = results.get(index)
-        if result is not None:
-            observations.append(marked(action, text_of(result)))
+    for index, step in enumerate(steps):
+        if index in results:
+            observations.append(text_of(results[index]).join(step.marks))
         else:
-            observations.append("" if finished else Observation(invalid_reason="no program was found"))
-        dones.append(finished)
-        valids.append(finished or result is not None)
+            observations.append("" if step.is_last else Observation(invalid_reason="no program was found"))
     return Observations(
-        observations=observations, dones=dones, valids=valids, processing_time_ms=milliseconds
+        observations=observations,
+        dones=[step.is_last for step in steps],
+        valids=[step.is_last or index in results for index, step in enumerate(steps)],
+        processing_time_ms=milliseconds,
     )
-
-
-def _at(values: Sequence[Any] | None, index: int, otherwise: Any) -> Any:
-    return otherwise if values is None else values[index]

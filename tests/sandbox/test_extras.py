@@ -91,6 +91,7 @@ def test_a_flavour_without_its_packages_is_left_out_and_told(monkeypatch: pytest
     line, _ = extras.left_out()  # of plot as well
     assert line == "flavour scientific is left out: it needs scipy: pip install numpy sympy scipy"
     assert extras.left_out(["stdlib", "numeric"]) == []
+    assert "bash" not in extras.offered_flavours(), "who wants a shell says so"
 
 
 def test_a_program_that_wants_a_missing_flavour_runs_without_it(

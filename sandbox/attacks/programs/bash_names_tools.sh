@@ -15,5 +15,5 @@ echo "HELD: tried"
 # %% call
 # tries: to use it
 # expect: ok
-# output: HELD: ls
-ls >/dev/null && echo "HELD: $(type -t cd) ls"
+# output: HELD: file ls
+ls >/dev/null && echo "HELD: $(type -t ls) ls"

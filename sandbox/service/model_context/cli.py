@@ -33,7 +33,7 @@ def add_mcp_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]")
     )
     add(
         "--flavours",
-        default=",".join(name for name in offered_flavours() if name not in ("cpp", "bash")),
+        default=",".join(name for name in offered_flavours() if name != "cpp"),
         metavar="A,B",
         help="interpreters kept warm (default: %(default)s); a call gets one by its imports",
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.service.rules import Rules
-from rocstar.sandbox.service.verl_tool import MAX_OBSERVATION_CHARS, program_of, text_of
+from rocstar.sandbox.service.verl_tool import MAX_OBSERVATION_CHARS, input_of, program_of, text_of
 from rocstar.sandbox.testing import FakeSandbox, denied, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
@@ -94,6 +94,32 @@ def test_the_program_of_an_action(action: str, program: tuple[str, str]) -> None
     assert program_of(action) == program
 
 
+class Watched(str):
+    """Text that counts how many of its characters are looked through for a word."""
+
+    looked = 0
+
+    def find(self, word: str, start: int = 0, end: int | None = None) -> int:  # type: ignore[override]
+        found = super().find(word, start)
+        self.looked += (len(self) if found < 0 else found) - start
+        return found
+
+
+@pytest.mark.parametrize(
+    "begun", ["<python>", "<bash><python>", "```py\n", "```python ```\nbash ", "<python></bash>"]
+)
+def test_blocks_that_are_only_begun_are_looked_through_once(begun: str) -> None:
+    text = Watched(begun * 2000)
+    program_of(text)
+    assert text.looked <= 4 * len(text)
+
+
+def test_the_input_of_an_action() -> None:
+    assert input_of("```input\n1 2\n\n```") == "1 2"
+    assert input_of("```input\n\n```") == "" and input_of("```input\n```") is None
+    assert input_of("x") is None and input_of("```input\nno end") is None
+
+
 async def test_a_shell_is_no_tool_where_there_is_none(serve: Any) -> None:
     body = {"trajectory_ids": ["a"], "actions": ["```bash\nls\n```"]}
     async with serve(FakeSandbox({}), rules=Rules(flavours=("stdlib",))) as service:
@@ -128,6 +154,14 @@ async def test_a_failure_of_ours_is_no_observation(serve: Any, retryable: bool) 
         ({"trajectory_ids": ["a"], "actions": ["x"], "finish": [True, False]}, ["finish"]),
         ({"trajectory_ids": ["a"], "actions": ["x"], "extra_fields": ["stdin"]}, ["extra_fields", 0]),
         ({"trajectory_ids": ["a"], "actions": ["\ud800"]}, ["actions", 0]),
+        (
+            {
+                "trajectory_ids": ["a", "b"],
+                "actions": ["", "```py\nx\n```"],
+                "extra_fields": [{}, {"stdin": "\ud800"}],
+            },
+            ["extra_fields", 1],
+        ),
     ],
 )
 async def test_a_body_that_does_not_fit_is_a_422_that_names_the_field(
