@@ -12,6 +12,7 @@ serves the one that has least out for its weight, and of equals the one that had
 """
 
 import itertools
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -95,14 +96,38 @@ class _Share:
         return self.out / self.weight, self.turns
 
 
+AHEAD_S = 0.03
+"""For so long the calls in Redis beyond those that workers hold suffice: longer than an answer takes from a
+worker to its client and the next call back."""
+
+PACE_OF = 32
+"""Answers over which the mean time of a call is taken, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How many calls of a flavour may be in Redis. capacity: programs that its workers run at a time; they
+    hold as many again. most: whatever the calls take."""
+
+    capacity: int
+    most: int
+
+    def calls(self, pace_s: float) -> int:
+        """pace_s: how long a call takes on average. What is in Redis is taken in order, whosever it is: of
+        slow calls there are no more than workers hold anyway, of quick ones enough to keep them busy."""
+        if pace_s * self.most <= AHEAD_S * self.capacity:
+            return self.most
+        return min(self.most, 2 * self.capacity + math.ceil(AHEAD_S * self.capacity / pace_s))
+
+
 @dataclass(slots=True)
 class CallLedger:
     """Invariants: an opened call is in exactly one place (outbox, being sent, one entry, parked) until it is
     settled or dropped; `settle` runs at most once per call, and never after `drop`; an entry in `entries`
     has at least one call. `abandoned` collects entries that Redis may still hold although nobody waits for
     any of their calls: the caller deletes them there and clears the list. `flavours` and `weight` sum up
-    `calls`. Of a flavour in `windows` no more calls than that are being sent or in entries, give or take an
-    entry that was there before: what waits here can still be shared out, what Redis has is taken in order."""
+    `calls`. Of a flavour in `windows` a call is sent only where its window has room, beside those that are
+    being sent or in entries: what waits here can still be shared out, what Redis has is taken in order."""
 
     max_attempts: int = 3
     max_losses: int = 10
@@ -111,12 +136,13 @@ class CallLedger:
     abandoned: list[str] = field(default_factory=list)
     flavours: Counter[str] = field(default_factory=Counter)
     weight: int = 0
-    windows: Mapping[str, int] = field(default_factory=dict)
+    windows: Mapping[str, Window] = field(default_factory=dict)
     _torn: set[str] = field(default_factory=set)
     _outboxes: dict[tuple[str, bool], dict[str, OrderedDict[int, OpenCall]]] = field(default_factory=dict)
     _out: Counter[str] = field(default_factory=Counter)  # being sent or in entries, by flavour
     _lanes: dict[tuple[str, str], _Share] = field(default_factory=dict)  # that have calls
     _turns: dict[str, float] = field(default_factory=dict)  # of who was next last, by flavour
+    _paces: dict[str, float] = field(default_factory=dict)  # seconds that a call takes, by flavour
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def open(
@@ -154,7 +180,9 @@ class CallLedger:
         return next((key for key in self._outboxes if self._room(key[0]) > 0), None)
 
     def _room(self, flavour: str) -> int:
-        return self.windows.get(flavour, len(self.calls)) - self._out[flavour]
+        window = self.windows.get(flavour)
+        most = len(self.calls) if window is None else window.calls(self._paces.get(flavour, 0.0))
+        return most - self._out[flavour]
 
     def take(self, max_weight: int) -> list[OpenCall]:
         """The next entry's calls, moved from the outbox to being sent; [] when there is no `next_key`. Of one
@@ -240,6 +268,8 @@ class CallLedger:
         if call is None:
             return Effect.LATE
         if isinstance(outcome, ExecResult):
+            before_s = self._paces.get(call.request.flavour, outcome.wall_s)
+            self._paces[call.request.flavour] = before_s + (outcome.wall_s - before_s) / PACE_OF
             self._settle(call, outcome, by=ref)
             return Effect.SETTLED
         # While being sent, the answer can overtake the reply that tells the entry's name.

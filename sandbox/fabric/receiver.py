@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from rocstar.sandbox.fabric.client_commands import ClientCommands
-from rocstar.sandbox.fabric.ledger import CallLedger, Effect
+from rocstar.sandbox.fabric.ledger import CallLedger, Effect, Window
 from rocstar.sandbox.fabric.link import Link, id_order
 from rocstar.sandbox.fabric.wire import WireError, decode_answers
 from rocstar.sandbox.fabric.workers import WorkerInfo
@@ -13,18 +13,21 @@ from rocstar.sandbox.fabric.workers import WorkerInfo
 AUDIT_STEP = 16
 SMALLEST_WINDOW = 64
 AHEAD = 4
-"""Calls in Redis for each program that can run: a worker holds two, and as many wait for it."""
+"""Calls in Redis for each program that can run, at most and if that is more: a worker holds two, and as many
+wait for it."""
 
 RETRY_DELAY_S = 0.05
 
 
-def windows_of(workers: Iterable[WorkerInfo]) -> dict[str, int]:
-    """How many calls of each flavour a client has in Redis: enough for those who run them, and no more, for
-    there each is taken in its turn, whosever it is."""
+def windows_of(workers: Iterable[WorkerInfo]) -> dict[str, Window]:
+    """Of the flavours that somebody runs."""
     capacities: Counter[str] = Counter()
     for worker in workers:
         capacities.update(dict.fromkeys(worker.flavours, worker.capacity))
-    return {flavour: max(SMALLEST_WINDOW, AHEAD * capacity) for flavour, capacity in capacities.items()}
+    return {
+        flavour: Window(capacity, max(SMALLEST_WINDOW, AHEAD * capacity))
+        for flavour, capacity in capacities.items()
+    }
 
 
 class Receiver:

@@ -1,5 +1,6 @@
 """Exactly one outcome per call, whatever is delivered twice, late, out of order or not at all."""
 
+import dataclasses
 import random
 from collections import Counter
 
@@ -7,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rocstar.sandbox.fabric.ledger import CallLedger, Effect, Place
+from rocstar.sandbox.fabric.ledger import CallLedger, Effect, Place, Window
 from rocstar.sandbox.fabric.wire import Answer, Outcome
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
@@ -15,6 +16,11 @@ from rocstar.sandbox.types import ExecRequest, SandboxError
 
 def crash(*, retryable: bool = True, kind: str = "zygote_died") -> SandboxError:
     return SandboxError("planned", kind=kind, retryable=retryable)
+
+
+def quick(most: int) -> Window:
+    """Of calls that take no time for so many workers."""
+    return Window(capacity=1 << 20, most=most)
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -144,7 +150,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(windows=st.dictionaries(st.sampled_from(["stdlib", "numeric"]), st.integers(0, 6)))
     def workers_come_and_go(self, windows: dict[str, int]) -> None:
-        self.ledger.windows = windows
+        self.ledger.windows = {flavour: quick(most) for flavour, most in windows.items()}
 
     @invariant()
     def what_is_out_is_counted(self) -> None:
@@ -251,7 +257,7 @@ def test_a_deadline_is_not_tried_again() -> None:
 
 def shares_of(weights: dict[str, int], window: int, rounds: int) -> Counter[str]:
     """Whose calls are answered, when one after the other is and each owner has more than enough waiting."""
-    ledger = CallLedger(windows={"stdlib": window})
+    ledger = CallLedger(windows={"stdlib": quick(window)})
     for owner, weight in weights.items():
         for batch in range(rounds):
             request = ExecRequest(code="x", flavour="stdlib", owner=owner, weight=weight)
@@ -275,7 +281,7 @@ def test_owners_share_the_window_by_their_weights() -> None:
 
 
 def test_one_call_of_another_owner_waits_for_no_more_than_the_window() -> None:
-    ledger = CallLedger(windows={"stdlib": 4})
+    ledger = CallLedger(windows={"stdlib": quick(4)})
     for _ in range(100):
         ledger.open(ExecRequest(code="x", flavour="stdlib", owner="many"), lambda _: None, batch=1)
     first = [ledger.take(1 << 20) for _ in range(3)]
@@ -286,8 +292,27 @@ def test_one_call_of_another_owner_waits_for_no_more_than_the_window() -> None:
     assert ledger.take(1 << 20) == [late]
 
 
+def test_of_slow_calls_no_more_are_in_redis_than_workers_hold() -> None:
+    """The same after many quick ones: 3 programs run at a time, 3 wait for them, and what 30 ms take."""
+    ledger = CallLedger(windows={"stdlib": Window(capacity=3, most=64)})
+    for _ in range(400):
+        ledger.open(ExecRequest(code="x", flavour="stdlib"), lambda _: None, batch=1)
+
+    def sent_while(wall_s: float, answers: int) -> int:
+        for _ in range(answers):
+            while calls := ledger.take(1 << 20):
+                ledger.sent(calls, f"stdlib/{calls[0].id}-0")
+            ref = next(iter(ledger.entries))
+            outcome = dataclasses.replace(ok(), wall_s=wall_s)
+            ledger.answer(Answer(ref=ref, call_id=min(ledger.entries[ref]), outcome=outcome))
+        return sum(map(len, ledger.entries.values()))
+
+    assert sent_while(0.0001, 60) == 63
+    assert sent_while(4.0, 200) == 3 + 3 + 1 - 1
+
+
 def test_a_flavour_that_nobody_runs_keeps_no_other_waiting() -> None:
-    ledger = CallLedger(windows={"numeric": 1})
+    ledger = CallLedger(windows={"numeric": quick(1)})
     for flavour in ("numeric", "numeric", "stdlib"):
         ledger.open(ExecRequest(code="x", flavour=flavour), lambda _: None, batch=1, entry_calls=1)
     assert [ledger.take(1 << 20)[0].request.flavour for _ in range(2)] == ["numeric", "stdlib"]
