@@ -68,9 +68,9 @@ uint64_t ticks_of(pid_t pid, uint32_t& threads) {
   const char* const rest = std::strrchr(text, ')');  // the name may hold anything
   unsigned long user = 0, system = 0;
   long waited_user = 0, waited_system = 0, number = 0;
-  if (rest == nullptr || std::sscanf(rest + 1,
-                                     " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %ld %ld %*d %*d %ld", &user,
-                                     &system, &waited_user, &waited_system, &number) != 5) {
+  if (rest == nullptr ||
+      std::sscanf(rest + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %ld %ld %*d %*d %ld", &user, &system,
+                  &waited_user, &waited_system, &number) != 5) {
     return 0;
   }
   threads += static_cast<uint32_t>(std::max(number, 0L));
@@ -124,7 +124,8 @@ bool Supervisor::is_shell(uint8_t flavour) const { return options_.flavours[flav
 void Supervisor::look_at_groups() {
   const auto before = processor_time();
   for (Process& process : processes_) {
-    if (process.role != Role::kShell || process.state != Process::State::kRunning || (process.flags & kStopped)) continue;
+    if (process.role != Role::kShell || process.state != Process::State::kRunning || (process.flags & kStopped))
+      continue;
     expect_strangers();  // its orphans are ours, and it may have no others while they are not reaped
     GroupUse use = use_of_group(process.pid, process.limits.memory_bytes);
     use.cpu_us += process.orphans_cpu_us;

@@ -47,6 +47,7 @@ constexpr Asked kAsked[] = {
     {__NR_prctl, 2, kNoMask, kTieWord},
 #if defined(__x86_64__)
     {__NR_open, 1, O_CREAT, O_CREAT},
+    {__NR_creat},
     {__NR_mkdir},
 #endif
 };

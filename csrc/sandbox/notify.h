@@ -1,7 +1,7 @@
 // Questions that the kernel stops a child for and asks the supervisor (seccomp user notification, Linux 5.5): may it
-// create one more file, signal this process, fork itself, end with us, start one process more? One filter per zygote, inherited by all its
-// children, so it costs a child nothing until it asks. Only registers are judged, never memory, which could change
-// meanwhile.
+// create one more file, signal this process, fork itself, end with us, start one process more? One filter per zygote,
+// inherited by all its children, so it costs a child nothing until it asks. Only registers are judged, never memory,
+// which could change meanwhile.
 #pragma once
 
 #include <sys/types.h>

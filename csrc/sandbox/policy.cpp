@@ -96,12 +96,24 @@ constexpr uint32_t kKilled[] = {
 #endif
 };
 
-// What changes a file system and Landlock never allows: links, devices, attributes.
+// What changes a file system and Landlock never allows: links, devices.
 constexpr uint32_t kNeverWritten[] = {
-    __NR_linkat, __NR_symlinkat, __NR_mknodat, __NR_setxattr, __NR_lsetxattr, __NR_removexattr, __NR_lremovexattr,
+    __NR_linkat, __NR_symlinkat, __NR_mknodat,
 #if defined(__x86_64__)
-    __NR_link, __NR_symlink, __NR_mknod, __NR_creat,
+    __NR_link, __NR_symlink, __NR_mknod,
 #endif
+};
+
+// As open with O_CREAT and O_TRUNC; tar writes its archives so. Python does not.
+constexpr uint32_t kCreating[] = {
+#if defined(__x86_64__)
+    __NR_creat,
+#endif
+};
+
+// Attributes, which Landlock does not know about either. A shell's tools do without where a file system has none.
+constexpr uint32_t kAttributesWritten[] = {
+    __NR_setxattr, __NR_lsetxattr, __NR_removexattr, __NR_lremovexattr,
 };
 
 // What Landlock does not know about: modes, owners and times. A shell's tools (touch, sed -i, tar) take a refusal for a
@@ -313,7 +325,8 @@ std::vector<Rule> checked(const PolicyOptions& options) {
 bool is_own(uint32_t number) { return std::find(std::begin(kOwn), std::end(kOwn), number) != std::end(kOwn); }
 // What a shell's tools ask for and can do without, if they are told so in the way that they know.
 constexpr uint32_t kAttributes[] = {
-    __NR_getxattr, __NR_lgetxattr, __NR_fgetxattr, __NR_listxattr, __NR_llistxattr, __NR_flistxattr,
+    __NR_getxattr,   __NR_lgetxattr,  __NR_fgetxattr, __NR_listxattr,
+    __NR_llistxattr, __NR_flistxattr, __NR_fsetxattr, __NR_fremovexattr,
 };
 
 // The lifeline (link.h) stays what and where it is: it is not closed, copied, replaced, shut down, given other flags or
@@ -364,6 +377,10 @@ std::vector<Rule> child_policy(const PolicyOptions& options) {
   const int never = options.scratch ? EPERM : EROFS;
   for (const uint32_t number : kTelling) rules.push_back({number, refused, EACCES});
   for (const uint32_t number : kNeverWritten) rules.push_back({number, refused, never});
+  for (const uint32_t number : kAttributesWritten)
+    rules.push_back({number, refused, options.shell ? EOPNOTSUPP : never});
+  for (const uint32_t number : kCreating)
+    rules.push_back({number, options.shell ? kAllow : refused, options.shell ? 0 : never});
   for (const uint32_t number : kNeverChanged) rules.push_back({number, refused, options.shell ? 0 : never});
   for (const uint32_t number : kScratchCalls) {
     rules.push_back({number, options.scratch ? kAllow : refused, options.scratch ? 0 : EROFS});

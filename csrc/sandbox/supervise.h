@@ -253,7 +253,7 @@ class Supervisor {
   std::vector<std::pair<pid_t, std::shared_ptr<Home>>> ending_groups_;  // killed, and perhaps not gone yet
   bool has_shell_ = false;                                              // among the flavours
   Clock::time_point next_group_watch_;
-  Clock::time_point strangers_until_;                                   // until then children may end that nobody knows
+  Clock::time_point strangers_until_;  // until then children may end that nobody knows
 };
 
 }  // namespace rocstar

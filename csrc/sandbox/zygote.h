@@ -18,8 +18,8 @@ namespace rocstar {
 // The layers of every child of one zygote besides no_new_privs and rlimits, which all have.
 struct Layers {
   bool seccomp = true;
-  bool notify = true;    // the supervisor is asked about new files, signals and branches
-  bool truncate = true;  // by path: Landlock's ABI 3 can say where
+  bool notify = true;                   // the supervisor is asked about new files, signals and branches
+  bool truncate = true;                 // by path: Landlock's ABI 3 can say where
   Counted counted = Counted::kNothing;  // what else the supervisor is asked about
 };
 

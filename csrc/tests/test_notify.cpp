@@ -83,6 +83,10 @@ void creating_is_asked_for_and_opening_is_not() {
   CHECK(allowed.result == 0 && unlink("/tmp/rocstar_test_notify") == 0);
   const Trial opened = try_out([] { return open("/dev/null", O_RDWR | O_CLOEXEC); }, EDQUOT);
   CHECK(opened.result == 0 && opened.asked.empty());
+#ifdef SYS_creat
+  const Trial created = try_out([] { return syscall(SYS_creat, "/tmp/rocstar_test_notify", 0600); }, EDQUOT);
+  CHECK(created.result == EDQUOT && created.asked.size() == 1 && created.asked[0].kind == Question::Kind::kCreate);
+#endif
   const Trial made = try_out([] { return mkdir("/tmp/rocstar_test_notify", 0700); }, EDQUOT);
   CHECK(made.result == EDQUOT && made.asked.size() == 1);
 }

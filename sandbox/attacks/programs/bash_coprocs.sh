@@ -1,7 +1,7 @@
 # group: processes
 # tries: a bomb of coprocesses, disowned, that answer each other
 # breach: one of them is left
-# expect: timeout error ok
+# expect: timeout error
 # output: HELD: lit
 # held-by: limits, notify, the supervisor
 # limits: wall_s=1

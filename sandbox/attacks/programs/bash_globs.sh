@@ -10,4 +10,5 @@ shopt -s globstar nullglob dotglob
 words=(/home/** /root/** /etc/** /tmp/** /var/**)
 ((${#words[@]} > 8)) && echo "BREACH: ${#words[@]} names of others"
 words=({1..100000000})
-echo "BREACH: ${#words[@]}"
+((${#words[@]} > 1)) && echo "BREACH: ${#words[@]}"
+exit 1

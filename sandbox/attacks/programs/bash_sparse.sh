@@ -10,7 +10,7 @@ truncate -s 8E one 2>/dev/null
 truncate -s 1T two 2>/dev/null
 dd if=/dev/zero of=three bs=1 count=1 seek=10G 2>/dev/null
 dd if=/dev/zero of=four bs=1M count=1 seek=1 conv=notrunc 2>/dev/null
-cp --sparse=always /dev/zero five 2>/dev/null
+head -c 10000000 /dev/zero | cp --sparse=always /dev/stdin five 2>/dev/null
 tar -cf six --sparse one two three 2>/dev/null
 for file in *; do
   size=$(stat -c %s "$file")

@@ -67,7 +67,8 @@ JUDGED_BY_THEIR_OUTPUT = frozenset(
         *("flush_raises", "reserved_exit_codes", "stopped_by_itself", "question_flood"),
         "become_fork_server",
         *("cleanup_odd_names", "cleanup_locked_folder", "cleanup_follows_link", "cleanup_while_running"),
-        *("lock_stops_others", "bash_orphans", "bash_own_group"),
+        *("lock_stops_others", "bash_orphans", "bash_own_group", "bash_daemons", "bash_other_name"),
+        "bash_process_substitution",
         *("maps_split", "await_ignores_its_end", "timer_storm", "output_byte_by_byte", "display_replaced"),
     )
 )
