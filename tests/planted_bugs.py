@@ -1449,7 +1449,7 @@ BUGS = [
         "service/test_verl_tool.py::test_a_failure_of_ours_is_no_observation",
     ),
     Bug(
-        "Window.calls",
+        "CallWindow.calls",
         "2 * self.capacity + math.ceil(AHEAD_S * self.capacity / pace_s)",
         "self.most",
         "fabric/test_ledger.py::test_of_slow_calls_no_more_are_in_redis_than_workers_hold",

@@ -105,7 +105,7 @@ PACE_OF = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class CallWindow:
     """How many calls of a flavour may be in Redis. capacity: programs that its workers run at a time; they
     hold as many again. most: whatever the calls take."""
 
@@ -136,7 +136,7 @@ class CallLedger:
     abandoned: list[str] = field(default_factory=list)
     flavours: Counter[str] = field(default_factory=Counter)
     weight: int = 0
-    windows: Mapping[str, Window] = field(default_factory=dict)
+    windows: Mapping[str, CallWindow] = field(default_factory=dict)
     _torn: set[str] = field(default_factory=set)
     _outboxes: dict[tuple[str, bool], dict[str, OrderedDict[int, OpenCall]]] = field(default_factory=dict)
     _out: Counter[str] = field(default_factory=Counter)  # being sent or in entries, by flavour

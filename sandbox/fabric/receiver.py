@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from rocstar.sandbox.fabric.client_commands import ClientCommands
-from rocstar.sandbox.fabric.ledger import CallLedger, Effect, Window
+from rocstar.sandbox.fabric.ledger import CallLedger, Effect, CallWindow
 from rocstar.sandbox.fabric.link import Link, id_order
 from rocstar.sandbox.fabric.wire import WireError, decode_answers
 from rocstar.sandbox.fabric.workers import WorkerInfo
@@ -19,13 +19,13 @@ wait for it."""
 RETRY_DELAY_S = 0.05
 
 
-def windows_of(workers: Iterable[WorkerInfo]) -> dict[str, Window]:
+def windows_of(workers: Iterable[WorkerInfo]) -> dict[str, CallWindow]:
     """Of the flavours that somebody runs."""
     capacities: Counter[str] = Counter()
     for worker in workers:
         capacities.update(dict.fromkeys(worker.flavours, worker.capacity))
     return {
-        flavour: Window(capacity, max(SMALLEST_WINDOW, AHEAD * capacity))
+        flavour: CallWindow(capacity, max(SMALLEST_WINDOW, AHEAD * capacity))
         for flavour, capacity in capacities.items()
     }
 

@@ -203,7 +203,7 @@ class NotebookAnswer(Struct, kw_only=True, forbid_unknown_fields=True):
 # --- verl-tool ---------------------------------------------------------------------------------------------
 
 
-class Observation(Struct, forbid_unknown_fields=True):
+class InvalidAction(Struct, forbid_unknown_fields=True):
     """What the policy is shown of an action that ran nothing, and why."""
 
     invalid_reason: str
@@ -213,7 +213,7 @@ class Observation(Struct, forbid_unknown_fields=True):
 class Observations(Struct, kw_only=True, forbid_unknown_fields=True):
     """What each action came to, in their order."""
 
-    observations: list[str | Observation]
+    observations: list[str | InvalidAction]
     dones: list[bool]
     valids: list[bool]
     processing_time_ms: float

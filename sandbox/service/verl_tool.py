@@ -16,7 +16,7 @@ from typing import cast
 
 from aiohttp import web
 
-from rocstar.sandbox.service.answers import Observation, Observations, ToolServerHealth
+from rocstar.sandbox.service.answers import InvalidAction, Observations, ToolServerHealth
 from rocstar.sandbox.service.borrowed import fault, raise_all, read_body
 from rocstar.sandbox.service.calls import Admission, Outcome
 from rocstar.sandbox.service.decode import check_text
@@ -203,12 +203,12 @@ def text_of(result: ExecResult) -> str:
 
 
 def _answer(steps: Sequence[Step], results: dict[int, ExecResult], milliseconds: float) -> Observations:
-    observations: list[str | Observation] = []
+    observations: list[str | InvalidAction] = []
     for index, step in enumerate(steps):
         if index in results:
             observations.append(text_of(results[index]).join(step.marks))
         else:
-            observations.append("" if step.is_last else Observation(invalid_reason="no program was found"))
+            observations.append("" if step.is_last else InvalidAction(invalid_reason="no program was found"))
     return Observations(
         observations=observations,
         dones=[step.is_last for step in steps],

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rocstar.sandbox.fabric.ledger import CallLedger, Effect, Place, Window
+from rocstar.sandbox.fabric.ledger import CallLedger, Effect, Place, CallWindow
 from rocstar.sandbox.fabric.wire import Answer, Outcome
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
@@ -18,9 +18,9 @@ def crash(*, retryable: bool = True, kind: str = "zygote_died") -> SandboxError:
     return SandboxError("planned", kind=kind, retryable=retryable)
 
 
-def quick(most: int) -> Window:
+def quick(most: int) -> CallWindow:
     """Of calls that take no time for so many workers."""
-    return Window(capacity=1 << 20, most=most)
+    return CallWindow(capacity=1 << 20, most=most)
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -294,7 +294,7 @@ def test_one_call_of_another_owner_waits_for_no_more_than_the_window() -> None:
 
 def test_of_slow_calls_no_more_are_in_redis_than_workers_hold() -> None:
     """The same after many quick ones: 3 programs run at a time, 3 wait for them, and what 30 ms take."""
-    ledger = CallLedger(windows={"stdlib": Window(capacity=3, most=64)})
+    ledger = CallLedger(windows={"stdlib": CallWindow(capacity=3, most=64)})
     for _ in range(400):
         ledger.open(ExecRequest(code="x", flavour="stdlib"), lambda _: None, batch=1)
 
