@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from rocstar.sandbox.fabric.client_commands import ClientCommands
-from rocstar.sandbox.fabric.ledger import CallLedger, Effect, CallWindow
+from rocstar.sandbox.fabric.ledger import CallLedger, CallWindow, Effect
 from rocstar.sandbox.fabric.link import Link, id_order
 from rocstar.sandbox.fabric.wire import WireError, decode_answers
 from rocstar.sandbox.fabric.workers import WorkerInfo

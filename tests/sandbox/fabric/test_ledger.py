@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rocstar.sandbox.fabric.ledger import CallLedger, Effect, Place, CallWindow
+from rocstar.sandbox.fabric.ledger import CallLedger, CallWindow, Effect, Place
 from rocstar.sandbox.fabric.wire import Answer, Outcome
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
