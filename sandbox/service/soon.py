@@ -32,7 +32,8 @@ def run_soon(slice_ns: int = SLICE_NS) -> bool:
         return False
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     wanted = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, _RESET_ON_FORK, nice, 0, slice_ns, 0, 0)
-    return ctypes.CDLL(None, use_errno=True).syscall(numbers[0], 0, wanted, 0) == 0
+    failed: int = ctypes.CDLL(None, use_errno=True).syscall(numbers[0], 0, wanted, 0)
+    return failed == 0
 
 
 def slice_of_thread() -> int:
