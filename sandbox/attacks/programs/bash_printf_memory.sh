@@ -1,7 +1,7 @@
 # group: memory
 # tries: two thousand million characters in one variable, in an array and in the environment of a tool
 # breach: it has them
-# expect: ok error memory_limit signaled
+# expect: ok error memory_limit signaled timeout
 # output: HELD: \d
 # held-by: limits
 # limits: memory_bytes=150000000 wall_s=15
