@@ -181,7 +181,7 @@ py::dict allowed_calls() {
   return allowed;
 }
 
-// The filter of each kind of child as the kernel gets it, but for the pid.
+// The policy of each kind of child as one filter, but for the pid.
 py::dict filters() {
   py::dict found;
   for (const auto& [kind, options] : kKinds) {

@@ -323,6 +323,7 @@ std::vector<Rule> checked(const PolicyOptions& options) {
 }
 
 bool is_own(uint32_t number) { return std::find(std::begin(kOwn), std::end(kOwn), number) != std::end(kOwn); }
+
 // What a shell's tools ask for and can do without, if they are told so in the way that they know.
 constexpr uint32_t kAttributes[] = {
     __NR_getxattr,   __NR_lgetxattr,  __NR_fgetxattr, __NR_listxattr,

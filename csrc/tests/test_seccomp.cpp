@@ -400,6 +400,7 @@ int main() {
     for (const bool two : {false, true}) tried_in(each, two);
   }
   policy = kShell;
+  in_two = false;
   everyday_calls_work();
   nobody_learns_of_others();
   sockets_are_pairs_of_streams();
