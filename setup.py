@@ -72,6 +72,7 @@ setup(
         "rocstar.engine.chat": ["templates/*"],
         "rocstar.engine.inference.embedded": ["*.pyi"],
         "rocstar.sandbox": ["*.pyi"],
+        "rocstar.sandbox.attacks.programs": ["*.sh"],
         "rocstar.engine.sim": ["templates/*"],
         "rocstar.train": ["recipes/*.toml", "recipes/data/*.toml"],
         "rocstar.train.evaluation.report": ["templates/*"],

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypedDict
 
 MEMORY_EXIT: int
+MOST_SHELL_BYTES: int
 
 class Facts(TypedDict):
     kernel: str
@@ -13,7 +14,9 @@ class Facts(TypedDict):
     landlock_abi: int
 
 class Layers:
-    def __init__(self, *, seccomp: bool, notify: bool, truncate: bool, threads: bool = False) -> None: ...
+    def __init__(
+        self, *, seccomp: bool, notify: bool, truncate: bool, threads: bool = False, processes: bool = False
+    ) -> None: ...
 
 class ResultReader:
     """Cuts the supervisor's bytes into frames. A RESULT is (18, id, status index, exit code or None, signal
@@ -35,9 +38,13 @@ def serve(
 def serve_cpp(fd: int, *, layers: Layers, command: list[str]) -> None:
     """As `serve`, of C++ programs; `command` compiles main.cpp to program and begins with a path."""
 
+def serve_shell(fd: int, *, layers: Layers, bash: str) -> None:
+    """As `serve`, of bash programs; `bash` is its path."""
+
 def say_fatal(fd: int, json: str) -> None: ...
 def probe() -> Facts: ...
 def allowed_calls() -> dict[int, dict[str, str]]: ...
+def filters() -> dict[str, bytes]: ...
 def die_with_parent(parent: int) -> bool: ...
 def compact_memory() -> int: ...
 def collapse_heap() -> int: ...

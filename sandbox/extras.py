@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from rocstar.sandbox.child import cpp
+from rocstar.sandbox.child import bash, cpp
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 
 _OF_EXTRA: Final = re.compile(
@@ -79,8 +79,10 @@ def installed_flavours() -> tuple[str, ...]:
 @cache
 def offered_flavours() -> tuple[str, ...]:
     """Flavours that a service or a worker offers unless it is told otherwise: the installed ones, C++ only
-    where it can be confined."""
-    return tuple(name for name in installed_flavours() if name != cpp.CPP or cpp.offered())
+    where it can be confined, and never bash, which who wants it asks for by its name."""
+    return tuple(
+        name for name in installed_flavours() if name != bash.BASH and (name != cpp.CPP or cpp.offered())
+    )
 
 
 def missing_packages(flavour: Flavour) -> list[str]:

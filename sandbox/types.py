@@ -16,6 +16,9 @@ from rocstar.sandbox import files as program_files
 MAX_TEXT_BYTES = 16 << 20
 """Largest code or stdin in one request: a frame must stay far below the zygote's own memory."""
 
+MAX_WEIGHT = 1000
+"""Of an owner, against the others'."""
+
 MAX_OUTPUT_BYTES = 64 << 20
 """Largest `output_bytes`: what one call may make the zygote hold per stream."""
 
@@ -102,7 +105,8 @@ class ExecRequest:
     of what the program finds in its directory; they and their directories count beyond `limits.files`, and
     `limits.file_bytes` is at least the largest. fetch: names of files that the result is to have. displays:
     whether figures, and what `display` shows, are wanted. owner: whose call it is: owners share a pool's
-    places fairly, however many calls each has. Without one a call, or a batch of them, is by itself.
+    places fairly, however many calls each has. Without one a call, or a batch of them, is by itself. weight:
+    of the owner against others', where the pool was told none.
     """
 
     code: str
@@ -114,10 +118,13 @@ class ExecRequest:
     owner: str = ""
     fetch: Sequence[str] = ()
     displays: bool = False
+    weight: int = 1
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
         program_files.check(self.files)
+        if not isinstance(self.weight, int) or not 1 <= self.weight <= MAX_WEIGHT:
+            raise ValueError(f"weight is {self.weight!r}; give a whole number from 1 to {MAX_WEIGHT}")
         program_files.check_fetch(self.fetch)
         for name in ("code", "stdin"):
             text = getattr(self, name)

@@ -42,6 +42,7 @@ GPU = Need("a GPU", "a machine with one")
 SGLANG = Need("SGLang", "make test-sglang")
 LANDLOCK = Need("Landlock", "Linux 5.13 or newer, with landlock among the kernel's security modules")
 COMPILER = Need("g++, Landlock and seccomp user notification", "apt-get install g++, on Linux 5.19 or newer")
+BASH = Need("bash, Landlock and seccomp user notification", "apt-get install bash, on Linux 5.19 or newer")
 PLANTED = Need("minutes", "make planted")
 """To plant a mistake, or to take a layer away, and see that it is noticed."""
 GLIBC = Need("glibc", "a distribution that is built on it")

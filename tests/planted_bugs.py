@@ -1407,6 +1407,8 @@ BUGS = [
         "self._group = None",
         "pass",
         "test_sglang_publish.py::test_a_group_that_was_left_inside_a_collective_is_never_used_again",
+    ),
+    Bug(
         "EventLines.feed",
         'self._ended_in_return = data.endswith(b"\r")',
         "self._ended_in_return = False",
@@ -1429,5 +1431,59 @@ BUGS = [
         "if streamed is None:",
         "if True:",
         "test_openai_stream.py::test_what_was_told_is_kept_when_it_is_aborted",
+    ),
+    Bug(
+        "_Share.rank",
+        "self.out / self.weight, self.turns",
+        "0.0, 0.0",
+        "fabric/test_ledger.py::test_owners_share_the_window_by_their_weights",
+    ),
+    Bug(
+        "CallLedger._room",
+        "most - self._out[flavour]",
+        "len(self.calls)",
+        "fabric/test_ledger.py::test_one_call_of_another_owner_waits_for_no_more_than_the_window",
+    ),
+    Bug(
+        "VerlTool._results",
+        "raise outcome",
+        "continue",
+        "service/test_verl_tool.py::test_a_failure_of_ours_is_no_observation",
+    ),
+    Bug(
+        "CallWindow.calls",
+        "2 * self.capacity + math.ceil(AHEAD_S * self.capacity / pace_s)",
+        "self.most",
+        "fabric/test_ledger.py::test_of_slow_calls_no_more_are_in_redis_than_workers_hold",
+    ),
+    Bug(
+        "CallLedger._answer_one",
+        "before_s + (outcome.wall_s - before_s) / PACE_OF",
+        "before_s",
+        "fabric/test_ledger.py::test_of_slow_calls_no_more_are_in_redis_than_workers_hold",
+    ),
+    Bug(
+        "verl_tool._blocks",
+        "unclosed.add(end_mark)",
+        "None",
+        "service/test_verl_tool.py::test_blocks_that_are_only_begun_are_looked_through_once",
+    ),
+    Bug(
+        "VerlTool._step",
+        'check_text(text, "extra_fields")',
+        "None",
+        "service/test_verl_tool.py::test_a_body_that_does_not_fit_is_a_422_that_names_the_field",
+    ),
+    Bug(
+        "offered_flavours",
+        "name != bash.BASH",
+        "True",
+        "test_extras.py::test_a_flavour_without_its_packages_is_left_out_and_told",
+    ),
+    Bug(
+        "check_bash",
+        "size > most",
+        "False",
+        "sandbox/test_bash.py::test_a_program_is_as_long_as_an_argument_may_be",
     ),
 ]

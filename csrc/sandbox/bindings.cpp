@@ -12,6 +12,7 @@
 #include "landlock.h"
 #include "notify.h"
 #include "protocol.h"
+#include "shell_child.h"
 #include "utf8.h"
 #include "zygote.h"
 
@@ -101,6 +102,13 @@ void serve_cpp(int fd, const rocstar::Layers& layers, const std::vector<std::str
   zygote.serve([&](rocstar::Child& child) { return rocstar::run_cpp(child, command); });
 }
 
+// As `serve`, of bash programs. `bash`: its path.
+void serve_shell(int fd, const rocstar::Layers& layers, const std::string& bash) {
+  rocstar::Zygote zygote(rocstar::UniqueFd(fd), layers);
+  zygote.hello("");
+  zygote.serve([&](rocstar::Child& child) { return rocstar::run_shell(child, bash); });
+}
+
 py::object text(std::string_view bytes) {
   PyObject* made = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), nullptr);
   if (made == nullptr) throw py::error_already_set();
@@ -151,16 +159,18 @@ py::dict probe() {
   return facts;
 }
 
+constexpr std::pair<const char*, rocstar::PolicyOptions> kKinds[] = {
+    {"plain", {}},
+    {"scratch", {.scratch = true, .truncate = true}},
+    {"session", {.scratch = true, .session = true, .truncate = true}},
+    {"compiler", {.scratch = true, .truncate = true, .compiler = true}},
+    {"program", {.scratch = true, .truncate = true, .program = true}},
+    {"shell", {.scratch = true, .truncate = true, .shell = true}}};
+
 // Every system call that some kind of child may make, by number, with what its arguments may be for each kind.
 py::dict allowed_calls() {
   py::dict allowed;
-  const std::pair<const char*, rocstar::PolicyOptions> kinds[] = {
-      {"plain", {}},
-      {"scratch", {.scratch = true, .truncate = true}},
-      {"session", {.scratch = true, .session = true, .truncate = true}},
-      {"compiler", {.scratch = true, .truncate = true, .compiler = true}},
-      {"program", {.scratch = true, .truncate = true, .program = true}}};
-  for (const auto& [kind, options] : kinds) {
+  for (const auto& [kind, options] : kKinds) {
     for (const rocstar::Rule& rule : rocstar::child_policy(options)) {
       if (rule.action != rocstar::Rule::Action::kAllow) continue;
       const py::int_ number(rule.number);
@@ -171,8 +181,21 @@ py::dict allowed_calls() {
   return allowed;
 }
 
-rocstar::Layers layers_from(bool seccomp, bool notify, bool truncate, bool threads) {
-  return {.seccomp = seccomp, .notify = notify, .truncate = truncate, .threads = threads};
+// The policy of each kind of child as one filter, but for the pid.
+py::dict filters() {
+  py::dict found;
+  for (const auto& [kind, options] : kKinds) {
+    const rocstar::SeccompFilter filter(rocstar::child_policy(options), rocstar::newest_known_syscall());
+    const std::vector<sock_filter>& program = filter.program();
+    found[kind] = py::bytes(reinterpret_cast<const char*>(program.data()), program.size() * sizeof(sock_filter));
+  }
+  return found;
+}
+
+rocstar::Layers layers_from(bool seccomp, bool notify, bool truncate, bool threads, bool processes) {
+  using rocstar::Counted;
+  const Counted counted = processes ? Counted::kProcesses : threads ? Counted::kThreads : Counted::kNothing;
+  return {.seccomp = seccomp, .notify = notify, .truncate = truncate, .counted = counted};
 }
 
 }  // namespace
@@ -181,17 +204,20 @@ PYBIND11_MODULE(_native, module) {
   module.doc() = "rocstar's fork server: see csrc/sandbox/supervise.h for the processes and pipes";
   py::class_<rocstar::Layers>(module, "Layers")
       .def(py::init(&layers_from), py::kw_only(), py::arg("seccomp"), py::arg("notify"), py::arg("truncate"),
-           py::arg("threads") = false);
+           py::arg("threads") = false, py::arg("processes") = false);
   py::class_<ResultReader>(module, "ResultReader").def(py::init<>()).def("feed", &ResultReader::feed, py::arg("bytes"));
   module.def("serve", &serve, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("hello"), py::arg("run_cell"),
              py::arg("run_session_cell"));
   module.def("serve_cpp", &serve_cpp, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("command"));
+  module.def("serve_shell", &serve_shell, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("bash"));
   module.def("say_fatal", &rocstar::say_fatal, py::arg("fd"), py::arg("json"));
   module.def("probe", &probe);
   module.def("allowed_calls", &allowed_calls);
+  module.def("filters", &filters);
   module.def("die_with_parent", &rocstar::die_with_parent, py::arg("parent"));
   module.def("compact_memory", &rocstar::compact_memory);
   module.def("collapse_heap", &rocstar::collapse_heap);
   module.def("repair_utf8", [](const std::string& bytes) { return rocstar::repair_utf8(bytes); }, py::arg("bytes"));
+  module.attr("MOST_SHELL_BYTES") = rocstar::kMostShellBytes;
   module.attr("MEMORY_EXIT") = rocstar::kMemoryExit;
 }

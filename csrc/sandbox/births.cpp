@@ -90,6 +90,7 @@ void Supervisor::order_child(Request request, Server& server) {
     std::vector<int> fds{input.get(), out.theirs.get(), err.theirs.get(), control.theirs.get()};
     UniqueFd ruleset;
     if (role == Role::kCompiler) ruleset = home->compiler_ruleset();
+    if (role == Role::kShell) ruleset = home->shell_ruleset();
     if (compiled) ruleset = home->program_ruleset(compiled->program.get());
     if (ruleset || home->ruleset() >= 0) fds.push_back(ruleset ? ruleset.get() : home->ruleset());
     if (home->directory() >= 0) fds.push_back(home->directory());
@@ -210,6 +211,7 @@ void Supervisor::take_birth(Process& process) {
   }
   if (!process.session) {
     process.state = Process::State::kRunning;
+    if (process.role == Role::kShell && options_.cgroup != nullptr) process.kills_before = options_.cgroup->kills();
     const bool compiler = process.role == Role::kCompiler;
     const uint64_t wall_us = compiler ? options_.compile_wall_us : process.limits.wall_us;
     set_deadline(process, process.started + std::chrono::microseconds(wall_us));

@@ -4,6 +4,7 @@
 #include <grp.h>
 #include <linux/capability.h>
 #include <linux/sched.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -53,8 +54,9 @@ int take_descriptors(const Confinement& how) {
   return 0;
 }
 
-// A death signal reaches a compiler, but not the programs that it starts. They all share its group and its end of the
-// control socket: when that is closed at the other end, the kernel kills the group (from O_ASYNC on, cpp_child.cpp).
+// A death signal reaches a compiler or a shell, but not the programs that it starts. They all share its group and its
+// end of the control socket: when that is closed at the other end, the kernel kills the group (from O_ASYNC on,
+// die_with_supervisor).
 int bind_group_to_control() {
   const bool done = fcntl(kControlFd, F_SETOWN, -getpid()) == 0 && fcntl(kControlFd, F_SETSIG, SIGKILL) == 0;
   return done ? 0 : errno;
@@ -81,9 +83,10 @@ int enter_layers(const Confinement& how) {
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno;
   if (getppid() != how.parent) return ESRCH;
   if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return errno;
-  if (how.role == Role::kCompiler) {
+  if (has_descendants(how.role)) {
     if (const int error = bind_group_to_control()) return error;
   }
+  if (how.role == Role::kShell && dup2(kControlFd, kLifelineFd) < 0) return errno;
   return how.filter == nullptr ? 0 : how.filter->install(static_cast<uint32_t>(getpid()));
 }
 
@@ -169,6 +172,22 @@ void Child::confine(const Confinement& how) {
 void give_up(int error) {
   announce(error);
   _exit(kSetupFailedExit);
+}
+
+int die_with_supervisor() {
+  if (fcntl(kControlFd, F_SETFL, O_ASYNC) != 0) return errno;
+  pollfd control{.fd = kControlFd, .events = POLLRDHUP, .revents = 0};
+  if (poll(&control, 1, 0) < 0) return errno;
+  return (control.revents & (POLLHUP | POLLRDHUP)) ? EPIPE : 0;
+}
+
+// What Python ignores, and a new program would inherit.
+void restore_signals() {
+  signal(SIGPIPE, SIG_DFL);
+  signal(SIGXFSZ, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
 bool Child::read_exactly(char* to, size_t count, std::vector<UniqueFd>* fds) {

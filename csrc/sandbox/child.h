@@ -66,6 +66,13 @@ class Child {
 // Throws std::system_error.
 int* thread_id();
 
+// Of a process with descendants, before it starts the first: from here on the kernel kills its group when the
+// supervisor closes its end of the control socket, and when anything arrives there. Returns 0 or errno.
+int die_with_supervisor();
+
+// Before a child becomes another program.
+void restore_signals();
+
 // fork(2) without the C library's part: the new process is its parent's sibling, and has one thread.
 pid_t fork_sibling(uint64_t flags);
 

@@ -1,13 +1,9 @@
 // C++ programs: a request becomes two children, one that compiles and one that runs what came of it. Between the two
 // the request waits among the others, at their head. A program's limits and clock are those of the second alone.
-//
-// Compilers are the only children with descendants. They cannot leave their process group, whose number is the
-// child's pid, so that one signal ends them all; the supervisor is their subreaper and takes what is left of them.
 #include "compile.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -44,6 +40,7 @@ bool Supervisor::is_cpp(uint8_t flavour) const { return options_.flavours[flavou
 
 Role Supervisor::role_of(const Request& request) const {
   if (request.compiled) return Role::kProgram;
+  if (is_shell(request.flavour)) return Role::kShell;
   return is_cpp(request.flavour) ? Role::kCompiler : Role::kInterpreter;
 }
 
@@ -104,29 +101,10 @@ void Supervisor::end_compilation(Process& process, bool exited, int code) {
 
 // The program has not begun: what it wrote to the control socket are words of ours.
 bool Supervisor::could_not_start(Process& process) {
-  if (process.role != Role::kProgram || process.value.empty()) return false;
+  if ((process.role != Role::kProgram && process.role != Role::kShell) || process.value.empty()) return false;
   append_failed(outbox_, process.request.id, Failure::kChildStart,
-                "the compiled program cannot be started: " + failure_to_start(process.value));
+                "the program cannot be started: " + failure_to_start(process.value));
   return true;
-}
-
-void Supervisor::kill_group(const Process& process) {
-  // Its leader is not reaped yet, so the number is its own.
-  if (process.role == Role::kCompiler && process.pid > 0) ::kill(-process.pid, SIGKILL);
-}
-
-// A group that was killed may take a moment to end; until then its directory is not given to anybody else.
-void Supervisor::expect_end_of_group(Process& process) {
-  if (process.role != Role::kCompiler || (::kill(-process.pid, 0) != 0 && errno == ESRCH)) return;
-  ending_groups_.push_back({process.pid, process.home});
-  expect_strangers();
-}
-
-void Supervisor::look_for_ended_groups() {
-  if (ending_groups_.empty()) return;
-  expect_strangers();
-  reap_strangers();
-  std::erase_if(ending_groups_, [](const auto& one) { return ::kill(-one.first, 0) != 0 && errno == ESRCH; });
 }
 
 }  // namespace rocstar

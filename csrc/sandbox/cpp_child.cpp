@@ -1,27 +1,16 @@
 #include "cpp_child.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 
 namespace rocstar {
 namespace {
 
 char* const kEnvironment[] = {const_cast<char*>("PATH=/usr/local/bin:/usr/bin:/bin"), const_cast<char*>("LANG=C.UTF-8"),
                               const_cast<char*>("TMPDIR=."), nullptr};
-
-// What Python ignores, and a new program would inherit.
-void restore_signals() {
-  signal(SIGPIPE, SIG_DFL);
-  signal(SIGXFSZ, SIG_DFL);
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
-}
 
 int write_source(const std::string& code) {
   const UniqueFd file(open(kSourceName, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -33,15 +22,6 @@ int write_source(const std::string& code) {
     done += static_cast<size_t>(n);
   }
   return 0;
-}
-
-// From here on the kernel kills the group when the supervisor closes its end. Not before: everything that arrives
-// does the same.
-int die_with_supervisor() {
-  if (fcntl(kControlFd, F_SETFL, O_ASYNC) != 0) return errno;
-  pollfd control{.fd = kControlFd, .events = POLLRDHUP, .revents = 0};
-  if (poll(&control, 1, 0) < 0) return errno;
-  return (control.revents & (POLLHUP | POLLRDHUP)) ? EPIPE : 0;
 }
 
 [[noreturn]] void compile(const std::string& code, const std::vector<std::string>& command) {

@@ -205,6 +205,14 @@ UniqueFd Home::program_ruleset(int program) const {
                                 .program = program});
 }
 
+UniqueFd Home::shell_ruleset() const {
+  std::vector<std::string> executable = homes_.options_.loader_paths;
+  executable.insert(executable.end(), homes_.options_.shell_paths.begin(), homes_.options_.shell_paths.end());
+  return make_landlock_ruleset({.readable = homes_.options_.library_paths,
+                                .executable = std::move(executable),
+                                .scratch = homes_.slots_[slot_].path});
+}
+
 uint64_t Home::held_bytes() const { return used_ ? bytes_below(directory()) : 0; }
 
 void Home::clear() {

@@ -15,8 +15,9 @@ struct HomeOptions {
   std::string base;  // an existing directory of ours; empty: no scratch directories
   std::vector<std::string> readable_paths;
   std::vector<std::string> tool_paths;     // of the C++ flavour: what a compiler reads and executes
-  std::vector<std::string> library_paths;  // what a compiled program reads
-  std::vector<std::string> loader_paths;   // and what the kernel starts it with
+  std::vector<std::string> library_paths;  // what a compiled program and a shell's tools read
+  std::vector<std::string> loader_paths;   // and what the kernel starts them with
+  std::vector<std::string> shell_paths;    // bash and its tools
   bool landlock = false;
   bool slot_uid = false;
   uint64_t scratch_bytes = 0;  // for all directories together
@@ -38,9 +39,10 @@ class Home {
   uint32_t uid() const;
   int directory() const;  // -1 without scratch
   int ruleset() const;    // -1 without Landlock
-  // Of the C++ flavour, which needs Landlock and scratch. Throw std::system_error.
+  // Of the C++ and bash flavours, which need Landlock and scratch. Throw std::system_error.
   UniqueFd compiler_ruleset() const;
   UniqueFd program_ruleset(int program) const;
+  UniqueFd shell_ruleset() const;
   // Counts one creation more. False when that is more than `limit`.
   bool may_create(uint64_t limit);
   // On the disk or in memory, by its names: an open file that has none is not seen.

@@ -8,7 +8,7 @@
 //                         a branch order has the descriptors of the new process attached
 // child -> supervisor     first 'R' and the pid once it is confined, or 'F' and errno. A program then writes the
 //                         repr of its value. A session writes a CellReply and the repr, after each cell. A child
-//                         of the C++ flavour that cannot start what it should writes a second 'F' and errno
+//                         of the C++ or bash flavour that cannot start what it should writes a second 'F' and errno
 #pragma once
 
 #include <sys/types.h>
@@ -29,18 +29,24 @@ inline constexpr int kControlFd = 3;
 inline constexpr int kFirstOtherFd = 4;
 // Of a compiled program before it starts; closed when it does.
 inline constexpr int kProgramFd = 4;
+// Of a shell program and all that it starts: the control socket, whose end kills them. Out of the way of the numbers
+// that programs choose, and below the most that they may have.
+inline constexpr int kLifelineFd = 250;
 
 inline constexpr char kReady = 'R';
 inline constexpr char kNotReady = 'F';
 // Of a child that has said so.
 inline constexpr int kSetupFailedExit = 125;
 
-// What a child is to become.
+// What a child is to become. Those that start others keep them in their process group.
 enum class Role : uint8_t {
   kInterpreter,  // of a Python program, or of a session's cells
   kCompiler,     // of a C++ program
-  kProgram       // compiled before: its file is attached, open
+  kProgram,      // compiled before: its file is attached, open
+  kShell         // of a bash program, which starts others
 };
+
+constexpr bool has_descendants(Role role) { return role == Role::kCompiler || role == Role::kShell; }
 
 struct ForkOrder {
   uint32_t child;  // the supervisor's name for it, returned with an error

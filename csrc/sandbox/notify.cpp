@@ -47,18 +47,29 @@ constexpr Asked kAsked[] = {
     {__NR_prctl, 2, kNoMask, kTieWord},
 #if defined(__x86_64__)
     {__NR_open, 1, O_CREAT, O_CREAT},
+    {__NR_creat},
     {__NR_mkdir},
 #endif
 };
 
-constexpr Asked kAskedOfThreads{__NR_clone, 0, CLONE_THREAD, CLONE_THREAD};
+constexpr Asked kAskedOfThreads[] = {{__NR_clone, 0, CLONE_THREAD, CLONE_THREAD}};
+
+// A zygote's children are its siblings, which no shell program can have.
+constexpr Asked kAskedOfProcesses[] = {
+    {__NR_clone, 0, CLONE_PARENT, 0},
+#if defined(__x86_64__)
+    {__NR_fork},
+    {__NR_vfork},
+#endif
+};
 
 // All else is allowed here: the child's own filter decides on it, and of two verdicts the stricter counts.
-std::vector<sock_filter> notify_program(bool threads) {
+std::vector<sock_filter> notify_program(Counted counted) {
   const sock_filter load_number = BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr));
   std::vector<sock_filter> code{load_number};
   std::vector<Asked> all(std::begin(kAsked), std::end(kAsked));
-  if (threads) all.push_back(kAskedOfThreads);
+  if (counted == Counted::kThreads) all.insert(all.end(), std::begin(kAskedOfThreads), std::end(kAskedOfThreads));
+  if (counted == Counted::kProcesses) all.insert(all.end(), std::begin(kAskedOfProcesses), std::end(kAskedOfProcesses));
   for (const Asked& asked : all) {
     if (asked.mask == 0) {
       code.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, asked.number, 0, 1));
@@ -81,15 +92,21 @@ Question question_of(const seccomp_notif& asked) {
   const auto number = static_cast<uint32_t>(asked.data.nr);
   const auto thread = static_cast<pid_t>(asked.pid);
   if (number == __NR_clone) {
-    const bool one_more = (static_cast<uint32_t>(asked.data.args[0]) & CLONE_THREAD) != 0;
-    return {one_more ? Question::Kind::kThread : Question::Kind::kBranch, thread, 0};
+    const auto flags = static_cast<uint32_t>(asked.data.args[0]);
+    if (flags & CLONE_THREAD) return {Question::Kind::kThread, thread, 0};
+    return {flags == kBranchFlags ? Question::Kind::kBranch : Question::Kind::kProcess, thread, 0};
   }
+#if defined(__x86_64__)
+  if (number == __NR_fork || number == __NR_vfork) return {Question::Kind::kProcess, thread, 0};
+#endif
   if (number == __NR_prctl) {
     const bool ties = static_cast<uint32_t>(asked.data.args[0]) == PR_SET_PDEATHSIG && asked.data.args[1] == SIGKILL;
     return {Question::Kind::kTie, thread, ties ? thread : 0};
   }
   if (number == __NR_kill || number == __NR_tgkill) {
-    return {Question::Kind::kSignal, thread, static_cast<pid_t>(asked.data.args[0])};
+    const bool to_thread = number == __NR_tgkill;
+    return {Question::Kind::kSignal, thread, static_cast<pid_t>(asked.data.args[0]),
+            static_cast<int>(asked.data.args[to_thread ? 2 : 1]), to_thread};
   }
   return {Question::Kind::kCreate, thread, 0};
 }
@@ -114,8 +131,8 @@ bool notify_available() {
   return syscall(__NR_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0;
 }
 
-UniqueFd install_notify_filter(bool threads) {
-  std::vector<sock_filter> code = notify_program(threads);
+UniqueFd install_notify_filter(Counted counted) {
+  std::vector<sock_filter> code = notify_program(counted);
   const sock_fprog filter{static_cast<unsigned short>(code.size()), code.data()};
   UniqueFd listener(
       static_cast<int>(syscall(__NR_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &filter)));
@@ -133,7 +150,7 @@ bool answer_question(int listener, const std::function<int(const Question&)>& ju
   if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &asked) != 0) return false;
   const int error = judge(question_of(asked));
   answer.id = asked.id;
-  answer.error = -error;
+  answer.error = error == kDone ? 0 : -error;
   answer.flags = error == 0 ? SECCOMP_USER_NOTIF_FLAG_CONTINUE : 0;
   return ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &answer) == 0;
 }

@@ -1,7 +1,7 @@
 // Questions that the kernel stops a child for and asks the supervisor (seccomp user notification, Linux 5.5): may it
-// create one more file, signal this process, fork itself, end with us? One filter per zygote, inherited by all its
-// children, so it costs a child nothing until it asks. Only registers are judged, never memory, which could change
-// meanwhile.
+// create one more file, signal this process, fork itself, end with us, start one process more? One filter per zygote,
+// inherited by all its children, so it costs a child nothing until it asks. Only registers are judged, never memory,
+// which could change meanwhile.
 #pragma once
 
 #include <sys/types.h>
@@ -16,16 +16,24 @@ namespace rocstar {
 // True when this kernel can ask, and can be told to go on.
 bool notify_available();
 
+// What is asked besides, where the kernel does not count it (rlimits count a user's): each new thread, or each new
+// thread and process but those that a zygote forks.
+enum class Counted { kNothing, kThreads, kProcesses };
+
 // Adds the filter to the calling process. Needs no_new_privs. Throws std::system_error.
-// `threads`: asks for each thread, too, where the kernel does not count them (rlimits count a user's).
-UniqueFd install_notify_filter(bool threads);
+UniqueFd install_notify_filter(Counted counted);
 
 struct Question {
-  enum class Kind { kCreate, kSignal, kBranch, kTie, kThread };
+  enum class Kind { kCreate, kSignal, kBranch, kTie, kThread, kProcess };
   Kind kind;
   pid_t thread;  // that asks
   pid_t target;  // of a signal; of a tie, 0 when it ties to nothing
+  int signal = 0;
+  bool to_thread = false;  // of a signal
 };
+
+// An answer: the call was done in the asker's place, and returns 0.
+inline constexpr int kDone = -1;
 
 // Takes one question from the listener and lets `judge` answer: 0 goes on, an errno is what the system call returns.
 // False when the question went away meanwhile, its asker having been killed.

@@ -3,8 +3,13 @@
 //
 // Without a scratch directory there is no writable place: a path cannot be opened for writing. With one, Landlock
 // says where, and notify.h counts what is created. There are no descendants: only threads can be created, so one
-// SIGKILL ends a call; a session is forked on the supervisor's order alone. A compiler has descendants, but cannot
-// leave its process group, which one SIGKILL ends as well.
+// SIGKILL ends a call; a session is forked on the supervisor's order alone. A compiler and a shell program have
+// descendants, but cannot leave their process group, which one SIGKILL ends as well.
+//
+// A shell program is as hostile as any, and so is what it starts: each has the filter of the first, for it outlives
+// exec. What is added for it, and nobody else: fork and exec, signals that the supervisor sends for it (notify.h), and
+// calls that fail or do nothing in the way that tools expect. What is taken away: everything that could close, copy or
+// change the socket by which the kernel kills them all when the supervisor dies.
 
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -20,6 +25,7 @@
 #include <cerrno>
 #include <iterator>
 
+#include "link.h"
 #include "seccomp.h"
 
 // Numbers from 424 on are the same on every architecture; older headers lack the last ones.
@@ -34,6 +40,9 @@
 #endif
 #ifndef __NR_futex_waitv
 #define __NR_futex_waitv 449
+#endif
+#ifndef __NR_fchmodat2
+#define __NR_fchmodat2 452
 #endif
 #ifndef MAP_HUGETLB
 #define MAP_HUGETLB 0x40000
@@ -87,13 +96,32 @@ constexpr uint32_t kKilled[] = {
 #endif
 };
 
-// What changes a file system and Landlock never allows or does not know about (modes, owners, times, attributes).
+// What changes a file system and Landlock never allows: links, devices.
 constexpr uint32_t kNeverWritten[] = {
-    __NR_linkat, __NR_symlinkat, __NR_mknodat, __NR_fchmodat, __NR_fchownat, __NR_utimensat, __NR_setxattr,
-    __NR_lsetxattr, __NR_removexattr, __NR_lremovexattr, __NR_fchmod, __NR_fchown,
+    __NR_linkat, __NR_symlinkat, __NR_mknodat,
 #if defined(__x86_64__)
-    __NR_link, __NR_symlink, __NR_mknod, __NR_chmod, __NR_chown, __NR_lchown, __NR_creat, __NR_utime,
-    __NR_utimes, __NR_futimesat,
+    __NR_link, __NR_symlink, __NR_mknod,
+#endif
+};
+
+// As open with O_CREAT and O_TRUNC; tar writes its archives so. Python does not.
+constexpr uint32_t kCreating[] = {
+#if defined(__x86_64__)
+    __NR_creat,
+#endif
+};
+
+// Attributes, which Landlock does not know about either. A shell's tools do without where a file system has none.
+constexpr uint32_t kAttributesWritten[] = {
+    __NR_setxattr, __NR_lsetxattr, __NR_removexattr, __NR_lremovexattr,
+};
+
+// What Landlock does not know about: modes, owners and times. A shell's tools (touch, sed -i, tar) take a refusal for a
+// failure, so there it is not done and succeeds.
+constexpr uint32_t kNeverChanged[] = {
+    __NR_fchmodat, __NR_fchownat, __NR_utimensat, __NR_fchmod, __NR_fchown,
+#if defined(__x86_64__)
+    __NR_chmod, __NR_chown, __NR_lchown, __NR_utime, __NR_utimes, __NR_futimesat,
 #endif
 };
 
@@ -106,8 +134,8 @@ constexpr uint32_t kScratchCalls[] = {
 #endif
 };
 
-// How g++ starts the programs that it is made of.
-constexpr uint32_t kCompilerCalls[] = {
+// How g++ and bash start other programs.
+constexpr uint32_t kStartingCalls[] = {
     __NR_execve,
 #if defined(__x86_64__)
     __NR_fork, __NR_vfork,
@@ -147,16 +175,17 @@ Rule opening(uint32_t number, unsigned flags, bool scratch) {
   return {number, kAllow, EROFS, {{.index = flags, .mask = kWriting, .values = {O_RDONLY}}}};
 }
 
-// A session's branches have other pids than the one that is pinned: there the supervisor decides (notify.h).
-Rule signalling(uint32_t number, bool session) {
-  if (session) return {number, kAllow};
+// A session's branches, and what a shell starts, have other pids than the one that is pinned: there the supervisor
+// decides (notify.h).
+Rule signalling(uint32_t number, bool asked) {
+  if (asked) return {number, kAllow};
   return {number, kAllow, EPERM, {{.index = 0, .own_pid = true}}};
 }
 
-constexpr uint32_t kNoCompiler = kNewNamespaces | CLONE_PTRACE | CLONE_PARENT;
+constexpr uint32_t kNoDescendant = kNewNamespaces | CLONE_PTRACE | CLONE_PARENT;
 
-Rule cloning(bool session, bool compiler) {
-  if (compiler) return {__NR_clone, kAllow, EPERM, {{.index = 0, .mask = kNoCompiler, .values = {0}}}};
+Rule cloning(bool session, bool descendants) {
+  if (descendants) return {__NR_clone, kAllow, EPERM, {{.index = 0, .mask = kNoDescendant, .values = {0}}}};
   Rule rule{__NR_clone, kAllow, EPERM, {{.index = 0, .mask = CLONE_THREAD | kNoThread, .values = {CLONE_THREAD}}}};
   if (session) rule.otherwise = {{.index = 0, .values = {kBranchFlags}}};
   return rule;
@@ -191,7 +220,7 @@ Rule limiting(bool compiler) {
 Rule file_control(const PolicyOptions& options) {
   // F_SETOWN with F_SETSIG would send any signal to any process of the same user.
   const std::vector<uint32_t> commands{F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC, F_GETPIPE_SZ};
-  const uint32_t never = O_APPEND | O_DIRECT | O_NOATIME | (options.compiler ? 0 : O_ASYNC);
+  const uint32_t never = O_APPEND | O_DIRECT | O_NOATIME | (options.compiler || options.shell ? 0 : O_ASYNC);
   Rule rule{__NR_fcntl, kAllow, EPERM, {{.index = 1, .values = commands}}};
   rule.otherwise = {{.index = 1, .values = {F_SETFL}}, {.index = 2, .mask = never, .values = {0}}};
   if (options.scratch) rule.nothing = {{.index = 1, .values = {F_SETLK, F_SETLKW}}};
@@ -242,27 +271,39 @@ Rule socket_facts() {
                        SO_SNDTIMEO, SO_ACCEPTCONN, SO_PROTOCOL, SO_DOMAIN}}}};
 }
 
+// What processes share is nobody's own memory: no limit counts it, and a shell's tools need none.
+Rule mapping(bool shell) {
+  const uint32_t never = MAP_HUGETLB | (shell ? MAP_SHARED : 0);
+  return {__NR_mmap, kAllow, EPERM, {{.index = 3, .mask = never, .values = {0}}}};
+}
+
+// A datagram socket could be sent to any path; a stream is bound to its peer. What waits in one counts for no process,
+// which is little for one program, and much for the descriptors of many: a shell's tools have pipes.
+Rule pairing(bool shell) {
+  if (shell) return {__NR_socketpair, Rule::Action::kErrno, EPERM};
+  return {__NR_socketpair,
+          kAllow,
+          EPERM,
+          {{.index = 0, .values = {AF_UNIX}}, {.index = 1, .mask = 0xF, .values = {SOCK_STREAM}}}};
+}
+
 std::vector<Rule> checked(const PolicyOptions& options) {
   return {
       opening(__NR_openat, 2, options.scratch),
 #if defined(__x86_64__)
       opening(__NR_open, 1, options.scratch),
 #endif
-      {__NR_mmap, kAllow, EPERM, {{.index = 3, .mask = MAP_HUGETLB, .values = {0}}}},
-      cloning(options.session, options.compiler),
-      signalling(__NR_kill, options.session),
-      signalling(__NR_tgkill, options.session),
+      mapping(options.shell),
+      cloning(options.session, options.compiler || options.shell),
+      signalling(__NR_kill, options.session || options.shell),
+      signalling(__NR_tgkill, options.session || options.shell),
       file_control(options),
       renaming(options.scratch),
       {__NR_ioctl,
        kAllow,
        ENOTTY,
        {{.index = 1, .values = {TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX, FIONCLEX}}}},
-      // A datagram socket could be sent to any path; a stream is bound to its peer.
-      {__NR_socketpair,
-       kAllow,
-       EPERM,
-       {{.index = 0, .values = {AF_UNIX}}, {.index = 1, .mask = 0xF, .values = {SOCK_STREAM}}}},
+      pairing(options.shell),
       {__NR_sendto, kAllow, EPERM, {{.index = 4, .values = {0}}, {.index = 4, .values = {0}, .high = true}}},
       limiting(options.compiler),
       process_control(options.session),
@@ -283,6 +324,49 @@ std::vector<Rule> checked(const PolicyOptions& options) {
 
 bool is_own(uint32_t number) { return std::find(std::begin(kOwn), std::end(kOwn), number) != std::end(kOwn); }
 
+// What a shell's tools ask for and can do without, if they are told so in the way that they know.
+constexpr uint32_t kAttributes[] = {
+    __NR_getxattr,   __NR_lgetxattr,  __NR_fgetxattr, __NR_listxattr,
+    __NR_llistxattr, __NR_flistxattr, __NR_fsetxattr, __NR_fremovexattr,
+};
+
+// The lifeline (link.h) stays what and where it is: it is not closed, copied, replaced, shut down, given other flags or
+// written to. Every process that could hold it has this filter, for the supervisor's other end is with the supervisor.
+void guard_lifeline(Rule& rule) {
+  const auto lifeline = [](unsigned index) { return ArgCheck{.index = index, .values = {kLifelineFd}}; };
+  switch (rule.number) {
+    case __NR_close:
+    case __NR_dup:
+    case __NR_shutdown:
+    case __NR_fcntl:
+    case __NR_ioctl:
+    case __NR_write:
+    case __NR_writev:
+    case __NR_sendto:
+    case __NR_sendfile:
+      rule.never = {lifeline(0)};
+      return;
+    case __NR_dup3:
+#if defined(__x86_64__)
+    case __NR_dup2:
+#endif
+      rule.never = {lifeline(0), lifeline(1)};
+      return;
+    case __NR_close_range:
+      rule = {rule.number, Rule::Action::kErrno, ENOSYS};
+      return;
+    default:
+      return;
+  }
+}
+
+void suit_shell(std::vector<Rule>& rules) {
+  for (Rule& rule : rules) guard_lifeline(rule);
+  for (const uint32_t number : kAttributes) rules.push_back({number, Rule::Action::kErrno, EOPNOTSUPP});
+  rules.push_back({__NR_fchmodat2, Rule::Action::kErrno, 0});          // as kNeverChanged
+  rules.push_back({__NR_timer_create, Rule::Action::kErrno, ENOSYS});  // then alarm does
+}
+
 }  // namespace
 
 std::vector<Rule> child_policy(const PolicyOptions& options) {
@@ -294,21 +378,27 @@ std::vector<Rule> child_policy(const PolicyOptions& options) {
   const int never = options.scratch ? EPERM : EROFS;
   for (const uint32_t number : kTelling) rules.push_back({number, refused, EACCES});
   for (const uint32_t number : kNeverWritten) rules.push_back({number, refused, never});
+  for (const uint32_t number : kAttributesWritten)
+    rules.push_back({number, refused, options.shell ? EOPNOTSUPP : never});
+  for (const uint32_t number : kCreating)
+    rules.push_back({number, options.shell ? kAllow : refused, options.shell ? 0 : never});
+  for (const uint32_t number : kNeverChanged) rules.push_back({number, refused, options.shell ? 0 : never});
   for (const uint32_t number : kScratchCalls) {
     rules.push_back({number, options.scratch ? kAllow : refused, options.scratch ? 0 : EROFS});
   }
   rules.push_back({__NR_truncate, options.truncate ? kAllow : refused, options.truncate ? 0 : EROFS});
-  if (options.compiler) {
-    for (const uint32_t number : kCompilerCalls) rules.push_back({number, kAllow});
+  if (options.compiler || options.shell) {
+    for (const uint32_t number : kStartingCalls) rules.push_back({number, kAllow});
   }
   if (options.program) rules.push_back({__NR_execveat, kAllow, EPERM, {{.index = 4, .values = {AT_EMPTY_PATH}}}});
 #if defined(__x86_64__)
   constexpr uint32_t kSetFs = 0x1002;  // ARCH_SET_FS: every program's first step
-  if (options.compiler || options.program) {
+  if (options.compiler || options.program || options.shell) {
     rules.push_back({__NR_arch_prctl, kAllow, EINVAL, {{.index = 0, .values = {kSetFs}}}});
   }
 #endif
   for (const uint32_t number : kMissing) rules.push_back({number, refused, ENOSYS});
+  if (options.shell) suit_shell(rules);
   return rules;
 }
 

@@ -47,6 +47,12 @@ struct Supervisor::Process {
   bool lost = false;                // a session whose end is not the pool's news any more
   const char* broken = nullptr;     // why it is no partner any more
   uint32_t flags = 0;
+  uint64_t group_peak_bytes = 0, group_cpu_us = 0;  // of a bash program's processes together, as they were seen
+  uint64_t orphans_cpu_us = 0;                      // of those that nobody of the group waited for
+  uint64_t kills_before = 0;                        // for want of memory, when it was born
+  uint32_t tasks = 0;                               // of its group, where the kernel does not count them
+  Clock::time_point tasks_counted;
+  Clock::duration tasks_cost{};  // of counting them, in processor time
   uint64_t reserved_bytes = 0;
   uint64_t baseline_resident = 0;
   uint64_t cpu_us_before = 0;  // of the session, when its cell began or ended
@@ -93,7 +99,14 @@ inline constexpr std::chrono::milliseconds kScratchLook{10};
 inline constexpr std::chrono::milliseconds kScratchAgain{100};
 // How often to look for the end of somebody unknown, while one is expected.
 inline constexpr std::chrono::milliseconds kStrangersLook{50};
-// How often to look whether a killed compiler's parts are gone.
+// How often to look at what the processes of a bash program have together.
+inline constexpr std::chrono::milliseconds kGroupWatch{20};
+// After a look, nobody is looked at for so many times the processor time that it took: programs with many processes
+// would take the supervisor from all others. The same of a count of tasks that forbids more.
+inline constexpr int kGroupRest = 4;
+// How long a count of its tasks holds, and one that forbids more.
+inline constexpr std::chrono::milliseconds kRecountTasks{5}, kRecountFull{1};
+// How often to look whether a killed group's parts are gone.
 inline constexpr std::chrono::milliseconds kGroupLook{2};
 // A session whose cell is interrupted has this long to answer before it is killed.
 inline constexpr std::chrono::milliseconds kInterruptGrace{300};
@@ -109,6 +122,17 @@ std::vector<pid_t> own_children();
 // proof: a machine that stood still charges whoever was on it for the pause.
 enum class Rest : uint8_t { kCalm, kSuspected, kWorking };
 Rest rest_of(uint64_t used_us, uint64_t before_us, uint64_t& suspected_us);
+std::vector<pid_t> threads_of(pid_t pid);
+// The process that a thread belongs to; -1 if that cannot be told.
+pid_t process_id_of(pid_t thread);
+
+// What the processes of a group have together, as far as /proc shows it; who starts and ends meanwhile may be missed.
+struct GroupUse {
+  uint64_t cpu_us = 0;
+  uint64_t bytes = 0;  // exact only beyond the limit, below it perhaps too much
+  uint32_t tasks = 0;  // threads of all processes
+};
+GroupUse use_of_group(pid_t group, uint64_t memory_limit);
 // What a session holds of its own, to within the zygote's pages that it has changed.
 uint64_t held_bytes_of(pid_t pid, uint64_t baseline_resident);
 

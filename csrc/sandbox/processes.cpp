@@ -1,4 +1,5 @@
 // How programs and sessions answer and end: replies, limits, the last report.
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -10,6 +11,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <system_error>
 #include <utility>
@@ -41,6 +43,17 @@ uint64_t cpu_us_of(pid_t pid) {
   timespec used{};
   if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &used) != 0) return 0;
   return static_cast<uint64_t>(used.tv_sec) * 1'000'000 + static_cast<uint64_t>(used.tv_nsec) / 1000;
+}
+
+std::vector<pid_t> threads_of(pid_t pid) {
+  std::vector<pid_t> found;
+  char path[48];
+  std::snprintf(path, sizeof path, "/proc/%d/task", pid);
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(path), closedir);
+  while (const dirent* entry = folder ? readdir(folder.get()) : nullptr) {
+    if (const int thread = std::atoi(entry->d_name); thread > 0) found.push_back(thread);
+  }
+  return found;
 }
 
 std::vector<pid_t> own_children() {
@@ -256,9 +269,9 @@ void Supervisor::reap(Process& process) {
                     .code = info.si_status,
                     .flags = process.flags};
     const uint64_t used = microseconds(usage.ru_utime) + microseconds(usage.ru_stime);
-    outcome.cpu_us = used - std::min(used, process.cpu_us_before);
+    outcome.cpu_us = std::max(used - std::min(used, process.cpu_us_before), process.group_cpu_us);
     const uint64_t peak = static_cast<uint64_t>(usage.ru_maxrss) * 1024;
-    outcome.peak_bytes = peak - std::min(peak, process.baseline_resident);
+    outcome.peak_bytes = std::max(peak - std::min(peak, process.baseline_resident), process.group_peak_bytes);
     if (!process.session) {
       HeadTail kept(process.limits.output_bytes);
       kept.append(process.value);
@@ -307,8 +320,9 @@ void Supervisor::report(Process& process, Outcome outcome) {
                   "the files of all programs together took too much room, and most of it was this one's");
     return;
   }
-  if (was_killed_for_memory(outcome)) outcome.flags |= Outcome::kMemoryKilled;
-  if (killed_below_limit(outcome, process.limits)) {
+  const bool by_us = outcome.flags & Outcome::kMemoryKilled;  // as a group, which has its limit
+  if (!by_us && was_killed_for_memory(outcome)) outcome.flags |= Outcome::kMemoryKilled;
+  if (killed_below_limit(outcome, process.limits) || (!by_us && lost_a_part(process, outcome))) {
     append_failed(outbox_, outcome.id, Failure::kNodeMemory,
                   "the kernel killed the program for want of memory, at " + std::to_string(outcome.peak_bytes >> 20) +
                       " MiB of its own " + std::to_string(process.limits.memory_bytes >> 20));
@@ -508,7 +522,12 @@ void Supervisor::reap_strangers() {
     const bool zygote =
         std::any_of(servers_.begin(), servers_.end(), [pid](const auto& one) { return one->pid == pid; });
     if (zygote || by_pid_.contains(pid)) return;  // reaped on its pidfd; until then it hides the others
-    waitid(P_PID, static_cast<id_t>(pid), nullptr, WEXITED);
+    const auto leader = by_pid_.find(getpgid(pid));
+    rusage usage{};
+    wait4(pid, nullptr, 0, &usage);
+    if (leader != by_pid_.end()) {
+      processes_[leader->second].orphans_cpu_us += microseconds(usage.ru_utime) + microseconds(usage.ru_stime);
+    }
     info = {};
   }
 }

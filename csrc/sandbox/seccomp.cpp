@@ -75,7 +75,13 @@ Code all_of(const std::vector<ArgCheck>& checks, uint32_t verdict) {
 Code leaf(const Rule& rule) {
   if (rule.action == Rule::Action::kKill) return {give(SECCOMP_RET_KILL_PROCESS)};
   if (rule.action == Rule::Action::kErrno) return {give(errno_verdict(rule.error))};
-  Code code = all_of(rule.checks, SECCOMP_RET_ALLOW);
+  Code code;
+  for (const ArgCheck& check : rule.never) {
+    const Code refused = all_of({check}, errno_verdict(EBADF));
+    code.insert(code.end(), refused.begin(), refused.end());
+  }
+  const Code allowed = all_of(rule.checks, SECCOMP_RET_ALLOW);
+  code.insert(code.end(), allowed.begin(), allowed.end());
   const auto append = [&code](const std::vector<ArgCheck>& checks, uint32_t verdict) {
     if (checks.empty()) return;
     const Code more = all_of(checks, verdict);
@@ -182,6 +188,7 @@ std::string describe(const Rule& rule) {
   std::string text = words(rule.checks);
   if (!rule.otherwise.empty()) text.append(" or ").append(words(rule.otherwise));
   if (!rule.nothing.empty()) text.append("; nothing is done when ").append(words(rule.nothing));
+  for (const ArgCheck& check : rule.never) text.append("; never when ").append(words({check}));
   return text;
 }
 

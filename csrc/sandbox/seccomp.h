@@ -29,6 +29,7 @@ struct Rule {
   std::vector<ArgCheck> checks;     // all must hold,
   std::vector<ArgCheck> otherwise;  // or all of these, if there are any
   std::vector<ArgCheck> nothing;    // for kAllow: when all of these hold it does nothing, and succeeds
+  std::vector<ArgCheck> never;      // for kAllow: when one of these holds it fails with EBADF, whatever else holds
 };
 
 // What becomes of a system call without a rule. Allowed: another filter, which is in force already, decides on it.
@@ -60,6 +61,7 @@ struct PolicyOptions {
   bool truncate = false;  // by path: needs Landlock's ABI 3
   bool compiler = false;  // start other programs, which Landlock must name; a process group keeps them together
   bool program = false;   // become a program that is open already, which Landlock must name
+  bool shell = false;     // start other programs, and signal them as the supervisor grants; never lose its lifeline
 };
 
 // How a session forks itself, and nobody else may: the exact first argument of clone.

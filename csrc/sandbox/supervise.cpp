@@ -50,6 +50,7 @@ Supervisor::Supervisor(SupervisorOptions options)
   if (fcntl(client_.get(), F_SETFL, O_NONBLOCK) != 0) fail("fcntl(O_NONBLOCK)");
   watch(client_.get(), Source::kClient, 0, 0, EPOLLIN);
   for (size_t flavour = 0; flavour < options_.flavours.size(); ++flavour) {
+    has_shell_ = has_shell_ || is_shell(static_cast<uint8_t>(flavour));
     for (uint32_t replica = 0; replica < options_.replicas; ++replica) {
       auto server = std::make_unique<Server>();
       server->index = static_cast<uint32_t>(servers_.size());
@@ -66,7 +67,7 @@ Supervisor::~Supervisor() {
 }
 
 void Supervisor::run() {
-  // What a compiler leaves behind is taken by this process, not by the machine's first.
+  // What a compiler or a shell leaves behind is taken by this process, not by the machine's first.
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0) fail("prctl(PR_SET_CHILD_SUBREAPER)");
   for (const auto& server : servers_) start_zygote(*server);
   loop();
@@ -80,6 +81,7 @@ void Supervisor::loop() {
     if (Clock::now() < strangers_until_) reap_strangers();
     if (looks_at_sessions() && Clock::now() >= next_look_) look_at_sessions();
     if (looks_at_scratch() && Clock::now() >= next_scratch_look_) look_at_scratch();
+    if (looks_at_groups() && Clock::now() >= next_group_watch_) look_at_groups();
     look_for_ended_groups();
     const int count = epoll_wait(epoll_.get(), events.data(), events.size(), next_timeout_ms());
     if (count < 0 && errno != EINTR) fail("epoll_wait");
@@ -150,7 +152,9 @@ void Supervisor::handle_frame(const Frame& frame) {
         append_failed(outbox_, request.id, Failure::kFull, "this pool holds no sessions (max_sessions is 0)");
         return;
       }
-      if (frame.type == FrameType::kOpen && is_cpp(request.flavour)) throw ProtocolError("C++ has no sessions");
+      if (frame.type == FrameType::kOpen && (is_cpp(request.flavour) || is_shell(request.flavour))) {
+        throw ProtocolError("C++ and bash have no sessions");
+      }
       enqueue(arrivals_++, std::move(request));
       return;
     }
@@ -244,6 +248,7 @@ int Supervisor::next_timeout_ms() const {
   if (now < strangers_until_) next = std::min(next, now + kStrangersLook);
   if (looks_at_sessions()) next = std::min(next, next_look_);
   if (looks_at_scratch()) next = std::min(next, next_scratch_look_);
+  if (looks_at_groups()) next = std::min(next, next_group_watch_);
   if (!ending_groups_.empty()) next = std::min(next, now + kGroupLook);
   if (next == Clock::time_point::max()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - now).count();

@@ -7,8 +7,8 @@
 //   zygotes                           warm Python interpreters, one or more per flavour
 //     :  fork, as the supervisor's own children (CLONE_PARENT)
 //   children                          one program each, or one session of many cells; confined by child.cpp
-//     |  fork and exec, of a C++ program's compiler alone (compile.cpp)
-//   compilers' parts                  in their child's process group, and killed with it
+//     |  fork and exec, of a C++ program's compiler (compile.cpp) and of bash programs alone (groups.cpp)
+//   descendants                       in their child's process group, and killed with it
 //
 // Between supervisor and child:
 //   0 stdin     a sealed memfd, or /dev/null when there is no input
@@ -204,6 +204,15 @@ class Supervisor {
   uint64_t output_cap(const Process& process) const;
   void end_compilation(Process& process, bool exited, int code);
   bool could_not_start(Process& process);
+
+  // groups.cpp: children that start other programs
+  bool is_shell(uint8_t flavour) const;
+  static uint64_t most_creations(const Process& process);
+  void look_at_groups();
+  bool looks_at_groups() const { return has_shell_ && under_way_ > 0; }
+  bool may_have_task(Process& process);
+  int signal_for(const Process& process, const Question& question);
+  bool lost_a_part(const Process& process, const Outcome& outcome);
   void kill_group(const Process& process);
   void expect_end_of_group(Process& process);
   void look_for_ended_groups();
@@ -241,8 +250,10 @@ class Supervisor {
   Clock::time_point next_scratch_look_;
   bool starved_ = false;                                                // of descriptors, until somebody has ended
   Clock::time_point next_look_;                                         // at what sessions do that they should not
-  std::vector<std::pair<pid_t, std::shared_ptr<Home>>> ending_groups_;  // of compilers
-  Clock::time_point strangers_until_;                                   // until then children may end that nobody knows
+  std::vector<std::pair<pid_t, std::shared_ptr<Home>>> ending_groups_;  // killed, and perhaps not gone yet
+  bool has_shell_ = false;                                              // among the flavours
+  Clock::time_point next_group_watch_;
+  Clock::time_point strangers_until_;  // until then children may end that nobody knows
 };
 
 }  // namespace rocstar

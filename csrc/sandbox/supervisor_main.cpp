@@ -18,7 +18,8 @@ constexpr const char* kUsage =
     "usage: _supervisor --fd N --parent PID --flavour NAME... [--replicas N] [--max-live N] [--max-sessions N]\n"
     "    [--memory-bytes N] [--lease-us N] [--scratch-parent DIR] [--scratch-bytes N] [--readable PATH...]\n"
     "    [--keep PATH...] [--private FOLDER...] [--without LAYER...] [--allow-no-isolation] [--tool PATH...]\n"
-    "    [--library PATH...] [--loader PATH...] [--compile-wall-us N] [--nice N] -- ZYGOTE COMMAND...\n";
+    "    [--library PATH...] [--loader PATH...] [--shell-tool PATH...] [--compile-wall-us N] [--nice N] -- ZYGOTE "
+    "COMMAND...\n";
 
 struct Arguments {
   rocstar::SupervisorOptions supervisor;
@@ -57,6 +58,7 @@ Arguments parse(int argc, char** argv) {
                                     {"tool", required_argument, nullptr, 't'},
                                     {"library", required_argument, nullptr, 'L'},
                                     {"loader", required_argument, nullptr, 'D'},
+                                    {"shell-tool", required_argument, nullptr, 'T'},
                                     {"compile-wall-us", required_argument, nullptr, 'C'},
                                     {"nice", required_argument, nullptr, 'N'},
                                     {nullptr, 0, nullptr, 0}};
@@ -117,6 +119,9 @@ Arguments parse(int argc, char** argv) {
         break;
       case 'D':
         supervisor.home.loader_paths.emplace_back(optarg);
+        break;
+      case 'T':
+        supervisor.home.shell_paths.emplace_back(optarg);
         break;
       case 'C':
         supervisor.compile_wall_us = number(optarg);

@@ -16,7 +16,7 @@
 
 #include "compact.h"
 #include "cpp_child.h"
-#include "notify.h"
+#include "shell_child.h"
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
@@ -51,7 +51,7 @@ Zygote::Zygote(UniqueFd supervisor, const Layers& layers)
   thread_id();
   if (!layers_.notify) return;
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail("prctl(PR_SET_NO_NEW_PRIVS)");
-  const UniqueFd listener = install_notify_filter(layers_.threads);
+  const UniqueFd listener = install_notify_filter(layers_.counted);
   const int fd = listener.get();
   say(supervisor_.get(), ZygoteWord::kListener, {}, {&fd, 1});
 }
@@ -84,6 +84,7 @@ void Zygote::confine(const PolicyOptions& policy) {
 
 // Compiled here once per kind of child, not in each child.
 SeccompFilter& Zygote::filter_of(const ForkOrder& order) {
+  if (order.role == Role::kShell) return shell_filter(layers_.truncate);
   if (order.role != Role::kInterpreter) return cpp_filter(order.role, layers_.truncate);
   const bool scratch = order.has_scratch != 0;
   const PolicyOptions plain{.scratch = scratch, .truncate = scratch && layers_.truncate};

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "child.h"
+#include "notify.h"
 #include "seccomp.h"
 #include "unique_fd.h"
 
@@ -17,9 +18,9 @@ namespace rocstar {
 // The layers of every child of one zygote besides no_new_privs and rlimits, which all have.
 struct Layers {
   bool seccomp = true;
-  bool notify = true;    // the supervisor is asked about new files, signals and branches
-  bool truncate = true;  // by path: Landlock's ABI 3 can say where
-  bool threads = false;  // the supervisor is asked about new threads, too
+  bool notify = true;                   // the supervisor is asked about new files, signals and branches
+  bool truncate = true;                 // by path: Landlock's ABI 3 can say where
+  Counted counted = Counted::kNothing;  // what else the supervisor is asked about
 };
 
 class Zygote {

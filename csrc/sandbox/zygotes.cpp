@@ -16,6 +16,7 @@
 
 #include "cpp_child.h"
 #include "process.h"
+#include "shell_child.h"
 #include "zygote.h"
 
 namespace rocstar {
@@ -34,9 +35,6 @@ int status_of_thread(pid_t thread, const char* format) {
   }
   return found;
 }
-
-// The process that a thread belongs to.
-pid_t process_id_of(pid_t thread) { return status_of_thread(thread, "Tgid: %d"); }
 
 int threads_beside(pid_t thread) { return status_of_thread(thread, "Threads: %d"); }
 
@@ -60,6 +58,8 @@ int threads_beside(pid_t thread) { return status_of_thread(thread, "Threads: %d"
 }
 
 }  // namespace
+
+pid_t process_id_of(pid_t thread) { return status_of_thread(thread, "Tgid: %d"); }
 
 void Supervisor::start_zygote(Server& server) {
   int ends[2];
@@ -180,35 +180,43 @@ int Supervisor::judge(const Question& question) {
   Process* process = process_of_thread(question.thread);
   switch (question.kind) {
     case Question::Kind::kSignal: {
+      if (process != nullptr && process->role == Role::kShell) return signal_for(*process, question);
       const pid_t own = process == nullptr ? question.thread : process->pid;
       return question.target == own ? 0 : EPERM;
     }
     case Question::Kind::kCreate:
       if (process == nullptr) return EROFS;
-      return process->home->may_create(process->role == Role::kCompiler ? kCompilerFiles : process->limits.files)
-                 ? 0
-                 : EDQUOT;
+      return process->home->may_create(most_creations(*process)) ? 0 : EDQUOT;
     case Question::Kind::kBranch:
       if (process == nullptr || question.thread != process->pid || !process->branch_granted) return EPERM;
       process->branch_granted = false;
       ++grants_[process->family];
       return 0;
     case Question::Kind::kThread:
+      if (process != nullptr && process->role == Role::kShell) return may_have_task(*process) ? 0 : EAGAIN;
       // Those that ask at the same time are counted before any of them has started: at most twice as many come of it.
       return static_cast<uint32_t>(threads_beside(question.thread)) < kMostThreads ? 0 : EAGAIN;
+    case Question::Kind::kProcess:
+      if (process == nullptr || process->role != Role::kShell) return EPERM;
+      return may_have_task(*process) ? 0 : EAGAIN;
     case Question::Kind::kTie:
       break;  // above
   }
   return EPERM;
 }
 
+uint64_t Supervisor::most_creations(const Process& process) {
+  if (process.role == Role::kCompiler) return kCompilerFiles;
+  return process.limits.files * (process.role == Role::kShell ? kOpensPerFile : 1);
+}
+
 Supervisor::Process* Supervisor::process_of_thread(pid_t thread) {
   if (const auto found = by_pid_.find(thread); found != by_pid_.end()) return &processes_[found->second];
   if (const auto found = by_pid_.find(process_id_of(thread)); found != by_pid_.end()) return &processes_[found->second];
-  // A compiler's descendants are known by their group.
+  // Descendants are known by their group.
   if (const auto found = by_pid_.find(getpgid(thread)); found != by_pid_.end()) {
     Process& leader = processes_[found->second];
-    if (leader.role == Role::kCompiler) return &leader;
+    if (has_descendants(leader.role)) return &leader;
   }
   return nullptr;
 }

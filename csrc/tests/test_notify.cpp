@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "check.h"
+#include "child.h"
 #include "link.h"
 #include "seccomp.h"
 
@@ -31,7 +32,7 @@ struct Trial {
 };
 
 Trial try_out(const std::function<long()>& attempt, int answer, const PolicyOptions* policy = nullptr,
-              bool threads = false) {
+              Counted counted = Counted::kNothing) {
   int ends[2];
   CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
   UniqueFd ours(ends[0]), theirs(ends[1]);
@@ -41,7 +42,7 @@ Trial try_out(const std::function<long()>& attempt, int answer, const PolicyOpti
   if (trial.pid == 0) {
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
     {
-      const UniqueFd listener = install_notify_filter(threads);
+      const UniqueFd listener = install_notify_filter(counted);
       const int fd = listener.get();
       send_message(theirs.get(), "L", {&fd, 1});
     }
@@ -82,6 +83,10 @@ void creating_is_asked_for_and_opening_is_not() {
   CHECK(allowed.result == 0 && unlink("/tmp/rocstar_test_notify") == 0);
   const Trial opened = try_out([] { return open("/dev/null", O_RDWR | O_CLOEXEC); }, EDQUOT);
   CHECK(opened.result == 0 && opened.asked.empty());
+#ifdef SYS_creat
+  const Trial created = try_out([] { return syscall(SYS_creat, "/tmp/rocstar_test_notify", 0600); }, EDQUOT);
+  CHECK(created.result == EDQUOT && created.asked.size() == 1 && created.asked[0].kind == Question::Kind::kCreate);
+#endif
   const Trial made = try_out([] { return mkdir("/tmp/rocstar_test_notify", 0700); }, EDQUOT);
   CHECK(made.result == EDQUOT && made.asked.size() == 1);
 }
@@ -114,13 +119,45 @@ void only_a_branch_asks_for_leave_to_fork() {
 
 void a_thread_asks_where_nobody_else_counts() {
   const auto start = []() -> long { return syscall(SYS_clone, CLONE_THREAD, 0, 0, 0, 0); };  // EINVAL if it came so far
-  const Trial counted = try_out(start, EAGAIN, nullptr, true);
+  const Trial counted = try_out(start, EAGAIN, nullptr, Counted::kThreads);
   CHECK(counted.result == EAGAIN && counted.asked.size() == 1);
   CHECK(counted.asked[0].kind == Question::Kind::kThread);
   const Trial not_counted = try_out(start, EAGAIN);
   CHECK(not_counted.result == EINVAL && not_counted.asked.empty());
-  const Trial branch = try_out([] { return syscall(SYS_clone, kBranchFlags, 0, 0, 0, 0); }, EPERM, nullptr, true);
+  const auto fork_myself = [] { return syscall(SYS_clone, kBranchFlags, 0, 0, 0, 0); };
+  const Trial branch = try_out(fork_myself, EPERM, nullptr, Counted::kThreads);
   CHECK(branch.asked.size() == 1 && branch.asked[0].kind == Question::Kind::kBranch);
+}
+
+void a_process_asks_where_a_shell_starts_it_and_a_zygote_does_not() {
+  const auto start = [](long number, unsigned long flags) {
+    return [=]() -> long {
+      const long pid = syscall(number, flags, 0, 0, 0, 0);
+      if (pid == 0) syscall(SYS_exit_group, 0);
+      return pid;
+    };
+  };
+  std::vector<std::function<long()>> ways{start(SYS_clone, SIGCHLD), start(SYS_clone, CLONE_VFORK | SIGCHLD),
+                                          start(SYS_clone, CLONE_THREAD)};
+#if defined(__x86_64__)
+  ways.push_back(start(SYS_fork, 0));
+#endif
+  for (const auto& way : ways) {
+    const Trial refused = try_out(way, EAGAIN, nullptr, Counted::kProcesses);
+    CHECK(refused.result == EAGAIN && refused.asked.size() == 1);
+    const auto kind = refused.asked[0].kind;
+    CHECK(kind == Question::Kind::kProcess || kind == Question::Kind::kThread);
+  }
+  const Trial zygote = try_out(start(SYS_clone, zygote_fork_flags()), EAGAIN, nullptr, Counted::kProcesses);
+  CHECK(zygote.result == 0 && zygote.asked.empty());
+}
+
+void what_was_done_for_the_asker_succeeds() {
+  // Not done by the kernel as well: it would have ended the asker.
+  const Trial done = try_out([] { return kill(getpid(), SIGKILL); }, kDone);
+  CHECK(done.result == 0 && done.asked.size() == 1 && done.asked[0].signal == SIGKILL && !done.asked[0].to_thread);
+  const Trial thread = try_out([] { return syscall(SYS_tgkill, getpid(), gettid(), SIGTERM); }, kDone);
+  CHECK(thread.result == 0 && thread.asked[0].signal == SIGTERM && thread.asked[0].to_thread);
 }
 
 void a_branch_says_that_it_will_die_with_us() {
@@ -156,7 +193,7 @@ void an_asker_that_dies_does_not_stop_the_judge() {
   CHECK(pid >= 0);
   if (pid == 0) {
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    const UniqueFd listener = install_notify_filter(false);
+    const UniqueFd listener = install_notify_filter(Counted::kNothing);
     const int fd = listener.get();
     send_message(theirs.get(), "L", {&fd, 1});
     create_file();
@@ -188,6 +225,8 @@ int main() {
   a_signal_names_its_target();
   only_a_branch_asks_for_leave_to_fork();
   a_thread_asks_where_nobody_else_counts();
+  a_process_asks_where_a_shell_starts_it_and_a_zygote_does_not();
+  what_was_done_for_the_asker_succeeds();
   a_branch_says_that_it_will_die_with_us();
   the_childs_own_filter_is_stricter();
   an_asker_that_dies_does_not_stop_the_judge();

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <linux/sched.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -20,13 +21,15 @@
 #include <stdexcept>
 
 #include "check.h"
+#include "link.h"
+#include "unique_fd.h"
 
 using namespace rocstar;
 
 namespace {
 
 constexpr PolicyOptions kPlain{}, kScratch{.scratch = true, .truncate = true},
-    kSession{.scratch = true, .session = true};
+    kSession{.scratch = true, .session = true}, kShell{.scratch = true, .truncate = true, .shell = true};
 
 // The policy under trial; what has no word for it below is the same under each.
 PolicyOptions policy;
@@ -186,7 +189,8 @@ void sockets_are_pairs_of_streams() {
   CHECK(call(SYS_socket, AF_INET, SOCK_STREAM) == EPERM);
   CHECK(call(SYS_socket, AF_UNIX, SOCK_DGRAM) == EPERM);
   int ends[2];
-  CHECK(outcome([&] { return socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends); }) == 0);
+  const int pair = outcome([&] { return socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends); });
+  CHECK(pair == (policy.shell ? EPERM : 0));
   CHECK(outcome([&] { return socketpair(AF_UNIX, SOCK_DGRAM, 0, ends); }) == EPERM);
   CHECK(outcome([&] { return socketpair(AF_INET, SOCK_STREAM, 0, ends); }) == EPERM);
   CHECK(call(SYS_sendto, 99, 0, 0, 0, 0) == EBADF);
@@ -230,6 +234,112 @@ void another_architecture_is_killed() {
           return result;
         }) == kKilled);
 #endif
+}
+
+long end_of(long pid) {
+  if (pid == 0) syscall(SYS_exit_group, 0);
+  return pid;
+}
+
+void a_shell_starts_others_that_cannot_leave_it() {
+  CHECK(outcome([] { return end_of(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0)); }) == 0);
+  CHECK(call(SYS_execve, reinterpret_cast<long>("/nowhere"), 0, 0) == ENOENT);
+  CHECK(call(SYS_execveat, AT_FDCWD, reinterpret_cast<long>("/nowhere"), 0, 0, 0) == EPERM);
+  for (const unsigned long flag : {CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUTS,
+                                   CLONE_NEWCGROUP, CLONE_PARENT, CLONE_PTRACE}) {
+    CHECK(outcome([=] { return end_of(syscall(SYS_clone, flag | SIGCHLD, 0, 0, 0, 0)); }) == EPERM);
+  }
+  CHECK(call(SYS_clone3) == ENOSYS);
+  CHECK(call(SYS_setsid) == EPERM);
+  CHECK(call(SYS_setpgid, 0, 0) == EPERM);
+  CHECK(call(SYS_prctl, PR_SET_CHILD_SUBREAPER, 1) == EPERM);
+  CHECK(call(SYS_prctl, PR_SET_PDEATHSIG, 0) == EPERM);
+  CHECK(call(SYS_rt_sigqueueinfo, getppid(), 0, 0) == EPERM);
+  CHECK(call(SYS_tkill, getppid(), 0) == EPERM);
+  const rlimit more{RLIM_INFINITY, RLIM_INFINITY};
+  CHECK(call(SYS_prlimit64, 0, RLIMIT_STACK, reinterpret_cast<long>(&more)) == EPERM);
+}
+
+// Whether the lifeline is still open, and as it was, after `attempt`.
+bool keeps_lifeline(const std::function<long()>& attempt) {
+  return outcome([&attempt]() -> long {
+           attempt();
+           const bool open = syscall(SYS_lseek, kLifelineFd, 0, SEEK_CUR) < 0 && errno == ESPIPE;
+           struct stat info;
+           const bool socket = syscall(SYS_fstat, kLifelineFd, &info) == 0 && S_ISSOCK(info.st_mode);
+           errno = ECANCELED;
+           return open && socket ? 0 : -1;
+         }) == 0;
+}
+
+void a_shell_never_loses_its_lifeline() {
+  int ends[2];
+  CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+  CHECK(dup2(ends[1], kLifelineFd) == kLifelineFd);
+  const auto refused = [](long number, long a, long b = 0, long c = 0) {
+    return call(number, a, b, c) == EBADF && keeps_lifeline([=] { return syscall(number, a, b, c); });
+  };
+  const long high = (1l << 32) | kLifelineFd;  // the kernel does not look at the upper half
+  for (const long fd : {long{kLifelineFd}, high}) {
+    CHECK(refused(SYS_close, fd));
+    CHECK(refused(SYS_dup, fd));
+    CHECK(refused(SYS_dup3, fd, 9, 0));
+    CHECK(refused(SYS_dup3, 0, fd, 0));
+#ifdef SYS_dup2
+    CHECK(refused(SYS_dup2, fd, 9));
+    CHECK(refused(SYS_dup2, 0, fd));
+#endif
+    for (const int command : {F_DUPFD, F_DUPFD_CLOEXEC, F_SETFD, F_GETFD, F_SETFL, F_GETFL, F_SETOWN, F_SETSIG}) {
+      CHECK(refused(SYS_fcntl, fd, command, 0));
+    }
+    for (const long request : {FIOCLEX, FIONCLEX, FIONBIO, FIOASYNC}) CHECK(refused(SYS_ioctl, fd, request, 0));
+    CHECK(refused(SYS_shutdown, fd, SHUT_RDWR));
+    CHECK(refused(SYS_write, fd, reinterpret_cast<long>("x"), 1));
+    CHECK(refused(SYS_sendfile, fd, 0, 0));
+    CHECK(call(SYS_sendto, fd, reinterpret_cast<long>("x"), 1, 0, 0) == EBADF);
+    CHECK(call(SYS_writev, fd, 0, 0) == EBADF);
+  }
+  CHECK(call(SYS_close_range, 3, ~0U, 0) == ENOSYS);
+  CHECK(call(SYS_sendmsg, kLifelineFd, 0, 0) == EPERM);
+  CHECK(call(SYS_splice, 0, 0, kLifelineFd) == EPERM);
+  CHECK(call(SYS_close, ends[1]) == 0);  // only that one
+  char byte;
+  CHECK(recv(ends[0], &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN);  // and nothing was written
+  close(kLifelineFd);
+  close(ends[0]);
+  close(ends[1]);
+}
+
+// Memory that several processes see belongs to none of them, and would be nobody's who is counted.
+void a_shells_processes_share_no_memory() {
+  for (const int flags : {MAP_SHARED | MAP_ANONYMOUS, MAP_SHARED_VALIDATE | MAP_ANONYMOUS}) {
+    CHECK(call(SYS_mmap, 0, 4096, PROT_READ | PROT_WRITE, flags, -1) == EPERM);
+  }
+  CHECK(call(SYS_mmap, 0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1) == 0);
+  CHECK(call(SYS_memfd_create) == EPERM && call(SYS_shmget) == EPERM);
+}
+
+// Modes, owners and times: done as far as the caller can tell.
+void a_shells_tools_are_not_told_of_what_is_not_done() {
+  char name[] = "/tmp/rocstar_test_XXXXXX";
+  const UniqueFd file(mkstemp(name));
+  const long path = reinterpret_cast<long>(name);
+  CHECK(file && call(SYS_fchmod, file.get(), 0777) == 0 && call(SYS_fchmodat, AT_FDCWD, path, 0777) == 0);
+  CHECK(call(452, AT_FDCWD, path, 0777, AT_SYMLINK_NOFOLLOW) == 0);  // fchmodat2
+  CHECK(call(SYS_fchown, file.get(), 1, 1) == 0 && call(SYS_utimensat, AT_FDCWD, path, 0, 0) == 0);
+  struct stat info;
+  CHECK(fstat(file.get(), &info) == 0 && (info.st_mode & 0777) == 0600 && info.st_uid == geteuid());
+  for (const long number : {SYS_getxattr, SYS_setxattr, SYS_lsetxattr, SYS_fsetxattr, SYS_removexattr}) {
+    CHECK(call(number, path, path, 0, 0) == EOPNOTSUPP);
+  }
+#ifdef SYS_creat
+  CHECK(call(SYS_creat, path, 0600) == 0);
+#endif
+  CHECK(call(SYS_timer_create, 0, 0, 0) == ENOSYS);
+  CHECK(call(SYS_linkat, AT_FDCWD, path, AT_FDCWD, path, 0) == EPERM);
+  CHECK(call(SYS_symlinkat, path, AT_FDCWD, path) == EPERM);
+  CHECK(call(SYS_mknodat, AT_FDCWD, path, S_IFIFO | 0600, 0) == EPERM);
+  unlink(name);
 }
 
 void two_rules_for_one_call_are_a_mistake() {
@@ -289,4 +399,17 @@ int main() {
   for (const PolicyOptions& each : {kPlain, kScratch, kSession}) {
     for (const bool two : {false, true}) tried_in(each, two);
   }
+  policy = kShell;
+  in_two = false;
+  everyday_calls_work();
+  nobody_learns_of_others();
+  sockets_are_pairs_of_streams();
+  limits_can_be_read_only();
+  no_honest_program_calls_these();
+  another_architecture_is_killed();
+  truncation_by_path_needs_landlock_to_know_it();
+  a_shell_starts_others_that_cannot_leave_it();
+  a_shell_never_loses_its_lifeline();
+  a_shells_processes_share_no_memory();
+  a_shells_tools_are_not_told_of_what_is_not_done();
 }

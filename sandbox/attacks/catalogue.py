@@ -18,6 +18,8 @@ Fields of a part: expect (statuses; `lost` for a session that is gone,
 standard output, error and value must show), forbid (one that they must not), limits, flavour, seed,
 stdin (`facts`: what the host knows, as JSON), value (`none`), truncated (`no`), may-raise (an exception of a
 name that would otherwise mean that nothing was tried).
+
+A file that ends in .sh holds bash programs, in which comments and the flavour are bash's.
 """
 
 import re
@@ -27,6 +29,7 @@ from pathlib import Path
 from typing import Final
 
 FOLDER = Path(__file__).parent / "programs"
+FLAVOURS: Final = {".py": "stdlib", ".sh": "bash"}
 
 GROUPS: Final = (
     *("processes", "memory", "cpu", "output", "files", "network", "ipc", "others", "syscalls", "secrets"),
@@ -100,20 +103,21 @@ class Program:
 
 def load_programs(folder: Path = FOLDER) -> list[Program]:
     """All programs, by group and name. Raises ValueError that names the file and the field."""
-    programs = [parse(path.stem, path.read_text("utf-8")) for path in sorted(folder.glob("*.py"))]
+    paths = sorted((*folder.glob("*.py"), *folder.glob("*.sh")))
+    programs = [parse(path.stem, path.read_text("utf-8"), FLAVOURS[path.suffix]) for path in paths]
     return sorted(programs, key=lambda program: (GROUPS.index(program.group), program.name))
 
 
-def parse(name: str, text: str) -> Program:
-    """Raises ValueError."""
+def parse(name: str, text: str, flavour: str = "stdlib") -> Program:
+    """`flavour`: of the parts that name none. Raises ValueError."""
     pieces = _SEPARATOR.split(text)
     fields, code = split_header(pieces[0])
     first = "cell" if fields.get("mode") == "session" else "call"
     try:
         own = {field: fields.pop(field) for field in FILE_FIELDS & fields.keys()}
-        parts = [make_part(first, fields, code)]
+        parts = [make_part(first, fields, code, flavour)]
         for kind, piece in zip(pieces[1::2], pieces[2::2], strict=True):
-            parts.append(make_part(kind, *split_header(piece)))
+            parts.append(make_part(kind, *split_header(piece), flavour))
         group = own["group"]
         if group not in GROUPS:
             raise ValueError(f"group {group!r} is none of {', '.join(GROUPS)}")
@@ -144,7 +148,7 @@ def split_header(text: str) -> tuple[dict[str, str], str]:
     return fields, "".join(lines)
 
 
-def make_part(kind: str, fields: Mapping[str, str], code: str) -> Part:
+def make_part(kind: str, fields: Mapping[str, str], code: str, flavour: str) -> Part:
     if kind not in KINDS:
         raise ValueError(f"a part of kind {kind!r}; there are {', '.join(KINDS)}")
     if unknown := fields.keys() - PART_FIELDS:
@@ -160,7 +164,7 @@ def make_part(kind: str, fields: Mapping[str, str], code: str) -> Part:
         output=re.compile(r"\A" if is_pause else fields["output"], re.MULTILINE),
         forbid=re.compile(fields["forbid"]) if "forbid" in fields else None,
         limits=read_limits(fields.get("limits", "")),
-        flavour=fields.get("flavour", "stdlib"),
+        flavour=fields.get("flavour", flavour),
         seed=int(fields["seed"]) if "seed" in fields else None,
         wants_facts=fields.get("stdin") == "facts",
         no_value=fields.get("value") == "none",

@@ -25,11 +25,13 @@ from rocstar.sandbox.pool import pool as pools
 from rocstar.sandbox.attacks.host import BAIT_VARIABLE, Host, allows_user_namespace, kill_descendants
 from rocstar.sandbox.attacks.judge import PartResult, judge
 from rocstar.sandbox.attacks.catalogue import GROUPS, Part, Program, Variant, load_programs
+from rocstar.sandbox.child import bash
 from rocstar.sandbox.console import guarded
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Session, SessionLost
 
 OPTIONAL_LAYERS = frozenset(("namespaces",))
+BASH_LAYERS = frozenset(("seccomp", "notify", "landlock", "scratch"))
 SETTLE_S = 30.0
 ANY_MEMORY = 1 << 40
 """Admission is not what is attacked here: a small machine must not refuse a program for its limit."""
@@ -213,12 +215,15 @@ def has_numeric() -> bool:
     return find_spec("numpy") is not None and find_spec("sympy") is not None
 
 
-def flavours_for(programs: Sequence[Program]) -> list[str]:
-    wanted = any("numeric" in needs_of(program) for program in programs)
-    return ["stdlib", "numeric"] if wanted and has_numeric() else ["stdlib"]
+def flavours_for(programs: Sequence[Program], without: Collection[str] = ()) -> list[str]:
+    """Those that the programs want and this machine has; no bash without a layer that it needs."""
+    wanted = frozenset[str]().union(*map(needs_of, programs))
+    able = bash.offered() and not BASH_LAYERS.intersection(without)
+    here = {"numeric": has_numeric(), "bash": able}
+    return ["stdlib", *(name for name, installed in here.items() if installed and name in wanted)]
 
 
-def facts_of(working_directory: str) -> frozenset[str]:
+def facts_of(working_directory: str, flavours: Sequence[str]) -> frozenset[str]:
     machine = {"x86_64": "x86_64", "aarch64": "arm64"}.get(platform.machine(), "")
     found = {
         machine: bool(machine),
@@ -226,6 +231,7 @@ def facts_of(working_directory: str) -> frozenset[str]:
         "ordinary": os.geteuid() != 0,
         "scratch": working_directory != "/",
         "numeric": has_numeric(),
+        "bash": "bash" in flavours,
         "userns": allows_user_namespace(),
     }
     return frozenset(name for name, holds in found.items() if holds)
@@ -251,7 +257,7 @@ async def run_suite(
     remaining = list(programs)
     while remaining:
         with Host() as host:
-            flavours = flavours_for(remaining)
+            flavours = flavours_for(remaining, without)
             async with open_pool(flavours, without) as pool:
                 runner = await ready_runner(pool, host, flavours, progress if not verdicts else None)
                 while remaining:
@@ -272,7 +278,7 @@ async def ready_runner(
     place = await pool.run(ExecRequest(code="import os; print(os.getcwd())"))
     if progress is not None:
         print(f"layers: {place.isolation} (tier {place.tier})", file=progress, flush=True)
-    runner = Runner(pool, host, facts_of(place.stdout.strip()), flavours)
+    runner = Runner(pool, host, facts_of(place.stdout.strip(), flavours), flavours)
     await runner.warm_up()
     return runner
 
@@ -286,7 +292,7 @@ async def run_breaches(programs: Sequence[Program], progress: IO[str]) -> list[A
             by_layers.setdefault(variant.without, []).append((program, variant))
     for without, pairs in by_layers.items():
         with Host() as host:
-            flavours = flavours_for([program for program, _ in pairs])
+            flavours = flavours_for([program for program, _ in pairs], without)
             async with open_pool(flavours, without) as pool:
                 runner = await ready_runner(pool, host, flavours, None)
                 for program, variant in pairs:

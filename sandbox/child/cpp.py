@@ -23,12 +23,14 @@ PLACEHOLDERS: Final = {"source": "main.cpp", "exe": "program", "workdir": "."}
 """What stands for them in a command. The files lie in the compiler's working directory."""
 
 _SYSTEM_TOOLS = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")
-_LIBRARIES = (
+LIBRARIES: Final = (
     *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo"),
     *("/etc/ld.so.cache", "/etc/localtime", "/dev/zero", "/dev/urandom", "/dev/random"),
     *(f"/sys/devices/system/cpu/{name}" for name in ("online", "possible", "present")),
     *("/proc/cpuinfo", "/proc/meminfo"),
 )
+"""What a compiled program, or a tool of a shell, may read."""
+
 _LOADERS = ("/lib/ld-*.so*", "/lib64/ld-*.so*", "/lib/*/ld-*.so*")
 
 
@@ -66,10 +68,9 @@ class CppOptions:
         own = [] if prefix is None else [prefix]
         for path in (*_SYSTEM_TOOLS, *own):
             yield f"--tool={path}"
-        for path in (*_LIBRARIES, *(f"{folder}/lib" for folder in own)):
+        for path in (*LIBRARIES, *(f"{folder}/lib" for folder in own)):
             yield f"--library={path}"
-        for path in dict.fromkeys(os.path.realpath(found) for name in _LOADERS for found in glob.glob(name)):
-            yield f"--loader={path}"
+        yield from (f"--loader={path}" for path in loaders())
         yield from (f"--keep={path}" for path in own)
 
     def _prefix(self) -> str | None:
@@ -94,8 +95,13 @@ def command_from(environment: Mapping[str, str]) -> str:
     return environment.get("CPP_COMPILE_COMMAND") or DEFAULT_COMMAND.replace("g++", compiler, 1)
 
 
-def lacks(command: list[str], layers: list[str]) -> tuple[str, str] | None:
-    """Why a zygote cannot offer the flavour, as SandboxError's kind and message; None when it can."""
+def loaders() -> list[str]:
+    """What the kernel starts programs of this machine with."""
+    return list(dict.fromkeys(os.path.realpath(found) for name in _LOADERS for found in glob.glob(name)))
+
+
+def lacks_layers(flavour: str, layers: list[str]) -> tuple[str, str] | None:
+    """Why programs with descendants cannot be confined, as SandboxError's kind and message; else None."""
     missing = [name for name in ("seccomp", "notify", "scratch") if name not in layers]
     if missing:
         named = {
@@ -104,7 +110,17 @@ def lacks(command: list[str], layers: list[str]) -> tuple[str, str] | None:
             "scratch": "scratch directories, which need Landlock (Linux 5.13)",
         }
         what = " and ".join(named[name] for name in missing)
-        return "no_isolation", f"flavour 'cpp' needs {what}; `rocstar sandbox doctor` tells how to get it"
+        return (
+            "no_isolation",
+            f"flavour {flavour!r} needs {what}; `rocstar sandbox doctor` tells how to get it",
+        )
+    return None
+
+
+def lacks(command: list[str], layers: list[str]) -> tuple[str, str] | None:
+    """Why a zygote cannot offer the flavour, as SandboxError's kind and message; None when it can."""
+    if missing := lacks_layers(CPP, layers):
+        return missing
     if not os.access(command[0], os.X_OK):
         message = f"flavour 'cpp' needs a compiler, and there is no {command[0]!r}: apt-get install g++"
         return "missing_import", message
@@ -113,10 +129,14 @@ def lacks(command: list[str], layers: list[str]) -> tuple[str, str] | None:
 
 def offered() -> bool:
     """Whether this machine can have the flavour with its defaults, as far as can be told without trying."""
+    return can_confine() and CppOptions().executable() is not None
+
+
+def can_confine() -> bool:
+    """Whether the kernel has the layers that programs with descendants need."""
     try:
         from rocstar.sandbox import _native
     except ImportError:  # not built
         return False
     facts = _native.probe()
-    able = facts["seccomp"] and facts["user_notif"] and facts["landlock_abi"] > 0
-    return able and CppOptions().executable() is not None
+    return facts["seccomp"] and facts["user_notif"] and facts["landlock_abi"] > 0

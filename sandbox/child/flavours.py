@@ -92,6 +92,8 @@ FLAVOURS: Final[dict[str, Flavour]] = {
             environment=_SYMPY,
         ),
         Flavour(name="cpp", modules=(), warm_up="", install="apt-get install g++", chosen=False),
+        Flavour(name="bash", modules=(), warm_up="", install="apt-get install bash", chosen=False),
     )
 }
-"""From the cheapest to fork to the dearest; last C++, whose children run no Python (cpp.py)."""
+"""From the cheapest to fork to the dearest; last C++ and bash, whose children run no Python (cpp.py,
+bash.py)."""

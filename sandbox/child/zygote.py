@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from rocstar.sandbox import _native
-from rocstar.sandbox.child import cell, cpp, declared, display, figures, later
+from rocstar.sandbox.child import bash, cell, cpp, declared, display, figures, later
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 
 
@@ -31,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if options.flavour == cpp.CPP:
         return serve_cpp(options)
+    if options.flavour == bash.BASH:
+        return serve_bash(options)
     flavour = {**FLAVOURS, **declared.read_word(options.declared)}[options.flavour]
     try:
         if flavour.site:
@@ -70,6 +72,21 @@ def serve_cpp(options: argparse.Namespace) -> int:
         seccomp=True, notify=True, truncate="truncate" in layers, threads="threads" in layers
     )
     _native.serve_cpp(options.fd, layers=native, command=command)
+    return 0
+
+
+def serve_bash(options: argparse.Namespace) -> int:
+    """Nothing is imported here either: the children run bash and what that starts."""
+    layers, path = options.layers.split(","), bash.executable()
+    if lacking := bash.lacks(layers):
+        kind, message = lacking
+        _native.say_fatal(options.fd, json.dumps({"kind": kind, "message": message}))
+        return 3
+    assert path is not None
+    native = _native.Layers(
+        seccomp=True, notify=True, truncate="truncate" in layers, processes="threads" in layers
+    )
+    _native.serve_shell(options.fd, layers=native, bash=path)
     return 0
 
 

@@ -66,6 +66,7 @@ class RedisFabric:
             for it fail with kind `fabric`.
         max_attempts: how often a call is tried whose worker reports a retryable failure of its sandbox.
         audit_s: how often the client looks whether Redis still has its entries.
+        weights: of owners, 1 for those left out, as of SandboxPool; workers are told.
 
     Refused with SandboxError of kind `full` are calls beyond `max_calls` open ones of this client, beyond
     about `max_bytes` of their programs, and while a calls stream has `max_queued_entries`.
@@ -86,6 +87,7 @@ class RedisFabric:
         patience_s: float = 30.0,
         max_attempts: int = 3,
         audit_s: float = 0.5,
+        weights: Mapping[str, int] | None = None,
     ) -> None:
         for name, value in (
             ("entry_calls", entry_calls),
@@ -100,6 +102,7 @@ class RedisFabric:
         self._redis = ClientCommands(self._link, Keys(prefix), unique_name())
         self._entry_calls = entry_calls
         self._max_calls = max_calls
+        self._weights = weights or {}
         self._max_bytes = max_bytes
         self._patience_s = patience_s
         self._ledger = CallLedger(max_attempts=max_attempts)
@@ -270,6 +273,8 @@ class RedisFabric:
             request = dataclasses.replace(request, flavour=flavour_for(request.code, offered))
         elif request.flavour not in FLAVOURS:
             raise unknown_flavour_error(request.flavour)
+        if weight := self._weights.get(request.owner):
+            request = dataclasses.replace(request, weight=weight)
         now = asyncio.get_running_loop().time()
         if deadline is not None and deadline <= now:
             self._counts["deadlines"] += 1

@@ -7,12 +7,14 @@
       |  +----------------------------+                                       |
       +-----------------------------------------------------------------------+
 
-`drop` (cancelled, deadline) takes a call out from wherever it is.
+`drop` (cancelled, deadline) takes a call out from wherever it is. Of the owners that wait, `take`
+serves the one that has least out for its weight, and of equals the one that had fewest turns.
 """
 
 import itertools
+import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -67,6 +69,11 @@ class OpenCall:
         return self.request.flavour, self.again
 
     @property
+    def lane(self) -> tuple[str, str]:
+        """Whose it is, among the calls of its flavour. Those of nobody are one lane."""
+        return self.request.flavour, self.request.owner
+
+    @property
     def weight(self) -> int:
         """About how many characters it takes in an entry."""
         request = self.request
@@ -75,12 +82,52 @@ class OpenCall:
 
 
 @dataclass(slots=True)
+class _Share:
+    """An owner's calls of one flavour. `turns`: calls that were sent, each worth one by the weight, counted
+    from what the one that was next then had when this one came. `out`: being sent or in entries."""
+
+    turns: float
+    weight: int = 1
+    calls: int = 0
+    out: int = 0
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        return self.out / self.weight, self.turns
+
+
+AHEAD_S = 0.03
+"""For so long the calls in Redis beyond those that workers hold suffice: longer than an answer takes from a
+worker to its client and the next call back."""
+
+PACE_OF = 32
+"""Answers over which the mean time of a call is taken, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallWindow:
+    """How many calls of a flavour may be in Redis. capacity: programs that its workers run at a time; they
+    hold as many again. most: whatever the calls take."""
+
+    capacity: int
+    most: int
+
+    def calls(self, pace_s: float) -> int:
+        """pace_s: how long a call takes on average. What is in Redis is taken in order, whosever it is: of
+        slow calls there are no more than workers hold anyway, of quick ones enough to keep them busy."""
+        if pace_s * self.most <= AHEAD_S * self.capacity:
+            return self.most
+        return min(self.most, 2 * self.capacity + math.ceil(AHEAD_S * self.capacity / pace_s))
+
+
+@dataclass(slots=True)
 class CallLedger:
     """Invariants: an opened call is in exactly one place (outbox, being sent, one entry, parked) until it is
     settled or dropped; `settle` runs at most once per call, and never after `drop`; an entry in `entries`
     has at least one call. `abandoned` collects entries that Redis may still hold although nobody waits for
     any of their calls: the caller deletes them there and clears the list. `flavours` and `weight` sum up
-    `calls`."""
+    `calls`. Of a flavour in `windows` a call is sent only where its window has room, beside those that are
+    being sent or in entries: what waits here can still be shared out, what Redis has is taken in order."""
 
     max_attempts: int = 3
     max_losses: int = 10
@@ -89,8 +136,13 @@ class CallLedger:
     abandoned: list[str] = field(default_factory=list)
     flavours: Counter[str] = field(default_factory=Counter)
     weight: int = 0
+    windows: Mapping[str, CallWindow] = field(default_factory=dict)
     _torn: set[str] = field(default_factory=set)
-    _outboxes: dict[tuple[str, bool], OrderedDict[int, OpenCall]] = field(default_factory=dict)
+    _outboxes: dict[tuple[str, bool], dict[str, OrderedDict[int, OpenCall]]] = field(default_factory=dict)
+    _out: Counter[str] = field(default_factory=Counter)  # being sent or in entries, by flavour
+    _lanes: dict[tuple[str, str], _Share] = field(default_factory=dict)  # that have calls
+    _turns: dict[str, float] = field(default_factory=dict)  # of who was next last, by flavour
+    _paces: dict[str, float] = field(default_factory=dict)  # seconds that a call takes, by flavour
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def open(
@@ -115,20 +167,34 @@ class CallLedger:
         self.calls[call.id] = call
         self.flavours[request.flavour] += 1
         self.weight += call.weight
+        lane = self._lanes.setdefault(call.lane, _Share(turns=self._turns.get(request.flavour, 0.0)))
+        lane.calls += 1
+        lane.weight = request.weight
         self._outbox(call)[call.id] = call
         return call
 
     @property
     def next_key(self) -> tuple[str, bool] | None:
-        """Flavour of the calls that `take` gives next, and whether they were sent before."""
-        return next(iter(self._outboxes), None)
+        """Flavour of the calls that `take` gives next, and whether they were sent before. None when none
+        waits for which there is room."""
+        return next((key for key in self._outboxes if self._room(key[0]) > 0), None)
+
+    def _room(self, flavour: str) -> int:
+        window = self.windows.get(flavour)
+        most = len(self.calls) if window is None else window.calls(self._paces.get(flavour, 0.0))
+        return most - self._out[flavour]
 
     def take(self, max_weight: int) -> list[OpenCall]:
-        """The next entry's calls, moved from the outbox to being sent; [] when the outbox is empty. Of one
-        batch (or of none), one kind, and together of at most `max_weight` unless one alone is heavier."""
-        if not self._outboxes:
+        """The next entry's calls, moved from the outbox to being sent; [] when there is no `next_key`. Of one
+        owner, one batch (or of none), one kind, and together of at most `max_weight` unless one alone is
+        heavier."""
+        key = self.next_key
+        if key is None:
             return []
-        key, outbox = next(iter(self._outboxes.items()))
+        room, owners = self._room(key[0]), self._outboxes[key]
+        owner = min(owners, key=lambda owner: (*self._lanes[key[0], owner].rank, next(iter(owners[owner]))))
+        outbox, lane = owners[owner], self._lanes[key[0], owner]
+        self._turns[key[0]] = max(self._turns.get(key[0], 0.0), lane.turns)
         taken: list[OpenCall] = []
         weight = 0
         while outbox:
@@ -136,15 +202,16 @@ class CallLedger:
             weight += call.weight
             if taken and (
                 call.batch != taken[0].batch
-                or len(taken) >= min(call.entry_calls, taken[0].entry_calls)
+                or len(taken) >= min(call.entry_calls, taken[0].entry_calls, room)
                 or weight > max_weight
             ):
                 break
-            del outbox[call.id]
+            self._take_out(call)
             call.place = Place.SENDING
             taken.append(call)
-        if not outbox:
-            del self._outboxes[key]
+        self._out[key[0]] += len(taken)
+        lane.out += len(taken)
+        lane.turns += len(taken) / lane.weight
         return taken
 
     def sent(self, calls: Iterable[OpenCall], ref: str) -> None:
@@ -201,6 +268,8 @@ class CallLedger:
         if call is None:
             return Effect.LATE
         if isinstance(outcome, ExecResult):
+            before_s = self._paces.get(call.request.flavour, outcome.wall_s)
+            self._paces[call.request.flavour] = before_s + (outcome.wall_s - before_s) / PACE_OF
             self._settle(call, outcome, by=ref)
             return Effect.SETTLED
         # While being sent, the answer can overtake the reply that tells the entry's name.
@@ -239,16 +308,18 @@ class CallLedger:
         if not self.flavours[call.request.flavour]:
             del self.flavours[call.request.flavour]
         self._leave(call, by=by)
+        lane = self._lanes[call.lane]
+        lane.calls -= 1
+        if not lane.calls:
+            del self._lanes[call.lane]
 
     def _leave(self, call: OpenCall, *, by: str | None) -> None:
         """`by`: the entry whose answer this is. An entry that gave an answer to each of its calls is gone
         from Redis; one that a call left for another reason may still be there, and even be running."""
         if call.place is Place.OUTBOX:
-            outbox = self._outboxes[call.key]
-            del outbox[call.id]
-            if not outbox:
-                del self._outboxes[call.key]
-        elif call.place is Place.ENTRY:
+            self._take_out(call)
+        self._come_back(call)
+        if call.place is Place.ENTRY:
             waiting = self.entries[call.ref]
             waiting.discard(call.id)
             if by != call.ref:
@@ -260,8 +331,23 @@ class CallLedger:
                     self.abandoned.append(call.ref)
 
     def _outbox(self, call: OpenCall) -> "OrderedDict[int, OpenCall]":
-        return self._outboxes.setdefault(call.key, OrderedDict())
+        return self._outboxes.setdefault(call.key, {}).setdefault(call.request.owner, OrderedDict())
+
+    def _take_out(self, call: OpenCall) -> None:
+        owners = self._outboxes[call.key]
+        del owners[call.request.owner][call.id]
+        if not owners[call.request.owner]:
+            del owners[call.request.owner]
+        if not owners:
+            del self._outboxes[call.key]
+
+    def _come_back(self, call: OpenCall) -> None:
+        """It is not out any more, if it was."""
+        if call.place in (Place.SENDING, Place.ENTRY):
+            self._out[call.request.flavour] -= 1
+            self._lanes[call.lane].out -= 1
 
     def _to_outbox(self, call: OpenCall) -> None:
+        self._come_back(call)
         call.place, call.ref, call.again = Place.OUTBOX, "", True
         self._outbox(call)[call.id] = call

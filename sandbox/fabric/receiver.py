@@ -2,16 +2,32 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from rocstar.sandbox.fabric.client_commands import ClientCommands
-from rocstar.sandbox.fabric.ledger import CallLedger, Effect
+from rocstar.sandbox.fabric.ledger import CallLedger, CallWindow, Effect
 from rocstar.sandbox.fabric.link import Link, id_order
 from rocstar.sandbox.fabric.wire import WireError, decode_answers
 from rocstar.sandbox.fabric.workers import WorkerInfo
 
 AUDIT_STEP = 16
+SMALLEST_WINDOW = 64
+AHEAD = 4
+"""Calls in Redis for each program that can run, at most and if that is more: a worker holds two, and as many
+wait for it."""
+
 RETRY_DELAY_S = 0.05
+
+
+def windows_of(workers: Iterable[WorkerInfo]) -> dict[str, CallWindow]:
+    """Of the flavours that somebody runs."""
+    capacities: Counter[str] = Counter()
+    for worker in workers:
+        capacities.update(dict.fromkeys(worker.flavours, worker.capacity))
+    return {
+        flavour: CallWindow(capacity, max(SMALLEST_WINDOW, AHEAD * capacity))
+        for flavour, capacity in capacities.items()
+    }
 
 
 class Receiver:
@@ -65,7 +81,7 @@ class Receiver:
                     self._counts["retries"] += 1
                     delay_s = RETRY_DELAY_S * 2 ** self._ledger.calls[call_id].attempts
                     asyncio.get_running_loop().call_later(delay_s, self._requeue, call_id)
-        if self._ledger.abandoned:
+        if self._ledger.abandoned or self._ledger.next_key is not None:
             self._wake()
 
     def _requeue(self, call_id: int) -> None:
@@ -93,6 +109,9 @@ class Receiver:
         self.workers, self.counted_at = upkeep.workers, now
         self.flavours = frozenset(name for worker in self.workers for name in worker.flavours)
         self.served_at.update(dict.fromkeys(self.flavours, now))
+        self._ledger.windows = windows_of(self.workers)
+        if self._ledger.next_key is not None:
+            self._wake()
 
     async def _check(self, *, everything: bool) -> None:
         refs = list(self._ledger.entries) if everything else self._ledger.oldest(AUDIT_STEP)

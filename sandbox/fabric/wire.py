@@ -2,7 +2,7 @@
 
     entry    {"v", "flavour", "limits": [{...}],
               "calls": [[id, remaining_s, code, stdin, limits index, seed, {file: base64}, owner, [fetch],
-                         displays]]}    from the files on only as far as a call has any of it
+                         displays, weight]]}    from the files on only as far as a call has any of it
     answers  {"v", "refs": [entry ref], "fields": [...], "results": [[ref index, id, field values...]],
               "errors": [[ref index, id or null, message, kind, retryable]]}
 
@@ -65,7 +65,7 @@ def encode_entry(calls: Sequence[WireCall]) -> bytes:
         number = limits.setdefault(request.limits, len(limits))
         row = [call.id, call.remaining_s, request.code, request.stdin, number, request.seed]
         files = {name: b64encode(content).decode() for name, content in request.files.items()}
-        more = [files, request.owner, list(request.fetch), request.displays]
+        more = [files, request.owner, list(request.fetch), request.displays, request.weight - 1]
         while more and not more[-1]:
             more.pop()
         rows.append([*row, *more])
@@ -92,7 +92,8 @@ def decode_entry(blob: bytes) -> list[WireCall]:
                     files=_files(*more[:1]),
                     owner="".join(more[1:2]),
                     fetch=tuple(*more[2:3]),
-                    displays=any(more[3:]),
+                    displays=any(more[3:4]),
+                    weight=1 + sum(more[4:5]),
                 ),
             )
             for call_id, remaining_s, code, stdin, number, seed, *more in message["calls"]

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from rocstar.sandbox import _native
+from rocstar.sandbox.child.bash import BASH
 from rocstar.sandbox.child.cpp import CPP, DEFAULT_COMMAND, DEFAULT_COMPILE_S, CppOptions
 from rocstar.sandbox.child.declared import NO_FLAVOURS
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
@@ -60,10 +62,25 @@ def default_memory_bytes() -> int:
     return min(found) * 3 // 4
 
 
+NO_SESSIONS = {
+    CPP: "a compiled program has no cells",
+    BASH: "what a program has started ends with it; keep state in files, by `files` and `fetch`",
+}
+
+
 def seed_of(request: ExecRequest) -> int:
     """64 bits that follow from the program and its input."""
     text = f"{len(request.code)}:{request.code}{request.stdin}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def check_bash(code: str) -> None:
+    """A program is one argument of bash. Raises SandboxError for what none can be."""
+    size, most = len(code.encode("utf-8", "surrogatepass")), _native.MOST_SHELL_BYTES
+    if size > most:
+        fix = "give the rest in `files`, and read it by `. ./NAME`"
+        message = f"a bash program has {size} bytes; at most {most} are taken: {fix}"
+        raise SandboxError(message, kind="too_large", retryable=False)
 
 
 def lane_of(owner: str) -> int:
@@ -259,8 +276,8 @@ class SandboxPool:
     ) -> LiveSession:
         """See SessionSandbox."""
         check_seed(seed)
-        if flavour == CPP:
-            message = "flavour 'cpp' has no sessions: a compiled program has no cells"
+        if flavour in NO_SESSIONS:
+            message = f"flavour {flavour!r} has no sessions: {NO_SESSIONS[flavour]}"
             raise SandboxError(message, kind="unknown_flavour", retryable=False)
         index = self.flavours.index(self._flavour(flavour, ""))
         self._check_memory(limits)
@@ -284,10 +301,12 @@ class SandboxPool:
         self._check_memory(wire.with_files(request.limits, request.files))
         if request.files or request.fetch or request.displays:
             self._check_files(flavour)
+        if flavour == BASH:
+            check_bash(request.code)
         if self._deterministic and request.seed is None:
             request = replace(request, seed=seed_of(request))
         lane = lane_of(request.owner) or lane
-        weight = self._weights.get(lane, 1)
+        weight = self._weights.get(lane, request.weight)
         index = self.flavours.index(flavour)
         compile_s = self._keeper.options.cpp.compile_s if flavour == CPP else 0.0
         follows = on_output is not None

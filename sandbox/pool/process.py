@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rocstar.sandbox import _native
+from rocstar.sandbox.child import bash
 from rocstar.sandbox.child.cpp import CPP, CppOptions
 from rocstar.sandbox.child.declared import words_of
 from rocstar.sandbox.child.flavours import Flavour
@@ -120,6 +121,8 @@ class SupervisorOptions:
         if CPP in self.flavours:
             words += self.cpp.supervisor_words()
             zygote += [f"--compile={json.dumps(self.cpp.zygote_words())}"]
+        if bash.BASH in self.flavours:
+            words += bash.supervisor_words()
         return [*words, "--", *zygote]
 
 

@@ -198,3 +198,31 @@ class NotebookAnswer(Struct, kw_only=True, forbid_unknown_fields=True):
     cells: list[CellAnswer]
     executor_pod_name: None = None
     files: dict[str, str] = {}
+
+
+# --- verl-tool ---------------------------------------------------------------------------------------------
+
+
+class InvalidAction(Struct, forbid_unknown_fields=True):
+    """What the policy is shown of an action that ran nothing, and why."""
+
+    invalid_reason: str
+    obs: str = ""
+
+
+class Observations(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What each action came to, in their order."""
+
+    observations: list[str | InvalidAction]
+    dones: list[bool]
+    valids: list[bool]
+    processing_time_ms: float
+
+
+class ToolServerHealth(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The process answers."""
+
+    status: Literal["healthy"] = "healthy"
+    active_tasks: int
+    tools: list[str]
+    uptime_seconds: float

@@ -33,6 +33,7 @@ from rocstar.sandbox.service.page import HEADERS, page
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.sandbox_fusion import SandboxFusion
 from rocstar.sandbox.service.sessions import SessionTable
+from rocstar.sandbox.service.verl_tool import VerlTool
 from rocstar.sandbox.types import ExecRequest, SandboxError, SessionSandbox, Status
 
 OPEN_PATHS = frozenset(("/healthz", "/ping", "/", "/docs", "/openapi.json"))
@@ -145,7 +146,8 @@ class Service:
             self.admission, self.metrics, rules, options.judge, self._incoming, num_workers=self.num_workers
         )
         fusion = SandboxFusion(self.admission, self._sandbox, rules, self._incoming)
-        app.add_routes([*native.routes(), *judge.routes(), *fusion.routes()])
+        tools = VerlTool(self.admission, self.metrics, rules, self._incoming)
+        app.add_routes([*native.routes(), *judge.routes(), *fusion.routes(), *tools.routes()])
         app.router.add_get("/healthz", self.healthz)
         app.router.add_get("/readyz", self.readyz)
         app.router.add_get("/metrics", self.show_metrics)

@@ -159,6 +159,19 @@ class NotebookBody(Struct, kw_only=True):
     fetch_files: FetchFiles = []
 
 
+# --- verl-tool ---------------------------------------------------------------------------------------------
+
+
+class ActionsBody(Struct, kw_only=True):
+    """What policies wrote, one action of each trajectory."""
+
+    trajectory_ids: list[str]
+    actions: list[str]
+    finish: list[bool] | None = None
+    is_last_step: list[bool] | None = None
+    extra_fields: list[dict[str, Any]] | None = None
+
+
 # --- with the bounds of a service --------------------------------------------------------------------------
 
 S = TypeVar("S", bound=Struct)
@@ -241,6 +254,8 @@ class BodyModels:
             NotebookBody, cell_timeout=cell_s, memory_limit_MB=memory, **seconds(rules, "total_timeout")
         )
         self.notebook = BodyModel(notebook, closed(notebook))
+        actions = narrowed(ActionsBody, trajectory_ids=Annotated[list[str], many])
+        self.actions = BodyModel(actions, closed(actions))
 
 
 @lru_cache(maxsize=16)

@@ -1,4 +1,4 @@
-"""The OpenAPI description of every route, in all three dialects: /openapi.json, and what the page at / lists.
+"""The OpenAPI description of every route, in all four dialects: /openapi.json, and what the page at / lists.
 
 `ROUTES` has an entry per route of the router; a test compares them, and sends every example to the service.
 """
@@ -10,7 +10,10 @@ from rocstar.sandbox.service.http import JSON, NDJSON
 from rocstar.sandbox.service.openapi_schemas import ref, schemas
 from rocstar.sandbox.service.rules import Rules
 
-NATIVE, CODE_JUDGE, SANDBOX_FUSION, OPERATION = "native", "code-judge", "SandboxFusion", "operation"
+NATIVE, CODE_JUDGE, SANDBOX_FUSION, VERL_TOOL = "native", "code-judge", "SandboxFusion", "verl-tool"
+OPERATION = "operation"
+DIALECTS = (NATIVE, CODE_JUDGE, SANDBOX_FUSION, VERL_TOOL, OPERATION)
+"""In the order in which they are shown."""
 
 PROGRAM = "print(1)\n6 * 7"
 JUDGED = {"type": "python", "solution": "print(input())", "input": "9", "expected_output": "9"}
@@ -126,6 +129,16 @@ ROUTES = (
         {"cells": ["x = 6", "x * 7"]},
     ),
     _get("/v1/ping", "Answer.", "Pong", dialect=SANDBOX_FUSION),
+    Route(
+        method="POST",
+        path="/get_observation",
+        dialect=VERL_TOOL,
+        summary="Run the program of each action.",
+        body="Actions",
+        answers={200: "Observations", 422: "Mistakes"},
+        example={"trajectory_ids": ["a"], "actions": ["```python\nprint(6 * 7)\n```"], "finish": [False]},
+    ),
+    _get("/health", "Whether the process answers.", "ToolServerHealth", dialect=VERL_TOOL),
     _get("/healthz", "Whether the process answers.", "Healthy", open=True),
     _get("/readyz", "Whether a program runs now.", "Ready", answers={200: "Ready", 503: "Ready"}),
     _get("/metrics", "What Prometheus reads.", None, content="text/plain"),
@@ -143,7 +156,7 @@ def document(rules: Rules) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "rocstar sandbox", "version": "1"},
-        "tags": [{"name": name} for name in (NATIVE, CODE_JUDGE, SANDBOX_FUSION, OPERATION)],
+        "tags": [{"name": name} for name in DIALECTS],
         "security": [{"token": []}, {}],
         "paths": paths,
         "components": {

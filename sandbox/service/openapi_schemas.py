@@ -13,7 +13,7 @@ Schema = dict[str, Any]
 ANSWERS: tuple[Any, ...] = (
     *(answers.Result, answers.Failure, answers.Outcomes, answers.OutcomeLine, answers.SessionId),
     *(answers.RunAnswer, answers.RunAnswers, answers.JudgeAnswer, answers.JudgeAnswers, answers.QueueStatus),
-    *(answers.CodeAnswer, answers.NotebookAnswer),
+    *(answers.CodeAnswer, answers.NotebookAnswer, answers.Observations, answers.ToolServerHealth),
     *(answers.Healthy, answers.Ready, answers.Refusal, answers.Mistakes),
 )
 
@@ -28,6 +28,7 @@ def schemas(rules: Rules) -> dict[str, Schema]:
     bodies: list[BodyModel[Any]] = [
         *(models.run, models.batch, models.session, models.cell),
         *(models.submission, models.submissions, models.code_run, models.notebook),
+        models.actions,
     ]
     kinds = [*(body.type for body in bodies), *ANSWERS]
     _, found = msgspec.json.schema_components(kinds, ref_template=answers.REF)

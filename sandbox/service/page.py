@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Sequence
 from html import escape
 
-from rocstar.sandbox.service.openapi import CODE_JUDGE, NATIVE, OPERATION, ROUTES, SANDBOX_FUSION, Route
+from rocstar.sandbox.service.openapi import DIALECTS, ROUTES, Route
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
@@ -95,7 +95,7 @@ Its whole description is <a href="openapi.json">openapi.json</a>.</p>
 <p><button>Run</button> <output id="status"></output></p>
 </form>
 <pre id="stdout" hidden></pre><pre id="value" hidden></pre><pre id="stderr" hidden></pre>
-{"".join(_section(name, host, needs_token) for name in (NATIVE, CODE_JUDGE, SANDBOX_FUSION, OPERATION))}
+{"".join(_section(name, host, needs_token) for name in DIALECTS)}
 <script>{SCRIPT}</script>
 </body>
 </html>

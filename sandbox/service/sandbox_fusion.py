@@ -1,4 +1,4 @@
-"""SandboxFusion's dialect: /run_code and /run_jupyter, for Python and C++.
+"""SandboxFusion's dialect: /run_code and /run_jupyter, for Python, C++ and bash.
 
 Files of a request, and those that it fetches, are the sandbox's own (`ExecRequest.files`, `fetch`). A session
 runs the notebook.
@@ -47,6 +47,9 @@ from rocstar.sandbox.types import (
 RETRYABLE_STATUS = 504
 """HTTP status of a failure of ours that may pass: the one that this API's clients retry."""
 
+OWN_FLAVOURS = ("cpp", "bash")
+"""Languages that are flavours of the same name."""
+
 _LAST_LINE = re.compile(r"^(\w+(?:\.\w+)*)(?:: (.*))?$", re.S)
 TRACEBACK = "Traceback (most recent call last):\n"
 
@@ -76,12 +79,12 @@ class SandboxFusion:
         body = await self._incoming.read(request)
         run = await self._incoming.decoded(body, lambda body: decode_run_code(body, self._rules))
         del body
-        supported = ("python", "cpp") if "cpp" in self._rules.flavours else ("python",)
+        supported = ("python", *(name for name in OWN_FLAVOURS if name in self._rules.flavours))
         if run.language not in supported:
             message = f"the language {run.language!r} is not supported here, only {' and '.join(supported)}"
             return _json(_no_code(message))
         if run.language == "cpp" and (run.files or run.fetch_files):
-            return _json(_no_code("files and fetch_files are supported for python only"))
+            return _json(_no_code("files and fetch_files are not supported for cpp"))
         try:
             result = await self._admission.run(self._request(run, owner_of(request)))
         except SandboxError as error:
@@ -89,9 +92,10 @@ class SandboxFusion:
         return _json(_code_answer(run, result))
 
     def _request(self, run: CodeRun, owner: str) -> ExecRequest:
-        flavour = "cpp" if run.language == "cpp" else self._rules.choose(run.code)
+        is_python = run.language not in OWN_FLAVOURS
+        flavour = self._rules.choose(run.code) if is_python else run.language
         return ExecRequest(
-            code=run.code if run.language == "cpp" else run.code + SCRIPT_END,
+            code=run.code + SCRIPT_END if is_python else run.code,
             stdin=run.stdin,
             limits=run.limits,
             flavour=flavour,

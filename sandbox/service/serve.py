@@ -33,6 +33,7 @@ from rocstar.sandbox.service.auth import Owners, read_owners, require_token_unle
 from rocstar.sandbox.service.calls import Outcome
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions
 from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.service.soon import run_soon
 from rocstar.sandbox.types import (
     DEFAULT_LIMITS,
     BatchSandbox,
@@ -104,6 +105,7 @@ def run(options: argparse.Namespace) -> int:
     owners = read_owners(options.token_file, os.environ)
     require_token_unless_loopback(address.host, owners)
     raise_descriptor_limit()
+    run_soon()
     settings = service_options(options, owners)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(options, settings, address))
@@ -282,7 +284,9 @@ async def _open_sandbox(
         os.environ.pop(name, None)
     starting = Starting("serve", f"{flavours} for sessions; other calls go to Redis at {shown(url)}")
     await reach(url)
-    fabric = await stack.enter_async_context(RedisFabric(url, prefix=options.redis_prefix or PREFIX))
+    fabric = await stack.enter_async_context(
+        RedisFabric(url, prefix=options.redis_prefix or PREFIX, weights=settings.owners.weights())
+    )
     await stack.enter_async_context(pool)
     require_own_users(pool.isolation, options.allow_shared_user, "serve")
     return SplitSandbox(fabric, pool)

@@ -87,10 +87,11 @@ def _told_anew() -> Any:
 
 def test_a_flavour_without_its_packages_is_left_out_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "scipy")
-    assert extras.installed_flavours() == ("stdlib", "numeric", "verifier", "cpp")
+    assert extras.installed_flavours() == ("stdlib", "numeric", "verifier", "cpp", "bash")
     line, _ = extras.left_out()  # of plot as well
     assert line == "flavour scientific is left out: it needs scipy: pip install numpy sympy scipy"
     assert extras.left_out(["stdlib", "numeric"]) == []
+    assert "bash" not in extras.offered_flavours(), "who wants a shell says so"
 
 
 def test_a_program_that_wants_a_missing_flavour_runs_without_it(
@@ -112,5 +113,5 @@ def test_the_doctor_tells_the_flavours(
 ) -> None:
     without(monkeypatch, "scipy")
     assert cli.main(["doctor"]) == 0
-    assert "flavours    stdlib, numeric, verifier, cpp\n" in (said := capsys.readouterr().out)
+    assert "flavours    stdlib, numeric, verifier, cpp, bash\n" in (said := capsys.readouterr().out)
     assert "flavour scientific is left out: it needs scipy" in said

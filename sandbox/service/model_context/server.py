@@ -33,6 +33,7 @@ from rocstar.sandbox.service.serve import (
     raise_descriptor_limit,
 )
 from rocstar.sandbox.service.sessions import SessionTable
+from rocstar.sandbox.service.soon import run_soon
 from rocstar.sandbox.types import SessionSandbox
 
 MAX_CALLS = 256
@@ -51,6 +52,7 @@ def run(options: argparse.Namespace) -> int:
     if options.http:
         require_token_unless_loopback(options.host, owners)
         raise_descriptor_limit()
+        run_soon()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(options, owners))
 

@@ -1,5 +1,6 @@
 """Exactly one outcome per call, whatever is delivered twice, late, out of order or not at all."""
 
+import dataclasses
 import random
 from collections import Counter
 
@@ -7,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rocstar.sandbox.fabric.ledger import CallLedger, Effect, Place
+from rocstar.sandbox.fabric.ledger import CallLedger, CallWindow, Effect, Place
 from rocstar.sandbox.fabric.wire import Answer, Outcome
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
@@ -15,6 +16,11 @@ from rocstar.sandbox.types import ExecRequest, SandboxError
 
 def crash(*, retryable: bool = True, kind: str = "zygote_died") -> SandboxError:
     return SandboxError("planned", kind=kind, retryable=retryable)
+
+
+def quick(most: int) -> CallWindow:
+    """Of calls that take no time for so many workers."""
+    return CallWindow(capacity=1 << 20, most=most)
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -34,12 +40,19 @@ class LedgerMachine(RuleBasedStateMachine):
     def start(self, seed: int) -> None:
         self.rng = random.Random(seed)
 
-    @rule(flavour=st.sampled_from(["stdlib", "numeric"]), batch=st.integers(0, 2), size=st.integers(1, 5))
-    def open(self, flavour: str, batch: int, size: int) -> None:
+    @rule(
+        flavour=st.sampled_from(["stdlib", "numeric"]),
+        owner=st.sampled_from(["", "a", "b"]),
+        batch=st.integers(0, 2),
+        size=st.integers(1, 5),
+    )
+    def open(self, flavour: str, owner: str, batch: int, size: int) -> None:
         for _ in range(size):
             outcomes: list[Outcome] = []
             call = self.ledger.open(
-                ExecRequest(code="x" * self.rng.randrange(50), flavour=flavour),
+                ExecRequest(
+                    code="x" * self.rng.randrange(50), flavour=flavour, owner=owner, weight=1 + batch
+                ),
                 outcomes.append,
                 batch=batch,
                 entry_calls=self.rng.choice([1, 2, 4]),
@@ -51,7 +64,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def send(self, reply: str) -> None:
         calls = self.ledger.take(200)
         assert 1 <= len(calls) <= min(call.entry_calls for call in calls)
-        assert len({(call.batch, call.key) for call in calls}) == 1
+        assert len({(call.batch, call.key, call.lane) for call in calls}) == 1
         assert len(calls) == 1 or sum(call.weight for call in calls) <= 200
         ref = f"{calls[0].request.flavour}/{len(self.entries)}-0"
         if reply != "unsent":
@@ -125,13 +138,27 @@ class LedgerMachine(RuleBasedStateMachine):
     def every_open_call_is_in_one_place(self) -> None:
         ledger = self.ledger
         in_entries = Counter(call_id for ids in ledger.entries.values() for call_id in ids)
-        in_outbox = Counter(call_id for box in ledger._outboxes.values() for call_id in box)
+        lanes = [lane for owners in ledger._outboxes.values() for lane in owners.values()]
+        in_outbox = Counter(call_id for lane in lanes for call_id in lane)
+        assert all(lanes)
         assert all(ids for ids in ledger.entries.values())
         for call in ledger.calls.values():
             assert in_entries[call.id] == (call.place is Place.ENTRY)
             assert in_outbox[call.id] == (call.place is Place.OUTBOX)
             assert call.place is not Place.ENTRY or call.id in ledger.entries[call.ref]
         assert set(in_entries) | set(in_outbox) <= set(ledger.calls)
+
+    @rule(windows=st.dictionaries(st.sampled_from(["stdlib", "numeric"]), st.integers(0, 6)))
+    def workers_come_and_go(self, windows: dict[str, int]) -> None:
+        self.ledger.windows = {flavour: quick(most) for flavour, most in windows.items()}
+
+    @invariant()
+    def what_is_out_is_counted(self) -> None:
+        out = [call for call in self.ledger.calls.values() if call.place in (Place.SENDING, Place.ENTRY)]
+        assert +self.ledger._out == Counter(call.request.flavour for call in out)
+        lanes = Counter(call.lane for call in out)
+        assert {name: lane.out for name, lane in self.ledger._lanes.items() if lane.out} == lanes
+        assert set(self.ledger._lanes) == {call.lane for call in self.ledger.calls.values()}
 
     @invariant()
     def sums_are_right(self) -> None:
@@ -145,6 +172,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """When Redis and the workers behave again, nothing stays open."""
+        self.ledger.windows = {}
         for call_id in list(self.ledger.calls):
             self.ledger.requeue(call_id)
         while calls := self.ledger.take(1 << 20):
@@ -225,3 +253,67 @@ def test_a_deadline_is_not_tried_again() -> None:
     ledger.sent(ledger.take(1 << 20), "stdlib/1-0")
     ledger.answer(Answer(ref="stdlib/1-0", call_id=call_id, outcome=crash(kind="deadline")))
     assert len(outcomes) == 1
+
+
+def shares_of(weights: dict[str, int], window: int, rounds: int) -> Counter[str]:
+    """Whose calls are answered, when one after the other is and each owner has more than enough waiting."""
+    ledger = CallLedger(windows={"stdlib": quick(window)})
+    for owner, weight in weights.items():
+        for batch in range(rounds):
+            request = ExecRequest(code="x", flavour="stdlib", owner=owner, weight=weight)
+            ledger.open(request, lambda _: None, batch=batch)
+    answered: Counter[str] = Counter()
+    for number in range(rounds):
+        while calls := ledger.take(1 << 20):
+            ledger.sent(calls, f"stdlib/{calls[0].id}-0")
+        ref = next(iter(ledger.entries))  # the oldest: Redis keeps their order
+        (call_id,) = ledger.entries[ref]
+        answered[ledger.calls[call_id].request.owner] += 1
+        ledger.answer(Answer(ref=ref, call_id=call_id, outcome=ok(str(number))))
+    return answered
+
+
+def test_owners_share_the_window_by_their_weights() -> None:
+    shares = shares_of({"many": 1, "few": 3}, window=8, rounds=200)
+    assert abs(shares["few"] - 150) <= 4 and abs(shares["many"] - 50) <= 4
+    equal = shares_of({"a": 1, "b": 1, "c": 1}, window=4, rounds=90)
+    assert all(28 <= share <= 32 for share in equal.values())
+
+
+def test_one_call_of_another_owner_waits_for_no_more_than_the_window() -> None:
+    ledger = CallLedger(windows={"stdlib": quick(4)})
+    for _ in range(100):
+        ledger.open(ExecRequest(code="x", flavour="stdlib", owner="many"), lambda _: None, batch=1)
+    first = [ledger.take(1 << 20) for _ in range(3)]
+    assert [len(calls) for calls in first] == [4, 0, 0]
+    late = ledger.open(ExecRequest(code="x", flavour="stdlib", owner="other"), lambda _: None, batch=2)
+    ledger.sent(first[0], "stdlib/1-0")
+    ledger.answer(Answer(ref="stdlib/1-0", call_id=first[0][0].id, outcome=ok()))
+    assert ledger.take(1 << 20) == [late]
+
+
+def test_of_slow_calls_no_more_are_in_redis_than_workers_hold() -> None:
+    """The same after many quick ones: 3 programs run at a time, 3 wait for them, and what 30 ms take."""
+    ledger = CallLedger(windows={"stdlib": CallWindow(capacity=3, most=64)})
+    for _ in range(400):
+        ledger.open(ExecRequest(code="x", flavour="stdlib"), lambda _: None, batch=1)
+
+    def sent_while(wall_s: float, answers: int) -> int:
+        for _ in range(answers):
+            while calls := ledger.take(1 << 20):
+                ledger.sent(calls, f"stdlib/{calls[0].id}-0")
+            ref = next(iter(ledger.entries))
+            outcome = dataclasses.replace(ok(), wall_s=wall_s)
+            ledger.answer(Answer(ref=ref, call_id=min(ledger.entries[ref]), outcome=outcome))
+        return sum(map(len, ledger.entries.values()))
+
+    assert sent_while(0.0001, 60) == 63
+    assert sent_while(4.0, 200) == 3 + 3 + 1 - 1
+
+
+def test_a_flavour_that_nobody_runs_keeps_no_other_waiting() -> None:
+    ledger = CallLedger(windows={"numeric": quick(1)})
+    for flavour in ("numeric", "numeric", "stdlib"):
+        ledger.open(ExecRequest(code="x", flavour=flavour), lambda _: None, batch=1, entry_calls=1)
+    assert [ledger.take(1 << 20)[0].request.flavour for _ in range(2)] == ["numeric", "stdlib"]
+    assert ledger.next_key is None and ledger.take(1 << 20) == []

@@ -117,7 +117,7 @@ def test_other_fields_are_refused() -> None:
 
 def test_no_field_of_a_request_is_forgotten() -> None:
     """A new field has to be sent too, or a worker would silently run something else."""
-    sent = {"code", "stdin", "limits", "flavour", "seed", "files", "owner", "fetch", "displays"}
+    sent = {"code", "stdin", "limits", "flavour", "seed", "files", "owner", "fetch", "displays", "weight"}
     assert {field.name for field in fields(ExecRequest)} == sent
 
 
@@ -125,6 +125,7 @@ def test_an_owner_goes_along_with_and_without_files() -> None:
     requests = [
         ExecRequest(code="1", owner="a"),
         ExecRequest(code="2", owner="b", files={"f": b"x"}),
+        ExecRequest(code="5", owner="c", weight=7),
         ExecRequest(code="3", files={"f": b"x"}),
         ExecRequest(code="4"),
     ]

@@ -1,0 +1,15 @@
+# group: processes
+# tries: daemons: forked twice, without descriptors, deaf, disowned, under nohup, that fork on while it ends
+# breach: one of them is left
+# expect: ok
+# output: HELD: gone
+# held-by: the supervisor
+(
+  trap '' HUP INT TERM QUIT TTIN TTOU TSTP CONT USR1 USR2 PIPE ALRM CHLD
+  exec </dev/null >&- 2>&-
+  (while :; do (: & disown) & disown; done) & disown -h
+  (nohup bash -c 'while :; do sleep 0.01 & done' &)
+) &
+disown -a
+sleep 0.2
+echo "HELD: gone"

@@ -1,0 +1,173 @@
+"""verl-tool's dialect: its own requests, as recorded (record_verl_tool.py), and what they come to."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.service.verl_tool import MAX_OBSERVATION_CHARS, input_of, program_of, text_of
+from rocstar.sandbox.testing import FakeSandbox, denied, error, ok, timeout
+from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+
+CLIENT = json.loads((Path(__file__).parent / "recordings" / "verl_tool.json").read_text())
+LOOP = [sent for sent in CLIENT["requests"] if sent["path"] == "/get_observation"]
+TOOL = [sent for sent in CLIENT["requests"] if sent["path"] == "/run_code"]
+RULES = Rules(flavours=("stdlib", "bash"))
+INVALID = {"obs": "", "invalid_reason": "no program was found"}
+
+
+def answer_of(request: ExecRequest) -> ExecResult:
+    return ok(f"{request.stdin}|{request.code}\n")
+
+
+def test_both_of_its_clients_were_recorded() -> None:
+    assert len(LOOP) >= 6 and {sent["body"]["language"] for sent in TOOL} == {"python", "bash"}
+
+
+@pytest.mark.parametrize(
+    ("number", "observation", "done", "valid"),
+    [
+        (0, "\n```result\n|print(6 * 7)\n```\n", False, True),
+        (1, "\n<result>\n9|print(input())\n</result>\n", False, True),
+        (2, "\n|x = 1\nprint(x)\n```\n", False, True),
+        (3, INVALID, False, False),
+        (4, "", True, True),
+        (5, "", True, True),
+    ],
+)
+async def test_what_its_agent_loop_sends_is_answered_as_its_server_does(
+    serve: Any, number: int, observation: Any, done: bool, valid: bool
+) -> None:
+    sent = LOOP[number]
+    async with serve(FakeSandbox(answer_of), rules=RULES) as service:
+        status, answer = await service.post(sent["path"], sent["body"], headers=sent["headers"])
+    assert status == 200
+    assert answer.pop("processing_time_ms") >= 0
+    assert answer == {"observations": [observation], "dones": [done], "valids": [valid]}
+
+
+@pytest.mark.parametrize("sent", TOOL, ids=lambda sent: sent["body"]["language"])
+async def test_its_tool_for_sandboxfusion_finds_what_it_formats(serve: Any, sent: Any) -> None:
+    """It sends two fields, and prints execution_time with four digits: null would end it."""
+    fake = FakeSandbox(lambda request: ok("42\n"))
+    async with serve(fake, rules=RULES) as service:
+        status, answer = await service.post(sent["path"], sent["body"], headers=sent["headers"])
+    assert (status, answer["status"], answer["compile_result"]) == (200, "Success", None)
+    assert f"{answer['run_result']['execution_time']:.4f}" and answer["run_result"]["stdout"] == "42\n"
+    expected = "bash" if sent["body"]["language"] == "bash" else "stdlib"
+    assert [request.flavour for request in fake.requests] == [expected]
+    assert (fake.requests[0].code == sent["body"]["code"]) == (expected == "bash")
+
+
+async def test_actions_of_many_keep_their_order(serve: Any) -> None:
+    """The fake answers the last one first."""
+    actions = [f"<python>{n}</python>" if n % 3 else f"nothing {n}" for n in range(9)]
+    body = {
+        "trajectory_ids": [str(n) for n in range(9)],
+        "actions": actions,
+        "finish": [n == 4 for n in range(9)],
+    }
+    async with serve(FakeSandbox(answer_of), rules=RULES) as service:
+        _, answer = await service.post("/get_observation", body)
+    for n, observation in enumerate(answer["observations"]):
+        expected = "" if n == 4 else f"\n<result>\n|{n}\n</result>\n" if n % 3 else INVALID
+        assert observation == expected
+    assert answer["dones"] == [n == 4 for n in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("action", "program"),
+    [
+        ("```py\nx\n```", ("py", "x")),
+        ("```\npython\nx\n```", ("python", "x")),
+        ("```bash\nls\n```", ("bash", "ls")),
+        ("```sh\nls\n```\n```python\nx\n```\n```bash\nid\n```", ("sh", "ls\nid")),
+        ("```pythonic\nx\n```", ("", "")),
+        ("<python>a</python> ```bash\nls\n```", ("python", "a")),
+        ("<python>a</bash>", ("", "")),
+        ("", ("", "")),
+    ],
+)
+def test_the_program_of_an_action(action: str, program: tuple[str, str]) -> None:
+    assert program_of(action) == program
+
+
+class Watched(str):
+    """Text that counts how many of its characters are looked through for a word."""
+
+    looked = 0
+
+    def find(self, word: str, start: int = 0, end: int | None = None) -> int:  # type: ignore[override]
+        found = super().find(word, start)
+        self.looked += (len(self) if found < 0 else found) - start
+        return found
+
+
+@pytest.mark.parametrize(
+    "begun", ["<python>", "<bash><python>", "```py\n", "```python ```\nbash ", "<python></bash>"]
+)
+def test_blocks_that_are_only_begun_are_looked_through_once(begun: str) -> None:
+    text = Watched(begun * 2000)
+    program_of(text)
+    assert text.looked <= 4 * len(text)
+
+
+def test_the_input_of_an_action() -> None:
+    assert input_of("```input\n1 2\n\n```") == "1 2"
+    assert input_of("```input\n\n```") == "" and input_of("```input\n```") is None
+    assert input_of("x") is None and input_of("```input\nno end") is None
+
+
+async def test_a_shell_is_no_tool_where_there_is_none(serve: Any) -> None:
+    body = {"trajectory_ids": ["a"], "actions": ["```bash\nls\n```"]}
+    async with serve(FakeSandbox({}), rules=Rules(flavours=("stdlib",))) as service:
+        assert (await service.post("/get_observation", body))[1]["observations"] == [INVALID]
+        assert (await service.get("/health"))[1]["tools"] == ["python_code", "finish"]
+
+
+def test_what_the_policy_is_shown() -> None:
+    assert text_of(ok("1\n", stderr="note\n")) == "1\n\nnote"
+    assert text_of(error("ValueError: x\n")) == "ValueError: x"
+    assert text_of(timeout()) == "Execution timed out after 10 seconds."
+    assert text_of(denied()) == "the program ended by denied"
+    assert len(text_of(ok("x" * (MAX_OBSERVATION_CHARS + 5)))) == MAX_OBSERVATION_CHARS
+
+
+@pytest.mark.parametrize("retryable", [True, False])
+async def test_a_failure_of_ours_is_no_observation(serve: Any, retryable: bool) -> None:
+    """Its client retries whatever is not 200."""
+    failure = SandboxError("no zygote", kind="zygote_died", retryable=retryable)
+    async with serve(FakeSandbox({}, otherwise=failure), rules=RULES) as service:
+        status, answer = await service.post(LOOP[0]["path"], LOOP[0]["body"])
+    assert status >= 500 and "observations" not in answer
+
+
+@pytest.mark.parametrize(
+    ("body", "loc"),
+    [
+        ({"actions": ["a"]}, ["trajectory_ids"]),
+        ({"trajectory_ids": [], "actions": []}, ["trajectory_ids"]),
+        ({"trajectory_ids": ["a"], "actions": [1]}, ["actions", 0]),
+        ({"trajectory_ids": ["a"], "actions": ["x", "y"]}, ["actions"]),
+        ({"trajectory_ids": ["a"], "actions": ["x"], "finish": [True, False]}, ["finish"]),
+        ({"trajectory_ids": ["a"], "actions": ["x"], "extra_fields": ["stdin"]}, ["extra_fields", 0]),
+        ({"trajectory_ids": ["a"], "actions": ["\ud800"]}, ["actions", 0]),
+        (
+            {
+                "trajectory_ids": ["a", "b"],
+                "actions": ["", "```py\nx\n```"],
+                "extra_fields": [{}, {"stdin": "\ud800"}],
+            },
+            ["extra_fields", 1],
+        ),
+    ],
+)
+async def test_a_body_that_does_not_fit_is_a_422_that_names_the_field(
+    serve: Any, body: Any, loc: list[Any]
+) -> None:
+    async with serve(FakeSandbox({}), rules=RULES) as service:
+        status, answer = await service.post("/get_observation", body)
+    assert status == 422
+    assert loc in [[part for part in one["loc"] if part != "body"] for one in answer["detail"]]

@@ -1,0 +1,252 @@
+"""Bash programs through the pool: what they may do, how they end, and that nothing of them is left.
+
+What a hostile one tries is in sandbox/attacks/programs (bash_*.sh); what the filter says to single calls in
+csrc/tests/test_seccomp.cpp.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import platform
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from rocstar.sandbox import _native, proctree
+from rocstar.sandbox.child import bash
+from rocstar.sandbox.pool.pool import SandboxPool
+from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Status
+
+from ..needs import BASH
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), BASH.unless(bash.offered())]
+
+Run = Callable[..., Awaitable[ExecResult]]
+FILTERS = Path(__file__).parent / "attacks" / "filters_x86_64.json"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pool() -> AsyncIterator[SandboxPool]:
+    async with SandboxPool(("bash",)) as pool:
+        yield pool
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_user() -> AsyncIterator[SandboxPool]:
+    """Where the kernel does not count a program's processes: as every ordinary user has it."""
+    async with SandboxPool(("bash",), without=("uid", "namespaces", "cgroup")) as pool:
+        yield pool
+
+
+async def run(pool: SandboxPool, code: str, *, stdin: str = "", **limits: Any) -> ExecResult:
+    return await pool.run(ExecRequest(code=code, stdin=stdin, flavour="bash", limits=Limits(**limits)))
+
+
+def started(pool: SandboxPool) -> list[int]:
+    """Processes of the pool's programs that live."""
+    known = {pool.supervisor_pid, *(pid for pids in pool.zygotes.values() for pid in pids)}
+    return [one.pid for one in proctree.tree([pool.supervisor_pid]) if one.pid not in known]
+
+
+async def until(true: Callable[[], object], timeout_s: float = 20.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not true():  # noqa: ASYNC110 (the end of a process that is not ours to wait for)
+            await asyncio.sleep(0.005)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+# --- ordinary programs ------------------------------------------------------------------------------------
+
+
+async def test_a_program_has_its_input_its_output_and_its_exit_code(pool: SandboxPool) -> None:
+    result = await run(pool, "read -r a; echo $((a * 7)); echo wrong >&2; exit 9", stdin="6\n")
+    assert (result.status, result.exit_code, result.stdout, result.stderr) == (
+        *(Status.ERROR, 9),
+        *("42\n", "wrong\n"),
+    )
+    assert result.value is None and result.signal is None
+
+
+async def test_a_mistake_names_its_line(pool: SandboxPool) -> None:
+    result = await run(pool, "echo one\nnothing_of_the_kind")
+    assert (result.status, result.exit_code, result.stdout) == (Status.ERROR, 127, "one\n")
+    assert "line 2: nothing_of_the_kind: command not found" in result.stderr
+
+
+async def test_files_go_in_and_come_out(pool: SandboxPool) -> None:
+    request = ExecRequest(
+        code="mkdir out && sort -t, -k2 -n in/table.csv >out/sorted.csv",
+        flavour="bash",
+        files={"in/table.csv": b"a,3\nb,1\nc,2\n"},
+        fetch=("out/sorted.csv",),
+    )
+    assert (await pool.run(request)).files == {"out/sorted.csv": b"b,1\nc,2\na,3\n"}
+
+
+async def test_its_directory_is_its_home_and_empty(pool: SandboxPool) -> None:
+    result = await run(pool, 'ls -A; [ "$HOME" = "$PWD" ] && [ "$TMPDIR" = "$PWD" ] && mktemp >/dev/null')
+    assert (result.status, result.stdout) == (Status.OK, ""), result.stderr
+
+
+async def test_the_environment_is_small(pool: SandboxPool) -> None:
+    result = await run(pool, "env | cut -d= -f1 | sort | tr '\\n' ' '")
+    assert result.stdout == "HOME LANG OLDPWD PATH PWD SHLVL TMPDIR _ ".replace("OLDPWD ", "")
+
+
+async def test_a_signal_that_ends_it_is_told(pool: SandboxPool) -> None:
+    result = await run(pool, "kill -TERM $$")
+    assert (result.status, result.signal) == (Status.SIGNALED, signal.SIGTERM)
+
+
+async def test_what_it_leaves_running_ends_with_it(pool: SandboxPool) -> None:
+    result = await run(pool, "sleep 60 & (sleep 60 &) ; echo left")
+    assert (result.status, result.stdout) == (Status.OK, "left\n")
+    await until(lambda: not started(pool))
+
+
+async def test_many_at_a_time_have_their_own_answers(pool: SandboxPool) -> None:
+    results = await asyncio.gather(*(run(pool, f"echo $(({n} * {n})) | cat") for n in range(12)))
+    assert [result.stdout for result in results] == [f"{n * n}\n" for n in range(12)]
+
+
+async def test_a_program_without_room_for_its_files_does_not_start(pool: SandboxPool) -> None:
+    code = b"\0"
+    result = await pool.run(ExecRequest(code="echo " + code.decode() + "x", flavour="bash"))
+    assert (result.status, result.exit_code, result.stdout) == (Status.ERROR, 2, "")
+    assert result.stderr == "bash: the program has a NUL character\n"
+
+
+async def test_a_program_is_as_long_as_an_argument_may_be(pool: SandboxPool) -> None:
+    most = _native.MOST_SHELL_BYTES
+    result = await run(pool, "echo long #".ljust(most, "x"))
+    assert (result.status, result.stdout) == (Status.OK, "long\n"), result.stderr
+    with pytest.raises(SandboxError, match=f"has {most + 1} bytes; at most {most} are taken") as raised:
+        await run(pool, "#".ljust(most + 1, "x"))
+    assert not raised.value.retryable
+    longer = ExecRequest(code=". ./more.sh", files={"more.sh": b"#" * most + b"\necho more"}, flavour="bash")
+    assert (await pool.run(longer)).stdout == "more\n"
+
+
+# --- limits -----------------------------------------------------------------------------------------------
+
+
+async def test_its_processes_are_counted(pool: SandboxPool, shared_user: SandboxPool) -> None:
+    """By the kernel, or by the supervisor where the kernel counts a user's. bash tries a fork again."""
+    for one in (pool, shared_user):
+        result = await run(one, "for n in {1..90}; do sleep 20 & echo $n; done 2>/dev/null", wall_s=1.5)
+        assert result.status is Status.TIMEOUT
+        assert 30 <= len(result.stdout.split()) <= 64
+
+
+async def test_its_processes_share_its_memory(pool: SandboxPool) -> None:
+    """Each of them far below the limit."""
+    hold = "hold() { x=$(head -c 20000000 /dev/zero | tr '\\0' x); sleep 20; }; "
+    result = await run(
+        pool, hold + "hold & hold & hold & hold & hold & wait", memory_bytes=80 << 20, wall_s=20
+    )
+    assert result.status is Status.MEMORY_LIMIT
+    assert result.peak_memory_bytes >= 80 << 20
+
+
+async def test_its_processes_share_its_processor_time(pool: SandboxPool) -> None:
+    spin = "for n in 1 2 3; do while :; do :; done & done; wait"
+    result = await run(pool, spin, cpu_s=1, wall_s=30)
+    assert result.status is Status.TIMEOUT
+    assert 1.0 <= result.cpu_s <= 3.0
+    await until(lambda: not started(pool))
+
+
+async def test_every_opening_for_writing_counts(pool: SandboxPool) -> None:
+    result = await run(pool, "for n in {1..40}; do echo $n >>f || break; done; wc -l <f", files=2)
+    assert result.stdout == "32\n"  # 16 for each file
+    assert "Disk quota exceeded" in result.stderr
+
+
+async def test_a_cancelled_program_leaves_nothing(pool: SandboxPool) -> None:
+    call = asyncio.create_task(run(pool, "sleep 60 & sleep 60 | cat", wall_s=60))
+    await until(lambda: len(started(pool)) >= 4)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await until(lambda: not started(pool))
+
+
+# --- accidents --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("without", [(), ("uid", "namespaces", "cgroup")])
+async def test_a_supervisors_death_ends_all_of_it(without: tuple[str, ...]) -> None:
+    """Orphans that ignore signals and have tried to cut the lifeline, too."""
+    deaf = "trap '' HUP INT TERM; for fd in {3..255}; do eval \"exec $fd>&-\"; done 2>/dev/null; sleep 60"
+    async with SandboxPool(("bash",), max_live=2, without=without) as pool:
+        call = asyncio.create_task(run(pool, f"({deaf} & ({deaf}) &) & ({deaf}) & sleep 60", wall_s=60))
+        await until(lambda: len(started(pool)) >= 4)  # three are deaf; bash may become the sleep it ends with
+        orphans = started(pool)
+        os.kill(pool.supervisor_pid, signal.SIGKILL)
+        await until(lambda: not any(is_alive(pid) for pid in orphans))
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+
+async def test_a_zygotes_death_loses_no_call(pool: SandboxPool) -> None:
+    calls = [asyncio.create_task(run(pool, "sleep 0.1; echo done")) for _ in range(4)]
+    await until(lambda: started(pool))
+    os.kill(pool.zygotes["bash"][-1], signal.SIGKILL)
+    assert [result.stdout for result in await asyncio.gather(*calls)] == ["done\n"] * 4
+
+
+# --- the flavour ------------------------------------------------------------------------------------------
+
+
+async def test_it_has_no_sessions(pool: SandboxPool) -> None:
+    with pytest.raises(SandboxError, match="no sessions: what a program has started ends with it"):
+        await pool.open_session(flavour="bash")
+
+
+@pytest.mark.parametrize("layer", ["seccomp", "landlock", "notify", "scratch"])
+async def test_it_is_refused_where_a_layer_is_missing(layer: str) -> None:
+    with pytest.raises(SandboxError, match="flavour 'bash' needs") as raised:
+        async with SandboxPool(("bash",), without=(layer,), allow_no_isolation=True):
+            pass
+    assert raised.value.kind == "no_isolation" and not raised.value.retryable
+
+
+async def test_python_beside_it_starts_nothing() -> None:
+    """Both flavours of one pool: what bash may do, Python may not."""
+    async with SandboxPool(("stdlib", "bash")) as pool:
+        attempt = "import subprocess\ntry: subprocess.run(['/bin/true'])\nexcept OSError as e: print(e.errno)"
+        assert (await pool.run(ExecRequest(code=attempt, flavour="stdlib"))).stdout == "1\n"
+        assert (await run(pool, "/bin/true && echo ran")).stdout == "ran\n"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86-64")
+async def test_the_filters_of_the_other_kinds_are_bit_for_bit_what_they_were_without_it() -> None:
+    """Recorded from the commit before the flavour. Who changes a filter on purpose records it anew:
+
+    python -c "from tests.sandbox.test_bash import record; record()"
+    """
+    assert filters() == json.loads(FILTERS.read_text())
+
+
+def filters() -> dict[str, dict[str, object]]:
+    return {
+        kind: {"instructions": len(program) // 8, "sha256": hashlib.sha256(program).hexdigest()}
+        for kind, program in _native.filters().items()
+        if kind != "shell"
+    }
+
+
+def record() -> None:
+    FILTERS.write_text(json.dumps(filters(), indent=1) + "\n")
