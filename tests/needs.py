@@ -44,6 +44,8 @@ LANDLOCK = Need("Landlock", "Linux 5.13 or newer, with landlock among the kernel
 COMPILER = Need("g++, Landlock and seccomp user notification", "apt-get install g++, on Linux 5.19 or newer")
 PLANTED = Need("minutes", "make planted")
 """To plant a mistake, or to take a layer away, and see that it is noticed."""
+PLANTED_HERE = "ROCSTAR_PLANTED_HERE"
+"""The variable that tells a pytest that it runs with such a mistake."""
 GLIBC = Need("glibc", "a distribution that is built on it")
 
 

@@ -77,6 +77,7 @@ def run_with_sources(
     site = SITECUSTOMIZE.format(files=files)
     (tmp_path / "sitecustomize.py").write_text(site, encoding="utf-8")
     env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "COV"))}
+    env[needs.PLANTED_HERE] = "1"
     env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *filter(None, [env.get("PYTHONPATH")])])
     arguments = ["-x", "-q", "-p", "no:cacheprovider", *selections]
     # A temporary folder of its own: each new numbered one may remove older ones, the parent run's among them.
