@@ -107,7 +107,7 @@ BUGS = [
         "test_hidden_sets.py::test_numbers_name_no_text_of_a_hidden_set",
     ),
     Bug(
-        "sample.sample",
+        "report.sample.sample",
         "not is_hidden(record)",
         "record",
         "test_hidden_sets.py::test_a_report_of_a_run_leaves_hidden_tasks_out",
