@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
-from .needs import GPU, SGLANG, is_set, left_out
+from .needs import GPU, PLANTED_HERE, SGLANG, is_set, left_out
 from .warm_python import warm
 
 HERE = Path(__file__).parent
@@ -25,7 +25,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("rocstar", deadline=None, derandomize=True, max_examples=60)
-settings.load_profile("rocstar")
+# Where a bug is planted that a test fails is all there is to know: the smallest example takes far longer.
+settings.register_profile(
+    "planted",
+    settings.get_profile("rocstar"),
+    phases=(Phase.explicit, Phase.generate),
+    report_multiple_bugs=False,
+)
+settings.load_profile("planted" if is_set(PLANTED_HERE) else "rocstar")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -45,6 +45,8 @@ COMPILER = Need("g++, Landlock and seccomp user notification", "apt-get install 
 BASH = Need("bash, Landlock and seccomp user notification", "apt-get install bash, on Linux 5.19 or newer")
 PLANTED = Need("minutes", "make planted")
 """To plant a mistake, or to take a layer away, and see that it is noticed."""
+PLANTED_HERE = "ROCSTAR_PLANTED_HERE"
+"""The variable that tells a pytest that it runs with such a mistake."""
 GLIBC = Need("glibc", "a distribution that is built on it")
 
 

@@ -107,7 +107,7 @@ BUGS = [
         "test_hidden_sets.py::test_numbers_name_no_text_of_a_hidden_set",
     ),
     Bug(
-        "sample.sample",
+        "report.sample.sample",
         "not is_hidden(record)",
         "record",
         "test_hidden_sets.py::test_a_report_of_a_run_leaves_hidden_tasks_out",
@@ -1196,7 +1196,7 @@ BUGS = [
         "selection._resample",
         "min(config.group_size, num_siblings)",
         "config.group_size",
-        "test_served_run.py::test_it_answers_as_it_was_evaluated_and_its_thumbs_are_learned",
+        "groups/test_selection.py::test_a_group_that_was_served_has_as_many_siblings_as_were_asked_for",
     ),
     Bug(
         "TokenMarks.hear",

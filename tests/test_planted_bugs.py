@@ -77,8 +77,10 @@ def run_with_sources(
     site = SITECUSTOMIZE.format(files=files)
     (tmp_path / "sitecustomize.py").write_text(site, encoding="utf-8")
     env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "COV"))}
+    env[needs.PLANTED_HERE] = "1"
     env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *filter(None, [env.get("PYTHONPATH")])])
-    arguments = ["-x", "-q", "-p", "no:cacheprovider", *selections]
+    # Nobody reads why an assertion fails, and what pytest finds out about it can take minutes.
+    arguments = ["-x", "-q", "-p", "no:cacheprovider", "--assert=plain", *selections]
     # A temporary folder of its own: each new numbered one may remove older ones, the parent run's among them.
     arguments += [f"--basetemp={tmp_path / 'child'}", f"--junitxml={tmp_path / 'child.xml'}"]
     result = warm().pytest(arguments, folder=tmp_path, environment=env, cwd=ROOT, deadline_s=DEADLINE_S)

@@ -1,15 +1,17 @@
 """Every command, path, link and recipe field of the README is real, and its blocks can be pasted in order."""
 
+import io
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from rocstar.train.cli import main
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -94,12 +96,13 @@ def make_targets() -> set[str]:
 @cache
 def help_of(*verb: str) -> str | None:
     """What `rocstar VERB --help` prints, or None when there is no such verb."""
-    code = "import sys; from rocstar.train.cli import main; sys.exit(main())"
-    result = subprocess.run(
-        [sys.executable, "-c", code, *verb, "--help"],
-        capture_output=True, text=True, cwd=ROOT, timeout=300, check=False,
-    )  # fmt: skip
-    return result.stdout if result.returncode == 0 else None
+    printed = io.StringIO()
+    with redirect_stdout(printed), redirect_stderr(io.StringIO()):
+        try:
+            code = main([*verb, "--help"])
+        except SystemExit as ended:  # of argparse
+            code = ended.code
+    return None if code else printed.getvalue()
 
 
 def fault(command: Command) -> str | None:

@@ -20,8 +20,6 @@ from rocstar.engine.record.step_file import all_places
 from rocstar.train.learner import checkpoint
 from rocstar.train.record.run_directory import TRAJECTORIES
 
-from ..warm_python import warm
-
 Rows = Callable[..., list[dict[str, Any]]]
 KILLED = Path(__file__).with_name("killed_ahead.py")
 STEPS, TASKS, SIBLINGS = 5, 2, 4
@@ -54,6 +52,8 @@ def frames(directory: Path) -> dict[str, set[bytes]]:
 def test_a_run_ahead_that_is_killed_learns_what_its_records_say(
     workshop: Any, finished: Path, read_rows: Rows
 ) -> None:
+    from ..warm_python import warm  # killed_ahead.py imports this file by its name alone
+
     model = f"--model.path={finished / 'checkpoints' / 'step_0'}"
     directory, again = workshop.directory / "killed_ahead", workshop.directory / "killed_ahead_learned"
     command = ["train", "coin.toml", "--output-dir", str(directory), model, *OPTIONS]

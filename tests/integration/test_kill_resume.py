@@ -45,9 +45,8 @@ def test_kills_at_any_moment_change_no_bit(
 
     def start(resume: bool) -> subprocess.Popen[str]:
         more = ["--resume"] if resume else []
-        process: subprocess.Popen[str] = workshop.start(
-            "train", "coin.toml", "--output-dir", str(killed), model, *OPTIONS, *more
-        )
+        command = ["train", "coin.toml", "--output-dir", str(killed), model, *OPTIONS, *more]
+        process: subprocess.Popen[str] = workshop.start(*command, python=sys.executable)
         alive.append(process)
         return process
 

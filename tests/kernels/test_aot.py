@@ -36,9 +36,7 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     cache = tmp_path_factory.mktemp("triton")
-    table = (
-        [] if is_set("ROCSTAR_SLOW_TESTS") else ["--table"]
-    )  # candidates run where they are timed, if at all
+    table = [] if is_set("ROCSTAR_SLOW_TESTS") else ["--table"]
     done = python(str(AOT), "--json", *table, TRITON_CACHE_DIR=str(cache))
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)

@@ -1,6 +1,7 @@
 """Runs the checks of interpreted/ in a process of its own: triton interprets from its import on, or never.
 
-`make planted` runs those that plant an error, `make test` all others."""
+`make planted` runs those that plant an error, `make test` all others.
+"""
 
 import os
 import subprocess
@@ -8,7 +9,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..needs import package, plants_all
+from ..needs import PLANTED, package, plants_all
 
 HERE = Path(__file__).parent
 DEADLINE_S = 540.0
@@ -16,14 +17,13 @@ DEADLINE_S = 540.0
 pytestmark = package("triton").unless(find_spec("triton") is not None)
 
 
-def test_kernels_in_the_interpreter() -> None:
+def check(which: str) -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header"),
             # The interpreter of triton 3.6, with the newest numpy that it works with.
             *("-W", "ignore:Conversion of an array with ndim:DeprecationWarning"),
-            *("-o", "python_files=check_*.py", str(HERE / "interpreted")),
-            *("-k", "planted" if plants_all() else "not planted"),
+            *("-o", "python_files=check_*.py", str(HERE / "interpreted"), "-k", which),
         ],
         cwd=HERE.parents[1],
         env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
@@ -35,3 +35,12 @@ def test_kernels_in_the_interpreter() -> None:
     print(done.stdout[-2000:])
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert " passed" in done.stdout and "failed" not in done.stdout
+
+
+def test_kernels_in_the_interpreter() -> None:
+    check("not planted")
+
+
+@PLANTED.unless(plants_all())
+def test_a_planted_error_is_caught_in_the_interpreter() -> None:
+    check("planted")

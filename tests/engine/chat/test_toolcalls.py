@@ -17,11 +17,12 @@ def call(body: str) -> str:
 
 text = st.text(st.characters(exclude_characters="<"))
 leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text
-values = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(text, inner), max_leaves=8)
-calls = st.builds(ToolCall, name=text, arguments=st.dictionaries(text, values))
+values = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(text, inner), max_leaves=4)
+calls = st.builds(ToolCall, name=text, arguments=st.dictionaries(text, values, max_size=3))
+said_and_called = st.tuples(text, calls)
 
 
-@given(made=st.lists(st.tuples(text, calls)), last=text, ascii_only=st.booleans())
+@given(made=st.lists(said_and_called, max_size=3), last=text, ascii_only=st.booleans())
 def test_calls_come_back_as_written(made: list[tuple[str, ToolCall]], last: str, ascii_only: bool) -> None:
     wrote = ""
     for before, made_call in made:
@@ -85,7 +86,7 @@ def test_undecodable_call_says_why(wrote: str, reason: str) -> None:
     assert found.malformed is not None and reason in found.malformed
 
 
-@given(made=st.lists(st.tuples(text, calls), min_size=1), data=st.data())
+@given(made=st.lists(said_and_called, min_size=1, max_size=3), data=st.data())
 def test_what_is_cut_off_is_never_executed(made: list[tuple[str, ToolCall]], data: st.DataObject) -> None:
     """Of a turn cut anywhere, the calls that may run are those that were whole, as they were written."""
     wrote, ends = "", []
@@ -171,7 +172,7 @@ def test_a_mention_is_no_call(wrote: str) -> None:
     assert parse_tool_calls(f"{wrote} {call(GOOD)}") == parse_tool_calls(call(GOOD))
 
 
-@given(made=st.lists(st.tuples(text, calls)), last=text)
+@given(made=st.lists(said_and_called, max_size=3), last=text)
 def test_what_was_said_is_what_stands_outside_of_calls(made: list[tuple[str, ToolCall]], last: str) -> None:
     wrote = "".join(
         before + call(json.dumps({"name": one.name, "arguments": one.arguments})) for before, one in made

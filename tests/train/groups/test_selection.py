@@ -118,6 +118,11 @@ def test_the_draw_does_not_depend_on_the_order_of_groups(
     assert first == second
 
 
+def test_a_group_that_was_served_has_as_many_siblings_as_were_asked_for() -> None:
+    selection = select([group("task", [(1.0, 0, 1), (0.0, 0, 1)])], config(4, 8), seed=0, step=1)
+    assert len(selection.kept) == 2 and selection.groups_used == 1
+
+
 def test_the_draw_depends_on_seed_and_step() -> None:
     groups = [group(f"task{k}", [(float(j % 2), 0, 1) for j in range(8)]) for k in range(6)]
     kept = {

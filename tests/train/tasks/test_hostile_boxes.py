@@ -48,7 +48,7 @@ TEXTS = [
     "<answer>\\fbox{42}</answer>",
     "<answer>\\boxed{42}</answer> No: <answer>I do not know</answer>",
 ]
-WALL_S = 3.0
+WALL_S = 1.0
 
 
 class Watched:
@@ -111,7 +111,7 @@ def test_no_run_of_the_grader_outlasts_its_clock(
     _, results = verdicts
     assert results, "some are only refuted by algebra"
     # The clock is kept by the supervisor, which also has to kill and reap.
-    assert max(result.wall_s for result in results) < 2 * WALL_S
+    assert max(result.wall_s for result in results) < WALL_S + 3.0
 
 
 @pytest.mark.parametrize(("box", "truth"), HANGS)
