@@ -338,7 +338,7 @@ def test_a_drawing_tells_the_numbers_that_are_pointed_at(page: Page, served: Ser
     expect(page.locator("#tip")).to_contain_text("step")
 
 
-UPDATES = 30
+UPDATES = 16
 
 
 def test_a_tab_does_not_grow_with_updates(
@@ -366,7 +366,7 @@ def test_a_tab_does_not_grow_with_updates(
                 }
                 sizes.append([found[name] for name in ("Nodes", "JSEventListeners", "JSHeapUsedSize")])
         (nodes, listeners, heap), late = sizes
-        assert late[0] <= nodes + 50 and late[1] <= listeners + 5 and late[2] <= 1.1 * heap, (place, sizes)
+        assert late[0] <= nodes + 8 and late[1] <= listeners + 4 and late[2] <= 1.1 * heap, (place, sizes)
     metrics.write_bytes(rows)
 
 
