@@ -271,7 +271,9 @@ def measure_tab(browser: Browser, run: Path, updates: int) -> dict[str, Any]:
             begun = time.perf_counter()
             for number in range(updates):
                 shown = page.get_attribute("main", "data-updates")
-                metrics.write_bytes(text + b" " * (number % 2))
+                written = run.with_suffix(".metrics")
+                written.write_bytes(text + b" " * (number % 2))
+                written.replace(metrics)
                 page.wait_for_selector(f"main:not([data-updates='{shown}'])", timeout=120_000)
                 if number + 1 in (updates // 4, updates):
                     held.append(_held(page))
