@@ -231,8 +231,32 @@ def measure_long(browser: Browser, run: Path) -> dict[str, Any]:
     return told
 
 
+def measure_export(browser: Browser, run: Path, folder: Path) -> dict[str, Any]:
+    """A page of 50 trajectories as a file, and what it asks for when it is opened from the disk."""
+    path = folder / "export.html"
+    command = [sys.executable, "-c", ROCSTAR, "view", str(run), "--export", str(path)]
+    made_ms = timed(partial(subprocess.run, check=True, stdout=subprocess.DEVNULL), command)
+    page, asked = browser.new_page(), []
+    page.on("request", lambda request: asked.append(request.url))
+    listed = timed(_to, page, f"{path.as_uri()}#/list?run={run.name}", ROWS)
+    kept = page.evaluate("Object.keys(JSON.parse(document.getElementById('kept').textContent).answers)")
+    link = page.eval_on_selector(ROWS, "one => one.getAttribute('href')")
+    told = {
+        "made_ms": made_ms,
+        "megabytes": round(path.stat().st_size / 1e6, 2),
+        "conversations": sum(name.startswith("conversation&") for name in kept),
+        "with_tokens": sum(name.startswith("tokens&") and "&from=0&" in name for name in kept),
+        "list_ms": listed,
+        "conversation_ms": timed(_inside, page, link, ".turn:not(.asked)"),
+        "tokens_ms": timed(_tokens, page, link + "&tab=tokens"),
+        "requests": len([url for url in asked if not url.startswith(("data:", path.as_uri()))]),
+    }
+    page.close()
+    return told
+
+
 def measure_tab(browser: Browser, run: Path, updates: int) -> dict[str, Any]:
-    """What a tab holds after a tenth of so many updates, and after all of them, each shown before the next.
+    """What a tab holds after a quarter of so many updates, and after all of them, each shown before the next.
 
     What the run has stays as large as it is: an update changes its date.
     """
@@ -247,9 +271,11 @@ def measure_tab(browser: Browser, run: Path, updates: int) -> dict[str, Any]:
             begun = time.perf_counter()
             for number in range(updates):
                 shown = page.get_attribute("main", "data-updates")
-                metrics.write_bytes(text + b" " * (number % 2))
-                page.wait_for_selector(f"main:not([data-updates='{shown}'])")
-                if number + 1 in (updates // 10, updates):
+                written = run.with_suffix(".metrics")
+                written.write_bytes(text + b" " * (number % 2))
+                written.replace(metrics)
+                page.wait_for_selector(f"main:not([data-updates='{shown}'])", timeout=120_000)
+                if number + 1 in (updates // 4, updates):
                     held.append(_held(page))
             page.close()
         growth = held[1]["heap_mb"] / held[0]["heap_mb"] - 1
@@ -325,7 +351,9 @@ def main() -> None:
     parser.add_argument("--long", type=int, default=200_000)
     parser.add_argument("--idle-s", type=float, default=60.0)
     parser.add_argument("--updates", type=int, default=10_000, help="of a tab that stays open")
-    parser.add_argument("--only", choices=("large", "wide", "long", "idle", "tab"), help="this one alone")
+    parser.add_argument(
+        "--only", choices=("large", "wide", "long", "idle", "export", "tab"), help="this one alone"
+    )
     parser.add_argument("--folder", type=Path, help="keep the runs here, and take those that are there")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
@@ -351,6 +379,7 @@ def main() -> None:
                 **measure_long(browser, run("long")),
             },
             "idle": lambda: measure_idle(browser, run("long"), options.idle_s),
+            "export": lambda: measure_export(browser, run("fifty"), folder),
             "tab": lambda: measure_tab(browser, run("small"), options.updates),
         }
         told = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
@@ -374,6 +403,7 @@ def _run(folder: Path, options: argparse.Namespace, name: str) -> Path:
         ),
         "wide": lambda path: make_wide_run(path, trajectories=options.wide, steps=100),
         "long": lambda path: make_long_run(path, tokens=options.long, turns=options.long // 100),
+        "fifty": lambda path: make_run(path, trajectories=64, tokens=options.tokens, steps=2),
         "small": lambda path: make_run(path, trajectories=640, tokens=500, steps=40),
     }
     path = folder / name

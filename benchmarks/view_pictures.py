@@ -3,8 +3,8 @@
     python benchmarks/view_pictures.py runs/quickstart [--out docs/guide]
 
 Drives the pages in Chromium, and reduces each picture to 128 colours (with Pillow, which `pip install pillow`
-brings): text and flat colours lose nothing that is seen. Which group and which trajectory are shown
-follows from the run alone.
+brings): text and flat colours lose nothing that is seen. Which group and which trajectory are shown follows
+from the run alone.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import hashlib
 import json
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -52,13 +52,17 @@ class _Kept:
         self.texts: dict[str, str] = {}
         self._room = ROOM
 
-    def ask(self, path: str, answer: Callable[[], Any], **asked: Any) -> Any:
-        """Keep the answer to this question. None where there is none to be shown, or no room for it."""
+    def ask(
+        self, path: str, asked: Mapping[str, Any], answer: Callable[[], Any], *, is_rounded: bool = False
+    ) -> Any:
+        """Keep the answer to this question; `is_rounded`: its numbers to so many DIGITS. None where there is
+        none to be shown, or no room for it."""
         try:
             told = answer()
         except (NothingThereError, RecordError, ConfigError, WithheldError):
             return None
-        text = base64.b64encode(zlib.compress(encoded(told), 9)).decode()
+        packed = zlib.compress(encoded(_rounded(told) if is_rounded else told), 9)
+        text = base64.b64encode(packed).decode()
         if len(text) > self._room:
             return None
         self._room -= len(text)
@@ -73,15 +77,15 @@ def export_page(
     with. NothingThereError for none of them, or for more than MOST."""
     if not 0 < len(places) <= MOST:
         raise NothingThereError(f"choose 1 to {MOST} trajectories, these are {len(places)}")
-    kept = _Kept()
-    told = kept.ask("run", lambda: reader.run(run), run=run)
+    kept, mine = _Kept(), {"run": run}
+    told = kept.ask("run", mine, partial(reader.run, run))
     if told is None:
         raise NothingThereError(f"there is no run {run!r}")
-    runs = [one for one in reader.runs()["runs"] if one["name"] == run]
-    kept.ask("runs", lambda: {"runs": runs})
-    for path, answer in (("groups", reader.groups_of), ("families", reader.families)):
-        kept.ask(path, partial(answer, run), run=run)
-    kept.ask("alarms", lambda: reader.alarms(run), run=run)
+    summaries = [one for one in reader.runs()["runs"] if one["name"] == run]
+    kept.ask("runs", {}, lambda: {"runs": summaries})
+    kept.ask("groups", mine, partial(reader.groups_of, run))
+    kept.ask("families", mine, partial(reader.families, run))
+    kept.ask("alarms", mine, partial(reader.alarms, run))
     for step in told["evaluated"]:
         _keep_evaluation(kept, reader, run, step)
     of = {} if collection == STEPS else {"of": collection}
@@ -104,9 +108,10 @@ def now_as_text() -> str:
 
 
 def _keep_evaluation(kept: _Kept, reader: RunReader, run: str, step: str) -> None:
-    found = kept.ask("evaluation", lambda: reader.evaluation(run, step), run=run, step=step)
+    at = {"run": run, "step": step}
+    found = kept.ask("evaluation", at, partial(reader.evaluation, run, step))
     for name in found["sets"] if found else ():
-        kept.ask("grid", partial(reader.grid, run, step, name), run=run, step=step, set=name)
+        kept.ask("grid", {**at, "set": name}, partial(reader.grid, run, step, name))
 
 
 def _keep_conversations(
@@ -115,14 +120,8 @@ def _keep_conversations(
     """The places that are kept, with their rows of the list, which is kept, too."""
     shown = []
     for stem, row in places:
-        found = kept.ask(
-            "conversation",
-            partial(reader.conversation, run, collection, stem, row),
-            run=run,
-            **of,
-            file=stem,
-            row=row,
-        )
+        where = {"run": run, **of, "file": stem, "row": row}
+        found = kept.ask("conversation", where, partial(reader.conversation, run, collection, stem, row))
         if found is not None:
             shown.append(((stem, row), found["listed"]))
     rows = [row for _, row in shown]
@@ -136,48 +135,34 @@ def _keep_conversations(
         "steps": len({row["file"] for row in rows}),
         "problems": [],
     }
-    kept.ask("list", lambda: listed, run=run, **of)
+    kept.ask("list", {"run": run, **of}, lambda: listed)
     return shown
 
 
 def _keep_surroundings(kept: _Kept, reader: RunReader, run: str, rows: Sequence[dict[str, Any]]) -> None:
     """The groups, tasks and steps that these rows are of."""
     for step, task in dict.fromkeys((row["step"], row["task"]) for row in rows):
-        number = int(task, 16)
-        kept.ask(
-            "group",
-            partial(reader.group, run, step=step, task=number),
-            run=run,
-            step=step,
-            task=task,
-        )
+        asked = {"run": run, "step": step, "task": task}
+        kept.ask("group", asked, partial(reader.group, run, step=step, task=int(task, 16)))
     for task in dict.fromkeys(row["task"] for row in rows):
-        kept.ask("task", partial(reader.task, run, task=int(task, 16)), run=run, task=task)
+        kept.ask("task", {"run": run, "task": task}, partial(reader.task, run, task=int(task, 16)))
     for step in dict.fromkeys(row["step"] for row in rows):
-        kept.ask("timeline", partial(reader.timeline, run, step), run=run, step=step)
+        kept.ask("timeline", {"run": run, "step": step}, partial(reader.timeline, run, step))
 
 
 def _keep_tokens(
     kept: _Kept, reader: RunReader, run: str, collection: str, of: dict[str, str], place: Place
 ) -> None:
-    """A trajectory's strip, and its tokens page by page, with numbers of so many DIGITS."""
+    """A trajectory's strip, and its tokens page by page."""
     where = {"run": run, **of, "file": place[0], "row": place[1]}
-    kept.ask("strip", lambda: _rounded(reader.strip(run, collection, *place, bins=BINS)), **where)
+    kept.ask("strip", where, partial(reader.strip, run, collection, *place, bins=BINS), is_rounded=True)
     start, total = 0, 1
     while start < total:
-        found = kept.ask(
-            "tokens",
-            partial(_page_of_tokens, reader, run, collection, place, start),
-            **where,
-            **{"from": start},
-        )
+        page = partial(reader.tokens, run, collection, *place, start=start, stop=start + PAGE_TOKENS)
+        found = kept.ask("tokens", {**where, "from": start}, page, is_rounded=True)
         if found is None:
             return
         start, total = start + PAGE_TOKENS, found["total"]
-
-
-def _page_of_tokens(reader: RunReader, run: str, collection: str, place: Place, start: int) -> Any:
-    return _rounded(reader.tokens(run, collection, *place, start=start, stop=start + PAGE_TOKENS))
 
 
 def _rounded(value: Any) -> Any:

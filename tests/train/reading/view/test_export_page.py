@@ -79,18 +79,26 @@ def test_a_page_allows_its_own_script_and_nothing_else(run: Path) -> None:
     assert set(re.findall(r'\b(?:src|href)="([^"]*)"', markup)) == {"data:,", "#main"}
 
 
-def test_what_has_no_room_is_left_out_and_counted(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def size_of(page: str) -> int:
+    """Characters of its answers."""
+    return sum(map(len, re.findall(r'": "([\w+/=]{20,})"', page)))
+
+
+@pytest.mark.parametrize("share", [0.7, 0.3])
+def test_what_has_no_room_is_left_out_and_counted(
+    run: Path, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
     reader = reader_of(run)
     places = reader.sample("made", STEPS, MOST)
-    whole = export_page(reader, "made", STEPS, places, made="today")
-    answers = len(json.dumps(kept_in(whole)["answers"]))
-    assert len(whole) > answers / 10
-    size = sum(map(len, re.findall(r'": "([\w+/=]{20,})"', whole)))
-    monkeypatch.setattr(exporting, "ROOM", size // 2)
-    told = kept_in(export_page(reader, "made", STEPS, places, made="today"))
-    kept = [asked for asked in told["answers"] if asked.startswith("conversation&")]
-    assert len(kept) + told["left_out"] == len(places)
-    assert not any(asked.startswith("tokens&") for asked in told["answers"]) or not told["left_out"]
+    room = int(share * size_of(export_page(reader, "made", STEPS, places, made="today")))
+    monkeypatch.setattr(exporting, "ROOM", room)
+    page = export_page(reader, "made", STEPS, places, made="today")
+    told = kept_in(page)
+    kept = [asked.partition("&")[0] for asked in told["answers"]]
+    assert room / 2 < size_of(page) <= room
+    assert kept.count("conversation") + told["left_out"] == len(places)
+    assert kept.count("tokens") < len(places), "tokens are the first to go"
+    assert (told["left_out"] > 0) == (share == 0.3)
 
 
 def test_hidden_ones_and_more_than_a_page_takes_are_refused(run: Path) -> None:
