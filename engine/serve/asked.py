@@ -136,7 +136,7 @@ class StreamOptions(BaseModel):
 
 
 class AskedTask(BaseModel):
-    """What the question is as a task, under a name that clients pass on which keep `metadata` to themselves."""
+    """What the question is as a task, for clients that keep `metadata` to themselves."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -147,7 +147,10 @@ class AskedTask(BaseModel):
 class Sampled(BaseModel):
     """What both kinds of generation take."""
 
-    model_config = ConfigDict(extra="allow", strict=True, json_schema_extra=_with_neutral)
+    # Texts of clients are no keys: pydantic would keep 16,384 of them.
+    model_config = ConfigDict(
+        extra="allow", strict=True, json_schema_extra=_with_neutral, cache_strings="keys"
+    )
 
     model: Annotated[str, Field(json_schema_extra={"enum": list(MODELS)})]
     n: NumChoices | None = None

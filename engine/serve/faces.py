@@ -37,7 +37,7 @@ from rocstar.engine.types import Task
 
 SOURCE = "serve"
 TASK_ID, ANSWER = "task_id", "answer"
-"""Keys of a request's `metadata` or `rocstar`: the task's name, which the noise depends on, and its answer."""
+"""Keys of a request's `metadata` or `rocstar`: the task's name, which the noise depends on; its answer."""
 PREFIX = "prefix_tokens"
 """The key of a task's `meta` for how many tokens a conversation went on from."""
 COMPLETION_TOKENS = 16

@@ -134,3 +134,22 @@ async def test_another_temperature_is_never_learned(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "1", "-x", "x-1", "9" * 20 + "-a"])
 def test_an_id_of_somebody_else_has_no_file(name: str) -> None:
     assert step_of(name) is None
+
+
+async def test_a_disk_that_is_far_behind_holds_requests_back(serving: Serving) -> None:
+    """What waits for it is bounded, and so is the memory that this takes."""
+    desk = DeskLimits(max_unwritten=2, queue_timeout_s=0.2)
+    async with serving(scripted(["one"]), keeps=True, desk=desk) as client:
+        gate, kept = threading.Event(), client.desk.kept
+        kept._thread.submit(gate.wait)
+        try:
+            for _ in range(2):
+                assert (await client.chat())["choices"]
+            assert client.desk.in_flight == client.desk._unwritten == 2
+            assert (await client.chat(status=503))["error"]["code"] == "disk_behind"
+            assert client.desk.in_flight == 2
+        finally:
+            gate.set()
+        assert (await client.chat())["choices"]
+        await client.desk._idle.wait()
+        assert client.desk._unwritten == 0
