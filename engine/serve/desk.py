@@ -3,8 +3,8 @@
     order ──full? 429; closing? 503──> ServedConversation in a task of the server ──> record ──> counts
 
 Conversations are tasks of the server, not of the request that asked: a client that goes away ends its
-conversation in order, and what was written is kept. Who waits: the drain, for what goes on; a request, for the
-disk, where it is far behind.
+conversation in order, and what was written is kept. Who waits: the drain, for what goes on; a request, for
+the disk, where it is far behind.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What was served is records of a run: whole after a kill, and rewarded by thumbs."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from rocstar.engine.record.reading import read_folder
 from rocstar.engine.rollout.rollout import run_trajectory
+from rocstar.engine.serve.desk import DeskLimits
 from rocstar.engine.serve.kept import KeptConversations, step_of
 from rocstar.engine.types import Task, TrajectoryKey
 
