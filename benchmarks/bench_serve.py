@@ -22,6 +22,7 @@ import random
 import resource
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -134,12 +135,16 @@ def make_agent(script: str, token_s: float | None, sandbox: Any) -> Agent:
 # ---- the child ----
 
 
-def child(pipe: Connection, script: str, token_s: float | None, keeps: str, real: bool) -> None:
+def child(
+    pipe: Connection, script: str, token_s: float | None, keeps: str, real: bool, max_unwritten: int
+) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve_for(pipe, script, token_s, keeps, real))
+        runner.run(serve_for(pipe, script, token_s, keeps, real, max_unwritten))
 
 
-async def serve_for(pipe: Connection, script: str, token_s: float | None, keeps: str, real: bool) -> None:
+async def serve_for(
+    pipe: Connection, script: str, token_s: float | None, keeps: str, real: bool, max_unwritten: int
+) -> None:
     """Serve until the pipe says otherwise; it is told of idleness with the clock of it."""
     loop = asyncio.get_running_loop()
     async with SandboxPool(["stdlib"]) if real else _nothing() as pool:
@@ -149,7 +154,7 @@ async def serve_for(pipe: Connection, script: str, token_s: float | None, keeps:
             sandbox.requests = _Forgetful()
         agent.inference.requests = _Forgetful()  # type: ignore[attr-defined]
         agent.inference.released = _Forgetful()  # type: ignore[attr-defined]
-        options = ServeOptions(desk=DeskLimits(max_choices=4096))
+        options = ServeOptions(desk=DeskLimits(max_choices=4096, max_unwritten=max_unwritten))
         kept = None
         if keeps:
             kept = KeptConversations(
@@ -167,6 +172,13 @@ async def serve_for(pipe: Connection, script: str, token_s: float | None, keeps:
                     pipe.send(time.monotonic())
                 elif asked == "direct":
                     pipe.send(await direct(agent))
+                elif asked == "stall" and kept is not None:
+                    gate = threading.Event()
+                    kept._thread.submit(gate.wait)
+                    pipe.send("stalled")
+                elif asked == "on":
+                    gate.set()
+                    pipe.send("on")
                 elif asked == "memory":
                     pipe.send(memory_facts(listening.endpoint.desk.in_flight))
                 elif asked == "stages":
@@ -287,12 +299,17 @@ DIRECT = 200
 
 @asynccontextmanager
 async def serving(
-    script: str, *, token_s: float | None = None, keeps: str = "", real: bool = False
+    script: str,
+    *,
+    token_s: float | None = None,
+    keeps: str = "",
+    real: bool = False,
+    max_unwritten: int = 256,
 ) -> AsyncIterator[tuple[str, Connection, int]]:
     """Address, pipe and process id of a child that serves."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=child, args=(theirs, script, token_s, keeps, real))
+    process = context.Process(target=child, args=(theirs, script, token_s, keeps, real, max_unwritten))
     process.start()
     theirs.close()  # so that the end of the child ends what waits for it
     try:
@@ -553,6 +570,45 @@ async def memory(folder: Path, num: int) -> dict[str, Any]:
     }
 
 
+STALL_S = 30.0
+
+
+async def stalled(folder: Path, num: int, max_unwritten: int) -> dict[str, float]:
+    """Resident bytes before a disk stands still, while conversations wait for it, and behind."""
+    seen: dict[str, float] = {}
+    child = serving("one_call", keeps=str(folder), max_unwritten=max_unwritten)
+    async with child as (url, pipe, pid), connected() as session:
+
+        async def told(asked: str) -> Any:
+            pipe.send(asked)
+            return await asyncio.to_thread(pipe.recv)
+
+        async def look(name: str) -> None:
+            seen[f"{name}_mib"] = rss_bytes(pid) / 2**20
+            facts = await told("memory")
+            seen[f"{name}_blocks"], seen[f"{name}_waiting"] = facts["python_blocks"], facts["in_flight"]
+
+        for k in range(1000):
+            await ask(session, url, seed=k)
+        await told("idle")
+        await look("before")
+        await told("stall")
+        room = asyncio.Semaphore(32)
+
+        async def one(k: int) -> None:
+            async with room:
+                await ask(session, url, seed=2000 + k)
+
+        asking = [asyncio.ensure_future(one(k)) for k in range(num)]
+        _, waiting = await asyncio.wait(asking, timeout=STALL_S)
+        await look("meanwhile")
+        await told("on")
+        await asyncio.gather(*asking)
+        await told("idle")
+        await look("behind")
+    return {"requests": num, "held_back": len(waiting), **seen}
+
+
 async def same_twice(num: int) -> dict[str, int]:
     """Fuzzed conversations, at once and streamed: how many say another thing."""
     different = 0
@@ -667,7 +723,7 @@ async def through_a_proxy() -> dict[str, Any]:
     return {"wait_s": WAIT_S, "idle_s": IDLE_S, "took_s": took_s, "lost": int(lost), "at_once_is_cut": cut}
 
 
-PARTS = ("overhead", "first", "wall", "streams", "memory", "same", "stops", "proxy")
+PARTS = ("overhead", "first", "wall", "streams", "memory", "same", "stops", "proxy", "stall")
 
 
 async def measure(parts: list[str], quick: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -704,6 +760,10 @@ async def measure(parts: list[str], quick: bool) -> tuple[dict[str, Any], list[d
                 at_most=True,
             )
         )
+    if "stall" in parts:
+        for name, bound in (("bounded", DeskLimits().max_unwritten), ("unbounded", 1 << 20)):
+            with tempfile.TemporaryDirectory() as folder:
+                result[f"stall_{name}"] = await stalled(Path(folder), 280 if quick else 1000, bound)
     if "same" in parts:
         same = result["same"] = await same_twice(50 if quick else 1000)
         bars.append(bar("streams that differ from the answer at once", same["different"], 0, at_most=True))

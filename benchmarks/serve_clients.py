@@ -182,8 +182,10 @@ def load(kind: Any, model: Path) -> Any:
 def _logprob(network: Any, tokenizer: Any, question: str, choice: str) -> float:
     import torch
 
-    before = len(tokenizer.encode(question, add_special_tokens=False))
-    ids = tokenizer.encode(question + choice, add_special_tokens=False)
+    # lm-eval's cut: where a merge crosses it, these ids are not those of the whole text.
+    asked = tokenizer.encode(question, add_special_tokens=False)
+    before = len(asked)
+    ids = asked + tokenizer.encode(question + choice, add_special_tokens=False)[before:]
     with torch.inference_mode():
         logprobs_TV = torch.log_softmax(network(torch.tensor([ids])).logits[0].float(), -1)
     return sum(float(logprobs_TV[k - 1, ids[k]]) for k in range(before, len(ids)))

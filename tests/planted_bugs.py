@@ -1485,5 +1485,21 @@ BUGS = [
         "size > most",
         "False",
         "sandbox/test_bash.py::test_a_program_is_as_long_as_an_argument_may_be",
+        "Desk._see_disk",
+        "self._unwritten < self.limits.max_unwritten",
+        "True",
+        "serve/test_kept.py::test_a_disk_that_is_far_behind_holds_requests_back",
+    ),
+    Bug(
+        "Desk.stop",
+        "timer.cancel()",
+        "timer",
+        "serve/test_memory.py::test_no_kind_of_object_grows_with_the_requests",
+    ),
+    Bug(
+        "ScoringFleet.abort",
+        "self._scoring.pop(request_id, None)",
+        "self._scoring.get(request_id)",
+        "fleet/test_scoring_fleet.py::test_a_refusal_an_abort_and_a_deadline_end_it",
     ),
 ]

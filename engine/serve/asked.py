@@ -135,10 +135,22 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
+class AskedTask(BaseModel):
+    """What the question is as a task, for clients that keep `metadata` to themselves."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    task_id: Annotated[str, Field(min_length=1)] | None = None
+    answer: str | None = None
+
+
 class Sampled(BaseModel):
     """What both kinds of generation take."""
 
-    model_config = ConfigDict(extra="allow", strict=True, json_schema_extra=_with_neutral)
+    # Texts of clients are no keys: pydantic would keep 16,384 of them.
+    model_config = ConfigDict(
+        extra="allow", strict=True, json_schema_extra=_with_neutral, cache_strings="keys"
+    )
 
     model: Annotated[str, Field(json_schema_extra={"enum": list(MODELS)})]
     n: NumChoices | None = None
@@ -149,6 +161,7 @@ class Sampled(BaseModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     metadata: dict[str, str] | None = None
+    rocstar: AskedTask | None = None
 
     @property
     def num_choices(self) -> int:
@@ -159,6 +172,12 @@ class Sampled(BaseModel):
     def includes_usage(self) -> bool:
         """A stream ends with the usage."""
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def about(self) -> Mapping[str, str]:
+        """What is told of the task, of `metadata` and of `rocstar`, which comes first."""
+        told = {} if self.rocstar is None else self.rocstar.model_dump(exclude_none=True)
+        return {**(self.metadata or {}), **told}
 
     def unknown(self) -> list[str]:
         """Names of the fields that nobody here reads."""

@@ -3,14 +3,15 @@
     order ──full? 429; closing? 503──> ServedConversation in a task of the server ──> record ──> counts
 
 Conversations are tasks of the server, not of the request that asked: a client that goes away ends its
-conversation in order, and what was written is kept. Who waits: the drain, for what goes on.
+conversation in order, and what was written is kept. Who waits: the drain, for what goes on; a request, for
+the disk, where it is far behind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rocstar.engine.rollout.rollout import Agent
@@ -18,6 +19,7 @@ from rocstar.engine.serve.conversation import ConversationOrder, ServedConversat
 from rocstar.engine.serve.counts import Counts
 from rocstar.engine.serve.kept import KeptConversations
 from rocstar.engine.serve.refusals import ServeRefusal
+from rocstar.engine.types import Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,16 +30,20 @@ class DeskLimits:
         max_choices: in flight at a time, running or waiting for a place; more are refused.
         queue_timeout_s: how long a choice may wait for its place in the engine.
         grace_s: how long a conversation may take to end when it is stopped.
+        max_unwritten: conversations that have ended and wait for the disk; where there are more, no other
+            begins.
     """
 
     max_choices: int = 1024
     queue_timeout_s: float = 120.0
     grace_s: float = 10.0
+    max_unwritten: int = 256
 
 
 class Desk:
     """Invariant: at most `max_choices` choices are in flight; a conversation that was begun is counted once
-    when it ends, and kept, however it ends.
+    when it ends, and kept, however it ends. A conversation that waits for the disk holds its trajectories and
+    nothing else.
     """
 
     def __init__(
@@ -67,6 +73,9 @@ class Desk:
         self._going: dict[ServedConversation, asyncio.Task[None]] = {}
         self._idle = asyncio.Event()
         self._idle.set()
+        self._unwritten = 0
+        self._disk_follows = asyncio.Event()
+        self._disk_follows.set()
 
     def name(self) -> str:
         """The id of the next conversation. `begin` has to follow."""
@@ -84,6 +93,20 @@ class Desk:
                 status=429,
                 code="queue_full",
             )
+
+    async def until_disk_follows(self) -> None:
+        """Until not too many conversations wait for the disk. ServeRefusal if that takes too long."""
+        if self._disk_follows.is_set():
+            return
+        try:
+            async with asyncio.timeout(self.limits.queue_timeout_s):
+                await self._disk_follows.wait()
+        except TimeoutError:
+            raise ServeRefusal(
+                f"{self._unwritten} conversations wait for the disk, which takes no records; ask again later",
+                status=503,
+                code="disk_behind",
+            ) from None
 
     def begin(self, order: ConversationOrder) -> ServedConversation:
         """Start a conversation, for which there is room."""
@@ -118,21 +141,38 @@ class Desk:
         return ended
 
     async def _see_through(self, conversation: ServedConversation) -> None:
-        name, kept = conversation.order.id, self.kept
+        name, num_choices = conversation.order.id, conversation.order.num_choices
         try:
             await conversation.run()
         finally:
+            self.counts.ended(conversation)
+            trajectories = conversation.trajectories
+            # Who waits for the disk holds no more than is to be written.
+            del self._going[conversation], conversation
             try:
-                self.counts.ended(conversation)
-                if kept is not None and conversation.trajectories:
-                    await kept.keep(name, conversation.trajectories)
-                elif kept is not None:
-                    await kept.forget(name)
-            except OSError as error:
-                self.counts.records_lost += 1
-                self.note(f"a conversation's record was not written: {error}; make room on the disk")
+                await self._keep(name, trajectories)
             finally:
-                del self._going[conversation]
-                self.in_flight -= conversation.order.num_choices
-                if not self._going:
+                self.in_flight -= num_choices
+                if not self.in_flight:
                     self._idle.set()
+
+    async def _keep(self, name: str, trajectories: Sequence[Trajectory]) -> None:
+        if self.kept is None:
+            return
+        self._unwritten += 1
+        self._see_disk()
+        try:
+            if trajectories:
+                await self.kept.keep(name, trajectories)
+            else:
+                await self.kept.forget(name)
+        except OSError as error:
+            self.counts.records_lost += 1
+            self.note(f"a conversation's record was not written: {error}; make room on the disk")
+        finally:
+            self._unwritten -= 1
+            self._see_disk()
+
+    def _see_disk(self) -> None:
+        follows = self._unwritten < self.limits.max_unwritten
+        (self._disk_follows.set if follows else self._disk_follows.clear)()

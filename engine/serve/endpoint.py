@@ -156,6 +156,7 @@ class Endpoint:
         """/v1/chat/completions: the agent, or the model with the client's tools."""
         asked = read(AskedChat, await self._body(request))
         self._notice(request, asked)
+        await self.desk.until_disk_follows()
         self.desk.check_room(asked.num_choices)
         order = self._faces.chat(asked)
         self._notice_seed(request, asked, order)
@@ -178,6 +179,7 @@ class Endpoint:
         asked = read(AskedCompletion, await self._body(request))
         self._notice(request, asked)
         orders = self._faces.completions(asked)
+        await self.desk.until_disk_follows()
         self.desk.check_room(asked.num_choices * len(orders))
         conversations = [self.desk.begin(self._faces.named(order)) for order in orders]
         words = CompletionWords(

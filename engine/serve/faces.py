@@ -37,7 +37,7 @@ from rocstar.engine.types import Task
 
 SOURCE = "serve"
 TASK_ID, ANSWER = "task_id", "answer"
-"""Keys of a request's `metadata`: the task's name, which the noise depends on, and its true answer."""
+"""Keys of a request's `metadata` or `rocstar`: the task's name, which the noise depends on; its answer."""
 PREFIX = "prefix_tokens"
 """The key of a task's `meta` for how many tokens a conversation went on from."""
 COMPLETION_TOKENS = 16
@@ -140,7 +140,7 @@ class Faces:
                     f"a further message cannot be shown to the policy: {error}", param="messages"
                 ) from None
         order = self._order("agent", asked, said, ids, max_tokens_of(asked), None)
-        name = (asked.metadata or {}).get(TASK_ID) or _digest_of(json.dumps(ids))
+        name = asked.about.get(TASK_ID) or _digest_of(json.dumps(ids))
         meta = {**order.task.meta, PREFIX: len(prefix)}
         return replace(order, task=replace(order.task, id=name, meta=meta))
 
@@ -184,13 +184,13 @@ class Faces:
         max_tokens: int | None,
         functions: Sequence[Mapping[str, Any]] | None,
     ) -> ConversationOrder:
-        agent, metadata = self.agent, asked.metadata or {}
+        agent, about = self.agent, asked.about
         temperature = agent.sampling.temperature if asked.temperature is None else asked.temperature
         task = Task(
-            id=metadata.get(TASK_ID) or _digest(face, messages, functions),
+            id=about.get(TASK_ID) or _digest(face, messages, functions),
             source=SOURCE,
             question=str(messages[-1]["content"]),
-            answer=metadata.get(ANSWER, ""),
+            answer=about.get(ANSWER, ""),
             meta={"face": face, TEMPERATURE: temperature},
             context=tuple(messages[:-1]),
         )
@@ -205,7 +205,7 @@ class Faces:
             max_tokens=self._fitting(len(ids), max_tokens),
             stops=tuple(asked.stop or ()),
             functions=functions,
-            is_judged=ANSWER in metadata,
+            is_judged=ANSWER in about,
             is_streamed=bool(asked.stream),
         )
         return order

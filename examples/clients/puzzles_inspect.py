@@ -19,7 +19,7 @@ def by_name() -> Solver:
     """Ask under the task's own name, which the noise depends on."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
-        return await generate(state, extra_body={"metadata": {"task_id": str(state.sample_id)}})
+        return await generate(state, extra_body={"rocstar": {"task_id": str(state.sample_id)}})
 
     return solve
 

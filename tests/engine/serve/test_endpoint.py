@@ -203,6 +203,10 @@ async def test_a_known_answer_is_judged(serving: Serving) -> None:
         told = await client.chat(metadata={"answer": "4", "task_id": "t"}, n=2)
         assert told["rocstar"]["rewards"] == [1.0, 1.0] and told["rocstar"]["task_id"] == "t"
         assert "rewards" not in (await client.chat())["rocstar"]
+        apart = await client.chat(rocstar={"answer": "4", "task_id": "t"}, metadata={"task_id": "u"}, n=2)
+        assert {**apart["rocstar"], "seed": 0} == {**told["rocstar"], "seed": 0}
+        refused = await client.chat(rocstar={"task": "t"}, status=400)
+        assert refused["error"]["param"] == "rocstar.task"
 
 
 async def test_the_raw_face_gives_the_calls_to_the_client(serving: Serving) -> None:

@@ -1,6 +1,7 @@
 """What was served is records of a run: whole after a kill, and rewarded by thumbs."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from rocstar.engine.record.reading import read_folder
 from rocstar.engine.rollout.rollout import run_trajectory
+from rocstar.engine.serve.desk import DeskLimits
 from rocstar.engine.serve.kept import KeptConversations, step_of
 from rocstar.engine.types import Task, TrajectoryKey
 
@@ -134,3 +136,22 @@ async def test_another_temperature_is_never_learned(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "1", "-x", "x-1", "9" * 20 + "-a"])
 def test_an_id_of_somebody_else_has_no_file(name: str) -> None:
     assert step_of(name) is None
+
+
+async def test_a_disk_that_is_far_behind_holds_requests_back(serving: Serving) -> None:
+    """What waits for it is bounded, and so is the memory that this takes."""
+    desk = DeskLimits(max_unwritten=2, queue_timeout_s=0.2)
+    async with serving(scripted(["one"]), keeps=True, desk=desk) as client:
+        gate, kept = threading.Event(), client.desk.kept
+        kept._thread.submit(gate.wait)
+        try:
+            for _ in range(2):
+                assert (await client.chat())["choices"]
+            assert client.desk.in_flight == client.desk._unwritten == 2
+            assert (await client.chat(status=503))["error"]["code"] == "disk_behind"
+            assert client.desk.in_flight == 2
+        finally:
+            gate.set()
+        assert (await client.chat())["choices"]
+        await client.desk._idle.wait()
+        assert client.desk._unwritten == 0
