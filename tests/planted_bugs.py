@@ -1485,6 +1485,8 @@ BUGS = [
         "size > most",
         "False",
         "sandbox/test_bash.py::test_a_program_is_as_long_as_an_argument_may_be",
+    ),
+    Bug(
         "Desk._see_disk",
         "self._unwritten < self.limits.max_unwritten",
         "True",
