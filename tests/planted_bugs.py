@@ -995,6 +995,12 @@ BUGS = [
         "sandbox/test_taken.py::test_half_a_character_waits_for_the_other_half",
     ),
     Bug(
+        "LiveSession._loss",
+        "self._ending or _WHY.get(reason, reason)",
+        "_WHY.get(reason, reason)",
+        "sandbox/test_session.py::test_a_cell_that_will_not_stop_is_killed",
+    ),
+    Bug(
         "require_own_users",
         '"uid" in isolation.split("+")',
         "True",
@@ -1410,7 +1416,7 @@ BUGS = [
     ),
     Bug(
         "EventLines.feed",
-        'self._ended_in_return = data.endswith(b"\r")',
+        r'self._ended_in_return = data.endswith(b"\r")',
         "self._ended_in_return = False",
         "inference/test_events.py::test_payloads_do_not_depend_on_the_cuts",
     ),

@@ -64,7 +64,8 @@ def ended(launchers: list[subprocess.Popen[str]], *, patient: bool = True) -> li
         return [(launcher.returncode, text) for launcher, text in zip(launchers, told, strict=True)]
     finally:
         for launcher in launchers:
-            # Its ranks, too: they hold its standard error open.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(launcher.pid, signal.SIGKILL)
-            launcher.communicate()
+            if launcher.returncode is None:  # else its number is another's by now, and nobody is left of it
+                # Its ranks, too: they hold its standard error open.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(launcher.pid, signal.SIGKILL)
+                launcher.communicate()

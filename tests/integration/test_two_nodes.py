@@ -46,8 +46,13 @@ def fabric() -> Iterator[str]:
         worker = [str(warm().executable), "-c", start, "sandbox", "worker", "--redis", f"unix://{path}"]
         worker += ["--flavours", "stdlib,verifier", "--drain-s", "0"]
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        with subprocess.Popen(server, **quiet) as redis, subprocess.Popen(worker, **quiet) as working:
+        told: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(server, **quiet) as redis, subprocess.Popen(worker, **told) as working:
             try:
+                assert working.stderr is not None
+                assert any(
+                    "ready," in line for line in working.stderr
+                )  # a run waits for workers, not for ever
                 yield f"unix://{path}"
             finally:
                 working.terminate()
