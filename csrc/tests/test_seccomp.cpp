@@ -312,10 +312,10 @@ void a_shell_never_loses_its_lifeline() {
 
 // Memory that several processes see belongs to none of them, and would be nobody's who is counted.
 void a_shells_processes_share_no_memory() {
-  for (const int flags : {MAP_SHARED | MAP_ANONYMOUS, MAP_SHARED_VALIDATE | MAP_ANONYMOUS}) {
-    CHECK(call(SYS_mmap, 0, 4096, PROT_READ | PROT_WRITE, flags, -1) == EPERM);
-  }
-  CHECK(call(SYS_mmap, 0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1) == 0);
+  const auto map = [](int flags) {
+    return outcome([=] { return syscall(SYS_mmap, 0, 4096, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0); });
+  };
+  CHECK(map(MAP_SHARED) == EPERM && map(MAP_SHARED_VALIDATE) == EPERM && map(MAP_PRIVATE) == 0);
   CHECK(call(SYS_memfd_create) == EPERM && call(SYS_shmget) == EPERM);
 }
 

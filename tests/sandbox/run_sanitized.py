@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-TESTS = ("pool", "batch", "recovery", "session", "hostile_sessions", "scratch", "wire", "zygote")
+TESTS = ("pool", "batch", "recovery", "session", "hostile_sessions", "scratch", "wire", "zygote", "bash")
 
 # Whose point is something else and which take long: a sanitized process starts slowly.
 LEFT_OUT = "not flavours and not each_stage and not each_supervisor"
