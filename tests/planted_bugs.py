@@ -1410,7 +1410,7 @@ BUGS = [
     ),
     Bug(
         "EventLines.feed",
-        'self._ended_in_return = data.endswith(b"\r")',
+        'self._ended_in_return = data.endswith(b"\\r")',
         "self._ended_in_return = False",
         "inference/test_events.py::test_payloads_do_not_depend_on_the_cuts",
     ),
