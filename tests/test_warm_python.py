@@ -1,13 +1,15 @@
 """The warm Python stands for a Python: what a command sees, and how it ends."""
 
+import json
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from .warm_python import WarmProcess, warm
+from .warm_python import Order, WarmProcess, warm
 
 DEADLINE_S = 120.0
 
@@ -62,6 +64,16 @@ def test_a_signal_reaches_the_command_and_its_end_is_the_clients() -> None:
         process.send_signal(signal.SIGINT)
         assert "KeyboardInterrupt" in process.communicate(timeout=DEADLINE_S)[1]
         assert process.returncode == -signal.SIGINT
+
+
+def test_a_signal_that_comes_before_the_command_began_is_not_lost() -> None:
+    order = json.dumps({"arguments": ["-c", ""], "environment": {}, "cwd": "/"}).encode()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        socket.send_fds(ours, [len(order).to_bytes(8, "little")], [])
+        ours.sendall(order + bytes([signal.SIGKILL]))
+        assert Order(theirs).arguments == ["-c", ""]
+        assert theirs.recv(64) == bytes([signal.SIGKILL])
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])

@@ -133,16 +133,16 @@ _PROCESSES: list[subprocess.Popen[bytes]] = []
 # --- the process itself ----------------------------------------------------------------------------------
 
 
-class _Order:
+class Order:
     """What a client wants run, and the descriptors for it."""
 
     def __init__(self, client: socket.socket) -> None:
         client.settimeout(30)
         length, descriptors, _, _ = socket.recv_fds(client, 8, 3)
         self.descriptors = descriptors
-        text = b""
-        while len(text) < int.from_bytes(length, "little"):
-            text += client.recv(1 << 20)
+        text, left = b"", int.from_bytes(length, "little")
+        while left and (piece := client.recv(left)):  # what comes behind it are signals
+            text, left = text + piece, left - len(piece)
         told = json.loads(text)
         self.arguments: list[str] = told["arguments"]
         self.environment: dict[str, str] = told["environment"]
@@ -153,7 +153,7 @@ class _Order:
             os.close(descriptor)
 
 
-def _serve(listener: socket.socket) -> _Order | None:
+def _serve(listener: socket.socket) -> Order | None:
     """In the parent for ever, or None when its maker is gone. In a child: what it is to run."""
     waiting = select.poll()
     clients: dict[int, tuple[socket.socket, int, int]] = {}  # by pidfd, and by the client's descriptor
@@ -168,7 +168,7 @@ def _serve(listener: socket.socket) -> _Order | None:
             if descriptor == listener.fileno():
                 client, _ = listener.accept()
                 try:
-                    order = _Order(client)
+                    order = Order(client)
                 except (OSError, ValueError):  # it is gone again
                     client.close()
                     continue
@@ -213,7 +213,7 @@ def _kill(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _become(order: _Order) -> None:
+def _become(order: Order) -> None:
     """The child as a Python of its own would be before it runs anything."""
     for target, descriptor in enumerate(order.descriptors):
         os.dup2(descriptor, target)

@@ -46,7 +46,7 @@ def test_kills_at_any_moment_change_no_bit(
     def start(resume: bool) -> subprocess.Popen[str]:
         more = ["--resume"] if resume else []
         command = ["train", "coin.toml", "--output-dir", str(killed), model, *OPTIONS, *more]
-        process: subprocess.Popen[str] = workshop.start(*command, python=sys.executable)
+        process: subprocess.Popen[str] = workshop.start(*command)
         alive.append(process)
         return process
 

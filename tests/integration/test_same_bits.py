@@ -76,7 +76,7 @@ def test_evaluating_a_checkpoint_gives_the_same_twice(workshop: Any, runs: tuple
     ]
 
 
-@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize("step", [1, 3])
 def test_replay_gives_the_logged_loss_to_the_last_bit(
     workshop: Any, runs: tuple[Path, Path], step: int, tmp_path: Path
 ) -> None:

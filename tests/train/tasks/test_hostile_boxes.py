@@ -48,7 +48,7 @@ TEXTS = [
     "<answer>\\fbox{42}</answer>",
     "<answer>\\boxed{42}</answer> No: <answer>I do not know</answer>",
 ]
-WALL_S = 1.0
+WALL_S, HANG_S = 3.0, 1.0
 
 
 class Watched:
@@ -80,14 +80,16 @@ def verdicts() -> tuple[list[tuple[str, str, Outcome]], list[ExecResult]]:
     async def grade() -> tuple[list[tuple[str, str, Outcome]], list[ExecResult]]:
         async with SandboxPool((VERIFIER_FLAVOUR,)) as pool:
             watched = Watched(pool)
-            judge = MathJudge(watched, wall_s=WALL_S)
+            judge, short = (MathJudge(watched, wall_s=wall_s) for wall_s in (WALL_S, HANG_S))
             room = asyncio.Semaphore(2)
 
-            async def score(text: str, truth: str) -> tuple[str, str, Outcome]:
+            async def score(by: MathJudge, text: str, truth: str) -> tuple[str, str, Outcome]:
                 async with room:
-                    return text, truth, await judge.score(attempt(text, truth), deadline=None)
+                    return text, truth, await by.score(attempt(text, truth), deadline=None)
 
-            jobs = [(boxed(box), truth) for box, truth in [*PAIRS, *HANGS]] + [(text, "42") for text in TEXTS]
+            jobs = [(judge, boxed(box), truth) for box, truth in PAIRS]
+            jobs += [(short, boxed(box), truth) for box, truth in HANGS]
+            jobs += [(judge, text, "42") for text in TEXTS]
             return await asyncio.gather(*(score(*job) for job in jobs)), watched.results
 
     return asyncio.run(grade())
@@ -111,7 +113,7 @@ def test_no_run_of_the_grader_outlasts_its_clock(
     _, results = verdicts
     assert results, "some are only refuted by algebra"
     # The clock is kept by the supervisor, which also has to kill and reap.
-    assert max(result.wall_s for result in results) < WALL_S + 3.0
+    assert max(result.wall_s for result in results) < 2 * WALL_S
 
 
 @pytest.mark.parametrize(("box", "truth"), HANGS)
