@@ -79,7 +79,7 @@ function bar(page, params) {
       of && link("Trajectories", address("list", { run: name }), page === "list"),
       of && link("Evaluations", address("evaluation", { run: name }), page === "evaluation")),
     h("span", { class: "right" },
-      kept ? h("span", { class: "soft" }, `exported ${kept.made}`)
+      kept ? h("span", { id: "live", class: "soft" }, `exported ${kept.made}`)
         : h("span", { id: "live", class: connected ? "soft" : "bad" }, connected ? "live" : "not connected"),
       h("button", { onclick: changeTheme, "aria-label": "dark or light" }, "◐"),
       h("button", { onclick: openHelp, "aria-label": "keys" }, "?")));
