@@ -59,7 +59,7 @@ def test_every_phase_leaves_its_part(made: Path) -> None:
     assert summary["data"]["conversations"]["kept"]["demonstrator"] > 0
     stages = [row["stage"] for row in lines(made / "run" / "metrics.jsonl") if row["phase"] == "rl"]
     assert stages == ["stage1", "stage2", "stage3"]
-    assert summary["exam"]["sets"]["exam"]["questions"] == 12
+    assert [one["num_questions"] for one in summary["exam"]["sets"]] == [12]
     assert summary["analysis"]["trajectories"] == 12 and len(summary["analysis"]["says"]) > 5
     for page in ("analysis.html", "tasks.svg", "run/report.html"):
         assert (made / page).stat().st_size > 1000

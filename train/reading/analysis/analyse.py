@@ -76,6 +76,20 @@ class ScoreMismatch:
 
 
 @dataclass(slots=True, kw_only=True)
+class TurnLengths:
+    """How many turns are all first tokens: what they say or call is in no other class."""
+
+    window: int
+    count: int = 0
+    within: int = 0
+    """Those with no more tokens than the window."""
+
+    def add(self, turns: Sequence[TurnTokens]) -> None:
+        self.count += len(turns)
+        self.within += sum(len(turn.ids) <= self.window for turn in turns)
+
+
+@dataclass(slots=True, kw_only=True)
 class Analysis:
     """What was found."""
 
@@ -92,6 +106,7 @@ class Analysis:
     profiles: dict[Lead, list[BootstrapEstimate]]
     wordings: Wordings
     mismatch: ScoreMismatch
+    turns: TurnLengths
     shown: list[Shown] = field(default_factory=list)
     decode: Decode
 
@@ -102,6 +117,7 @@ def analyse(source: AnalysedRun, *, number: int, window: int, seed: int) -> Anal
     rows = choose(source.file, number, seed=seed)
     scorer = TokenScorer(source.checkpoint, threads=source.threads)
     tally, wordings, mismatch = Tally(len(CLASSES)), Wordings(), ScoreMismatch()
+    lengths = TurnLengths(window=window)
     shown: dict[str, list[Shown]] = {}
     with working("scoring tokens", unit="trajectories", total=len(rows)) as work:
         for trajectory, scores in _scored(source, rows, scorer):
@@ -109,9 +125,10 @@ def analyse(source: AnalysedRun, *, number: int, window: int, seed: int) -> Anal
             top_N = _count(tally, trajectory, turns, scores.entropy_N)
             wordings.add(trajectory.task.id, turns, scores.entropy_N, top_N)
             mismatch.add(trajectory, scores)
+            lengths.add(turns)
             _keep(shown, trajectory, turns, scores.entropy_N, top_N)
             work.done += 1
-    return _concluded(source, window, seed, tally, wordings, mismatch, shown, scorer.text)
+    return _concluded(source, seed, tally, wordings, mismatch, lengths, shown, scorer.text)
 
 
 def _scored(
@@ -151,11 +168,11 @@ def _keep(
 
 def _concluded(
     source: AnalysedRun,
-    window: int,
     seed: int,
     tally: Tally,
     wordings: Wordings,
     mismatch: ScoreMismatch,
+    turns: TurnLengths,
     shown: dict[str, list[Shown]],
     decode: Decode,
 ) -> Analysis:
@@ -163,16 +180,17 @@ def _concluded(
     tokens, _, nats = tally.by_class.sum((1, 2)).tolist()
     return Analysis(
         source=source,
-        window=window,
+        window=turns.window,
         num_trajectories=tally.num_trajectories,
         num_tasks=tally.num_tasks,
         num_tokens=int(tokens),
         mean_entropy=nats / tokens,
         shares=class_shares(tally, draws),
-        behind={name: matched(tally, leads, window, draws) for name, leads in COMPARISONS.items()},
+        behind={name: matched(tally, leads, turns.window, draws) for name, leads in COMPARISONS.items()},
         profiles={lead: profile(tally, lead, draws) for lead in Lead},
         wordings=wordings,
         mismatch=mismatch,
+        turns=turns,
         shown=[one for why in sorted(shown, key=_order) for one in shown[why]],
         decode=decode,
     )

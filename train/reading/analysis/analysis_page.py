@@ -32,6 +32,8 @@ FOOT: Final = (
     "Intervals: 95%, each by itself, tasks drawn with replacement. What else differs between first and later "
     "turns than a tool's response, the control does not take out.",
 )
+SHORT_TURNS: Final = 0.1
+"""Share of turns from which a reader is told."""
 OFF: Final = 0.01
 """Mean difference of log-probs from which weights are not called those that wrote the records."""
 
@@ -76,19 +78,33 @@ def facts(analysis: Analysis) -> list[tuple[str, str]]:
 
 def notes(analysis: Analysis) -> list[str]:
     """What a reader must know before believing the rest."""
+    return [_whose_weights(analysis), *_short_turns(analysis)]
+
+
+def _whose_weights(analysis: Analysis) -> str:
     found, apart = analysis.mismatch, analysis.source.written_before
     if not found.count:
-        return ["The records have no log-probs: whether these weights wrote them is not known."]
+        return "The records have no log-probs: whether these weights wrote them is not known."
     measured = (
         f"Log-probs under these weights differ from the rollout's by {found.mean:.2g} on average, "
         f"{found.largest:.2g} at most"
     )
     if found.mean <= OFF:
-        return [f"{measured}: they are, or are nearly, the weights that wrote the records."]
+        return f"{measured}: they are, or are nearly, the weights that wrote the records."
     by = "" if not apart else f" ({abs(apart)} updates {'before' if apart < 0 else 'after'})"
-    return [
+    return (
         f"{measured}: other weights{by} than those that wrote the records. The entropies are these weights' "
         "at what others wrote."
+    )
+
+
+def _short_turns(analysis: Analysis) -> list[str]:
+    turns = analysis.turns
+    if turns.within < SHORT_TURNS * turns.count:
+        return []
+    return [
+        f"{turns.within:,} of {turns.count:,} turns have no more than the {turns.window} first tokens: their "
+        "calls and answers are in no class of their own. A smaller --window keeps them apart."
     ]
 
 

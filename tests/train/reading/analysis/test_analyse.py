@@ -102,6 +102,15 @@ def test_the_page_and_the_object_say_the_same(run: Path, capsys: pytest.CaptureF
     assert "secret" not in page and "lost words" not in page
 
 
+def test_turns_that_are_all_first_tokens_are_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every third turn answers in 43 letters; the calls are longer."""
+    for window, said in ((42, 0), (43, 1)):
+        assert main(["analyse", str(run), "--trajectories=9", f"--window={window}", "--json"]) == 0
+        notes = [note for note in json.loads(capsys.readouterr().out)["notes"] if "first tokens" in note]
+        assert len(notes) == said
+    assert notes[0].startswith("9 of 27 turns have no more than the 43 first tokens")
+
+
 def test_the_page_needs_nothing_and_runs_nothing_that_a_policy_wrote(run: Path) -> None:
     assert main(["analyse", str(run), "--trajectories", "9"]) == 0
     page = (run / "analysis" / "step_000002.html").read_text()
