@@ -995,12 +995,6 @@ BUGS = [
         "sandbox/test_taken.py::test_half_a_character_waits_for_the_other_half",
     ),
     Bug(
-        "LiveSession._loss",
-        "self._ending or _WHY.get(reason, reason)",
-        "_WHY.get(reason, reason)",
-        "sandbox/test_session.py::test_a_cell_that_will_not_stop_is_killed",
-    ),
-    Bug(
         "require_own_users",
         '"uid" in isolation.split("+")',
         "True",
@@ -1417,7 +1411,6 @@ BUGS = [
     Bug(
         "EventLines.feed",
         r'self._ended_in_return = data.endswith(b"\r")',
-        'self._ended_in_return = data.endswith(b"\\r")',
         "self._ended_in_return = False",
         "inference/test_events.py::test_payloads_do_not_depend_on_the_cuts",
     ),
@@ -1438,6 +1431,12 @@ BUGS = [
         "streamed is None",
         "True",
         "test_openai_stream.py::test_what_was_told_is_kept_when_it_is_aborted",
+    ),
+    Bug(
+        "LiveSession._loss",
+        "self._ending or _WHY.get(reason, reason)",
+        "_WHY.get(reason, reason)",
+        "sandbox/test_session.py::test_a_cell_that_will_not_stop_is_killed",
     ),
     Bug(
         "_Share.rank",
@@ -1492,6 +1491,12 @@ BUGS = [
         "size > most",
         "False",
         "sandbox/test_bash.py::test_a_program_is_as_long_as_an_argument_may_be",
+    ),
+    Bug(
+        "EventLines.feed",
+        "data.endswith(b'\\r')",
+        "False",
+        "inference/test_events.py::test_payloads_do_not_depend_on_the_cuts",
     ),
     Bug(
         "Desk._see_disk",

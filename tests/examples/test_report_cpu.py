@@ -65,15 +65,16 @@ def test_every_phase_leaves_its_part(made: Path) -> None:
         assert (made / page).stat().st_size > 1000
 
 
+def plain(text: str) -> str:
+    """A question without its typesetting."""
+    return "".join(text.replace("$", "").replace("\\times", "*").split())
+
+
 def test_no_task_is_a_question_of_the_exam(made: Path) -> None:
-    asked = {"".join(row["problem"].split()) for row in lines(made / "raw" / "exam.jsonl")}
-    raw = {"".join(row["problem"].replace("$", "").replace("\\times", "*").split()) for row in problems(made)}
-    kept = {"".join(row["question"].split()) for row in lines(made / "tasks" / "tasks.jsonl")}
+    asked = {plain(row["problem"]) for row in lines(made / "raw" / "exam.jsonl")}
+    raw = {plain(row["problem"]) for row in lines(made / "raw" / "problems.jsonl")}
+    kept = {plain(row["question"]) for row in lines(made / "tasks" / "tasks.jsonl")}
     assert asked & raw and not asked & kept
-
-
-def problems(made: Path) -> list[dict[str, Any]]:
-    return lines(made / "raw" / "problems.jsonl")
 
 
 def test_what_is_there_is_not_made_again(example: ModuleType, made: Path) -> None:
