@@ -1407,6 +1407,8 @@ BUGS = [
         "self._group = None",
         "pass",
         "test_sglang_publish.py::test_a_group_that_was_left_inside_a_collective_is_never_used_again",
+    ),
+    Bug(
         "EventLines.feed",
         'self._ended_in_return = data.endswith(b"\r")',
         "self._ended_in_return = False",
