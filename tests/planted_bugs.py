@@ -1412,8 +1412,6 @@ BUGS = [
         "EventLines.feed",
         r'self._ended_in_return = data.endswith(b"\r")',
         "self._ended_in_return = False",
-        "data.endswith(b'\\r')",
-        "False",
         "inference/test_events.py::test_payloads_do_not_depend_on_the_cuts",
     ),
     Bug(
