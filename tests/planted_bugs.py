@@ -1432,4 +1432,10 @@ BUGS = [
         "if True:",
         "test_openai_stream.py::test_what_was_told_is_kept_when_it_is_aborted",
     ),
+    Bug(
+        "WeightStream.let_go",
+        "putting is not None and not putting.done()",
+        "False",
+        "inference/test_weight_stream.py::test_who_gathers_goes_on_while_the_loop_stands_still",
+    ),
 ]
