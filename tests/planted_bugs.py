@@ -1515,5 +1515,9 @@ BUGS = [
         "self._scoring.pop(request_id, None)",
         "self._scoring.get(request_id)",
         "fleet/test_scoring_fleet.py::test_a_refusal_an_abort_and_a_deadline_end_it",
+        "WeightStream.let_go",
+        "putting is not None and not putting.done()",
+        "False",
+        "inference/test_weight_stream.py::test_who_gathers_goes_on_while_the_loop_stands_still",
     ),
 ]

@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
@@ -125,17 +126,25 @@ async def test_who_gathers_goes_on_when_nobody_takes(
 
 
 async def test_who_gathers_goes_on_while_the_loop_stands_still(
-    learner: ThreadPoolExecutor, tmp_path: Path
+    learner: ThreadPoolExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that ends waits on its loop for the learner's thread."""
-    stream = WeightStream(SHAPES, kept=DiskWeights(tmp_path))
+    """A run that ends waits on its loop for the learner's thread, which is inside `put` here."""
+    stream, inside, tell = WeightStream(SHAPES, kept=DiskWeights(tmp_path)), Event(), WeightStream._tell
+
+    def told(self: WeightStream, what: Callable[[], None]) -> bool:
+        inside.set()
+        return tell(self, what)
+
+    monkeypatch.setattr(WeightStream, "_tell", told)
     sending = learner.submit(send, stream, "ab", "c", "def")
+    assert inside.wait(60.0)
+    stream.abandon()
     try:
-        stream.abandon()
         with pytest.raises(InferenceError, match="nobody serves them any more"):
-            sending.result(20.0)
+            sending.result(10.0)
     finally:
-        await asyncio.sleep(0)  # what the thread has asked of the loop is done
+        if stream._putting is not None and not stream._putting.done():
+            stream._putting.set_result(None)  # a thread that is stuck would hold up the end of the tests
 
 
 async def test_who_missed_them_takes_the_files_and_the_learner_need_not_wait(
