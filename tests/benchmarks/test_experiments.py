@@ -41,7 +41,8 @@ def experiments() -> Iterator[dict[str, ModuleType]]:
         for path in paths:
             sys.path.remove(path)
         for name in set(sys.modules) - before:
-            if not name.startswith("rocstar"):
+            file = getattr(sys.modules[name], "__file__", None) or ""
+            if file.startswith(str(ROOT / "benchmarks")):  # no library: torch cannot be loaded twice
                 del sys.modules[name]
 
 
