@@ -1,7 +1,7 @@
-"""lm-eval, inspect-ai and lighteval, each from an environment of its own, against `rocstar serve`.
+"""lm-eval and inspect-ai, each from an environment of its own, against `rocstar serve`.
 
     python benchmarks/serve_clients.py runs/quickstart/checkpoints/step_0 --lm-eval ENV --inspect ENV \\
-        --lighteval ENV --out benchmarks/results/serve_clients.json
+        --out benchmarks/results/serve_clients.json
 
     rocstar eval ──> what each of the 20 puzzles earns, greedy and sampled ┐
     rocstar serve <── client, its own command ──> what it counted          ┴──> puzzles that differ
@@ -245,7 +245,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Clients of others against `rocstar serve`.")
     parser.add_argument("model", type=Path, help="a checkpoint of a run whose policy uses its tool")
-    for name in ("--lm-eval", "--inspect", "--lighteval"):
+    for name in ("--lm-eval", "--inspect"):
         parser.add_argument(name, type=Path, metavar="ENV", help="its virtual environment; left out: not run")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="a new folder for what the clients write")
