@@ -1515,6 +1515,8 @@ BUGS = [
         "self._scoring.pop(request_id, None)",
         "self._scoring.get(request_id)",
         "fleet/test_scoring_fleet.py::test_a_refusal_an_abort_and_a_deadline_end_it",
+    ),
+    Bug(
         "WeightStream.let_go",
         "putting is not None and not putting.done()",
         "False",
