@@ -23,9 +23,13 @@ from pathlib import Path
 import pytest
 
 from . import needs
+from .patience import PATIENCE_S, PATIENCE_VARIABLE
 from .planted_bugs import BUGS, Bug
 from .symbols import PACKAGES, ROOT, find_symbol, find_tests, module_name, replaced
 from .warm_python import warm
+
+PATIENCE_WITH_A_BUG_S = 60.0
+"""What a planted bug keeps from happening does not come later, either."""
 
 DEADLINE_S = 500.0
 """For a hang: a child takes seconds, on a busy machine a minute."""
@@ -65,7 +69,7 @@ sys.meta_path.insert(0, MutatedFinder)
 
 
 def run_with_sources(
-    texts: Mapping[Path, str], selections: Sequence[str], tmp_path: Path
+    texts: Mapping[Path, str], selections: Sequence[str], tmp_path: Path, patience_s: float = PATIENCE_S
 ) -> subprocess.CompletedProcess[str]:
     """Run the selected tests in a child process in which each text stands in for the source of its file.
 
@@ -78,6 +82,7 @@ def run_with_sources(
     (tmp_path / "sitecustomize.py").write_text(site, encoding="utf-8")
     env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "COV"))}
     env[needs.PLANTED_HERE] = "1"
+    env[PATIENCE_VARIABLE] = str(patience_s)
     env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *filter(None, [env.get("PYTHONPATH")])])
     # Nobody reads why an assertion fails, and what pytest finds out about it can take minutes.
     arguments = ["-x", "-q", "-p", "no:cacheprovider", "--assert=plain", *selections]
@@ -104,7 +109,7 @@ def test_planted_bug_is_caught(bug: Bug, tmp_path: Path) -> None:
     tests = find_tests(bug.caught_by)
     if not ALL and not any(path.is_relative_to(room) for room in ALWAYS):
         needs.PLANTED.skip()
-    result = run_with_sources({path: text}, [tests], tmp_path)
+    result = run_with_sources({path: text}, [tests], tmp_path, PATIENCE_WITH_A_BUG_S)
     assert result.returncode == pytest.ExitCode.TESTS_FAILED, (
         f"{bug.caught_by} did not fail on {bug.wrong!r} but ended with {result.returncode}:\n"
         f"{result.stdout[-3000:]}{result.stderr[-1000:]}"

@@ -39,6 +39,9 @@ ANY_MEMORY = 1 << 40
 UNTIMED_S = 60.0
 """The wall clock of a program that names none and is not to be late: 4 s would judge a busy machine."""
 
+THROUGH_S = 10.0
+"""The same without the layer that holds it: it has said so by then, and some would go on for ever."""
+
 GRACE_S = 30.0
 """How much longer than its wall clock a program may take before it counts as hung."""
 
@@ -103,7 +106,7 @@ class Runner:
             why = f"needs {', '.join(sorted(missing))}"
             return AttackVerdict(name=program.name, group=program.group, variant=label, skipped=why)
         self._host.lay_bait()
-        results = await self.execute(program, variant.limits)
+        results = await self.execute(program, variant.limits, THROUGH_S)
         self._host.visitors()
         through = any("BREACH" in result.text for result in results)
         seen = "; ".join(f"{result.status} {result.text[:200]!r}" for result in results)
@@ -112,20 +115,24 @@ class Runner:
             name=program.name, group=program.group, variant=label, problems=problems, results=results
         )
 
-    async def execute(self, program: Program, loosened: dict[str, float] | Any) -> list[PartResult]:
+    async def execute(
+        self, program: Program, loosened: Mapping[str, float], untimed_s: float = UNTIMED_S
+    ) -> list[PartResult]:
+        """What each part came to. untimed_s: the wall clock where the program names none."""
         if program.is_session:
-            return await self._execute_session(program, loosened)
+            return await self._execute_session(program, make_limits(program.parts, loosened, untimed_s))
         results: list[PartResult] = []
         parts = list(program.parts)
         while parts:
             together = [parts.pop(0)]
             while parts and parts[0].kind == "meanwhile":
                 together.append(parts.pop(0))
-            results += await asyncio.gather(*(self._call(part, loosened) for part in together))
+            results += await asyncio.gather(
+                *(self._call(part, make_limits([part], loosened, untimed_s)) for part in together)
+            )
         return results
 
-    async def _call(self, part: Part, loosened: dict[str, float]) -> PartResult:
-        limits = make_limits([part], loosened)
+    async def _call(self, part: Part, limits: Limits) -> PartResult:
         request = ExecRequest(
             code=part.code,
             stdin=self._host.facts() if part.wants_facts else "",
@@ -135,8 +142,7 @@ class Runner:
         )
         return await observed(self._pool.run(request), limits.wall_s)
 
-    async def _execute_session(self, program: Program, loosened: dict[str, float]) -> list[PartResult]:
-        limits = make_limits(program.parts, loosened)
+    async def _execute_session(self, program: Program, limits: Limits) -> list[PartResult]:
         opened: list[Session] = [await self._pool.open_session(limits=limits)]
         results: list[PartResult] = []
         for part in program.parts:
@@ -199,11 +205,11 @@ def of_failure(error: Exception, *, refused: bool = False) -> PartResult:
     return PartResult(status="failed", text=repr(error))
 
 
-def make_limits(parts: Sequence[Part], loosened: Mapping[str, float]) -> Limits:
+def make_limits(parts: Sequence[Part], loosened: Mapping[str, float], untimed_s: float = UNTIMED_S) -> Limits:
     """Those of the first part, which are a session's, with what a variant loosens."""
     wanted = {**parts[0].limits, **loosened}
     if not any("timeout" in part.expect for part in parts):
-        wanted.setdefault("wall_s", UNTIMED_S)
+        wanted.setdefault("wall_s", untimed_s)
     known: Any = {name: value for name, value in wanted.items() if name in Limits.__dataclass_fields__}
     return Limits(**known)
 

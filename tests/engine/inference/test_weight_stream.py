@@ -21,6 +21,8 @@ from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.inference.weight_stream import Bucket, WeightStream, in_buckets
 from rocstar.engine.inference.weights import DiskWeights
 
+from ...patience import PATIENCE_S
+
 SHAPES = {name: (2,) for name in "abcdef"}
 
 
@@ -137,11 +139,11 @@ async def test_who_gathers_goes_on_while_the_loop_stands_still(
 
     monkeypatch.setattr(WeightStream, "_tell", told)
     sending = learner.submit(send, stream, "ab", "c", "def")
-    assert inside.wait(60.0)
+    assert inside.wait(PATIENCE_S)
     stream.abandon()
     try:
         with pytest.raises(InferenceError, match="nobody serves them any more"):
-            sending.result(10.0)
+            sending.result(PATIENCE_S)
     finally:
         if stream._putting is not None and not stream._putting.done():
             stream._putting.set_result(None)  # a thread that is stuck would hold up the end of the tests

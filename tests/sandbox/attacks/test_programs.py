@@ -160,3 +160,4 @@ def test_only_what_is_to_be_late_has_the_usual_time() -> None:
     assert late != SIMPLE
     assert attack.make_limits(program_of().parts, {}).wall_s == attack.UNTIMED_S
     assert attack.make_limits(program_of(late).parts, {}) == Limits()
+    assert attack.make_limits(program_of().parts, {}, attack.THROUGH_S).wall_s == attack.THROUGH_S

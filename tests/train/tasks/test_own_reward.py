@@ -158,7 +158,7 @@ HANGING = """
 import asyncio, threading
 gate, ended = threading.Event(), threading.Event()
 def score(attempt):
-    gate.wait(PATIENCE_S)
+    gate.wait(300)
     ended.set()
     return True
 """
