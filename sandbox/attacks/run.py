@@ -33,6 +33,11 @@ from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError,
 OPTIONAL_LAYERS = frozenset(("namespaces",))
 BASH_LAYERS = frozenset(("seccomp", "notify", "landlock", "scratch"))
 SETTLE_S = 30.0
+"""How long what is left may take to go: on a busy machine a process that has ended is reaped late."""
+
+UNSETTLED_S = 3.0
+"""The same before programs run in a pool without some layer, where something may stay for good."""
+
 ANY_MEMORY = 1 << 40
 """Admission is not what is attacked here: a small machine must not refuse a program for its limit."""
 
@@ -74,7 +79,7 @@ class Runner:
         self._host = host
         self._facts = facts
 
-    async def warm_up(self) -> None:
+    async def warm_up(self, settle_s: float) -> None:
         """Brings the pool to the state that it is in between calls for ever after."""
         for flavour in self._flavours:
             await asyncio.gather(*(self._pool.run(ExecRequest(code="1", flavour=flavour)) for _ in range(4)))
@@ -83,7 +88,7 @@ class Runner:
             await (await session.branch()).close()
         await session.close()
         place = await self._pool.run(ExecRequest(code="import os; print(os.getcwd())"))
-        await settled(self._host)
+        await settled(self._host, settle_s)
         self._host.find_scratch(place.stdout.strip())
         self._host.settle_baseline()
 
@@ -173,9 +178,9 @@ class Runner:
         return problems + self._host.visitors()
 
 
-async def settled(host: Host) -> list[str]:
+async def settled(host: Host, settle_s: float = SETTLE_S) -> list[str]:
     """What is left once it had time to go. A process that has just ended is reaped a moment later."""
-    give_up = time.monotonic() + SETTLE_S
+    give_up = time.monotonic() + settle_s
     while True:
         left = host.leftovers()
         if not left or time.monotonic() > give_up:
@@ -279,13 +284,17 @@ async def run_suite(
 
 
 async def ready_runner(
-    pool: SandboxPool, host: Host, flavours: Sequence[str], progress: IO[str] | None
+    pool: SandboxPool,
+    host: Host,
+    flavours: Sequence[str],
+    progress: IO[str] | None,
+    settle_s: float = SETTLE_S,
 ) -> "Runner":
     place = await pool.run(ExecRequest(code="import os; print(os.getcwd())"))
     if progress is not None:
         print(f"layers: {place.isolation} (tier {place.tier})", file=progress, flush=True)
     runner = Runner(pool, host, facts_of(place.stdout.strip(), flavours), flavours)
-    await runner.warm_up()
+    await runner.warm_up(settle_s)
     return runner
 
 
@@ -300,7 +309,7 @@ async def run_breaches(programs: Sequence[Program], progress: IO[str]) -> list[A
         with Host() as host:
             flavours = flavours_for([program for program, _ in pairs], without)
             async with open_pool(flavours, without) as pool:
-                runner = await ready_runner(pool, host, flavours, None)
+                runner = await ready_runner(pool, host, flavours, None, UNSETTLED_S)
                 for program, variant in pairs:
                     verdicts.append(await runner.breach(program, variant))
                     show(verdicts[-1], progress)
