@@ -10,8 +10,8 @@ RECIPE ?= recipes/quickstart.toml
 OUTPUT ?=
 BENCH ?=
 
-# Tests wait for processes more than they compute: one process more than cores.
-export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(nproc) + 1)
+# Tests wait for processes more than they compute: two processes more than cores.
+export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(nproc) + 2)
 
 VENV := .venv
 SGLANG_VENV := .venv-sglang
