@@ -40,10 +40,17 @@ def bare() -> Run:
 def confined(port: int) -> Run:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
+    def ask(body: str) -> http.client.HTTPResponse:
+        connection.request("POST", "/v1/run", body, {"Content-Type": "application/json"})
+        return connection.getresponse()
+
     def run(code: str) -> tuple[bool, str]:
         body = json.dumps({"code": code, "flavour": "stdlib", "limits": CONFINED})
-        connection.request("POST", "/v1/run", body, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
+        try:
+            answer = ask(body)
+        except (ConnectionError, http.client.HTTPException):  # the service closes what was idle for an update
+            connection.close()
+            answer = ask(body)
         result = json.loads(answer.read())
         if answer.status != 200:
             raise RuntimeError(f"the service answered {answer.status}: {result}")
