@@ -4,7 +4,7 @@ to."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -73,6 +73,7 @@ def test_rank_0_does_not_end_before_its_last_word_was_heard(lines: list[StoreLin
     with ThreadPoolExecutor(1) as thread:
         ending = thread.submit(home.end)
         for line, rank in zip(others, SERVERS, strict=True):
+            wait([ending], 0.5)
             assert not ending.done()
             follow_orders(line, rank, do_order)
         assert ending.result(60) is None
