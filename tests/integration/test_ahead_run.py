@@ -22,7 +22,7 @@ OPTIONS = (
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def ahead(workshop: Any) -> Path:
     directory: Path = workshop.directory / "ahead"
     result = workshop.main("train", "coin.toml", "--output-dir", str(directory), *OPTIONS)

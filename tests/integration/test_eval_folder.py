@@ -44,12 +44,12 @@ OPTIONS = ("--engine.deterministic=true", "--engine.max_running=2")
 """Two attempts share a forward: each of the four tasks is a share of its own."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def model(finished: Path) -> str:
     return str(checkpoint.step_directory(finished, 4))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def whole(workshop: Any, model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an evaluation that nothing disturbed; nobody may change it."""
     out = tmp_path_factory.mktemp("eval") / "made" / "whole"

@@ -115,7 +115,7 @@ def rollout(workshop: Any, finished: Path, out: Path, *options: str) -> Any:
     return workshop.main("rollout", "coin.toml", model, "--out", str(out), "--json", *options)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def rolled_out(workshop: Any, finished: Path) -> Path:
     """Two steps of `rocstar rollout`, the second of them after a resume."""
     out: Path = workshop.directory / "rolled_out"

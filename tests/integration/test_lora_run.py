@@ -24,12 +24,12 @@ OPTIONS = (
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def base(finished: Path) -> Path:
     return finished / "checkpoints" / "step_0"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def resumed(workshop: Any, base: Path) -> Path:
     """A run of one step that went on for another."""
     directory: Path = workshop.directory / "lora_resumed"

@@ -16,7 +16,7 @@ Rows = Callable[..., list[dict[str, Any]]]
 TIMES = ("time_s", "time/")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def recipe(workshop: Any) -> Path:
     """The coin recipe whose calls are cells: the second prints what the first assigned."""
     directory: Path = workshop.directory
@@ -50,7 +50,7 @@ def recipe(workshop: Any) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def directories(workshop: Any, recipe: Path) -> list[Path]:
     """Two runs of it."""
     made = [workshop.directory / "cells_1", workshop.directory / "cells_2"]

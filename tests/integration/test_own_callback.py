@@ -23,7 +23,7 @@ def train(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[subprocess.CompletedProcess[str]]]:
     """The run's folder after a start and a resume, and how they ended."""
     folder = tmp_path_factory.mktemp("own_callback")

@@ -20,7 +20,7 @@ OWN = "--engine.kind=plain_engine:Plain"
 SHORT = [OWN, "--stages.1.steps=0", "--stages.1.filter_rollouts=0", "--eval.samples_per_task=1"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def run(workshop: Any) -> Path:
     """Two steps of the coin recipe, each learned from."""
     shutil.copy(EXAMPLE / "plain_engine.py", workshop.directory)

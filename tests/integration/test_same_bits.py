@@ -42,7 +42,7 @@ def records(directory: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in one.items() if name != "times"} for one in read]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def runs(workshop: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two runs of one recipe and seed: on the machine as it is, and on a busy one."""
     folder = tmp_path_factory.mktemp("same_bits")

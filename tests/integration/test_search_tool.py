@@ -31,7 +31,7 @@ PYTHON, JUPYTER = "python_code_with_standard_io", "jupyter_code"
 SHORT = ("--stages.0.steps=2", "--run.threads=1", "--eval.samples_per_task=1")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example as somebody else has it: in a folder of its own, with its data made."""
     folder = tmp_path_factory.mktemp("example") / "search_tool"
@@ -40,7 +40,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def finished(example: Path) -> Path:
     """Two steps of it, started from another folder."""
     directory = example.parent / "run"

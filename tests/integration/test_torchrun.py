@@ -39,7 +39,7 @@ def assert_same_weights(directory: Path, expected: Path) -> None:
         torch.testing.assert_close(weight, others[name], rtol=0, atol=5e-4)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def two_ranks(workshop: Any) -> Path:
     """The same recipe under torchrun; threads = 0 leaves every rank its share of the cores."""
     directory: Path = workshop.directory / "two_ranks"

@@ -80,7 +80,7 @@ def by_id(directory: Path, step: int) -> dict[str, dict[str, Any]]:
     return {record["id"]: record for record in read_records(records_file(directory, step))}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def two_nodes(workshop: Any, finished: Path) -> Path:
     directory: Path = workshop.directory / "two_nodes"
     with fabric() as url:

@@ -33,7 +33,7 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     cache = tmp_path_factory.mktemp("triton")
     table = [] if is_set("ROCSTAR_SLOW_TESTS") else ["--table"]

@@ -13,7 +13,7 @@ from .test_own_data_guide import blocks, run
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "callbacks.md"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """The folder of one who did all that the guide says, and what each block printed."""
     folder = tmp_path_factory.mktemp("guide")

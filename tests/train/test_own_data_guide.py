@@ -49,7 +49,7 @@ def run(language: str, text: str, folder: Path) -> str:
     return result.stdout
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """The folder of one who did all that the guide says, and what each block printed."""
     modules("pyarrow")

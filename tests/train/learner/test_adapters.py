@@ -305,7 +305,7 @@ def test_a_recipe_that_cannot_be_is_refused(values: dict[str, Any], why: str) ->
         parse_recipe(values, where="test")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def over_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one process and two ranks learned; see ranks/adapt.py."""
     out = tmp_path_factory.mktemp("adapted")

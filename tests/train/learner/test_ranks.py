@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).parents[1] / "ranks" / "learn.py"
 DEADLINE_S = 180.0
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Any]:
     """What rank 0 saved, by case and number of ranks."""
     out = tmp_path_factory.mktemp("ranks")

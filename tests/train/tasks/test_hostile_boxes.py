@@ -73,7 +73,7 @@ def boxed(box: str) -> str:
     return f"<answer>\\boxed{{{box}}}</answer>"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def verdicts() -> tuple[list[tuple[str, str, Outcome]], list[ExecResult]]:
     """Every pair graded by the real sandbox, as far as it comes to that, and what its runs used."""
 

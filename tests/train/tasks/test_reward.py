@@ -291,7 +291,7 @@ async def test_the_wall_clock_and_the_deadline_reach_the_sandbox() -> None:
 # ---------------------------------------------------------------- the real sandbox
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def real_verdicts() -> dict[str, Outcome]:
     """One warm verifier for all questions to it; the answers by name."""
     (countdown,) = reasoning_gym_tasks("countdown", {}, size=1, seed=0)
