@@ -193,8 +193,9 @@ class RedisWorker:
                 cursor = ""
                 while cursor != "0-0":
                     await self._room.wait()  # woken together with `_pull`, which under load leaves none
+                    held = {ref: entry.deliveries for ref, entry in self._held.items()}
                     cursor, deliveries = await self._redis.reclaim(
-                        flavour, self._claim_idle_s, cursor or "0-0"
+                        flavour, self._claim_idle_s, cursor or "0-0", held
                     )
                     self._counts["reclaimed"] += len(deliveries)
                     for delivery in deliveries:
@@ -202,7 +203,7 @@ class RedisWorker:
 
     def _take(self, delivery: Delivery) -> None:
         if make_ref(delivery.flavour, delivery.stream_id) in self._held:
-            return  # our own, claimed back after this process stood still
+            return  # our own, taken up while others were claimed
         entry = Held(
             flavour=delivery.flavour,
             stream_id=delivery.stream_id,

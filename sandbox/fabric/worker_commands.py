@@ -91,9 +91,15 @@ class WorkerCommands:
             for stream_id, fields in messages
         ]
 
-    async def reclaim(self, flavour: str, idle_s: float, cursor: str) -> tuple[str, list[Delivery]]:
+    async def reclaim(
+        self, flavour: str, idle_s: float, cursor: str, held: Mapping[str, int]
+    ) -> tuple[str, list[Delivery]]:
         """Takes over entries whose worker has been silent for `idle_s`. The cursor to go on from, 0-0 at the
-        end."""
+        end.
+
+        held: deliveries of the entries that are our own. After this process stood still they may be among
+        them; nobody has died then, so they count as often as before.
+        """
         key = self._keys.calls(flavour)
         with _group_gone():
             following, messages, _ = await limited(
@@ -103,6 +109,13 @@ class WorkerCommands:
             )
             deliveries = []
             for stream_id, fields in messages:
+                if (times := held.get(make_ref(flavour, stream_id.decode()))) is not None:
+                    await limited(
+                        self._redis.xclaim(
+                            key, GROUP, self._info.name, 0, [stream_id], retrycount=times, justid=True
+                        )
+                    )
+                    continue
                 states = await limited(self._redis.xpending_range(key, GROUP, stream_id, stream_id, 1))
                 times = states[0]["times_delivered"] if states else 1
                 deliveries.append(_delivery(flavour, stream_id, fields, times))

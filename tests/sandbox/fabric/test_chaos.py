@@ -207,6 +207,24 @@ async def test_what_is_delivered_twice_is_settled_once(
         assert fabric.open_calls == 0
 
 
+async def test_a_worker_that_stood_still_has_not_died(
+    redis: Any, programs: Any, working: Any, client: Any, until: Any
+) -> None:
+    """It claims its own entry back, which counts as often as before: none fails of deaths that never were."""
+    async with working(redis.url, programs) as worker, client(redis.url) as fabric:
+        call = asyncio.create_task(fabric.run(ExecRequest(code="wait door")))
+        await until(lambda: programs.runs["wait door"] == 1)
+        (entry,) = worker._held.values()
+        for _ in range(3):
+            _, others = await worker._redis.reclaim("stdlib", 0.0, "0-0", {entry.ref: entry.deliveries})
+            assert others == []
+        pending = redis.cli("xpending", f"{PREFIX}:calls:stdlib", GROUP, "-", "+", "9").split()
+        assert pending[0] == entry.stream_id and pending[-1] == "1"
+        programs.open("door")
+        assert await call == ok("door")
+    assert programs.runs["wait door"] == 1
+
+
 async def test_a_poison_entry_ends_with_an_error(
     redis: Any, programs: Any, dying: Any, working: Any, client: Any, until: Any
 ) -> None:
