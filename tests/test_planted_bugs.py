@@ -15,6 +15,7 @@ nothing, and is left out for the same reason.
 """
 
 import os
+import re
 import subprocess
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from . import needs
+from . import needs, planted_bugs
 from .patience import PATIENCE_S, PATIENCE_VARIABLE
 from .planted_bugs import BUGS, Bug
 from .symbols import PACKAGES, ROOT, find_symbol, find_tests, module_name, replaced
@@ -126,6 +127,13 @@ def test_selections_pass_without_a_bug(package: str, tmp_path: Path) -> None:
     texts = {path: path.read_text(encoding="utf-8") for path, _ in rows}
     result = run_with_sources(texts, sorted({find_tests(bug.caught_by) for _, bug in rows}), tmp_path)
     assert result.returncode == pytest.ExitCode.OK, result.stdout[-3000:] + result.stderr[-1000:]
+
+
+def test_every_row_has_a_line_of_its_own_and_is_there_once() -> None:
+    """So that a merge of two branches with new rows cannot join one's with the other's."""
+    text = Path(planted_bugs.__file__).read_text(encoding="utf-8")
+    rows = re.findall(r"^    Bug\(.+\),$", text, flags=re.MULTILINE)
+    assert len(set(BUGS)) == len(BUGS) == len(rows), "a row is there twice, or in more than one line"
 
 
 def test_a_row_whose_test_has_not_this_parameter_says_so(tmp_path: Path) -> None:
