@@ -3,14 +3,16 @@
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
 
 from .needs import GPU, PLANTED_HERE, SGLANG, is_set, left_out
-from .warm_python import warm
+from .warm_tests import ADDED, started
 
 HERE = Path(__file__).parent
 
@@ -57,9 +59,16 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_configure_node() -> None:
-    """Of several test processes the one that waits for the others starts the warm Python of all."""
-    warm()
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    """Several test processes are forks of one that has imported all that they import."""
+    python = started(config.invocation_params.args, config.invocation_params.dir)
+    for spec in specs:
+        spec.python = str(python)
+
+
+def pytest_configure() -> None:
+    """In such a fork: what test files did to the path as they were imported."""
+    sys.path[:0] = ADDED
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

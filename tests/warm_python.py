@@ -43,9 +43,6 @@ COMMON = (
     *("pydantic", "msgspec", "aiohttp.web", "uvloop", "jinja2", "safetensors.torch", "rich.console"),
 )
 CLIENT = Path(__file__).with_name("warm_client.py")
-QUIET = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
-"""Of plugins, imported before pytest could rewrite their assertions: nothing of theirs is asserted here."""
-
 
 FOLDER = "ROCSTAR_TESTS_WARM_PYTHON"
 """The variable that tells processes below where it is: one serves a whole session, its test processes, the
@@ -76,7 +73,7 @@ class Warm:
         deadline_s: float,
     ) -> subprocess.CompletedProcess[str]:
         """Run pytest in a fork; its output is kept in `folder`."""
-        command = [str(self.executable), "-m", "pytest", *QUIET, *arguments]
+        command = [str(self.executable), "-m", "pytest", *arguments]
         with open(folder / "child.out", "w+") as out, open(folder / "child.err", "w+") as err:
             done = subprocess.run(
                 command, stdout=out, stderr=err, cwd=cwd, env=environment, timeout=deadline_s, check=False
@@ -104,14 +101,23 @@ def warm() -> Warm:
     return Warm(Path(os.environ[FOLDER]))
 
 
-def _started(folder: Path) -> Path:
-    """A process that listens there; the name is short, for a socket's is at most 107 bytes long."""
+def open_door(folder: Path) -> socket.socket:
+    """Where `serve` takes commands, with the clients beside it; who comes before it serves waits for it.
+
+    The folder's name is short, for a socket's is at most 107 bytes long.
+    """
     for name in ("python", "rocstar"):
         (folder / name).write_text(f"#!{sys.executable} -IS\n{CLIENT.read_text()}")
         (folder / name).chmod(0o755)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(folder / "socket"))
-    listener.listen(64)  # who comes while it still imports waits for it
+    listener.listen(64)
+    return listener
+
+
+def _started(folder: Path) -> Path:
+    """A process that listens there."""
+    listener = open_door(folder)
     # Threads that wait must not spin; libgomp reads this once, before the first import of torch.
     environment = os.environ | {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
     with listener:
@@ -151,6 +157,17 @@ class Order:
     def close(self) -> None:
         for descriptor in self.descriptors:
             os.close(descriptor)
+
+
+def serve(listener: socket.socket) -> None:
+    """Forks for who comes, until standard input ends. What is imported by now every fork has."""
+    gc.collect()
+    gc.freeze()  # or each child's pytest would go through all of torch's objects, twice
+    given = _serve(listener)
+    listener.close()
+    if given is not None:
+        _become(given)
+        _end(_code_of(given.arguments))
 
 
 def _serve(listener: socket.socket) -> Order | None:
@@ -303,14 +320,7 @@ def _end(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    door = socket.socket(fileno=int(sys.argv[1]))
     for name in COMMON:
         with contextlib.suppress(ImportError):  # an optional part that is not here
             importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # or each child's pytest would go through all of torch's objects, twice
-    given = _serve(door)
-    if given is not None:
-        door.close()
-        _become(given)
-        _end(_code_of(given.arguments))
+    serve(socket.socket(fileno=int(sys.argv[1])))
