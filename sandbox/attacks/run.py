@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from typing import IO, Any
 
 from rocstar.sandbox.pool import pool as pools
-from rocstar.sandbox.attacks.host import BAIT_VARIABLE, Host, allows_user_namespace, kill_descendants
+from rocstar.sandbox.attacks.host import BAIT_VARIABLE, Host, allows_user_namespace, census, kill_descendants
 from rocstar.sandbox.attacks.judge import PartResult, judge
 from rocstar.sandbox.attacks.catalogue import GROUPS, Part, Program, Variant, load_programs
 from rocstar.sandbox.child import bash
@@ -79,8 +79,8 @@ class Runner:
         self._host = host
         self._facts = facts
 
-    async def warm_up(self, settle_s: float) -> None:
-        """Brings the pool to the state that it is in between calls for ever after."""
+    async def warm_up(self, lasting: Collection[int], settle_s: float) -> None:
+        """Brings the pool, whose own processes are `lasting`, to the state in which it is between calls."""
         for flavour in self._flavours:
             await asyncio.gather(*(self._pool.run(ExecRequest(code="1", flavour=flavour)) for _ in range(4)))
         session = await self._pool.open_session()
@@ -88,7 +88,7 @@ class Runner:
             await (await session.branch()).close()
         await session.close()
         place = await self._pool.run(ExecRequest(code="import os; print(os.getcwd())"))
-        await settled(self._host, settle_s)
+        await at_rest(lasting, settle_s)
         self._host.find_scratch(place.stdout.strip())
         self._host.settle_baseline()
 
@@ -176,6 +176,18 @@ class Runner:
         problems = [] if (after.status, after.stdout) == ("ok", "1\n") else [f"afterwards print(1): {after}"]
         problems += await settled(self._host)
         return problems + self._host.visitors()
+
+
+async def at_rest(lasting: Collection[int], settle_s: float) -> None:
+    """Returns when nobody lives but these, and two looks in a row find the same descriptors open."""
+    give_up = time.monotonic() + settle_s
+    before: dict[int, int] = {}
+    while time.monotonic() <= give_up:
+        now = census()
+        if now == before and now.keys() <= set(lasting):
+            return
+        before = now
+        await asyncio.sleep(0.02)  # the kernel says nothing when it has finished
 
 
 async def settled(host: Host, settle_s: float = SETTLE_S) -> list[str]:
@@ -290,11 +302,12 @@ async def ready_runner(
     progress: IO[str] | None,
     settle_s: float = SETTLE_S,
 ) -> "Runner":
+    lasting = census()
     place = await pool.run(ExecRequest(code="import os; print(os.getcwd())"))
     if progress is not None:
         print(f"layers: {place.isolation} (tier {place.tier})", file=progress, flush=True)
     runner = Runner(pool, host, facts_of(place.stdout.strip(), flavours), flavours)
-    await runner.warm_up(settle_s)
+    await runner.warm_up(lasting, settle_s)
     return runner
 
 

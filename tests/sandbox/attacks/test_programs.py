@@ -12,6 +12,8 @@ from rocstar.sandbox.attacks.catalogue import GROUPS, Part, Program, load_progra
 from rocstar.sandbox.attacks.judge import PartResult, judge
 from rocstar.sandbox.types import Limits
 
+from ...patience import PATIENCE_S
+
 PROGRAMS = load_programs()
 SIMPLE = """# group: files
 # tries: to write
@@ -152,6 +154,16 @@ def test_variants_name_layers_limits_and_facts() -> None:
     assert (dict(loosened.limits), loosened.needs) == ({"wall_s": 1.5, "files": 9}, {"scratch"})
     limits = attack.make_limits(program.parts, loosened.limits)
     assert (limits.files, limits.wall_s) == (9, 1.5)
+
+
+async def test_a_pool_is_warm_when_its_own_processes_are_alone_and_nothing_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The look was held against no process at all: every suite began with waiting for half a minute."""
+    looks = iter([{1: 3, 9: 2}, {1: 3, 9: 2}, {1: 4}, {1: 3}, {1: 3}])
+    monkeypatch.setattr(attack, "census", lambda: next(looks))
+    await attack.at_rest([1, 2], settle_s=PATIENCE_S)
+    assert list(looks) == []
 
 
 def test_only_what_is_to_be_late_has_the_usual_time() -> None:
