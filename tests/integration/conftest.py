@@ -23,6 +23,7 @@ import pytest
 
 from rocstar.train.cli import main
 
+from ..kept_pool import kept_pools
 from ..warm_python import WarmProcess, warm
 
 TOOL = "python_code_with_standard_io"
@@ -138,9 +139,9 @@ class Workshop:
         return self.directory / "coin.toml"
 
     def main(self, *arguments: str) -> Ended:
-        """`rocstar ARGUMENTS` in this process, which has torch already; importing it takes seconds."""
+        """`rocstar ARGUMENTS` in this process, which has torch and a warm sandbox already."""
         out, err = io.StringIO(), io.StringIO()
-        with contextlib.chdir(self.directory), redirect_stdout(out), redirect_stderr(err):
+        with contextlib.chdir(self.directory), redirect_stdout(out), redirect_stderr(err), kept_pools():
             code = main(arguments)
         return Ended(code, out.getvalue(), err.getvalue())
 
