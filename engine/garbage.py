@@ -19,9 +19,10 @@ def settled_garbage() -> Iterator[None]:
     """Behind start-up: what exists is not looked at inside, the rest more rarely.
 
     Behind it all is as it was before: what a run leaves in cycles would otherwise stay for ever in a process
-    that makes several, a notebook.
+    that makes several, a notebook. Only all can be looked at again at once: where something was frozen
+    before, what is left is frozen again once the cycles are gone.
     """
-    thresholds = gc.get_threshold()
+    thresholds, was_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG, *thresholds[1:])
@@ -29,4 +30,7 @@ def settled_garbage() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+        if was_frozen:
+            gc.collect()
+            gc.freeze()
         gc.set_threshold(*thresholds)

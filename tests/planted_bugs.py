@@ -256,6 +256,7 @@ BUGS = [
     Bug("selection._resample", "[outcome.is_correct for outcome in outcomes]", "[outcome.reward > 0.5 for outcome in outcomes]", "groups/test_advantages.py::test_roc_divides_by_correct_whatever_the_reward"),
     Bug("selection._resample", "min(config.group_size, num_siblings)", "config.group_size", "groups/test_selection.py::test_a_group_that_was_served_has_as_many_siblings_as_were_asked_for"),
     Bug("settle_copies", "labels > 1", "labels > 2", "test_build.py::test_every_row_has_one_end_with_its_evidence"),
+    Bug("settled_garbage", "gc.get_freeze_count() > 0", "False", "engine/test_garbage.py::test_what_was_frozen_is_so_behind_it_and_what_a_run_left_in_cycles_is_gone"),
     Bug("sft.cold_start", "enumerate(plan[done:], done + 1)", "enumerate(plan[: len(plan) - done], done + 1)", "test_cold_start.py::test_it_goes_on_with_the_same_bits"),
     Bug("sft.cold_start", "saved is not None", "False", "test_cold_start.py::test_it_goes_on_with_the_same_bits"),
     Bug("share_interval", "np.maximum(upper_E, edge)", "upper_E", "test_intervals.py::test_a_limit_that_nothing_can_pass_spends_the_whole_error_on_its_side"),
