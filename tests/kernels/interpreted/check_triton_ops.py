@@ -30,7 +30,7 @@ from gpu.cases import TRUNCATING_GRADIENT_TOLERANCE, Case, check, grid, is_caugh
 
 # The interpreter takes rows one by one, and four of a case are special.
 GRID = [replace(case, num_rows=6) for case in grid(half=not is_set("ROCSTAR_FULL_GRID"))]
-BLOCKS = (256, 1024)  # 130 columns: one incomplete block; 4097: whole ones and one column more
+BLOCKS = (1024, 2048)  # 130 columns: one incomplete block; 4097: whole ones and one column more
 check_interpreted = functools.partial(check, tolerance=TRUNCATING_GRADIENT_TOLERANCE)
 
 
