@@ -24,6 +24,7 @@ from rocstar.sandbox.types import Limits
 from rocstar.train.cli import main
 from rocstar.train.recipe.own_code import load
 
+from ..kept_pool import kept_pools
 from ..patience import PATIENCE_S
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "search_tool"
@@ -44,7 +45,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(example: Path) -> Path:
     """Two steps of it, started from another folder."""
     directory = example.parent / "run"
-    with contextlib.chdir(example.parent):
+    with contextlib.chdir(example.parent), kept_pools():
         assert main(["train", "search_tool/recipe.toml", "--output-dir", str(directory), *SHORT]) == 0
     return directory
 
@@ -72,7 +73,7 @@ def test_two_steps_call_both_tools_in_one_trajectory(finished: Path) -> None:
 
 def test_the_runs_own_recipe_finds_the_tool_from_anywhere(finished: Path, tmp_path: Path) -> None:
     model, out = finished / "checkpoints" / "step_2", tmp_path / "one.jsonl"
-    with contextlib.chdir(tmp_path):
+    with contextlib.chdir(tmp_path), kept_pools():
         options = ["--model", str(model), "--limit", "2", "--out", str(out)]
         assert main(["rollout", str(finished / "config.toml"), *options]) == 0
     assert any(name == "search" for record in read_records(out) for name, _ in answered(record))

@@ -65,18 +65,19 @@ def test_two_ranks_go_on_from_the_checkpoint_of_one_process(
 ) -> None:
     """The optimizer state is resharded: four steps as two in one process and two on two ranks."""
     directory: Path = workshop.directory / "one_then_two"
-    # The second stage keeps the optimizer here, so that a lost state would show.
     whole: Path = workshop.directory / "whole"
-    keep, half = "--stages.1.reset_optimizer=false", "--stages.1.steps=0"
+    start = [f"--model.path={checkpoint.step_directory(finished, 0)}", "--sft.steps=0"]
+    # The second stage keeps the optimizer here, so that a lost state would show.
+    keep, half = [*start, "--stages.1.reset_optimizer=false"], "--stages.1.steps=0"
     for path, more in ((whole, []), (directory, [half])):
-        result = workshop.main("train", "coin.toml", "--output-dir", str(path), keep, *more)
+        result = workshop.main("train", "coin.toml", "--output-dir", str(path), *keep, *more)
         assert result.returncode == 0, result.stderr
-    result = workshop.run("coin.toml", "--output-dir", str(directory), keep, "--resume", ranks=2)
+    result = workshop.run("coin.toml", "--output-dir", str(directory), *keep, "--resume", ranks=2)
     assert result.returncode == 0, result.stderr
     assert_same_steps(read_rows(directory, "rl"), read_rows(whole, "rl"))
     assert_same_weights(checkpoint.step_directory(directory, 4), checkpoint.step_directory(whole, 4))
     # And back: one process goes on from the checkpoint of two.
-    more = ["--stages.1.steps=3", keep, "--resume"]
+    more = ["--stages.1.steps=3", *keep, "--resume"]
     for path in (directory, whole):
         result = workshop.main("train", "coin.toml", "--output-dir", str(path), *more)
         assert result.returncode == 0, result.stderr
