@@ -1241,7 +1241,7 @@ BUGS = [
         "view/test_timeline.py::test_a_step_shows_those_that_ended_last",
     ),
     Bug(
-        "_Kept.ask",
+        "KeptAnswers.ask",
         "len(text) > self._room",
         "False",
         "view/test_export_page.py::test_what_has_no_room_is_left_out_and_counted",

@@ -27,8 +27,10 @@ export function address(page, params = {}) {
   return `#/${page}${text ? `?${text}` : ""}`;
 }
 
+// A page that was exported begins where its file says, and has no list of runs.
 export function current() {
-  const [path, query = ""] = (location.hash || kept?.start || "").replace(/^#\/?/, "").split("?", 2);
+  const hash = location.hash.replace(/^#\/?/, "") || (kept?.start ?? "").replace(/^#\/?/, "");
+  const [path, query = ""] = hash.split("?", 2);
   return { page: path || "runs", params: new URLSearchParams(query) };
 }
 
