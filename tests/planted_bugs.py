@@ -1241,6 +1241,12 @@ BUGS = [
         "view/test_timeline.py::test_a_step_shows_those_that_ended_last",
     ),
     Bug(
+        "ViewedRun._files",
+        "records_of(self.path) if self._only is None else self._only",
+        "records_of(self.path)",
+        "view/test_report.py::test_only_the_files_of_both_ends_are_opened",
+    ),
+    Bug(
         "KeptAnswers.ask",
         "len(text) > self._room",
         "False",
