@@ -346,6 +346,9 @@ def test_a_report_is_read_first_and_leads_to_tokens_and_groups(
         told = alone.evaluate(f"{axe}; axe.run().then((told) => told.violations)")
         assert not [one["id"] for one in told if one["impact"] in ("serious", "critical")]
         alone.set_viewport_size({"width": 1280, "height": 800})
+        alone.get_by_role("link", name="to the content").press("Enter")
+        expect(alone.locator("#main")).to_be_focused()
+        expect(alone.locator("h2").first).to_have_text("Curves")
         alone.locator(".charts .screen svg[data-chart]").first.hover()
         expect(alone.locator("#tip")).to_contain_text("step")
         alone.locator("details.trajectory").first.get_by_role("link").click()

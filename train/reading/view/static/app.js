@@ -118,7 +118,9 @@ try {
   const theme = localStorage.getItem("theme");
   if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
 } catch { /* a browser may forbid to keep it */ }
-addEventListener("hashchange", show);
+addEventListener("hashchange", () => {
+  if (!location.hash || location.hash.startsWith("#/")) show(); // else it leads to a place of this page
+});
 addEventListener("keydown", keys);
 listen(update, (is) => {
   connected = is;
