@@ -309,6 +309,24 @@ def _held(page: Page) -> dict[str, float]:
     }
 
 
+def measure_report(runs: Sequence[Path]) -> dict[str, Any]:
+    """What `rocstar report` takes, start and imports included, and how large its page is, by the run."""
+    told: dict[str, Any] = {}
+    for run in runs:
+        process = subprocess.Popen(
+            [sys.executable, "-c", ROCSTAR, "report", str(run)], stdout=subprocess.DEVNULL
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        if os.waitstatus_to_exitcode(status):
+            raise SystemExit(f"rocstar report {run} failed")
+        told[run.name] = {
+            "cpu_s": round(used.ru_utime + used.ru_stime, 2),
+            "memory_mb": round(used.ru_maxrss / 1024, 1),
+            "megabytes": round((run / "report.html").stat().st_size / 1e6, 2),
+        }
+    return told
+
+
 class CountingProxy:
     """Passes connections on to a port and counts every byte, in a thread of its own."""
 
@@ -363,7 +381,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=10_000, help="of a tab that stays open")
     parser.add_argument("--tabs", nargs="+", choices=TABS, default=TABS, help="the pages that stay open")
     parser.add_argument(
-        "--only", choices=("large", "wide", "long", "idle", "export", "tab"), help="this one alone"
+        "--only", choices=("large", "wide", "long", "idle", "export", "tab", "report"), help="this one alone"
     )
     parser.add_argument("--folder", type=Path, help="keep the runs here, and take those that are there")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -392,6 +410,7 @@ def main() -> None:
             "idle": lambda: measure_idle(browser, run("long"), options.idle_s),
             "export": lambda: measure_export(browser, run("fifty"), folder),
             "tab": lambda: tabs(browser, run("small")),
+            "report": lambda: measure_report([run("fifty"), run("large")]),
         }
         told = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
 
