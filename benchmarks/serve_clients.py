@@ -268,7 +268,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Clients of others against `rocstar serve`.")
     parser.add_argument("model", type=Path, help="a checkpoint of a run whose policy uses its tool")
     for name in ("--lm-eval", "--inspect", "--lighteval"):
-        parser.add_argument(name, type=Path, metavar="ENV", help="its virtual environment; left out: not run")
+        text = "its virtual environment; left out: not run"
+        parser.add_argument(name, type=lambda given: Path(given).absolute(), metavar="ENV", help=text)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="a new folder for what the clients write")
     options = parser.parse_args()

@@ -3,7 +3,8 @@
     lighteval endpoint litellm MODEL "custom|rocstar_puzzles|0|0" --custom-tasks puzzles_lighteval.py
 
 MODEL is `model_name=openai/rocstar-agent,base_url=http://127.0.0.1:8000/v1,api_key=none` and what is to be
-generated how. The questions are the data set that README.md beside this file describes.
+generated how. The questions are the data set that README.md describes, in the folder in which lighteval is
+started: it imports a copy of this file.
 """
 
 import re
@@ -37,7 +38,7 @@ TASKS_TABLE = [
         name="rocstar_puzzles",
         suite=["custom"],
         prompt_function=asked,
-        hf_repo=str(Path(__file__).parent),
+        hf_repo=str(Path.cwd()),
         hf_subset="puzzles",
         hf_avail_splits=["test"],
         evaluation_splits=["test"],
