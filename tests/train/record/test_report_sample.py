@@ -11,7 +11,7 @@ import pytest
 
 from rocstar.train.reading.view.report import write_report
 from rocstar.train.record.report import sample as report_sample
-from rocstar.train.record.report.sample import Notes, Sampled, choose, end_steps, kind_of, sample
+from rocstar.train.record.report.sample import Notes, ReportSample, choose, end_steps, kind_of, sample
 
 from ...needs import modules
 
@@ -74,7 +74,7 @@ def test_compressed_trajectories_are_read(tmp_path: Path, record: MakeRecord) ->
     data = zstandard.ZstdCompressor().compress(json.dumps(record(4, 0)).encode() + b"\n")
     path = tmp_path / "trajectories" / "step_4.jsonl.zst"
     path.write_bytes(data)
-    assert sample(tmp_path) == Sampled(shown=[((path, 1), record(4, 0))], notes=[])
+    assert sample(tmp_path) == ReportSample(shown=[((path, 1), record(4, 0))], notes=[])
     path.write_bytes(b"no such frame")
     found = sample(tmp_path)
     records, notes = found.records, found.notes

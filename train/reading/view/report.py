@@ -36,7 +36,7 @@ from rocstar.train.reading.view.reader import RunReader
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
 from rocstar.train.record.metrics import MetricsFileError
 from rocstar.train.record.report.curves import picture_svg
-from rocstar.train.record.report.sample import RecordAt, Sampled, sample
+from rocstar.train.record.report.sample import RecordAt, ReportSample, sample
 from rocstar.train.record.report.sections import ReportError, report_sections, rows_to_report
 from rocstar.train.record.run_directory import REPORT, replace_text
 
@@ -78,7 +78,7 @@ def report_page(run_dir: Path) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _answers(run_dir: Path, name: str, sampled: Sampled) -> tuple[KeptAnswers, dict[RecordAt, str]]:
+def _answers(run_dir: Path, name: str, sampled: ReportSample) -> tuple[KeptAnswers, dict[RecordAt, str]]:
     """What the page answers, and the addresses in it of the trajectories that it shows."""
     indexed = {(path.stem, row): (path, row) for (path, row), _ in sampled.shown if path.suffix == FRAMES}
     run = ViewedRun(name, run_dir, only=list(dict.fromkeys(path for path, _ in indexed.values())))

@@ -49,7 +49,7 @@ RecordAt = tuple[Path, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
+class ReportSample:
     """The trajectories that stand for a run."""
 
     shown: list[tuple[RecordAt, Record]]
@@ -95,7 +95,7 @@ class Notes:
         return [*self.texts, f"and {self.left_out} more"] if self.left_out else self.texts
 
 
-def sample(run_dir: Path, num: int = 10) -> Sampled:
+def sample(run_dir: Path, num: int = 10) -> ReportSample:
     """About half of `num` trajectories from the first recorded step and half from the last, of all kinds.
     Records of hidden tasks are left out."""
     notes = Notes()
@@ -108,7 +108,7 @@ def sample(run_dir: Path, num: int = 10) -> Sampled:
     first, last = end_steps(ends, num, notes)
     chosen = choose_of_both(first, last, num)
     shown = [(place, record) for place, record in _read(ends, chosen) if not is_hidden(record)]
-    return Sampled(shown=shown, notes=notes.all())
+    return ReportSample(shown=shown, notes=notes.all())
 
 
 def choose_of_both(first: Step, last: Step, num: int) -> list[RecordPlace]:

@@ -15,7 +15,7 @@ from rocstar.train.record.report.foot import foot
 from rocstar.train.record.report.headline import tiles_of
 from rocstar.train.record.report.numbers import numbers_section
 from rocstar.train.record.report.page import part
-from rocstar.train.record.report.sample import RecordAt, Sampled
+from rocstar.train.record.report.sample import RecordAt, ReportSample
 from rocstar.train.record.report.trajectories import trajectory_html
 
 
@@ -40,7 +40,7 @@ def rows_to_report(run_dir: Path) -> list[Row]:
 
 
 def report_sections(
-    run_dir: Path, rows: Sequence[Row], sampled: Sampled, addresses: Mapping[RecordAt, str]
+    run_dir: Path, rows: Sequence[Row], sampled: ReportSample, addresses: Mapping[RecordAt, str]
 ) -> list[Markup]:
     """What a report shows, from its headline to its foot.
 
@@ -76,7 +76,7 @@ def _ledger(rows: Sequence[Row]) -> Markup:
     return Markup("") if found is None else part("charts", "What the learner saw", [found.markup()])
 
 
-def _trajectories(sampled: Sampled, addresses: Mapping[RecordAt, str]) -> Markup:
+def _trajectories(sampled: ReportSample, addresses: Mapping[RecordAt, str]) -> Markup:
     if not sampled.shown and not sampled.notes:
         return Markup("")
     cards = [
