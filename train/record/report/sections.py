@@ -9,7 +9,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from rocstar.train.record.metrics import Row, read_metrics
-from rocstar.train.record.report.budget import ledger_bars, time_bars, time_shares
+from rocstar.train.record.report.budget import ledger_bars, status_bars, time_bars, time_shares
 from rocstar.train.record.report.curves import curves_section
 from rocstar.train.record.report.foot import foot
 from rocstar.train.record.report.headline import tiles_of
@@ -55,6 +55,7 @@ def report_sections(
         curves_section(rows),
         _time(rows),
         _ledger(rows),
+        _statuses(rows),
         _trajectories(sampled, addresses),
         numbers_section(rows),
         _config(run_dir),
@@ -74,6 +75,11 @@ def _time(rows: Sequence[Row]) -> Markup:
 def _ledger(rows: Sequence[Row]) -> Markup:
     found = ledger_bars(rows)
     return Markup("") if found is None else part("charts", "What the learner saw", [found.markup()])
+
+
+def _statuses(rows: Sequence[Row]) -> Markup:
+    found = status_bars(rows)
+    return Markup("") if found is None else part("charts", "How tool calls ended", [found.markup()])
 
 
 def _trajectories(sampled: ReportSample, addresses: Mapping[RecordAt, str]) -> Markup:

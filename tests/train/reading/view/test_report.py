@@ -12,11 +12,13 @@ import pytest
 
 from rocstar.train.reading.view import listing
 from rocstar.train.reading.view.answers import encoded
+from rocstar.train.reading.view.drawings import charts
 from rocstar.train.reading.view.listing import OpenRecords
 from rocstar.train.reading.view.reader import RunReader
 from rocstar.train.reading.view.report import report_page
 from rocstar.train.reading.view.shelf import Shelf
 from rocstar.train.reading.view.viewed_run import STEPS
+from rocstar.train.record.metrics import MetricsWriter, read_metrics
 from rocstar.train.record.report.sample import sample
 
 from ...evaluation.eval_folders import MadeSet, make_folder
@@ -71,6 +73,24 @@ def test_it_begins_with_what_is_drawn_and_asks_for_no_script(page: str) -> None:
     assert main.strip().startswith('<article id="drawn">') and main.strip().endswith("</article>")
     assert "<h2>Curves</h2>" in main and "10 trajectories to read" in main
     assert "<noscript>" not in page
+
+
+def test_it_draws_what_the_page_of_a_run_draws(tmp_path: Path) -> None:
+    row = {
+        "reward/correct_share": 0.5,
+        "mismatch_kl/mean": 0.1,
+        "tokens/generated": 9.0,
+        "tool/status/ok": 2.0,
+    }
+    row |= {"time/step": 2.0, "time/learn": 2.0, "ledger/generated": 4.0, "ledger/kept": 4.0}
+    with MetricsWriter(tmp_path / "metrics.jsonl") as writer:
+        for step in (1, 2):
+            writer.write(row, step=step, stage="rl", phase="rl")
+    drawn, page = charts(read_metrics(tmp_path / "metrics.jsonl")), report_page(tmp_path)
+    assert len(drawn) == 6 + 1 == page.count("<figcaption>"), (
+        "curves, with what no reward differs from, and bars"
+    )
+    assert all(one["screen"] in page and one["phone"] in page for one in drawn)
 
 
 def test_evaluations_are_those_of_both_ends(page: str) -> None:
