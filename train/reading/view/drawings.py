@@ -28,8 +28,8 @@ MAX_OVERLAID = 9
 
 
 def charts(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """A run's curves, time budget and ledger, and how its tool calls ended, as the report draws them; each for
-    a screen and for a phone."""
+    """A run's curves, time budget and ledger, and how its tool calls ended, as the report draws them; each
+    for a screen and for a phone."""
     bars = (time_bars(rows), ledger_bars(rows), status_bars(rows))
     return [told(one) for one in (*drawn_curves(rows), *bars) if one is not None]
 
