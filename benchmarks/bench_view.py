@@ -26,7 +26,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,7 @@ from view_bench.made_runs import (
 RESULTS = Path(__file__).parent / "results" / "view.json"
 LOADED, ROWS = "main:not([aria-busy]) h1", ".rows .row a"
 ROCSTAR = "import sys; from rocstar.train.cli import main; sys.exit(main(sys.argv[1:]))"
+TABS = ("run", "list", "runs")
 OFTEN = "from rocstar.train.reading.view import live; live.PERIOD_S, live.IDLE = 0.002, 0.0; "
 """The server looks for news a hundred times as often: a day of them in minutes."""
 
@@ -255,15 +256,17 @@ def measure_export(browser: Browser, run: Path, folder: Path) -> dict[str, Any]:
     return told
 
 
-def measure_tab(browser: Browser, run: Path, updates: int) -> dict[str, Any]:
-    """What a tab holds after a quarter of so many updates, and after all of them, each shown before the next.
+def measure_tab(
+    browser: Browser, run: Path, updates: int, names: Sequence[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What a tab holds after a quarter of so many updates, and after all of them, each shown before the next;
+    by the name of its page.
 
     What the run has stays as large as it is: an update changes its date.
     """
-    told: dict[str, Any] = {}
     metrics = run / "metrics.jsonl"
     text = metrics.read_bytes()
-    for name in ("run", "list", "runs"):
+    for name in names:
         with viewer(run, before=OFTEN) as (address, _):
             page = browser.new_page()
             _to(page, address + f"#/{name}?run={run.name}", LOADED)
@@ -278,11 +281,18 @@ def measure_tab(browser: Browser, run: Path, updates: int) -> dict[str, Any]:
                 if number + 1 in (updates // 4, updates):
                     held.append(_held(page))
             page.close()
+        metrics.write_bytes(text)
         growth = held[1]["heap_mb"] / held[0]["heap_mb"] - 1
-        seconds = round(time.perf_counter() - begun, 1)
-        told[name] = {"early": held[0], "late": held[1], "heap_growth": round(growth, 4), "seconds": seconds}
-    metrics.write_bytes(text)
-    return {"updates": updates, "pages": told}
+        yield (
+            name,
+            {
+                "updates": updates,
+                "early": held[0],
+                "late": held[1],
+                "heap_growth": round(growth, 4),
+                "seconds": round(time.perf_counter() - begun, 1),
+            },
+        )
 
 
 def _held(page: Page) -> dict[str, float]:
@@ -297,6 +307,24 @@ def _held(page: Page) -> dict[str, float]:
         "nodes": found["Nodes"],
         "listeners": found["JSEventListeners"],
     }
+
+
+def measure_report(runs: Sequence[Path]) -> dict[str, Any]:
+    """What `rocstar report` takes, start and imports included, and how large its page is, by the run."""
+    told: dict[str, Any] = {}
+    for run in runs:
+        process = subprocess.Popen(
+            [sys.executable, "-c", ROCSTAR, "report", str(run)], stdout=subprocess.DEVNULL
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        if os.waitstatus_to_exitcode(status):
+            raise SystemExit(f"rocstar report {run} failed")
+        told[run.name] = {
+            "cpu_s": round(used.ru_utime + used.ru_stime, 2),
+            "memory_mb": round(used.ru_maxrss / 1024, 1),
+            "megabytes": round((run / "report.html").stat().st_size / 1e6, 2),
+        }
+    return told
 
 
 class CountingProxy:
@@ -351,8 +379,9 @@ def main() -> None:
     parser.add_argument("--long", type=int, default=200_000)
     parser.add_argument("--idle-s", type=float, default=60.0)
     parser.add_argument("--updates", type=int, default=10_000, help="of a tab that stays open")
+    parser.add_argument("--tabs", nargs="+", choices=TABS, default=TABS, help="the pages that stay open")
     parser.add_argument(
-        "--only", choices=("large", "wide", "long", "idle", "export", "tab"), help="this one alone"
+        "--only", choices=("large", "wide", "long", "idle", "export", "tab", "report"), help="this one alone"
     )
     parser.add_argument("--folder", type=Path, help="keep the runs here, and take those that are there")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -380,9 +409,20 @@ def main() -> None:
             },
             "idle": lambda: measure_idle(browser, run("long"), options.idle_s),
             "export": lambda: measure_export(browser, run("fifty"), folder),
-            "tab": lambda: measure_tab(browser, run("small"), options.updates),
+            "tab": lambda: tabs(browser, run("small")),
+            "report": lambda: measure_report([run("fifty"), run("large")]),
         }
         told = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
+
+        def tabs(browser: Browser, small: Path) -> dict[str, Any]:
+            """Each is written when it ends, for all of them take hours; those that were kept stay."""
+            pages = dict(told.get("tab", {}).get("pages", {}))
+            for name, found in measure_tab(browser, small, options.updates, options.tabs):
+                pages[name] = found
+                told["tab"] = {"pages": pages}
+                options.out.write_text(json.dumps(told, indent=1) + "\n")
+            return {"pages": pages}
+
         for name, work in measures.items():
             if options.only in (None, name):
                 load = os.getloadavg()[0]

@@ -36,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from kill_resume import last_step
+from quickstart_seeds import is_complete
 from same_bits import contents
 from sandbox_bench.report import ROOT, bar, finish
 from two_nodes import NETWORK, spaces
@@ -239,7 +240,8 @@ def killed(runs: Path) -> dict[str, Any]:
         "recipes/quickstart.toml",
         f"--output-dir={runs / 'start'}",
     ]
-    if not (runs / "start" / "report.html").exists():
+    if not is_complete(runs / "start"):
+        shutil.rmtree(runs / "start", ignore_errors=True)
         subprocess.run([*begin, *START, *NO_RL, *EVALS, "--run.threads=1"], check=True, cwd=ROOT)
     model, alone = runs / "start" / "checkpoints" / "step_0", runs / "alone"
     shutil.rmtree(alone, ignore_errors=True)

@@ -13,21 +13,19 @@ weights of the records, which are compared bit by bit. What lies under --runs is
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from kill_resume import POLL_S, has_ended, last_step, untimed
-from kill_rollouts import COLD, GROUPS, SIBLINGS, SMALL
-from quickstart_seeds import ROOT, machine
+from killed_run import GROUPS, SIBLINGS, SMALL, Start, Trainer, parsed
+from quickstart_seeds import machine
 from sandbox_bench.report import command as command_line
 
 from rocstar.engine.record.columns import frame_key
@@ -35,8 +33,6 @@ from rocstar.engine.record.files import is_sealed
 from rocstar.engine.record.step_file import all_places
 from rocstar.train.record.run_directory import TRAJECTORIES, records_file
 
-Start = Callable[[bool], subprocess.Popen]
-"""Starts the run; true = with --resume."""
 Frames = dict[str, set[bytes]]
 """By trajectory: one form, or as many as it was rolled out. A group that was learned in a later step than it
 was meant for lies in the files of both."""
@@ -111,38 +107,12 @@ def run_killed(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--recipe", default="recipes/quickstart.toml")
-    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "kill_ahead")
-    parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--every", type=int, default=3, help="steps between checkpoints")
-    parser.add_argument("--model", help="begin with this Hugging Face directory instead of a cold start")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "kill_ahead.json")
-    options = parser.parse_args()
-    shutil.rmtree(options.runs, ignore_errors=True)
-    options.runs.mkdir(parents=True)
-    base, killed, again = (options.runs / name for name in ("base", "killed", "again"))
-
-    def command(directory: Path, *more: str) -> list[str]:
-        train = [sys.executable, "-m", "rocstar.train", options.recipe, f"--output-dir={directory}"]
-        return [*train, *AHEAD, *more]
-
+    options = parsed(str(__doc__), name="kill_ahead", steps=24)
+    killed, again = (options.runs / name for name in ("killed", "again"))
     with (options.runs / "log").open("w") as log:
-        if not options.model:
-            cold = command(base, *COLD, "--stages.0.steps=0")
-            subprocess.run(cold, cwd=ROOT, check=True, stdout=log, stderr=log)
-        model = f"--model.path={options.model or base / 'checkpoints' / 'step_0'}"
-        length = [f"--stages.0.steps={options.steps}", f"--checkpoint.every={options.every}"]
-        rest = [model, "--sft.steps=0", *length]
-
-        def start(resume: bool) -> subprocess.Popen:
-            more = [*rest, "--resume"] if resume else rest
-            return subprocess.Popen(command(killed, *more), cwd=ROOT, stdout=log, stderr=log)
-
+        trainer = Trainer(options=options, settings=AHEAD, log=log)
+        rest = trainer.begin()
+        start = trainer.starting(killed, rest)
         kills, kept, rows = [], [], []
         rng = random.Random(options.seed)
         for found, there, row in run_killed(start, killed, steps=options.steps, kills=options.kills, rng=rng):
@@ -150,8 +120,7 @@ def main() -> None:
             kept.append(there)
             rows.append(row)
             print(found, file=sys.stderr, flush=True)
-        learns = command(again, *rest, "--from-rollouts", str(killed))
-        subprocess.run(learns, cwd=ROOT, check=True, stdout=log, stderr=log)
+        trainer.run(again, *rest, "--from-rollouts", str(killed))
     summary = {
         "machine": machine(),
         "command": command_line(sys.argv),

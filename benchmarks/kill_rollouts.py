@@ -12,42 +12,25 @@ is taken together or not at all. What lies under --runs is removed first.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from kill_resume import POLL_S, differences, has_ended, last_step
-from quickstart_seeds import ROOT, machine
+from killed_run import GROUPS, SIBLINGS, SMALL, Start, Trainer, parsed
+from quickstart_seeds import machine
 from sandbox_bench.report import command as command_line
 
 from rocstar.engine.record.columns import frame_key
 from rocstar.engine.record.files import is_sealed
 from rocstar.engine.record.step_file import all_places
 from rocstar.train.record.run_directory import TRAJECTORIES, records_file
-
-Start = Callable[[bool], subprocess.Popen]
-"""Starts the run; true = with --resume."""
-SIBLINGS, GROUPS = 8, 6
-SMALL = (
-    f"--rl.tasks_per_step={GROUPS}",
-    f"--rl.rollouts_per_task={SIBLINGS}",
-    "--rl.group_size=4",
-    f"--engine.max_running={SIBLINGS}",
-    "--engine.deterministic=true",
-    "--run.threads=1",
-    "--tool.wall_s=60.0",
-    "--eval.samples_per_task=1",
-    "--eval.data.limit=4",
-)
-COLD = ("--sft.steps=200", "--sft.num_demonstrations=2000", "--sft.demonstration_tasks.size=400")
 
 
 def written(directory: Path, step: int) -> Counter[str]:
@@ -87,39 +70,13 @@ def run_killed(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--recipe", default="recipes/quickstart.toml")
-    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "kill_rollouts")
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--every", type=int, default=3, help="steps between checkpoints")
-    parser.add_argument("--model", help="begin with this Hugging Face directory instead of a cold start")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "kill_rollouts.json")
-    options = parser.parse_args()
-    shutil.rmtree(options.runs, ignore_errors=True)
-    options.runs.mkdir(parents=True)
-    base, whole, killed = (options.runs / name for name in ("base", "whole", "killed"))
-
-    def command(directory: Path, *more: str) -> list[str]:
-        train = [sys.executable, "-m", "rocstar.train", options.recipe, f"--output-dir={directory}"]
-        return [*train, *SMALL, *more]
-
+    options = parsed(str(__doc__), name="kill_rollouts", steps=10)
+    whole, killed = (options.runs / name for name in ("whole", "killed"))
     with (options.runs / "log").open("w") as log:
-        if not options.model:
-            cold = command(base, *COLD, "--stages.0.steps=0")
-            subprocess.run(cold, cwd=ROOT, check=True, stdout=log, stderr=log)
-        model = f"--model.path={options.model or base / 'checkpoints' / 'step_0'}"
-        length = [f"--stages.0.steps={options.steps}", f"--checkpoint.every={options.every}"]
-        rest = [model, "--sft.steps=0", *length]
-        subprocess.run(command(whole, *rest), cwd=ROOT, check=True, stdout=log, stderr=log)
-
-        def start(resume: bool) -> subprocess.Popen:
-            more = [*rest, "--resume"] if resume else rest
-            return subprocess.Popen(command(killed, *more), cwd=ROOT, stdout=log, stderr=log)
-
+        trainer = Trainer(options=options, settings=SMALL, log=log)
+        rest = trainer.begin()
+        trainer.run(whole, *rest)
+        start = trainer.starting(killed, rest)
         kills = []
         rng = random.Random(options.seed)
         for found in run_killed(start, killed, steps=options.steps, kills=options.kills, rng=rng):

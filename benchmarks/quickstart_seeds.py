@@ -39,7 +39,7 @@ def run(recipe: str, directory: Path, options: list[str]) -> float:
 
 
 def is_complete(directory: Path) -> bool:
-    """Whether the run or cold start in a folder came to its end. Its report is written while it runs."""
+    """Whether the run or cold start in a folder came to its end. A report may be of one that did not."""
     manifest = directory / "manifest.json"
     return manifest.exists() and json.loads(manifest.read_text())["starts"][-1]["status"] == "complete"
 

@@ -1,7 +1,7 @@
-"""lm-eval and inspect-ai, each from an environment of its own, against `rocstar serve`.
+"""lm-eval, inspect-ai and lighteval, each from an environment of its own, against `rocstar serve`.
 
     python benchmarks/serve_clients.py runs/quickstart/checkpoints/step_0 --lm-eval ENV --inspect ENV \\
-        --out benchmarks/results/serve_clients.json
+        --lighteval ENV --out benchmarks/results/serve_clients.json
 
     rocstar eval ──> what each of the 20 puzzles earns, greedy and sampled ┐
     rocstar serve <── client, its own command ──> what it counted          ┴──> puzzles that differ
@@ -158,6 +158,21 @@ def inspect(
     return {one["input"]: float(one["scores"]["pattern"]["value"] == "C") for one in log["samples"]}, took_s
 
 
+def lighteval(environment: Path, url: str, folder: Path) -> tuple[Verdicts, float]:
+    """What lighteval counted of each puzzle."""
+    model = f"model_name=openai/rocstar-agent,base_url={url}/v1,api_key=none"
+    model += ",generation_parameters={temperature:0.0,max_new_tokens:160}"
+    program = [str(environment / "bin" / "lighteval"), "endpoint", "litellm", model]
+    task = ["custom|rocstar_puzzles|0|0", "--custom-tasks", "puzzles_lighteval.py"]
+    kept = ["--output-dir", "lighteval", "--save-details"]
+    took_s = run([*program, *task, *kept], folder, LITELLM_LOCAL_MODEL_COST_MAP="True")
+    (path,) = (folder / "lighteval" / "details").rglob("*.parquet")
+    code = "import json, sys, pyarrow.parquet as p; print(json.dumps(p.read_table(sys.argv[1]).to_pylist()))"
+    read = [str(environment / "bin" / "python"), "-c", code, str(path)]
+    rows = json.loads(subprocess.run(read, capture_output=True, text=True, check=True).stdout)
+    return {row["example"]: float(row["metrics"]["boxed"]) for row in rows}, took_s
+
+
 # ---- the other side of choices.jsonl ----
 
 
@@ -238,6 +253,13 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                     "version": version(options.inspect / "bin" / "python", "inspect_ai"),
                     **compared(counted, wanted[name], took_s),
                 }
+        if options.lighteval:
+            counted, took_s = lighteval(options.lighteval, url, folder)
+            found["lighteval"] = {
+                "version": version(options.lighteval / "bin" / "python", "lighteval"),
+                "litellm": version(options.lighteval / "bin" / "python", "litellm"),
+                **compared(counted, wanted["greedy"], took_s),
+            }
     result["notes"] = [line for line in (folder / "serve.log").read_text().splitlines() if " sends " in line]
     return result
 
@@ -245,8 +267,9 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Clients of others against `rocstar serve`.")
     parser.add_argument("model", type=Path, help="a checkpoint of a run whose policy uses its tool")
-    for name in ("--lm-eval", "--inspect"):
-        parser.add_argument(name, type=Path, metavar="ENV", help="its virtual environment; left out: not run")
+    for name in ("--lm-eval", "--inspect", "--lighteval"):
+        text = "its virtual environment; left out: not run"
+        parser.add_argument(name, type=lambda given: Path(given).absolute(), metavar="ENV", help=text)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="a new folder for what the clients write")
     options = parser.parse_args()

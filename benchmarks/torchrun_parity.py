@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from quickstart_seeds import ROOT, machine, rows
+from quickstart_seeds import ROOT, is_complete, machine, rows
 
 BOUNDS = {"live": 1e-4, "recorded": 1e-5}
 COMPARED = ("loss/policy", "optim/grad_norm", "entropy/mean", "reward/mean")
@@ -29,7 +30,8 @@ COMMON = ("--run.threads=1", "--engine.deterministic=true", "--rl.tokens_per_mic
 
 def run(directory: Path, recipe: str, ranks: int, *options: str) -> Path:
     """Train on so many ranks, unless it is done already; returns the run's directory."""
-    if not (directory / "report.html").exists():
+    if not is_complete(directory):
+        shutil.rmtree(directory, ignore_errors=True)
         torchrun = [
             sys.executable,
             "-m",

@@ -33,7 +33,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from quickstart_seeds import ROOT, machine, rows
+from quickstart_seeds import ROOT, is_complete, machine, rows
 
 LOGPROB_BOUND = 1e-5
 COMPARED = (
@@ -127,7 +127,7 @@ def launch(commands: list[list[str]], directory: Path, env: dict[str, str]) -> N
 
 def train(arm: str, directory: Path, url: str, options: list[str]) -> Path:
     """One run, unless it is done already."""
-    if (directory / "report.html").exists():
+    if is_complete(directory):
         return directory
     shutil.rmtree(directory, ignore_errors=True)
     env = {"ROCSTAR_REDIS_URL": url}

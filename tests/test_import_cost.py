@@ -36,8 +36,8 @@ def modules_after(code: str) -> set[str]:
         "rocstar.train.recipe.load",
         "rocstar.train.record.console",
         "rocstar.train.record.metrics",
-        "rocstar.train.record.report.report",
         "rocstar.train.record.trackers",
+        "rocstar.train.reading.view.report",
         "rocstar.train.reading.view.web",
     ],
 )

@@ -50,6 +50,7 @@ from rocstar.train.loop import run_stages, tell_saved
 from rocstar.train.plan.preflight import Tasks, check, load_all_tasks
 from rocstar.train.plan.resume import bytes_to_keep, check_same_kind, complete, take_recipe
 from rocstar.train.reading.diagnosis.watch import Watch
+from rocstar.train.reading.view.report import write_report
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.model_config import ModelConfig
@@ -61,7 +62,6 @@ from rocstar.train.record.listening import listening
 from rocstar.train.record.loop_lag import LoopLag
 from rocstar.train.record.manifest import recorded
 from rocstar.train.record.metrics import MetricsWriter
-from rocstar.train.record.report.report import write_report
 from rocstar.train.record.run_directory import METRICS, REPORT, claim, cold_start_of, discard_if_unused
 from rocstar.train.record.stall import guarded, stall_s
 from rocstar.train.record.time_budget import TimeBudget

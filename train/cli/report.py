@@ -19,8 +19,9 @@ def add(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
+    from rocstar.train.reading.view.report import write_report
     from rocstar.train.record.metrics import MetricsFileError
-    from rocstar.train.record.report.report import ReportError, write_report
+    from rocstar.train.record.report.sections import ReportError
 
     nothing_more(rest, "`rocstar report FOLDER` takes only --reveal")
     if (options.run / "results.json").is_file():

@@ -15,13 +15,13 @@ waits for anybody: one process, one thread; the same command goes on with a buil
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from rocstar.engine.record.files import whole_file
 from rocstar.train.data.build_config import BuildConfig, moves
 from rocstar.train.data.candidate import RowReader
 from rocstar.train.data.check import evidence_of, make_check, read_questions
@@ -328,13 +328,5 @@ def _write_lines(path: Path, rows: Iterator[dict[str, Any]]) -> None:
 
 
 def _write_whole(path: Path, parts: Iterator[str]) -> None:
-    """Write a file that appears whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        file.writelines(part.encode() for part in parts)

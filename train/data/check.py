@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from rocstar.engine.record.files import whole_file
 from rocstar.train.data.build_config import EvalSet
 from rocstar.train.data.overlap import LEVELS, Check, EvalQuestion, OverlapCheck, TaskVerdict
 from rocstar.train.data.paper_rule import PaperCheck
@@ -171,20 +171,13 @@ def _write(
     """Judge all rows, in their order, into the file, which appears whole."""
     levels: Counter[str] = Counter(dict.fromkeys(LEVELS, 0))
     by_set: dict[str, Counter[str]] = {}
-    partial = out.with_name(out.name + ".partial")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            for name, met in database.execute("SELECT name, met FROM met ORDER BY number"):
-                found = check.judge(met)
-                levels[found.level] += 1
-                if found.question is not None:
-                    by_set.setdefault(questions[found.question].file, Counter())[found.level] += 1
-                file.write(json.dumps(_row(json.loads(name), found, questions)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(out) as file:
+        for name, met in database.execute("SELECT name, met FROM met ORDER BY number"):
+            found = check.judge(met)
+            levels[found.level] += 1
+            if found.question is not None:
+                by_set.setdefault(questions[found.question].file, Counter())[found.level] += 1
+            file.write(json.dumps(_row(json.loads(name), found, questions)).encode() + b"\n")
     asked = Counter(question.file for question in questions)
     return Checked(
         levels=levels, by_set={k: dict(sorted(v.items())) for k, v in by_set.items()}, questions=asked

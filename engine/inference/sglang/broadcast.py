@@ -60,7 +60,6 @@ class BroadcastGroup:
     ) -> None:
         self.engines = list(engines)
         self._urls = [engine.api.url for engine in engines]
-        self.failed = False
         self._backend, self._host, self._timeout_s = backend, host, timeout_s
         self._name = f"rocstar-{os.getpid()}-{next(_NUMBERS)}"
         self._world_size = 1 + sum(engine.tp_size for engine in engines)
@@ -127,10 +126,8 @@ class BroadcastGroup:
         ours, *theirs = await asyncio.gather(asyncio.to_thread(work, *args), *calls, return_exceptions=True)
         for outcome in (*theirs, ours):
             if isinstance(outcome, InferenceError | RuntimeError | ValueError | OSError):
-                self.failed = True
                 raise InferenceError("broadcast_failed", str(outcome), retryable=True) from outcome
             if isinstance(outcome, BaseException):
-                self.failed = True
                 raise outcome
         return ours
 

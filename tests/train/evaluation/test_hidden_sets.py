@@ -66,5 +66,5 @@ def test_a_report_of_a_run_leaves_hidden_tasks_out(
     (tmp_path / "trajectories").mkdir()
     path = tmp_path / "trajectories" / "step_1.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    shown, _ = sample(tmp_path)
+    shown = sample(tmp_path).records
     assert sorted(one["sibling"] for one in shown) == [1, 3] and not any(map(is_hidden, shown))

@@ -12,7 +12,7 @@ import pytest
 
 from rocstar.engine.sim.cli import main as sim
 from rocstar.train.evaluation.report.eval_report import write_eval_report
-from rocstar.train.record.report.report import write_report
+from rocstar.train.reading.view.report import write_report
 
 from ...needs import BROWSER
 from ..evaluation.eval_folders import MadeSet, make_folder

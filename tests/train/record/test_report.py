@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from rocstar.train.reading.view.report import main, write_report
 from rocstar.train.record.metrics import MetricsFileError, MetricsWriter, UnknownMetricError, read_metrics
 from rocstar.train.record.report.curves import curve_svg, evaluations, main_set_of, picture_svg
-from rocstar.train.record.report.report import ReportError, main, write_report
+from rocstar.train.record.report.sections import ReportError
 
 from ...patience import PATIENCE_S
 
@@ -52,7 +53,10 @@ def test_the_page_holds_what_the_run_recorded(html: str, tags_of: Any) -> None:
 
 def test_the_page_asks_for_nothing_from_outside(html: str, tags_of: Any) -> None:
     tags = tags_of(html)
-    assert not [a for _, attributes in tags.found for a in attributes if a in ("src", "href", "srcset")]
+    asked = {a: value for _, attributes in tags.found for a, value in attributes.items()}
+    assert "src" not in asked and "srcset" not in asked
+    addresses = {attributes["href"] for _, attributes in tags.found if "href" in attributes}
+    assert addresses == {"data:,", "#main"}, "nothing but the page itself, and an icon that is empty"
     assert "@import" not in html
     assert "url(" not in html
     policy = next(a["content"] for tag, a in tags.found if tag == "meta" and "http-equiv" in a)
@@ -94,16 +98,17 @@ def test_names_and_recipes_cannot_act_either(tmp_path: Path, tags_of: Any, attac
                 phase="rl",
             )
     tags = tags_of(write_report(run).read_text())
-    assert tags.count("script") == 1
+    scripts = [attributes.get("type") for tag, attributes in tags.found if tag == "script"]
+    assert scripts == ["application/json", None], "answers, and the page's own"
     assert tags.count("img") == 0
 
 
 def test_a_run_without_anything_but_rows_has_a_report(tmp_path: Path, tags_of: Any) -> None:
     with MetricsWriter(tmp_path / "metrics.jsonl") as writer:
         writer.write({"loss/sft": 2.0}, step=1, stage="sft", phase="sft")
-    text = tags_of(write_report(tmp_path).read_text()).text
-    assert "SFT loss" in text
-    assert "Trajectories" not in text
+    page = write_report(tmp_path).read_text()
+    assert "SFT loss" in tags_of(page).text
+    assert "<h2>Trajectories</h2>" not in page
     with MetricsWriter(tmp_path / "metrics.jsonl") as writer:
         writer.write(
             {"optim/lr": math.nan, "time/step": 0.0, "ledger/generated": 0.0}, step=1, stage="rl", phase="rl"
@@ -163,7 +168,7 @@ def test_curve_svg_takes_listed_metrics_only(run_dir: Path) -> None:
 
 
 def test_the_module_runs_and_refuses_in_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rocstar.train.record.report.report", str(tmp_path)]
+    command = [sys.executable, "-m", "rocstar.train.reading.view.report", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert result.returncode == 2
     assert "metrics.jsonl does not exist" in result.stderr

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from rocstar.train.reading.view.report import write_report
 from rocstar.train.record.report import sample as report_sample
-from rocstar.train.record.report.report import write_report
-from rocstar.train.record.report.sample import Notes, choose, end_steps, kind_of, sample
+from rocstar.train.record.report.sample import Notes, ReportSample, choose, end_steps, kind_of, sample
 
 from ...needs import modules
 
@@ -26,7 +26,8 @@ def write(path: Path, records: Iterable[dict[str, Any]]) -> Path:
 
 
 def test_ten_trajectories_of_every_kind_from_both_ends(run_dir: Path) -> None:
-    records, notes = sample(run_dir)
+    found = sample(run_dir)
+    records, notes = found.records, found.notes
     assert not notes
     assert [r["step"] for r in records] == [1] * 5 + [60] * 5
     kinds = ["kept correct", "dropped_positive", "kept wrong", "dropped_negative", "no_signal"]
@@ -37,16 +38,16 @@ def test_a_run_of_one_step_fills_the_ten_from_it(tmp_path: Path, record: MakeRec
     folder = tmp_path / "trajectories"
     folder.mkdir()
     (folder / "step_9.jsonl").write_text("".join(json.dumps(record(9, i)) + "\n" for i in range(14)))
-    assert len(sample(tmp_path)[0]) == 10
+    assert len(sample(tmp_path).records) == 10
     (folder / "step_10.jsonl").write_text(json.dumps(record(10, 0)) + "\n")
-    assert [r["step"] for r in sample(tmp_path)[0]] == [9] * 9 + [10], "10 comes after 9"
+    assert [r["step"] for r in sample(tmp_path).records] == [9] * 9 + [10], "10 comes after 9"
 
 
 def test_one_file_of_many_steps_gives_its_ends(tmp_path: Path, record: MakeRecord) -> None:
     (tmp_path / "trajectories").mkdir()
     lines = [json.dumps(record(step, i)) for step in (3, 4, 5, 4) for i in range(6)]
     (tmp_path / "trajectories" / "all.jsonl").write_text("\n".join(lines) + "\n")
-    assert [r["step"] for r in sample(tmp_path)[0]] == [3] * 5 + [5] * 5
+    assert [r["step"] for r in sample(tmp_path).records] == [3] * 5 + [5] * 5
 
 
 def test_what_cannot_be_read_is_told(
@@ -57,7 +58,8 @@ def test_what_cannot_be_read_is_told(
     path.write_text('not json\n{"v": 2}\n' + json.dumps(record(1, 0)) + "\n")
     (tmp_path / "trajectories" / "step_2.jsonl.zst").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    records, notes = sample(tmp_path)
+    found = sample(tmp_path)
+    records, notes = found.records, found.notes
     assert len(records) == 1
     assert notes == [
         "step_1.jsonl, line 1: not a trajectory record of version 1, left out",
@@ -72,9 +74,10 @@ def test_compressed_trajectories_are_read(tmp_path: Path, record: MakeRecord) ->
     data = zstandard.ZstdCompressor().compress(json.dumps(record(4, 0)).encode() + b"\n")
     path = tmp_path / "trajectories" / "step_4.jsonl.zst"
     path.write_bytes(data)
-    assert sample(tmp_path) == ([record(4, 0)], [])
+    assert sample(tmp_path) == ReportSample(shown=[((path, 1), record(4, 0))], notes=[])
     path.write_bytes(b"no such frame")
-    records, notes = sample(tmp_path)
+    found = sample(tmp_path)
+    records, notes = found.records, found.notes
     assert not records
     assert "the rest is left out" in notes[0]
 
@@ -82,7 +85,7 @@ def test_compressed_trajectories_are_read(tmp_path: Path, record: MakeRecord) ->
 def test_within_a_kind_errors_and_clean_ones_alternate(tmp_path: Path, record: MakeRecord) -> None:
     records = [record(1, i, turns=[]) for i in range(6)] + [record(1, i) for i in range(6, 8)]
     write(tmp_path / "trajectories" / "step_1.jsonl", records)
-    chosen, _ = sample(tmp_path, 4)
+    chosen = sample(tmp_path, 4).records
     assert [bool(r["turns"]) for r in chosen] == [True, False, True, False]
 
 
@@ -91,7 +94,7 @@ def test_most_are_of_different_tasks(tmp_path: Path, record: MakeRecord) -> None
     tasks = [{"id": f"t{k}", "source": "s", "question": "q", "answer": "1"} for k in range(12)]
     records = (record(1, i, id=f"{t['id']}/{i}", task=t) for t in tasks for i in range(32))
     write(tmp_path / "trajectories" / "step_1.jsonl", records)
-    chosen, _ = sample(tmp_path)
+    chosen = sample(tmp_path).records
     assert len({r["task"]["id"] for r in chosen}) >= 6
 
 
@@ -101,14 +104,15 @@ def test_the_order_of_the_lines_does_not_matter(tmp_path: Path, record: MakeReco
     for name, order in (("a", records), ("b", records[::-1])):
         (tmp_path / name).mkdir(exist_ok=True)
         write(tmp_path / name / "trajectories" / "step_1.jsonl", order)
-    assert sample(tmp_path / "a") == sample(tmp_path / "b")
+    assert sample(tmp_path / "a").records == sample(tmp_path / "b").records
 
 
 def test_bad_lines_are_told_once_and_counted(tmp_path: Path, record: MakeRecord) -> None:
     path = write(tmp_path / "trajectories" / "step_1.jsonl", [record(1, 0)])
     deep = "[" * 100_000
     path.write_text("torn\n" * 700 + deep + "\n" + '{"v": 1, "step": []}\n' + path.read_text())
-    records, notes = sample(tmp_path)
+    found = sample(tmp_path)
+    records, notes = found.records, found.notes
     assert len(records) == 1 and len(notes) == 6 and notes[-1] == "and 697 more"
 
 
@@ -171,7 +175,8 @@ def test_every_line_is_parsed_once_and_few_are_kept(
 
     monkeypatch.setattr(report_sample, "_parsed", counted)
     monkeypatch.setattr(report_sample, "_keep", looked_at)
-    records, notes = sample(long_run(tmp_path, record, times))
+    found = sample(long_run(tmp_path, record, times))
+    records, notes = found.records, found.notes
     assert len(records) == 10 and not notes
     assert parsed == 2 * 40 * times + 10
     assert most <= 2 * len(report_sample.BUCKETS) * 10

@@ -134,6 +134,7 @@ def test_values_read_as_a_person_writes_them(value: float, unit: str, text: str)
 
 def test_small_helpers() -> None:
     assert format_tick(0.05, "share") == "5%"
+    assert format_tick(1.5e-7, "nats") == "1.5e-7"
     assert format_tick(2000, "tokens") == "2,000" and format_tick(20_000, "tokens") == "20,000"
     assert running_mean([(0, 1.0), (1, None), (2, 3.0)]) == [(0, 1.0), (1, None), (2, 3.0)]
     assert running_mean([(0, 1.0), (1, 2.0), (2, 6.0)])[1] == (1, 3.0)

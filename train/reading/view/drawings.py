@@ -10,7 +10,7 @@ from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
 from rocstar.train.record.console_text import number
 from rocstar.train.record.metrics import Row, metric_of
 from rocstar.train.record.report.bars import stacked_bars
-from rocstar.train.record.report.budget import ledger_bars, time_bars, time_shares
+from rocstar.train.record.report.budget import ledger_bars, status_bars, time_bars, time_shares
 from rocstar.train.record.report.curves import (
     PLOTS,
     REWARD,
@@ -25,72 +25,19 @@ from rocstar.train.record.report.svg import Chart, Interval, Series, line_chart
 
 MAX_OVERLAID = 9
 """Runs in one drawing: so many colours there are."""
-MORE = (
-    Plot(
-        title="Mismatch KL",
-        keys={"mismatch_kl/mean": "all", "mismatch_kl/after_tool": "after tools"},
-        caption="How far the learner's probabilities lie from the rollout's, per loss token.",
-        is_dull_at_zero=True,
-    ),
-    Plot(
-        title="Event loop",
-        keys={"time/loop_lag_p99": "99%", "time/loop_lag_max": "longest"},
-        caption="How late the event loop ran what was due: above a second, tools and servers wait for us.",
-    ),
-    Plot(
-        title="Staleness",
-        keys={"policy/staleness_max": ""},
-        caption="Updates between the oldest weights that wrote a trajectory of the batch and its learner's.",
-        is_dull_at_zero=True,
-    ),
-)
-STATUS = "tool/status/"
 
 
 def charts(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The curves of a run, its time budget and its ledger, each for a screen and for a phone."""
-    drawn = drawn_curves(rows)
-    steps = rows_of(rows, "rl")
-    for plot in MORE:
-        if any(number(row, key) for row in steps for key in plot.keys):
-            drawn.append(overlay(plot, {"": rows}))
-    if any(number(row, "tokens/generated") and number(row, "time/step") for row in steps):
-        drawn.append(_speed(steps))
-    drawn += [found for found in (time_bars(rows), ledger_bars(rows), _statuses(steps)) if found is not None]
-    return [told(one) for one in drawn]
-
-
-def _statuses(steps: Sequence[Row]) -> Drawn | None:
-    """How the tool calls of each step ended; None for a run without any."""
-    names = sorted({name for row in steps for name in row if name.startswith(STATUS)})
-    parts = {
-        name.removeprefix(STATUS).replace("_", " "): [number(row, name) or 0.0 for row in steps]
-        for name in names
-        if any(number(row, name) for row in steps)
-    }
-    if not parts:
-        return None
-    colors = {name: place % MAX_OVERLAID for place, name in enumerate(parts)}
-    draw = partial(stacked_bars, "Tool calls", "calls", [row["step"] for row in steps], parts, colors=colors)
-    return Drawn(draw, "Tool calls of each step by the status in which they ended.", is_wide=True)
+    """A run's curves, time budget and ledger, and how its tool calls ended, as the report draws them; each
+    for a screen and for a phone."""
+    bars = (time_bars(rows), ledger_bars(rows), status_bars(rows))
+    return [told(one) for one in (*drawn_curves(rows), *bars) if one is not None]
 
 
 def told(drawn: Drawn) -> dict[str, Any]:
     """A drawing as JSON; the page builds its elements anew from the text."""
     screen, phone = drawn.svgs()
     return {"screen": screen, "phone": phone, "caption": drawn.caption, "wide": drawn.is_wide}
-
-
-def _speed(steps: Sequence[Row]) -> Drawn:
-    points = [
-        (row["step"], written / seconds)
-        for row in steps
-        if (written := number(row, "tokens/generated")) and (seconds := number(row, "time/step"))
-    ]
-    chart = Chart(
-        title="Tokens per second", unit="tokens/s", series=[Series(label="", points=points, color=0)]
-    )
-    return Drawn(partial(line_chart, chart), "Tokens that the policy wrote, by the whole time of the step.")
 
 
 def overlay(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Drawn:
@@ -122,7 +69,7 @@ def overlay(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Drawn:
 
 def overlays(rows_by_run: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
     """Every plot that one of the runs has something for, and their evaluations."""
-    found = [told(overlay(plot, rows_by_run)) for plot in (REWARD, *PLOTS, *MORE) if _has(plot, rows_by_run)]
+    found = [told(overlay(plot, rows_by_run)) for plot in (REWARD, *PLOTS) if _has(plot, rows_by_run)]
     return found + [told(one) for one in _evaluation_overlays(rows_by_run)]
 
 

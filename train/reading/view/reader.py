@@ -10,7 +10,7 @@ import shlex
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from rocstar.engine.record.learned import LearnedTokens
 from rocstar.train.reading.view import drawings
@@ -21,7 +21,6 @@ from rocstar.train.reading.view.evaluated import evaluation_page, grid, paired
 from rocstar.train.reading.view.families import families, families_drawing
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.sample import sample
-from rocstar.train.reading.view.shelf import Shelf
 from rocstar.train.reading.view.siblings import Draw, group, pass_rates, task_over_steps
 from rocstar.train.reading.view.text_search import search
 from rocstar.train.reading.view.timeline import trajectory_timeline
@@ -40,10 +39,18 @@ class NothingThereError(LookupError):
     """What was asked for is not there; the message names it."""
 
 
+class RunShelf(Protocol):
+    """The runs that there are to read."""
+
+    def runs(self) -> Mapping[str, ViewedRun]:
+        """All of them by name; a name keeps its object while its run is there."""
+        ...
+
+
 class RunReader:
     """The runs of a shelf, with what was asked for last kept in memory."""
 
-    def __init__(self, shelf: Shelf, *, reveal: bool) -> None:
+    def __init__(self, shelf: RunShelf, *, reveal: bool) -> None:
         """`reveal`: show tasks whose licence asks that they are not shown."""
         self._shelf = shelf
         self._reveal = reveal

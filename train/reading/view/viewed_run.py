@@ -13,7 +13,7 @@ import re
 import time
 import tomllib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,9 +42,11 @@ EVALUATION: Final = "evaluations"
 class ViewedRun:
     """What one folder, or one file of records, has to show."""
 
-    def __init__(self, name: str, path: Path) -> None:
+    def __init__(self, name: str, path: Path, *, only: Sequence[Path] | None = None) -> None:
+        """`only`: the files of steps that it knows of; default: all that lie there."""
         self.name = name
         self.path = path
+        self._only = None if only is None else list(only)
         self._metrics: tuple[tuple[int, int], list[Row]] | None = None
         self.problem = ""
         """Why metrics.jsonl could not be read."""
@@ -113,7 +115,7 @@ class ViewedRun:
     def _files(self, collection: str) -> Callable[[], list[Path]] | None:
         """What gives the files of a collection; None if there is none of this name."""
         if collection == STEPS:
-            return lambda: records_of(self.path)
+            return lambda: records_of(self.path) if self._only is None else self._only
         step, _, name = collection.partition(":")
         folder = self.evaluations().get(step)
         # Only a name that the folder has: it may hold no path.

@@ -1,4 +1,4 @@
-"""What a step was spent on: its wall time by phase, its trajectories by what became of them."""
+"""What a step was spent on: wall time by phase, and what became of its trajectories and tool calls."""
 
 import math
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from rocstar.train.record.report.page import Drawn
 from rocstar.train.record.time_budget import PHASES
 
 PHASE_COLORS = dict(zip(PHASES, (0, 8, 5, 4, 3, 2, 6, 1, 7), strict=True))
+STATUS, STATUS_COLORS = "tool/status/", 9
 LEDGER_COLORS = {"kept": 0, "dropped positive": 4, "dropped negative": 5, "no signal": 7, "failed": 1}
 
 
@@ -53,6 +54,22 @@ def ledger_bars(rows: Sequence[Row]) -> Drawn | None:
     caption = "What became of every generated trajectory: kept for the learner, dropped by RoC, in a group "
     caption += "whose rewards are all equal (no signal), or failed. Nothing is dropped uncounted."
     return Drawn(draw, caption, is_wide=True)
+
+
+def status_bars(rows: Sequence[Row]) -> Drawn | None:
+    """How the tool calls of each step ended; None for a run without any."""
+    steps = rows_of(rows, "rl")
+    names = sorted({name for row in steps for name in row if name.startswith(STATUS)})
+    parts = {
+        _words(name.removeprefix(STATUS)): [number(row, name) or 0.0 for row in steps]
+        for name in names
+        if any(number(row, name) for row in steps)
+    }
+    if not parts:
+        return None
+    colors = {name: place % STATUS_COLORS for place, name in enumerate(parts)}
+    draw = partial(stacked_bars, "Tool calls", "calls", [row["step"] for row in steps], parts, colors=colors)
+    return Drawn(draw, "Tool calls of each step by the status in which they ended.", is_wide=True)
 
 
 def _timed(rows: Sequence[Row]) -> list[Row]:

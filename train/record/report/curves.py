@@ -98,6 +98,23 @@ PLOTS = (
         is_dull_at_zero=True,
     ),
     Plot(title="Gradient norm", keys={"optim/grad_norm": ""}, caption="Before clipping."),
+    Plot(
+        title="Mismatch KL",
+        keys={"mismatch_kl/mean": "all", "mismatch_kl/after_tool": "after tools"},
+        caption="How far the learner's probabilities lie from the rollout's, per loss token.",
+        is_dull_at_zero=True,
+    ),
+    Plot(
+        title="Event loop",
+        keys={"time/loop_lag_p99": "99%", "time/loop_lag_max": "longest"},
+        caption="How late the event loop ran what was due: above a second, tools and servers wait for us.",
+    ),
+    Plot(
+        title="Staleness",
+        keys={"policy/staleness_max": ""},
+        caption="Updates between the oldest weights that wrote a trajectory of the batch and its learner's.",
+        is_dull_at_zero=True,
+    ),
 )
 
 
@@ -230,12 +247,29 @@ def drawn_curves(rows: Sequence[Row]) -> list[Drawn]:
             continue
         if any(v is not None and (v or not plot.is_dull_at_zero) for v in values):
             figures.append(Drawn(partial(plot_svg, rows, plot), plot.caption))
+    if (speed := _speed(steps)) is not None:
+        figures.append(speed)
     losses = [(row["step"], number(row, "loss/sft")) for row in rows_of(rows, "sft")]
     if any(loss is not None for _, loss in losses):
         chart = Chart(title="SFT loss", unit="nats", series=[Series(label="", points=losses, color=0)])
         caption = "The cold start: cross-entropy per assistant token, by SFT step."
         figures.append(Drawn(partial(line_chart, chart), caption))
     return figures
+
+
+def _speed(steps: Sequence[Row]) -> Drawn | None:
+    """None for a run that wrote nothing."""
+    points = [
+        (row["step"], written / seconds)
+        for row in steps
+        if (written := number(row, "tokens/generated")) and (seconds := number(row, "time/step"))
+    ]
+    if not points:
+        return None
+    chart = Chart(
+        title="Tokens per second", unit="tokens/s", series=[Series(label="", points=points, color=0)]
+    )
+    return Drawn(partial(line_chart, chart), "Tokens that the policy wrote, by the whole time of the step.")
 
 
 def curves_section(rows: Sequence[Row]) -> Markup:

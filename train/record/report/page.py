@@ -78,7 +78,7 @@ def part_of(file: Path, name: str, *arguments: Any, **named: Any) -> Markup:
 def page(title: str, sections: Sequence[Markup], *, style: str = "") -> str:
     """The whole document. Its policy allows this one script by its hash and no request to anywhere, so that
     a script that slipped through the escaping would still not run. `style`: trusted rules of its own."""
-    script = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    script = page_script()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return rendered(
         "page.html",
@@ -91,6 +91,11 @@ def page(title: str, sections: Sequence[Markup], *, style: str = "") -> str:
         charts=Markup(STYLE),
         style=Markup(style),
     )
+
+
+def page_script() -> str:
+    """What makes a page of markup answer a reader: tooltips of drawings, folds that open."""
+    return "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in SCRIPTS)
 
 
 def style_sheet() -> str:

@@ -44,6 +44,24 @@ class RecordPlace:
     task: str = field(compare=False)
 
 
+RecordAt = tuple[Path, int]
+"""A file of records, and the row of an index or the line, from 1 on, in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportSample:
+    """The trajectories that stand for a run."""
+
+    shown: list[tuple[RecordAt, Record]]
+    notes: list[str]
+    """Sentences about what was not read."""
+
+    @property
+    def records(self) -> list[Record]:
+        """What is shown, without where it lies."""
+        return [record for _, record in self.shown]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
     """What of a record decides whether it is shown."""
@@ -77,11 +95,9 @@ class Notes:
         return [*self.texts, f"and {self.left_out} more"] if self.left_out else self.texts
 
 
-def sample(run_dir: Path, num: int = 10) -> tuple[list[Record], list[str]]:
+def sample(run_dir: Path, num: int = 10) -> ReportSample:
     """About half of `num` trajectories from the first recorded step and half from the last, of all kinds.
-
-    Also returns sentences about what was not read. Records of hidden tasks are left out.
-    """
+    Records of hidden tasks are left out."""
     notes = Notes()
     folder = run_dir / "trajectories"
     lines = (f for f in folder.glob("*.jsonl*") if f.suffix in (".jsonl", ".zst"))
@@ -91,7 +107,8 @@ def sample(run_dir: Path, num: int = 10) -> tuple[list[Record], list[str]]:
     ends = [files[0], files[-1]] if len(files) > 1 else files
     first, last = end_steps(ends, num, notes)
     chosen = choose_of_both(first, last, num)
-    return [record for record in _read(ends, chosen) if not is_hidden(record)], notes.all()
+    shown = [(place, record) for place, record in _read(ends, chosen) if not is_hidden(record)]
+    return ReportSample(shown=shown, notes=notes.all())
 
 
 def choose_of_both(first: Step, last: Step, num: int) -> list[RecordPlace]:
@@ -151,7 +168,7 @@ def choose(step: Step, num: int) -> list[RecordPlace]:
     return chosen
 
 
-def _read(files: Sequence[Path], places: Sequence[RecordPlace]) -> list[Record]:
+def _read(files: Sequence[Path], places: Sequence[RecordPlace]) -> list[tuple[RecordAt, Record]]:
     """The records at these places, in their order; one that is gone by now is left out."""
     found: dict[tuple[int, int], Record] = {}
     for k, file in enumerate(files):
@@ -162,7 +179,11 @@ def _read(files: Sequence[Path], places: Sequence[RecordPlace]) -> list[Record]:
         for line, text in enumerate(_lines(file, Notes()), start=1):
             if line in wanted and (record := _parsed(text)) is not None:
                 found[k, line] = record
-    return [found[place.file, place.line] for place in places if (place.file, place.line) in found]
+    return [
+        ((files[place.file], place.line), found[place.file, place.line])
+        for place in places
+        if (place.file, place.line) in found
+    ]
 
 
 def _opened(path: Path, file: int, rows: Iterable[int]) -> dict[tuple[int, int], Record]:

@@ -22,8 +22,8 @@ def format_value(value: float, unit: str) -> str:
 
 
 def format_tick(value: float, unit: str) -> str:
-    """A value of an axis: round, so without needless zeros."""
-    return f"{100 * value:.4g}%" if unit == "share" else f"{value:,.12g}"
+    """A value of an axis: round, so without needless zeros, in an exponent neither."""
+    return (f"{100 * value:.4g}%" if unit == "share" else f"{value:,.12g}").replace("e-0", "e-")
 
 
 def running_mean(points: Sequence[Point]) -> list[Point]:

@@ -33,6 +33,7 @@ def trajectory_html(
     is_open: bool = False,
     lead: str | None = None,
     anchor: str = "",
+    address: str = "",
     more: Mapping[str, object] | None = None,
     max_text: int = MAX_TEXT,
 ) -> Markup:
@@ -43,6 +44,7 @@ def trajectory_html(
         is_open: whether it is unfolded.
         lead: what its line begins with; default: its step.
         anchor: what a link on the page calls it.
+        address: where its tokens and its group are shown; default: nowhere.
         more: further facts by name.
         max_text: characters of each text that are shown.
     """
@@ -62,6 +64,7 @@ def trajectory_html(
         is_kept=is_kept,
         lead=f"step {record.get('step')}" if lead is None else lead,
         anchor=anchor,
+        address=address,
         max_text=max_text,
         verdict=verdict,
         style=style,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rocstar.train.cli import main
-from rocstar.train.reading.view import export_page as exporting
+from rocstar.train.reading.view import kept_answers
 from rocstar.train.reading.view.answers import encoded
 from rocstar.train.reading.view.bundle import bundle
 from rocstar.train.reading.view.export_page import MOST, export_page
@@ -91,7 +91,7 @@ def test_what_has_no_room_is_left_out_and_counted(
     reader = reader_of(run)
     places = reader.sample("made", STEPS, MOST)
     room = int(share * size_of(export_page(reader, "made", STEPS, places, made="today")))
-    monkeypatch.setattr(exporting, "ROOM", room)
+    monkeypatch.setattr(kept_answers, "ROOM", room)
     page = export_page(reader, "made", STEPS, places, made="today")
     told = kept_in(page)
     kept = [asked.partition("&")[0] for asked in told["answers"]]

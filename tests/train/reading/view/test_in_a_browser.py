@@ -17,6 +17,7 @@ import pytest
 from rocstar.train.reading.view import live
 from rocstar.train.reading.view.export_page import export_page
 from rocstar.train.reading.view.reader import RunReader
+from rocstar.train.reading.view.report import report_page
 from rocstar.train.reading.view.shelf import Shelf
 from rocstar.train.reading.view.web import PageServer
 
@@ -329,6 +330,49 @@ def test_an_exported_page_runs_nothing_foreign(browser: Browser, folder: Path, t
             alone.wait_for_selector("main:not([aria-busy]) h1")
         alone.locator(".rows .row a").first.click()
         expect(alone.locator(".turn").last).to_contain_text("<script>globalThis.broken=1</script>")
+        assert alone.evaluate("globalThis.broken === undefined && !document.querySelector('main script')")
+
+
+def test_a_report_is_read_first_and_leads_to_tokens_and_groups(
+    browser: Browser, folder: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(report_page(folder / "plain"), encoding="utf-8")
+    axe = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text()
+    with opened_alone(browser, path) as alone:
+        alone.set_viewport_size({"width": 400, "height": 800})
+        expect(alone.locator("h2").first).to_have_text("Curves")
+        assert alone.evaluate("document.documentElement.scrollWidth") <= 400
+        told = alone.evaluate(f"{axe}; axe.run().then((told) => told.violations)")
+        assert not [one["id"] for one in told if one["impact"] in ("serious", "critical")]
+        alone.set_viewport_size({"width": 1280, "height": 800})
+        alone.get_by_role("link", name="to the content").press("Enter")
+        expect(alone.locator("#main")).to_be_focused()
+        expect(alone.locator("h2").first).to_have_text("Curves")
+        alone.locator(".charts .screen svg[data-chart]").first.hover()
+        expect(alone.locator("#tip")).to_contain_text("step")
+        alone.locator("details.trajectory").first.get_by_role("link").click()
+        expect(alone.locator(".turn").first).to_contain_text("gcd of 84 and 36?")
+        expect(alone.get_by_role("link", name="over the steps")).to_have_count(0)
+        alone.keyboard.press("c")
+        expect(alone.locator("canvas[data-painted]")).to_be_visible()
+        alone.keyboard.press("g")
+        expect(alone.locator("#ledger")).to_have_text("The rows' sums equal the step's ledger.")
+        alone.get_by_role("link", name="plain", exact=True).click()
+        expect(alone.locator("h2").first).to_have_text("Curves")
+        alone.keyboard.press("t")
+        expect(alone.locator(".rows .row a")).to_have_count(10)
+        alone.keyboard.press("e")
+        expect(alone.locator(".cells a").first).to_be_visible()
+
+
+def test_a_report_runs_nothing_foreign(browser: Browser, folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "hostile.html"
+    path.write_text(report_page(folder / "hostile"), encoding="utf-8")
+    with opened_alone(browser, path) as alone:
+        for fold in alone.locator("details").all():
+            fold.evaluate("(fold) => { fold.open = true; }")
+        expect(alone.locator("#drawn")).to_contain_text("<script>globalThis.broken=1</script>")
         assert alone.evaluate("globalThis.broken === undefined && !document.querySelector('main script')")
 
 

@@ -27,8 +27,10 @@ export function address(page, params = {}) {
   return `#/${page}${text ? `?${text}` : ""}`;
 }
 
+// A page that was exported begins where its file says, and has no list of runs. "#main" is a place of a page.
 export function current() {
-  const [path, query = ""] = (location.hash || kept?.start || "").replace(/^#\/?/, "").split("?", 2);
+  const hash = location.hash.startsWith("#/") && location.hash !== "#/" ? location.hash : kept?.start ?? "#/";
+  const [path, query = ""] = hash.slice(2).split("?", 2);
   return { page: path || "runs", params: new URLSearchParams(query) };
 }
 

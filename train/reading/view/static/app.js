@@ -3,19 +3,21 @@
 import { address, current, listen } from "./api.js";
 import { fill, h, say } from "./dom.js";
 import { openHelp } from "./help.js";
-import { kept } from "./kept.js";
+import { isAnswered, kept } from "./kept.js";
 import * as evaluation from "./page_evaluation.js";
 import * as group from "./page_group.js";
 import * as list from "./page_list.js";
 import * as overlay from "./page_overlay.js";
 import * as paired from "./page_paired.js";
+import * as report from "./page_report.js";
 import * as run from "./page_run.js";
 import * as runs from "./page_runs.js";
 import * as task from "./page_task.js";
 import * as timeline from "./page_timeline.js";
 import * as trajectory from "./page_trajectory.js";
 
-const PAGES = { runs, run, list, trajectory, group, task, evaluation, paired, overlay, timeline };
+const PAGES = { runs, run, list, trajectory, group, task, evaluation, paired, overlay, timeline, report };
+const HOME = kept?.home ?? "run"; // the page of a run itself
 const main = document.getElementById("main");
 const news = new Set();
 main.dataset.updates = 0;
@@ -27,7 +29,7 @@ async function show() {
   shown = null;
   bar(page, params);
   const module = PAGES[page];
-  if (!module) return fill(main, h("h1", {}, "There is no such page"), h("p", {}, h("a", { href: "#/" }, "All runs")));
+  if (!module) return fill(main, h("h1", {}, "There is no such page"), h("p", {}, h("a", { href: "#/" }, kept ? "Back" : "All runs")));
   const root = h("div", { class: `page ${page}` });
   const stopping = new AbortController();
   const context = { root, params, signal: stopping.signal, is: () => mine === turn };
@@ -42,7 +44,7 @@ async function show() {
   } catch (error) {
     if (error.name === "AbortError" || mine !== turn) return;
     fill(root, h("h1", {}, "This cannot be shown"), h("p", { class: "bad" }, error.message),
-      h("p", {}, h("a", { href: "#/" }, "All runs")));
+      h("p", {}, h("a", { href: "#/" }, kept ? "Back" : "All runs")));
   } finally {
     if (mine === turn) main.removeAttribute("aria-busy");
   }
@@ -74,10 +76,10 @@ function bar(page, params) {
   const link = (text, href, there) => h("a", { href, "aria-current": there ? "page" : undefined }, text);
   fill(document.getElementById("bar"),
     h("nav", { "aria-label": "pages" },
-      link("Runs", "#/", page === "runs"),
-      of && link(name, address("run", { run: name }), page === "run"),
-      of && link("Trajectories", address("list", { run: name }), page === "list"),
-      of && link("Evaluations", address("evaluation", { run: name }), page === "evaluation")),
+      !kept && link("Runs", "#/", page === "runs"),
+      of && link(name, address(HOME, { run: name }), page === HOME),
+      of && isAnswered("list") && link("Trajectories", address("list", { run: name }), page === "list"),
+      of && isAnswered("evaluation") && link("Evaluations", address("evaluation", { run: name }), page === "evaluation")),
     h("span", { class: "right" },
       kept ? h("span", { id: "live", class: "soft" }, `exported ${kept.made}`)
         : h("span", { id: "live", class: connected ? "soft" : "bad" }, connected ? "live" : "not connected"),
@@ -101,7 +103,7 @@ function keys(event) {
   const common = {
     "?": openHelp,
     "r": () => { location.hash = "#/"; },
-    "o": () => { if (run) location.hash = address("run", { run }); },
+    "o": () => { if (run) location.hash = address(HOME, { run }); },
     "t": () => { if (run) location.hash = address("list", { run }); },
     "e": () => { if (run) location.hash = address("evaluation", { run }); },
     "/": () => document.querySelector("input[type=search]")?.focus(),
@@ -116,7 +118,9 @@ try {
   const theme = localStorage.getItem("theme");
   if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
 } catch { /* a browser may forbid to keep it */ }
-addEventListener("hashchange", show);
+addEventListener("hashchange", () => {
+  if (!location.hash || location.hash.startsWith("#/")) show(); // else it leads to a place of this page
+});
 addEventListener("keydown", keys);
 listen(update, (is) => {
   connected = is;

@@ -7,6 +7,11 @@ export const kept = element ? JSON.parse(element.textContent) : null;
 
 const WHICH_PART = new Set(["filter", "sort", "num", "to", "bins"]);
 
+// Whether a question has an answer, whatever it is asked of; on a page that has a server each has one.
+export function isAnswered(path) {
+  return !kept || Object.keys(kept.answers).some((key) => key === path || key.startsWith(`${path}&`));
+}
+
 export async function keptAnswer(path, pairs) {
   const asked = pairs.filter(([name]) => !WHICH_PART.has(name) && !(path === "list" && name === "from"));
   const key = [path, ...asked.map(([name, value]) => `${name}=${value}`).sort()].join("&");

@@ -2,6 +2,7 @@
 
 import { address, ask } from "./api.js";
 import { chip, fill, h, number, signed, STYLE_OF, table, words } from "./dom.js";
+import { isAnswered } from "./kept.js";
 
 const BUCKETS = ["kept", "dropped_positive", "dropped_negative", "no_signal", "failed"];
 
@@ -20,7 +21,7 @@ export async function show({ root, params, signal, is }) {
   fill(root,
     h("h1", {}, told.name, h("span", { class: "soft" }, ` step ${told.step}`)),
     h("p", {}, drawText(told)),
-    h("p", { class: "links" }, h("a", { href: address("task", { run, task }) }, "this task over the steps"),
+    h("p", { class: "links" }, isAnswered("task") && h("a", { href: address("task", { run, task }) }, "this task over the steps"),
       h("a", { href: address("list", { run, filter: `task=${task}` }) }, "all its trajectories"),
       h("a", { href: address("list", { run, filter: `step=${step}` }) }, "all of the step")),
     table(["sibling", "verdict", "reward", "p_err", "p_format", "weight", "share", "fate", "advantage", "tokens", "calls", "errors"],

@@ -2,7 +2,7 @@
 
 import { address, ask } from "./api.js";
 import { chip, figure, fill, h, number, seconds, signed, STYLE_OF, words } from "./dom.js";
-import { kept } from "./kept.js";
+import { isAnswered, kept } from "./kept.js";
 import { listParams } from "./page_list.js";
 import { TokenView } from "./tokens.js";
 import { LongList } from "./virtual.js";
@@ -46,12 +46,12 @@ class TrajectoryPage {
       h("details", { class: "fold" }, h("summary", {}, "facts"), facts(told)),
       told.timeline && h("details", { class: "fold", id: "times" }, h("summary", {}, `times: ${seconds(told.times.seconds)}`),
         h("div", { class: "charts" }, figure(told.timeline)),
-        !place.of && h("p", {}, h("a", { href: address("timeline", { run: place.run, step: stepOf(place.file) }) }, "who waited when in its step"))),
+        !place.of && isAnswered("timeline") && h("p", {}, h("a", { href: address("timeline", { run: place.run, step: stepOf(place.file) }) }, "who waited when in its step"))),
       h("p", { class: "links" },
         h("button", { class: isTokens ? "" : "on", "aria-pressed": String(!isTokens), onclick: () => this.tab("") }, "conversation"),
         h("button", { class: isTokens ? "on" : "", "aria-pressed": String(isTokens), onclick: () => this.tab("tokens") }, `${number(told.num_tokens)} tokens`),
         this.group && h("a", { href: this.group }, "its group"),
-        !place.of && h("a", { href: address("task", { run: place.run, task: listed.task }) }, "this task over the steps"),
+        !place.of && isAnswered("task") && h("a", { href: address("task", { run: place.run, task: listed.task }) }, "this task over the steps"),
         this.params.has("i") && [h("button", { onclick: () => this.other(-1), "aria-label": "previous of the list" }, "←"),
           h("button", { onclick: () => this.other(1), "aria-label": "next of the list" }, "→")],
         !kept && h("a", { href: `/export?${new URLSearchParams({ run: place.run, ...(place.of ? { of: place.of } : {}), at: `${place.file}:${place.row}` })}` }, "export"),
