@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from rocstar.sandbox import files
-from rocstar.sandbox.child import display
+from rocstar.sandbox.child import display, error_text
 
 CELL = "<cell>"
 CO_COROUTINE = 0x80
@@ -279,9 +279,7 @@ def exit_code_of(stop: SystemExit) -> int:
 def report(error: BaseException) -> None:
     """Writes the traceback without the frames of libraries: their source is not the program's business."""
     try:
-        summary = traceback.TracebackException.from_exception(error, lookup_lines=False, compact=True)
-        keep_cell_frames(summary, set())
-        text = "".join(summary.format())
+        text = error_text.error_text(error)
     except MemoryError:
         traceback.clear_frames(error.__traceback__)
         text = f"{type(error).__name__}\n"
@@ -292,21 +290,6 @@ def standard_error() -> IO[str]:
     """The stream of file descriptor 2, wherever the program sent sys.stderr."""
     assert sys.__stderr__ is not None
     return sys.__stderr__
-
-
-def keep_cell_frames(summary: traceback.TracebackException | None, seen: set[int]) -> None:
-    if summary is None or id(summary) in seen:
-        return
-    seen.add(id(summary))
-    frames = [frame for frame in summary.stack if frame.filename.startswith("<cell")]
-    if frames:
-        summary.stack[:] = frames
-    else:
-        del summary.stack[:]
-    keep_cell_frames(summary.__cause__, seen)
-    keep_cell_frames(summary.__context__, seen)
-    for member in getattr(summary, "exceptions", None) or ():
-        keep_cell_frames(member, seen)
 
 
 def finish(exit_code: int) -> int:

@@ -144,7 +144,8 @@ def rehearse() -> None:
     own = sys.__stderr__
     vars(sys)["__stderr__"] = io.StringIO()
     for _ in range(12):
-        cell.run_source(b"1 / 0")
+        for faulty in (b"print(undefined)", b"print(1", b"1 / 0"):  # the ways of error_text.py
+            cell.run_source(faulty)
     vars(sys)["__stderr__"] = own
 
 

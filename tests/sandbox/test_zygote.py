@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox.child import cell, zygote
+from rocstar.sandbox.child import cell, error_text, zygote
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 
 from ..patience import PATIENCE_S
@@ -145,7 +145,7 @@ def test_no_memory_left_even_for_the_report(
     def no_memory(*arguments: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(cell, "keep_cell_frames", no_memory)
+    monkeypatch.setattr(error_text, "error_text", no_memory)
     assert cell.run_source(b"raise MemoryError") == cell.MEMORY_EXIT
     assert error_stream.getvalue() == "MemoryError\n"
 
