@@ -50,7 +50,7 @@ void children_find_free_memory_in_order() {
   constexpr size_t kBlocks = 100;
   std::vector<void*> kept;
   scatter_free_blocks(kept, kBlocks);
-  sort_free_memory();
+  use_up_free_memory();
   CHECK(pages_of_a_child() < static_cast<int>(kBlocks) / 4);
   for (void* block : kept) std::free(block);
 }

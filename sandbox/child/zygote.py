@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             threads="threads" in layers,
         ),
         hello="",
-        run_cell=cell.run_cell,
+        programs=_native.Programs(cell),
         run_session_cell=cell.run_session_cell,
     )
     return 0
@@ -163,6 +163,7 @@ def settle() -> None:
     atexit._clear()
     gc.collect()
     gc.freeze()
+    _native.use_up_free_objects()
     if not _native.compact_memory():
         _native.collapse_heap()
 

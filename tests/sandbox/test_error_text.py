@@ -1,6 +1,5 @@
 """What the short way says of an error is what the traceback module says, or nothing."""
 
-import linecache
 import sys
 
 import pytest
@@ -8,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.sandbox.child import error_text
-from rocstar.sandbox.child.cell import CELL, _Lines
+from rocstar.sandbox.child.cell import CELL, _Lines, keep_lines
 
 pytestmark = pytest.mark.skipif(not error_text.IS_KNOWN, reason="the short way is for another Python")
 
@@ -71,7 +70,7 @@ UNUSUAL = [
 
 def error_of(source: str) -> BaseException | None:
     """What the program raises."""
-    linecache.cache[CELL] = (len(source), None, _Lines(source), CELL)  # type: ignore[assignment]
+    keep_lines(_Lines(source), CELL)
     try:
         exec(compile(source, CELL, "exec", dont_inherit=True), {"__name__": "__main__"})
     except BaseException as error:
