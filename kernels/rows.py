@@ -1,7 +1,8 @@
 """Rows of a tensor for several readers, with one gradient for all of them.
 
-`x[index]` gives each reader's gradient a tensor of x's own size, which autograd makes, fills and adds up; on a
-CPU it moves numbers one by one as well. Here rows are moved as rows, and their gradients added where they belong.
+`x[index]` gives each reader's gradient a tensor of x's own size, which autograd makes, fills and adds up;
+on a CPU it moves numbers one by one as well. Here rows are moved as rows, and their gradients are added where
+they belong.
 
 Legend: T rows, N rows read.
 """
