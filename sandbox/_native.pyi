@@ -1,6 +1,7 @@
 """rocstar's fork server, built from csrc/ (theory of operation: csrc/sandbox/supervise.h)."""
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, TypedDict
 
 MEMORY_EXIT: int
@@ -25,15 +26,31 @@ class ResultReader:
 
     def feed(self, bytes: bytes) -> list[tuple[Any, ...]]: ...  # noqa: A002 - the module's own name for it
 
+class Programs:
+    """Runs programs as the functions of `cell` (sandbox/child/cell.py) do, with what the module and the
+    interpreter have now."""
+
+    def __init__(self, cell: ModuleType) -> None: ...
+    def run(self, code: bytes, seed: int | None) -> int:
+        """The exit code for this process; a seed is drawn where it is None and needed."""
+
+def evaluate(
+    source: str,
+    names: dict[str, Any],
+    file: str,
+    tree: Callable[[str, dict[str, Any], str], object],
+) -> object:
+    """Runs the statements; the value of a trailing expression. `tree`: what does so by the syntax tree."""
+
 def serve(
     fd: int,
     *,
     layers: Layers,
     hello: str,
-    run_cell: Callable[[bytes, int], int],
+    programs: Programs,
     run_session_cell: Callable[[bytes, int | None], tuple[int, bytes, bool]],
 ) -> None:
-    """Serves the supervisor's orders until it is gone; calls one of the functions in each confined child."""
+    """Serves the supervisor's orders until it is gone: runs a program or a session's cells in each child."""
 
 def serve_cpp(fd: int, *, layers: Layers, command: list[str]) -> None:
     """As `serve`, of C++ programs; `command` compiles main.cpp to program and begins with a path."""
@@ -46,6 +63,7 @@ def probe() -> Facts: ...
 def allowed_calls() -> dict[int, dict[str, str]]: ...
 def filters() -> dict[str, bytes]: ...
 def die_with_parent(parent: int) -> bool: ...
+def use_up_free_objects() -> None: ...
 def compact_memory() -> int: ...
 def collapse_heap() -> int: ...
 def repair_utf8(bytes: bytes) -> str: ...  # noqa: A002 - the same

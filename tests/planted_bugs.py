@@ -1786,4 +1786,34 @@ BUGS = [
         "False",
         "inference/test_weight_stream.py::test_who_gathers_goes_on_while_the_loop_stands_still",
     ),
+    Bug(
+        "error_text.plain_text",
+        "vars(builtins).get(kind.__name__) is not kind",
+        "False",
+        "sandbox/test_error_text.py::test_an_unusual_one_is_left_to_the_module",
+    ),
+    Bug(
+        "frame_text",
+        "(start + 1 - (len(line) - len(shown)))",
+        "(start - (len(line) - len(line.lstrip())))",
+        "sandbox/test_error_text.py::test_a_usual_error_reads_as_ever",
+    ),
+    Bug(
+        "lines_of_program",
+        "keep_lines(lines, CELL)",
+        "keep_lines(lines, 'another')",
+        "sandbox/test_zygote.py::test_a_program_runs_the_short_way_as_the_long_one",
+    ),
+    Bug(
+        "_Gather.backward",
+        "dx_TD.index_add_(0, index_N, grad_ND)",
+        "dx_TD.index_copy_(0, index_N, grad_ND)",
+        "kernels/test_rows.py::test_values_and_gradients_are_those_of_indexing",
+    ),
+    Bug(
+        "_Calls.__init__",
+        "call.real + begin",
+        "call.real",
+        "learner/test_packed_attention.py",
+    ),
 ]

@@ -1,8 +1,7 @@
-// The only file that knows Python: runs a zygote's loop, lets a child call back into the interpreter, and gives the
-// pool the supervisor's frames as Python values.
+// Between Python and the rest, of which only programs.cpp knows it besides: runs a zygote's loop, lets a child call
+// back into the interpreter, and gives the pool the supervisor's frames as Python values.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
-#include <sys/random.h>
 #include <sys/utsname.h>
 
 #include <system_error>
@@ -11,6 +10,7 @@
 #include "cpp_child.h"
 #include "landlock.h"
 #include "notify.h"
+#include "programs.h"
 #include "protocol.h"
 #include "shell_child.h"
 #include "utf8.h"
@@ -19,14 +19,6 @@
 namespace py = pybind11;
 
 namespace {
-
-uint64_t fresh_seed() {
-  uint64_t seed = 0;
-  if (getrandom(&seed, sizeof seed, 0) != sizeof seed) {
-    throw std::system_error(errno, std::generic_category(), "getrandom");
-  }
-  return seed;
-}
 
 // What escapes `run` is a failure while it reported another one, most often for want of memory.
 template <typename Run>
@@ -40,10 +32,10 @@ int exit_code_of(Run run) {
   }
 }
 
-int run_program(rocstar::Child& child, const py::function& run_cell) {
+int run_program(rocstar::Child& child, const rocstar::Programs& programs) {
   return exit_code_of([&] {
     const std::optional<rocstar::Cell> cell = child.next_cell();
-    return cell ? run_cell(py::bytes(cell->code), cell->seed.value_or(fresh_seed())).cast<int>() : 0;
+    return cell ? programs.run(cell->code, cell->seed) : 0;
   });
 }
 
@@ -86,12 +78,12 @@ int run_session(rocstar::Child& child, const py::function& run_cell) {
 }
 
 // The interpreter lock stays held: the zygote has one thread, and each child needs the lock at once.
-void serve(int fd, const rocstar::Layers& layers, const std::string& hello, const py::function& run_cell,
+void serve(int fd, const rocstar::Layers& layers, const std::string& hello, const rocstar::Programs& programs,
            const py::function& run_session_cell) {
   rocstar::Zygote zygote(rocstar::UniqueFd(fd), layers);
   zygote.hello(hello);
   zygote.serve([&](rocstar::Child& child) {
-    return child.session() ? run_session(child, run_session_cell) : run_program(child, run_cell);
+    return child.session() ? run_session(child, run_session_cell) : run_program(child, programs);
   });
 }
 
@@ -198,6 +190,13 @@ rocstar::Layers layers_from(bool seccomp, bool notify, bool truncate, bool threa
   return {.seccomp = seccomp, .notify = notify, .truncate = truncate, .counted = counted};
 }
 
+py::object evaluate_or_raise(const py::object& source, const py::object& names, const py::object& file,
+                             const py::object& tree) {
+  py::object value = rocstar::evaluate(source, names, file, tree);
+  if (!value) throw py::error_already_set();
+  return value;
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_native, module) {
@@ -206,7 +205,16 @@ PYBIND11_MODULE(_native, module) {
       .def(py::init(&layers_from), py::kw_only(), py::arg("seccomp"), py::arg("notify"), py::arg("truncate"),
            py::arg("threads") = false, py::arg("processes") = false);
   py::class_<ResultReader>(module, "ResultReader").def(py::init<>()).def("feed", &ResultReader::feed, py::arg("bytes"));
-  module.def("serve", &serve, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("hello"), py::arg("run_cell"),
+  py::class_<rocstar::Programs>(module, "Programs")
+      .def(py::init<const py::module_&>(), py::arg("cell"))
+      .def(
+          "run",
+          [](const rocstar::Programs& programs, const std::string& code, std::optional<uint64_t> seed) {
+            return programs.run(code, seed);
+          },
+          py::arg("code"), py::arg("seed"));
+  module.def("evaluate", &evaluate_or_raise, py::arg("source"), py::arg("names"), py::arg("file"), py::arg("tree"));
+  module.def("serve", &serve, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("hello"), py::arg("programs"),
              py::arg("run_session_cell"));
   module.def("serve_cpp", &serve_cpp, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("command"));
   module.def("serve_shell", &serve_shell, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("bash"));
@@ -215,6 +223,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("allowed_calls", &allowed_calls);
   module.def("filters", &filters);
   module.def("die_with_parent", &rocstar::die_with_parent, py::arg("parent"));
+  module.def("use_up_free_objects", &rocstar::use_up_free_objects);
   module.def("compact_memory", &rocstar::compact_memory);
   module.def("collapse_heap", &rocstar::collapse_heap);
   module.def("repair_utf8", [](const std::string& bytes) { return rocstar::repair_utf8(bytes); }, py::arg("bytes"));

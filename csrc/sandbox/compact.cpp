@@ -1,6 +1,7 @@
 #include "compact.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -277,14 +278,41 @@ void bind_functions() {
   return moved;
 }
 
-}  // namespace
-
-void sort_free_memory() {
-  constexpr size_t kMuch = 100 << 10;  // more than almost any free block has, less than what is mapped apart
+// At the end of the heap; more than almost any free block has, less than what is mapped apart.
+void have_free_end() {
+  constexpr size_t kMuch = 100 << 10;
   for (int round = 0; round < 2; ++round) {
     void* volatile much = std::malloc(kMuch);
     std::free(much);
   }
+}
+
+}  // namespace
+
+void use_up_free_memory() {
+  have_free_end();  // which sorts what is free as well
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
+  constexpr size_t kLarge = 64 << 10, kSmall = 1024, kStep = 16;
+  constexpr size_t kNotCounted = 1 << 20;  // blocks that the library keeps apart, as if they were in use
+  constexpr size_t kMost = 16 << 20;
+  const struct mallinfo2 all = mallinfo2();
+  const char* const end = static_cast<const char*>(sbrk(0)) - all.keepcost;
+  size_t left = std::min(all.fordblks - all.keepcost + kNotCounted, kMost);
+  const auto use_up = [end, &left](size_t size) {
+    while (left >= size) {
+      void* volatile kept = std::malloc(size);
+      if (kept == nullptr) return;
+      if (static_cast<const char*>(kept) >= end) {
+        if (size > kSmall) std::free(kept);  // a small one would be kept apart
+        return;
+      }
+      left -= size;
+    }
+  };
+  for (size_t size = kLarge; size > kSmall; size /= 2) use_up(size);
+  for (size_t size = kSmall; size >= kStep; size -= kStep) use_up(size);
+  have_free_end();
+#endif
 }
 
 uint64_t compact_memory() {
@@ -292,6 +320,7 @@ uint64_t compact_memory() {
   return 0;  // their shadow memory has an order of its own
 #else
   if (sysconf(_SC_PAGESIZE) != static_cast<long>(kPage) || !has_one_thread()) return 0;
+  have_free_end();  // which could not grow afterwards: something is mapped behind it
   sigset_t all, before;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, &before);

@@ -14,9 +14,10 @@ namespace rocstar {
 // side a huge page cannot be. That guards nothing here, since every child may map executable memory itself.
 uint64_t compact_memory();
 
-// Puts the C library's free memory in order. The library does so when somebody next asks for much, and writes to the
-// head of each free block: left to them, every child would copy all of those pages. Call it when nothing more is to be
-// freed.
-void sort_free_memory();
+// Gives the C library's free memory to nobody, but for its end. Free blocks lie here and there between others: a child
+// that asks for ten pieces of memory would change ten pages, and where the library sorts its free blocks, as it does
+// when somebody asks for much, one for each of them. What is at the end lies together. Call it when nothing more is to
+// be freed.
+void use_up_free_memory();
 
 }  // namespace rocstar

@@ -109,7 +109,7 @@ void Zygote::fork(const ForkOrder& order, std::vector<UniqueFd> fds, const std::
   how.limits.address_space_bytes += meter_.bytes();
   how.role = order.role;
   if (layers_.seccomp || order.role != Role::kInterpreter) how.filter = &filter_of(order);
-  if (!std::exchange(sorted_, true)) sort_free_memory();
+  if (!std::exchange(used_up_, true)) use_up_free_memory();
   size_t next = 4;
   if (fds.size() > next) how.ruleset = fds[next++].get();
   if (fds.size() > next) how.scratch = fds[next++].get();

@@ -45,7 +45,7 @@ class Zygote {
   AddressSpaceMeter meter_;
   uint64_t baseline_resident_ = 0;
   bool confined_ = false;
-  bool sorted_ = false;  // free memory, see compact.h
+  bool used_up_ = false;  // free memory, see compact.h
 };
 
 // Says FATAL on the socket: the zygote cannot be.

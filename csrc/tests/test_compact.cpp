@@ -31,14 +31,16 @@ void scatter_free_blocks(std::vector<void*>& kept, size_t blocks) {
   for (void* block : freed) std::free(block);
 }
 
-// How many pages a child changes that asks for much.
-int pages_of_a_child() {
+// How many pages a child changes that asks for so many bytes at a time.
+int pages_of_a_child(const std::vector<size_t>& sizes) {
   const pid_t pid = fork();
   CHECK(pid >= 0);
   if (pid == 0) {
     const long before = pages_taken();
-    void* volatile much = std::malloc(50'000);
-    std::free(much);
+    for (const size_t size : sizes) {
+      auto* const block = static_cast<volatile char*>(std::malloc(size));
+      *block = 1;
+    }
     _exit(static_cast<int>(pages_taken() - before));
   }
   int status = 0;
@@ -50,8 +52,27 @@ void children_find_free_memory_in_order() {
   constexpr size_t kBlocks = 100;
   std::vector<void*> kept;
   scatter_free_blocks(kept, kBlocks);
-  sort_free_memory();
-  CHECK(pages_of_a_child() < static_cast<int>(kBlocks) / 4);
+  use_up_free_memory();
+  CHECK(pages_of_a_child({50'000}) < static_cast<int>(kBlocks) / 4);
+  for (void* block : kept) std::free(block);
+}
+
+// A free block of each size lies on a page of its own, and the library gives each to who asks for its size.
+void children_find_free_memory_together() {
+  constexpr size_t kSmallest = 48, kLargest = 1008, kStep = 16, kBetween = 6000, kPage = 4096;
+  std::vector<void*> kept, freed;
+  std::vector<size_t> sizes;
+  size_t bytes = 0;
+  for (size_t size = kSmallest; size <= kLargest; size += kStep) {
+    freed.push_back(std::malloc(size));
+    kept.push_back(std::malloc(kBetween));
+    sizes.push_back(size);
+    bytes += size + kStep;
+  }
+  for (void* block : freed) std::free(block);
+  use_up_free_memory();
+  constexpr size_t kOthers = 6;  // the stack, the library's own data
+  CHECK(pages_of_a_child(sizes) <= static_cast<int>(bytes / kPage + kOthers));
   for (void* block : kept) std::free(block);
 }
 
@@ -65,5 +86,7 @@ constexpr bool kSanitized = false;
 }  // namespace
 
 int main() {
-  if (!kSanitized) children_find_free_memory_in_order();
+  if (kSanitized) return 0;
+  children_find_free_memory_in_order();
+  children_find_free_memory_together();
 }

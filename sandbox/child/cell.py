@@ -1,7 +1,8 @@
 """What a confined child does: run one program the way an IPython cell is run, and say how it ended.
 
 Everything here happens after the fork. Standard output and error are the interpreter's own streams, opened by
-the zygote and never written to by it; the value of a trailing expression leaves through its own pipe.
+the zygote and never written to by it; the value of a trailing expression leaves through its own pipe. The
+usual program is run by csrc/sandbox/programs.cpp, which asks for what is here where it has to.
 """
 
 import _random
@@ -19,8 +20,8 @@ import types
 from collections.abc import Callable
 from typing import IO, Any
 
-from rocstar.sandbox import files
-from rocstar.sandbox.child import display
+from rocstar.sandbox import _native, files
+from rocstar.sandbox.child import display, error_text
 
 CELL = "<cell>"
 CO_COROUTINE = 0x80
@@ -77,21 +78,16 @@ def not_written(error: OSError) -> int:
     return 1
 
 
+RANDOM_WORDS = (
+    *(b"rand", b"shuffle", b"scipy", b"statistics", b"networkx", b"rvs", b"uuid", b"secrets", b"64"),
+)
+"""Whoever uses the shared generators has to name one of these. A program that hides the name finds the
+zygote's own state, which is fixed: seeding the generators changes eighty pages, half of what a small program
+does."""
+
+
 def names_random(code: bytes) -> bool:
-    """Whoever uses the shared generators has to name one of these. A program that hides the name finds the
-    zygote's own state, which is fixed: seeding the generators changes eighty pages, a quarter of what a small
-    program costs; a loop over the words would change nine."""
-    return (
-        b"rand" in code
-        or b"shuffle" in code
-        or b"scipy" in code
-        or b"statistics" in code
-        or b"networkx" in code
-        or b"rvs" in code
-        or b"uuid" in code
-        or b"secrets" in code
-        or b"64" in code
-    )
+    return any(word in code for word in RANDOM_WORDS)
 
 
 def reseed(seed: int) -> None:
@@ -141,34 +137,45 @@ def run_source(code: bytes, name: str = CELL, take_value: "Callable[[str], objec
     with `take_value`, is raised."""
     try:
         source = code.decode("utf-8", "surrogatepass")
-        linecache.cache[name] = (len(source), None, _Lines(source), name)  # type: ignore[assignment]
+        keep_lines(_Lines(source), name)
         value = evaluate(source, MAIN.__dict__, name)
         if value is not None:
-            (take_value or write_value)(repr(value))
-            display.show_value(value)
+            tell(value, take_value)
         display.show_figures()
-    except SystemExit as stop:
-        if take_value is not None:
-            raise
-        return exit_code_of(stop)
     except BaseException as error:  # whatever a program raises is its result
-        report(error)
-        return MEMORY_EXIT if isinstance(error, MemoryError) else 1
+        if isinstance(error, SystemExit) and take_value is not None:
+            raise
+        return ended_by(error)
     return 0
+
+
+def tell(value: object, take_value: "Callable[[str], object] | None" = None) -> None:
+    """Of a trailing expression that has one."""
+    (take_value or write_value)(repr(value))
+    display.show_value(value)
+
+
+def ended_by(error: BaseException) -> int:
+    """The exit code of what ends with this; what else there is to say of it is written to standard error."""
+    if isinstance(error, SystemExit):
+        return exit_code_of(error)
+    report(error)
+    return MEMORY_EXIT if isinstance(error, MemoryError) else 1
 
 
 class _Lines:
     """A cell's lines as linecache keeps them, split when a traceback first asks for one."""
 
-    __slots__ = ("_lines", "_source")
+    __slots__ = ("_lines", "_split_source", "source")
 
     def __init__(self, source: str) -> None:
-        self._source = source
-        self._lines: list[str] | None = None
+        self.source = source
+        self._split_source: str | None = None
+        self._lines: list[str] = []
 
     def _split(self) -> list[str]:
-        if self._lines is None:
-            self._lines = self._source.splitlines(keepends=True)
+        if self._split_source is not self.source:
+            self._split_source, self._lines = self.source, self.source.splitlines(keepends=True)
         return self._lines
 
     def __len__(self) -> int:
@@ -178,28 +185,21 @@ class _Lines:
         return self._split()[index]
 
 
-def evaluate(source: str, namespace: dict[str, Any], name: str = CELL) -> object:
-    """Runs the statements; the value of a trailing expression, None when there is none or a ';' hides it.
+def keep_lines(lines: _Lines, name: str) -> None:
+    """Where tracebacks look for them."""
+    linecache.cache[name] = (0, None, lines, name)  # type: ignore[assignment]
 
-    A last line that is a call of its own is compiled as text, for a syntax tree made of Python objects costs
-    a tenth of a millisecond in pages alone. Whatever else it may be makes one of the compilations fail."""
-    end = len(source.rstrip())
-    cut = source.rfind("\n", 0, end) + 1
-    last = source[cut:end]
-    body = tail = None
-    if last[:1].isidentifier() and last[-1] == ")" and ";" not in last:
-        try:  # a context manager would cost twenty pages
-            body = compile(source[:cut], name, "exec", dont_inherit=True) if cut else None
-            padded = "\n" * source.count("\n", 0, cut) + last
-            tail = compile(padded, name, "eval", dont_inherit=True)
-        except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
-            pass
-    if tail is None:
-        return evaluate_tree(source, namespace, name)
-    if body is not None:
-        exec(body, namespace)
-    value: object = eval(tail, namespace)
-    return value
+
+def lines_of_program() -> _Lines:
+    """Those of the program to come, whose source is set in the child: there an entry would cost ten pages."""
+    lines = _Lines("")
+    keep_lines(lines, CELL)
+    return lines
+
+
+def evaluate(source: str, namespace: dict[str, Any], name: str = CELL) -> object:
+    """Runs the statements; the value of a trailing expression, None when there is none or a ';' hides it."""
+    return _native.evaluate(source, namespace, name, evaluate_tree)
 
 
 def evaluate_tree(source: str, namespace: dict[str, Any], name: str) -> object:
@@ -279,9 +279,7 @@ def exit_code_of(stop: SystemExit) -> int:
 def report(error: BaseException) -> None:
     """Writes the traceback without the frames of libraries: their source is not the program's business."""
     try:
-        summary = traceback.TracebackException.from_exception(error, lookup_lines=False, compact=True)
-        keep_cell_frames(summary, set())
-        text = "".join(summary.format())
+        text = error_text.error_text(error)
     except MemoryError:
         traceback.clear_frames(error.__traceback__)
         text = f"{type(error).__name__}\n"
@@ -292,21 +290,6 @@ def standard_error() -> IO[str]:
     """The stream of file descriptor 2, wherever the program sent sys.stderr."""
     assert sys.__stderr__ is not None
     return sys.__stderr__
-
-
-def keep_cell_frames(summary: traceback.TracebackException | None, seen: set[int]) -> None:
-    if summary is None or id(summary) in seen:
-        return
-    seen.add(id(summary))
-    frames = [frame for frame in summary.stack if frame.filename.startswith("<cell")]
-    if frames:
-        summary.stack[:] = frames
-    else:
-        del summary.stack[:]
-    keep_cell_frames(summary.__cause__, seen)
-    keep_cell_frames(summary.__context__, seen)
-    for member in getattr(summary, "exceptions", None) or ():
-        keep_cell_frames(member, seen)
 
 
 def finish(exit_code: int) -> int:

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             threads="threads" in layers,
         ),
         hello="",
-        run_cell=cell.run_cell,
+        programs=_native.Programs(cell),
         run_session_cell=cell.run_session_cell,
     )
     return 0
@@ -144,7 +144,8 @@ def rehearse() -> None:
     own = sys.__stderr__
     vars(sys)["__stderr__"] = io.StringIO()
     for _ in range(12):
-        cell.run_source(b"1 / 0")
+        for faulty in (b"print(undefined)", b"print(1", b"1 / 0"):  # the ways of error_text.py
+            cell.run_source(faulty)
     vars(sys)["__stderr__"] = own
 
 
@@ -162,6 +163,7 @@ def settle() -> None:
     atexit._clear()
     gc.collect()
     gc.freeze()
+    _native.use_up_free_objects()
     if not _native.compact_memory():
         _native.collapse_heap()
 

@@ -1,21 +1,27 @@
 """The parts of the zygote and of the cell runner that can be tried without forking."""
 
+import atexit
 import io
 import json
 import os
+import re
+import select
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from rocstar.sandbox.child import cell, zygote
+from rocstar.sandbox import _native
+from rocstar.sandbox.child import cell, error_text, zygote
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 
 from ..patience import PATIENCE_S
+
+REAL_FINISH = cell.finish
 
 
 @pytest.fixture
@@ -139,13 +145,70 @@ def test_the_short_way_to_a_last_line_changes_nothing(
     assert outcome(cell.evaluate) == outcome(cell.evaluate_tree)
 
 
+PROGRAMS = [
+    *LAST_LINES,
+    "",
+    "x = 6\nx * 7",
+    "print('\u00e9\u4e16')  # \u754c",
+    "'\ud800'",
+    "print(1)\0",
+    "'\\ud800'",
+    "import sys\nsys.exit(3)",
+    "raise SystemExit('why')",
+    "raise MemoryError",
+    "raise KeyboardInterrupt",
+    "def f():\n    return missing\nf()",
+    "print('half')\n1 / 0",
+    "import traceback\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    print(traceback.format_exc())",
+    "class Loud:\n    def __repr__(self):\n        raise ValueError('no')\nLoud()",
+    "import sys\nprint('kept', end='')\nsys.stdout = None",
+    "import sys\nsys.stderr.close()",
+    "import atexit\natexit.register(print, 'at the end')\nprint('before')",
+    "import random\nprint(random.random())",
+    "import linecache\nprint(list(linecache.getlines('<cell>')), __name__)",
+    "import warnings\nwarnings.warn_explicit('careful', UserWarning, '<cell>', 2)",
+]
+
+
+@pytest.mark.parametrize("source", PROGRAMS)
+def test_a_program_runs_the_short_way_as_the_long_one(
+    source: str, main_names: dict[str, Any], value_pipe: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`Programs` of csrc/sandbox/programs.cpp, and `run_cell`."""
+    code = source.encode("utf-8", "surrogatepass")
+    os.set_blocking(value_pipe, False)
+    monkeypatch.setattr(cell, "finish", REAL_FINISH)
+    monkeypatch.setattr(threading, "_shutdown", lambda: None)  # with it, no thread would start here any more
+    main_names["f"] = lambda *arguments: f"f{arguments}"
+
+    def outcome(run: Callable[[], Callable[[bytes, int], int]]) -> tuple[Any, ...]:
+        before, streams = dict(main_names), [io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2)]
+        for name, stream in zip(("stdout", "stderr"), streams, strict=True):
+            monkeypatch.setattr(sys, name, stream)
+            monkeypatch.setattr(sys, f"__{name}__", stream)
+        written = [stream.buffer for stream in streams]
+        try:
+            exit_code: object = run()(code, 7)
+        except Exception as error:  # the report itself failed
+            exit_code = type(error)
+        left = sorted(main_names)
+        main_names.clear()
+        main_names.update(before)
+        atexit._clear()
+        value = os.read(value_pipe, 100) if select.select([value_pipe], [], [], 0)[0] else b""
+        value = re.sub(rb"0x\w+", b"an address", value)
+        return exit_code, value, left, [b"" if to.closed else to.getvalue() for to in written]
+
+    assert outcome(lambda: _native.Programs(cell).run) == outcome(lambda: cell.run_cell)
+
+
 def test_no_memory_left_even_for_the_report(
     monkeypatch: pytest.MonkeyPatch, error_stream: io.StringIO
 ) -> None:
     def no_memory(*arguments: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(cell, "keep_cell_frames", no_memory)
+    monkeypatch.setattr(error_text, "error_text", no_memory)
     assert cell.run_source(b"raise MemoryError") == cell.MEMORY_EXIT
     assert error_stream.getvalue() == "MemoryError\n"
 

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rocstar.kernels import short_attention
+from rocstar.kernels.rows import gather_rows, pick_rows
 
 Ints = npt.NDArray[np.int64]
 
@@ -152,13 +153,19 @@ class _Calls:
     def __init__(self, parts: Sequence[_Part], device: torch.device) -> None:
         buckets = _buckets(parts)
         self._calls = [_Call(bucket, device) for bucket in buckets]
+        begins = np.cumsum([0, *(call.num_rows for call in self._calls)])
+        places = [call.real + begin for call, begin in zip(self._calls, begins, strict=False)]
         order = np.concatenate([part.answered for bucket in buckets for part in bucket])
-        self._restore = torch.from_numpy(np.argsort(order)).to(device)
+        self._places = torch.from_numpy(np.concatenate(places)[np.argsort(order)]).to(device)
 
     def __call__(self, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
-        q_THD, k_TKD, v_TKD = q_HTD.transpose(0, 1), k_KTD.transpose(0, 1), v_KTD.transpose(0, 1)
-        outs = [call(q_THD, k_TKD, v_TKD, scale) for call in self._calls]
-        return torch.cat(outs)[self._restore]
+        rows, keys = [call.rows_SQ for call in self._calls], [call.keys_SL for call in self._calls]
+        gathered = (
+            gather_rows(x.transpose(0, 1), indexes)
+            for x, indexes in ((q_HTD, rows), (k_KTD, keys), (v_KTD, keys))
+        )
+        outs = [call(q, k, v, scale) for call, q, k, v in zip(self._calls, *gathered, strict=True)]
+        return pick_rows(torch.cat(outs), self._places)
 
 
 class _Call:
@@ -178,25 +185,25 @@ class _Call:
                 for k, p in enumerate(parts)
             ]
         )
-        self._rows_SQ, self._keys_SL = torch.from_numpy(rows).to(device), torch.from_numpy(keys).to(device)
-        self._real = torch.from_numpy(real).to(device)
+        self.num_rows = rows.size
+        self.real = real
+        """Where the answers lie in what comes out."""
+        self.rows_SQ, self.keys_SL = torch.from_numpy(rows).to(device), torch.from_numpy(keys).to(device)
         self._positions_SQ1 = None if parts[0].is_plain else torch.from_numpy(positions)[..., None].to(device)
         self._mask_S1QL: Tensor | None = None
 
     def _mask(self, dtype: torch.dtype) -> Tensor | None:
         """0 where a query sees a key, -inf elsewhere; made once. None: plain causal attention."""
         if self._positions_SQ1 is not None and self._mask_S1QL is None:
-            columns = torch.arange(self._keys_SL.shape[1], device=self._keys_SL.device)
+            columns = torch.arange(self.keys_SL.shape[1], device=self.keys_SL.device)
             hidden_SQL = columns > self._positions_SQ1
             zeros = torch.zeros(hidden_SQL.shape, dtype=dtype, device=columns.device)
             self._mask_S1QL = zeros.masked_fill_(hidden_SQL, float("-inf"))[:, None]
         return self._mask_S1QL
 
-    def __call__(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, scale: float) -> Tensor:
-        q, k, v = (
-            x[index].transpose(1, 2)
-            for x, index in ((q_THD, self._rows_SQ), (k_TKD, self._keys_SL), (v_TKD, self._keys_SL))
-        )
+    def __call__(self, q_SQHD: Tensor, k_SLKD: Tensor, v_SLKD: Tensor, scale: float) -> Tensor:
+        """Of the gathered rows; an answer for each of them, padding included, in flat order."""
+        q, k, v = (x.transpose(1, 2) for x in (q_SQHD, k_SLKD, v_SLKD))
         mask = self._mask(q.dtype)
         if _needs_all_heads(q, mask):
             k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
@@ -206,7 +213,7 @@ class _Call:
             out = F.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
             )
-        return out.transpose(1, 2).flatten(0, 1)[self._real]
+        return out.transpose(1, 2).flatten(0, 1)
 
 
 def _needs_all_heads(q: Tensor, mask: Tensor | None) -> bool:

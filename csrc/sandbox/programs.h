@@ -1,0 +1,60 @@
+// How a program of Python runs in its child: cell.run_cell, in fewer pages.
+//
+// Theory of operation. A child pays some 2 us for each page that it is the first to change, and Python code changes
+// pages by running: each call counts references of a function and of its code, each look into a module those of the
+// module and of what is found. Half of what a print changed were pages of that kind, for the sake of our own code
+// around it. So that code is here: it has looked everything up before the first fork, and calls nothing but what the
+// program asks for. What is not usual (files, random numbers, values, errors, threads) stays with cell.py.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace rocstar {
+
+// Runs the statements of `source`; the value of a trailing expression, None when there is none or a ';' hides it.
+//
+// A last line that is a call of its own is compiled as text, for a syntax tree made of Python objects costs a tenth of
+// a millisecond in pages alone. Whatever else it may be makes one of the compilations fail: then, and for any other
+// last line, `tree` is asked, with the same arguments. Null, with Python's error set, for whatever the program raises.
+pybind11::object evaluate(const pybind11::object& source, const pybind11::object& names, const pybind11::object& file,
+                          const pybind11::object& tree);
+
+// Runs programs in a zygote's children, one each.
+class Programs {
+ public:
+  // `cell`: the module sandbox/child/cell.py, with its streams open. Made in the zygote: what the module and the
+  // interpreter have then is what is used.
+  explicit Programs(const pybind11::module_& cell);
+
+  // The exit code for this process. Throws error_already_set where the report of an error failed itself.
+  int run(const std::string& code, std::optional<uint64_t> seed) const;
+
+ private:
+  bool is_usual(const std::string& code) const;
+  int run_source(const pybind11::object& source) const;
+  bool has_value_told(const pybind11::object& source) const;
+  int finish(int exit_code) const;
+  bool has_own_streams() const;
+
+  std::vector<std::string> random_words_;
+  pybind11::object names_, file_, lines_, source_name_;
+  pybind11::object run_cell_, evaluate_tree_, tell_, show_figures_, ended_by_, finish_, flush_;
+  pybind11::object threads_, num_exit_handlers_;
+  pybind11::dict modules_, sys_;
+  pybind11::object pylab_name_, flush_name_;
+  pybind11::object stream_names_[4], streams_[2];
+};
+
+// Leaves each size of Python's small objects a page of its own: what is free of the pages in use, here and there, is
+// given to nobody. For a zygote, before its memory is moved.
+void use_up_free_objects();
+
+// 64 bits of the kernel's. Throws std::system_error.
+uint64_t fresh_seed();
+
+}  // namespace rocstar
