@@ -12,6 +12,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from .needs import GPU, PLANTED_HERE, SGLANG, is_set, left_out
+from .warm_python import warm
 from .warm_tests import ADDED, started
 
 HERE = Path(__file__).parent
@@ -60,7 +61,13 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
-    """Several test processes are forks of one that has imported all that they import."""
+    """Several test processes are forks of one that has imported all that they import.
+
+    Not where a GPU is: collecting asks for it, and what its driver has set up does not live through a fork.
+    """
+    if any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd")):
+        warm()
+        return
     python = started(config.invocation_params.args, config.invocation_params.dir)
     for spec in specs:
         spec.python = str(python)
