@@ -8,7 +8,7 @@ import pytest
 from .patience import PATIENCE_S
 
 HERE = Path(__file__).parent
-LEAST_S = 100.0
+LEAST_S = 300.0
 WAITS = re.compile(
     r"asyncio\.timeout\((?P<a>[\d.]+)\)|wait_for\(.*, (?P<b>[\d.]+)\)|[(, ]timeout=(?P<c>[\d.]+)[,)]"
     r"|^(?:PATIENCE|DEADLINE)_S(?:: Final)? = (?P<d>[\d.]+)$|\.(?:join|wait)(?:\(|, )(?P<e>\d[\d.]*)\)",
@@ -33,7 +33,7 @@ def too_short(text: str) -> list[str]:
         ("thread.join(30)", True),
         ("await asyncio.to_thread(process.wait, 20)", True),
         ("DEADLINE_S = 20.0", True),
-        ("async with asyncio.timeout(100):", False),
+        ("async with asyncio.timeout(300):", False),
         ("async with asyncio.timeout(0):", False),
         ("async with asyncio.timeout(PATIENCE_S):", False),
         ("await asyncio.wait([publishing], timeout=0.05)", False),

@@ -11,7 +11,7 @@ import pytest
 
 from .warm_python import Order, WarmProcess, warm
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 
 
 def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:

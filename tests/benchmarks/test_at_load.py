@@ -67,7 +67,7 @@ def test_this_machine_can_be_counted() -> None:
 def at_load(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, SCRIPT, "--load", "2", "--", *command],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from rocstar.engine.record.reading import read_folder
 from ..warm_python import warm
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_reward"
-DEADLINE_S = 240.0
+DEADLINE_S = 300.0
 
 FROM_PYTHON = """
 import asyncio

@@ -27,7 +27,7 @@ from ..kept_pool import kept_pools
 from ..warm_python import WarmProcess, warm
 
 TOOL = "python_code_with_standard_io"
-DEADLINE_S = 240.0
+DEADLINE_S = 300.0
 
 RECIPE = """
 [run]

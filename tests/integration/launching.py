@@ -12,7 +12,7 @@ from typing import Any
 
 from ..warm_python import warm
 
-DEADLINE_S = 240.0
+DEADLINE_S = 300.0
 
 
 def start_nodes(

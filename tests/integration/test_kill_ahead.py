@@ -63,7 +63,7 @@ def test_a_run_ahead_that_is_killed_learns_what_its_records_say(
         env=workshop.environment(),
         capture_output=True,
         text=True,
-        timeout=240.0,
+        timeout=300.0,
         check=False,
     )
     assert ended.returncode == -signal.SIGKILL, ended.stderr

@@ -23,7 +23,7 @@ from rocstar.engine.progress import status
 
 from ..warm_python import warm
 
-DEADLINE_S = 240.0
+DEADLINE_S = 300.0
 OFTEN = "import rocstar.engine.progress.status as status; status.REFRESHES_PER_S = 20.0; "
 PROGRAM = OFTEN + "import sys; from rocstar.train.cli import main; sys.exit(main())"
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[│╭╮╰╯─]")

@@ -24,7 +24,7 @@ from gpu import bench_kernels  # noqa: E402
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(warm().executable), str(BENCHMARKS / script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_dry_run_of_the_gpu_benchmark(tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ def run_python(code: str, python: str = "", **environment: str) -> str:
         env={**{k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ import uvloop
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.pool.process import Supervisor
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 
 
 @pytest.mark.parametrize("turns", range(1, 8))

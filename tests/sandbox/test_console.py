@@ -18,7 +18,7 @@ from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import SandboxError
 
 COMMAND = [sys.executable, "-c", "import sys; from rocstar.sandbox.cli import main; sys.exit(main())"]
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 
 
 class Terminal:

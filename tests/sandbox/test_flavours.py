@@ -33,7 +33,7 @@ def test_the_warm_up_prints_nothing_and_the_packages_are_there_and_no_dear_ones(
     if absent := missing(flavour):
         needs.package(" and ".join(absent)).skip()
     ended = subprocess.run(
-        [sys.executable, "-c", CHECK, flavour.name], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", CHECK, flavour.name], capture_output=True, text=True, timeout=300, check=False
     )
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
 

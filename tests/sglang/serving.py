@@ -104,7 +104,7 @@ def off_reference(
 
 async def running(replica: Replica, number: int) -> None:
     """Until so many requests are in flight there."""
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(300):
         while replica.load().running < number:  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.005)
 

@@ -296,7 +296,7 @@ async def test_sixteen_trajectories_with_the_real_tool(
 
     watched = Elsewhere(replica, replica)
     rolling = asyncio.create_task(roll_out(watched, policy, seed=2))
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(300):
         while watched.answered < 8:  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.002)
     await replica.publish(7, DiskWeights(other))

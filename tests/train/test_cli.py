@@ -117,7 +117,7 @@ def test_who_stops_reading_gets_no_traceback(tmp_path: Path) -> None:
     start = [str(warm().executable), "-c", "import sys; from rocstar.train.cli import main; sys.exit(main())"]
     recipe = str(Path(__file__).parents[2] / "recipes" / "quickstart.toml")
     command = [*start, "train", recipe, "--dry-run", f"--output-dir={tmp_path / 'run'}"]
-    ended = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, timeout=120, check=False)
+    ended = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, timeout=300, check=False)
     os.close(write_end)
     assert (ended.returncode, ended.stderr) == (141, b"")
 
@@ -220,7 +220,7 @@ def test_ctrl_c_is_told_as_fits_the_verb() -> None:
     ) as child:
         assert child.stdout is not None and child.stdout.readline() == "working\n"
         child.send_signal(signal.SIGINT)
-        _, messages = child.communicate(timeout=120)
+        _, messages = child.communicate(timeout=300)
     assert (child.returncode, messages) == (130, "interrupted\n")
 
 

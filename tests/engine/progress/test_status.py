@@ -11,7 +11,7 @@ from rocstar.engine.progress import status
 from rocstar.engine.progress.progress import working
 from rocstar.engine.progress.status import StatusLine
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 
 
 class Pipe(io.StringIO):

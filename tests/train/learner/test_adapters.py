@@ -317,7 +317,7 @@ def over_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env=environment | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=180.0,
+        timeout=300.0,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-4000:]

@@ -45,7 +45,7 @@ PAGES = 64 * (1 << 22) // 4096
 def measured(how: str) -> tuple[list[int], int]:
     """Page faults of each step, and pages given back in the end."""
     command = [sys.executable, "-c", STEPS, how]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     kept, faults, given_back = json.loads(ended.stdout)
     if not kept:
         GLIBC.skip()

@@ -20,7 +20,7 @@ from rocstar.train.learner.leader import Pulse
 from ...warm_python import WarmProcess, warm
 
 SCRIPT = Path(__file__).parents[1] / "ranks" / "wait.py"
-DEADLINE_S = 240.0
+DEADLINE_S = 300.0
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from rocstar.engine.record.learned import LearnedStep
 from ...warm_python import warm
 
 SCRIPT = Path(__file__).parents[1] / "ranks" / "learn.py"
-DEADLINE_S = 180.0
+DEADLINE_S = 300.0
 
 
 @pytest.fixture(scope="session")

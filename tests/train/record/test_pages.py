@@ -67,7 +67,7 @@ def loaded(address: str, tmp_path: Path) -> str:
         "--window-size=1400,900",
     ]
     command = [CHROMIUM, *options, "--dump-dom", address]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
 
 
 @pytest.fixture(scope="module")

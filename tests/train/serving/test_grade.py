@@ -149,7 +149,7 @@ def test_the_command_reads_standard_input(mode: str, rewards: list[float]) -> No
     program = "import sys; from rocstar.train.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [str(warm().executable), "-c", program, "grade", "-", "--mode", mode]
     done = subprocess.run(
-        command, input="\n".join(lines), capture_output=True, text=True, timeout=120, check=False
+        command, input="\n".join(lines), capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["reward"] for line in done.stdout.splitlines()] == rewards

@@ -204,5 +204,5 @@ def test_a_page_is_made_without_torch(folder: Path) -> None:
         "import sys; from rocstar.train.evaluation.report.eval_report import write_eval_report as w; "
         f"from pathlib import Path; w(Path({str(folder)!r}), reveal=False); print('torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.stdout.strip() == "False", done.stderr
