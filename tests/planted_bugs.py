@@ -168,6 +168,7 @@ BUGS = [
     Bug("add_adapters", "parameter.requires_grad_(_is_adapter(name))", "parameter.requires_grad_(True)", "test_adapters.py::test_only_adapters_move_and_have_moments"),
     Bug("after_tool", "mask[:-1] & ~mask[1:]", "mask[:-1]", "train/test_batch.py"),
     Bug("asked._is_one_of", "isinstance(value, bool) == isinstance(one, bool)", "True", "serve/test_openapi.py::test_what_is_described_is_taken_and_nothing_else"),
+    Bug("at_rest", "now.keys() <= set(lasting)", "True", "attacks/test_programs.py::test_a_pool_is_warm_when_its_own_processes_are_alone_and_nothing_changes"),
     Bug("attempt_card", "len(card) <= MAX_HTML", "True", "report/test_cards.py::test_a_turn_of_a_thousand_pieces_is_no_card_of_a_megabyte"),
     Bug("balance._filled", "used[b] += sizes[k]", "used[b] += 0 * sizes[k]", "learner/test_balance.py"),
     Bug("batch._column", "not INT32.min <= numbers.min() <= numbers.max() <= INT32.max", "False", "test_parcel.py::test_numbers_that_no_4_bytes_hold_come_as_they_were_too"),

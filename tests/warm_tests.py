@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,12 +35,13 @@ def started(arguments: Sequence[str], directory: Path) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="warm-"))
     process = subprocess.Popen(
         [str(warm().executable), "-m", "tests.warm_tests", str(folder), str(directory), *arguments],
-        stdin=subprocess.PIPE,  # whose end is its end
+        stdin=subprocess.PIPE,  # whose end is its end: held in `atexit`
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[1],
     )
-    atexit.register(process.communicate)
+    atexit.register(shutil.rmtree, folder)
+    atexit.register(process.communicate)  # closes its standard input, and waits
     assert process.stdout is not None and process.stdout.readline() == "ready\n", "its message is above"
     return folder / "python"
 

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from ..warm_python import warm
+from ..warm_python import WarmProcess, warm
 
 DEADLINE_S = 300.0
 
@@ -19,19 +19,19 @@ def start_nodes(
     workshop: Any,
     *arguments: str,
     torchrun: bool = True,
-    python: str = "",
     by_node: Sequence[dict[str, str]] = ({}, {}),
     by_launcher: Sequence[Sequence[str]] = ((), ()),
     **environment: str,
 ) -> list[subprocess.Popen[str]]:
-    """One torchrun per node, each with one rank; or the two ranks, as torchrun would start them. To be killed
-    they need a Python of their own. `by_node`: more of the environment; `by_launcher`: more of torchrun's
-    options."""
+    """One torchrun per node, each with one rank; or the two ranks, as torchrun would start them.
+
+    `by_node`: more of the environment; `by_launcher`: more of torchrun's options.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    started = []
-    python = python or str(warm().executable)
+    started: list[subprocess.Popen[str]] = []
+    python = str(warm().executable)
     for node in range(2):
         env = workshop.environment() | environment | by_node[node]
         launcher = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", f"--node-rank={node}"]
@@ -42,7 +42,7 @@ def start_nodes(
             env |= {"RANK": str(node), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
             env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         started.append(
-            subprocess.Popen(
+            WarmProcess(
                 [python, *launcher, "-m", "rocstar.train", *arguments],
                 cwd=workshop.directory,
                 env=env,

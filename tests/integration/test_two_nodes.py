@@ -12,7 +12,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,10 +59,20 @@ def fabric() -> Iterator[str]:
                 redis.kill()
 
 
-def held(pids: list[int]) -> list[tuple[int, int]]:
+def forks_of(client: subprocess.Popen[str]) -> list[int]:
+    """The processes that write to the client's standard error, which is a pipe of its own, but the client."""
+    wanted, found = os.stat(f"/proc/{client.pid}/fd/2"), []
+    for path in Path("/proc").glob("[0-9]*/fd/2"):
+        with contextlib.suppress(OSError):  # another's, or gone
+            if os.path.samestat(path.stat(), wanted):
+                found.append(int(path.parts[2]))
+    return [pid for pid in found if pid != client.pid]
+
+
+def held(ranks: list[subprocess.Popen[str]]) -> list[tuple[int, int]]:
     """These and their descendants, as far as they live, with descriptors: a confined program may end."""
     found = []
-    for one in proctree.tree(pids):
+    for one in proctree.tree([pid for rank in ranks for pid in (rank.pid, *forks_of(rank))]):
         with contextlib.suppress(ProcessLookupError):
             found.append((one.pid, os.pidfd_open(one.pid)))
     return found
@@ -126,7 +135,7 @@ def test_the_end_of_one_is_the_end_of_all(workshop: Any, finished: Path, what: s
     without torchrun, which would end the others itself."""
     directory: Path = workshop.directory / f"two nodes, {what}"
     more = ["--stages.0.steps=1000", "--engine.deterministic=true"]
-    ranks = start_nodes(workshop, *options(finished, directory), *more, torchrun=False, python=sys.executable)
+    ranks = start_nodes(workshop, *options(finished, directory), *more, torchrun=False)
     there: list[tuple[int, int]] = []
     try:
         assert ranks[0].stderr is not None
@@ -134,8 +143,8 @@ def test_the_end_of_one_is_the_end_of_all(workshop: Any, finished: Path, what: s
         while "2 nodes roll out" not in (line := ranks[0].stderr.readline()):
             told.append(line)
             assert line, told
-        there = held([one.pid for one in ranks])
-        assert len(there) > 2, "ranks and what runs their programs"
+        there = held(ranks)
+        assert len(there) > 4, "ranks, who waits for them, and what runs their programs"
         if what == "interrupted":
             ranks[0].send_signal(signal.SIGINT)
         else:
