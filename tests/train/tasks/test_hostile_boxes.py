@@ -19,6 +19,8 @@ from rocstar.train.tasks.compare import compare
 from rocstar.train.tasks.grader import VERIFIER_FLAVOUR
 from rocstar.train.tasks.reward import MathJudge
 
+from . import asked
+
 ROWS = [json.loads(line) for line in Path(__file__).with_name("hostile_boxes.jsonl").read_text().splitlines()]
 TRUTHS = [row["truth"] for row in ROWS if row["truth"] is not None]
 (EVERYWHERE,) = (row["boxes"] for row in ROWS if row["truth"] is None)
@@ -85,7 +87,7 @@ def verdicts() -> tuple[list[tuple[str, str, Outcome]], list[ExecResult]]:
 
             async def score(by: MathJudge, text: str, truth: str) -> tuple[str, str, Outcome]:
                 async with room:
-                    return text, truth, await by.score(attempt(text, truth), deadline=None)
+                    return text, truth, await asked.score(by, attempt(text, truth))
 
             jobs = [(judge, boxed(box), truth) for box, truth in PAIRS]
             jobs += [(short, boxed(box), truth) for box, truth in HANGS]

@@ -24,6 +24,8 @@ from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.data import reasoning_gym_tasks
 from rocstar.train.tasks.reward import DECIMAL_FAMILIES, MAX_ANSWER_CHARACTERS, MathJudge
 
+from . import asked
+
 OK = ExecResult(
     status=Status.OK,
     exit_code=0,
@@ -302,13 +304,13 @@ def real_verdicts() -> dict[str, Outcome]:
             hang = "x^{9999999999} + 9^{9999999999}"
             patient, hasty = MathJudge(pool, wall_s=30.0), MathJudge(pool, wall_s=3.0)
             return {
-                "right": await patient.score(attempt(text_of(EXPRESSION), task_of(TRUTH)), deadline=None),
-                "wrong": await patient.score(attempt(text_of("x^2"), task_of("x^3")), deadline=None),
-                "hang": await hasty.score(attempt(text_of(hang), task_of("\\sqrt{2}^x")), deadline=None),
-                "after the hang": await patient.score(
-                    attempt(text_of("\\frac{2x}{4}"), task_of("x/2")), deadline=None
+                "right": await asked.score(patient, attempt(text_of(EXPRESSION), task_of(TRUTH))),
+                "wrong": await asked.score(patient, attempt(text_of("x^2"), task_of("x^3"))),
+                "hang": await asked.score(hasty, attempt(text_of(hang), task_of("\\sqrt{2}^x"))),
+                "after the hang": await asked.score(
+                    patient, attempt(text_of("\\frac{2x}{4}"), task_of("x/2"))
                 ),
-                "family": await patient.score(attempt(text_of(countdown.answer), unequal), deadline=None),
+                "family": await asked.score(patient, attempt(text_of(countdown.answer), unequal)),
             }
 
     return asyncio.run(ask())
