@@ -11,22 +11,20 @@ from typing import Any
 
 import torch
 
-_FILLING: Any = torch.utils.deterministic
-"""A module whose one setting is a property, which types do not see."""
-
 
 @contextlib.contextmanager
 def deterministic_torch(wanted: bool) -> Iterator[None]:
     """Inside, equal inputs and equally many threads give equal bits on a CPU. For the whole process."""
     before = torch.are_deterministic_algorithms_enabled()
     warned_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    filled = _FILLING.fill_uninitialized_memory
+    memory: Any = torch.utils.deterministic  # a module of properties, of which types know nothing
+    filled = memory.fill_uninitialized_memory
     if wanted:
         torch.use_deterministic_algorithms(True, warn_only=True)
         # Else each new tensor is filled before it is written, for the sake of who would read it unwritten.
-        _FILLING.fill_uninitialized_memory = False
+        memory.fill_uninitialized_memory = False
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before, warn_only=warned_only)
-        _FILLING.fill_uninitialized_memory = filled
+        memory.fill_uninitialized_memory = filled
