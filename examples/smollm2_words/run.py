@@ -7,7 +7,7 @@
     model ──rocstar import-gguf──> model/
     raw/  ──rocstar train──> cold/: the cold start alone        (a demonstrator that is right in two of five)
           ──rocstar rollout──> rollouts.jsonl ──> rates.json    (which kinds are neither hopeless nor solved)
-          ──rocstar data build──> tasks/                        (of these kinds, what was solved once)
+          ──rocstar data build──> tasks/                        (of these kinds, but for what was never solved)
           ──rocstar train──> run/: evaluation, reinforcement, evaluation
           ──rocstar compare──> summary.json, trajectories.md
 
@@ -80,7 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--questions", type=int, default=200, metavar="N", help="of GSM8K's test")
     parser.add_argument("--heldout", type=int, default=64, metavar="N", help="held-out questions in all")
     parser.add_argument("--unseen", type=int, default=24, metavar="N", help="of each kind never trained on")
-    parser.add_argument("--candidates", type=int, default=24, metavar="N", help="measured of each kind")
+    parser.add_argument("--pool", type=int, default=60, metavar="N", help="tasks of each kind")
+    parser.add_argument("--measured", type=int, default=24, metavar="N", help="of these, measured first")
     parser.add_argument("--attempts", type=int, default=4, metavar="K", help="at each of them")
     parser.add_argument("--conversations", type=int, default=600, metavar="N", help="of the cold start")
     options, overrides = parser.parse_known_args(arguments)
@@ -136,9 +137,9 @@ def _raw_rows(raw: Path, recipe: Recipe, options: argparse.Namespace) -> None:
         task
         for kind in kinds.CANDIDATES
         if kind != kinds.GSM8K
-        for task in kinds.problems(kind, options.candidates, seed=TRAIN_SEED)
+        for task in kinds.problems(kind, options.pool, seed=TRAIN_SEED)
     ]
-    candidates += short[: options.candidates]
+    candidates += short[: options.pool]
     shown = [
         task
         for kind in kinds.DEMONSTRATED
@@ -209,7 +210,7 @@ def _measured(out: Path, model: str, fields: Sequence[str], options: argparse.Na
     rollouts, told = out / "rollouts.jsonl", out / "rates.json"
     if not rollouts.exists():
         source = (out / "raw" / "candidates.jsonl").resolve()
-        limit = sum(1 for _ in _read_rows(source))
+        limit = options.measured * len(kinds.CANDIDATES)  # they come in turn
         settings = [
             f"--stages.0.data.source={source}",
             f"--rl.rollouts_per_task={options.attempts}",
@@ -256,7 +257,7 @@ def _tasks(out: Path, rates: Mapping[str, Any], heldout: int) -> None:
 
 def _build(chosen: Sequence[str]) -> str:
     """The build of the tasks: a source for each kind, so that a step has them in turn."""
-    head = """# Of the kinds with signal, what was solved at least once.
+    head = """# The kinds with signal, without what was measured and never solved.
 kind = "tasks"
 
 [clean]
@@ -266,7 +267,7 @@ drop = []
 [difficulty]
 rollouts = ["rollouts.jsonl"]
 min_correct = 1
-unmeasured = "drop"
+unmeasured = "keep"
 """
     source = """
 [[sources]]

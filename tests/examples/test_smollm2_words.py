@@ -17,7 +17,15 @@ from ..needs import modules
 EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2_words"
 NAMES = ("run", "kinds", "stories", "summary")
 SMALLEST = (
-    *("--questions=2", "--heldout=6", "--unseen=1", "--candidates=2", "--attempts=2", "--conversations=12"),
+    *(
+        "--questions=2",
+        "--heldout=6",
+        "--unseen=1",
+        "--pool=3",
+        "--measured=2",
+        "--attempts=2",
+        "--conversations=12",
+    ),
     *("--run.threads=1", "--sft.steps=2", "--sft.warmup_steps=0", "--sft.batch_size=2", "--stages.0.steps=1"),
     *("--rl.tasks_per_step=2", "--rl.rollouts_per_task=4", "--rl.group_size=2", "--engine.max_running=16"),
     *("--stages.0.max_response_tokens=16", "--eval.0.samples_per_task=1", "--eval.1.samples_per_task=1"),
