@@ -7,7 +7,7 @@
     model ──rocstar import-gguf──> model/
     raw/  ──rocstar train──> cold/: the cold start alone        (a demonstrator that is right in two of five)
           ──rocstar rollout──> rollouts.jsonl ──> rates.json    (which kinds are neither hopeless nor solved)
-          ──rocstar data build──> tasks/                        (of these kinds, but for what was never solved)
+          ──rocstar data build──> tasks/                        (of these kinds, less what was never solved)
           ──rocstar train──> run/: evaluation, reinforcement, evaluation
           ──rocstar compare──> summary.json, trajectories.md
 
