@@ -29,7 +29,9 @@ TOLD = (
     "truncated",
     "unextracted",
     "tokens_mean",
+    "turns_mean",
     "calls_mean",
+    "tool_error_share",
 )
 """Of a set in results.json."""
 CURVES = (
