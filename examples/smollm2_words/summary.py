@@ -49,7 +49,7 @@ CURVES = (
     "time/learn",
 )
 """Of the metrics of every step."""
-PAIRS = {"heldout": 3, "unseen": 1, "gsm8k": 1}
+PAIRS = {"heldout": 3, "unseen": 2}
 """Of each set, questions whose first attempt before and after is shown: each of another kind."""
 Record = Mapping[str, Any]
 
@@ -185,7 +185,7 @@ def _trajectories(before: Path, after: Path) -> str:
         "# Ten trajectories",
         "",
         "The first attempts at five questions, after the cold start and after reinforcement: of three",
-        "trained kinds the first question that was answered wrongly before, and the first of each other set.",
+        "trained kinds the first question that was answered wrongly before, of two others the first one.",
     ]
     for first, last in _pairs(before, after):
         task = first["task"]
