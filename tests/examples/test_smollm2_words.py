@@ -60,7 +60,8 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     tokenizer.save_pretrained(folder / "model")
     build_model(ScratchConfig(**sizes), len(tokenizer), seed=0).save_pretrained(folder / "model")
     for part in ("train", "test"):
-        rows = [{"problem": f"What is {k} and {k} in {part}?", "answer": str(2 * k)} for k in range(9)]
+        asked = ["What is in both?", *(f"What is {k} and {k} in {part}?" for k in range(9))]
+        rows = [{"problem": question, "answer": "7"} for question in asked]
         (folder / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     data = [f"--gsm8k-{part}={folder / part}.jsonl" for part in ("train", "test")]
     return [f"--out={folder / 'out'}", f"--model={folder / 'model'}", *data, *SMALLEST]
