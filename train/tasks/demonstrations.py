@@ -196,18 +196,20 @@ async def make_demonstrations(
     flavour: str = "stdlib",
     tools: Sequence[Mapping[str, Any]] | None = None,
     noise: Noise = DEFAULT_NOISE,
+    programs: Callable[[Task], Programs] = programs_for,
     num_workers: int = 32,
     call_deadline_s: float = 60.0,
 ) -> list[dict[str, Any]]:
     """`count` chat rows {"messages": [...], "tools"?: [...]}. Tasks are used in turn, then from the first.
 
-    Tool calls are in OpenAI form with arguments as a JSON string. Raises ConfigError for a family without
-    a demonstrator, SandboxError when the sandbox itself fails.
+    `programs` says what a task's right and wrong programs are: of the families above, if nothing else is
+    given. Tool calls are in OpenAI form with arguments as a JSON string. Raises ConfigError for a family
+    without a demonstrator, SandboxError when the sandbox itself fails.
     """
     if not tasks:
         raise ConfigError("there are no tasks to demonstrate; widen sft.demonstration_tasks")
     for task in tasks:
-        programs_for(task)
+        programs(task)
     demonstrator = _Demonstrator(
         sandbox=sandbox,
         tool_name=tool_name,
@@ -215,6 +217,7 @@ async def make_demonstrations(
         limits=limits,
         flavour=flavour,
         noise=noise,
+        programs=programs,
         call_deadline_s=call_deadline_s,
     )
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
@@ -249,6 +252,7 @@ class _Demonstrator:
     limits: Limits
     flavour: str
     noise: Noise
+    programs: Callable[[Task], Programs]
     call_deadline_s: float
 
     async def solve(self, task: Task, rng: random.Random) -> list[dict[str, Any]]:
@@ -257,7 +261,7 @@ class _Demonstrator:
         if rng.random() < self.noise.guess:
             guess = str(rng.randrange(10 ** rng.choice([1, 2, 3, 4])))
             return [*messages, _assistant(_answer(guess))]
-        programs = programs_for(task)
+        programs = self.programs(task)
         code = rng.choice(programs.right if rng.random() < self.noise.right else programs.wrong)
         opening, output = rng.choice(_OPENINGS), ""
         for attempt in range(_MAX_CALLS):

@@ -83,6 +83,7 @@ def test_every_shipped_recipe_loads_and_explains_itself(
         "rstar2_14b": ("data/rstar2_sft.jsonl", "sglang"),
         "lora_7b_one_gpu": ("sglang",),
         "report_cpu": ("conversations/conversations.jsonl",),
+        "smollm2_words": ("raw/conversations.jsonl",),
     }
     assert code == (2 if path.stem in lacking else 0), missing
     assert all(word in missing for word in lacking.get(path.stem, ())), missing
