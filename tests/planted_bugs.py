@@ -1446,7 +1446,7 @@ BUGS = [
     ),
     Bug(
         "CallLedger._room",
-        "most - self._out[flavour]",
+        "window.calls(self._paces.get(flavour, 0.0)) - self._out[flavour]",
         "len(self.calls)",
         "fabric/test_ledger.py::test_one_call_of_another_owner_waits_for_no_more_than_the_window",
     ),
@@ -1521,5 +1521,23 @@ BUGS = [
         "putting is not None and not putting.done()",
         "False",
         "inference/test_weight_stream.py::test_who_gathers_goes_on_while_the_loop_stands_still",
+    ),
+    Bug(
+        "kept",
+        "refusal.with_traceback(None)",
+        "refusal",
+        "service/test_incoming.py::test_refused_calls_of_a_batch_keep_no_frames",
+    ),
+    Bug(
+        "CallLedger._room",
+        "room + window.spare > 0",
+        "False",
+        "fabric/test_ledger.py::test_an_owner_that_has_nothing_in_redis_waits_for_nobodys_call_there",
+    ),
+    Bug(
+        "Turns.pause",
+        "self._clock() - self._since_s >= self._piece_s",
+        "False",
+        "service/test_turns.py::test_others_have_a_turn_once_the_time_of_a_piece_is_over",
     ),
 ]
