@@ -3,13 +3,15 @@
     python benchmarks/hostile_service.py [--seconds 30] [--out FILE]
 
     service     <-- the hostile owner, a process of its own: threads without end, sessions that fill scratch,
-    (2 tokens)      batches of sleepers, the whole memory budget, slow readers, half requests, nonsense
+    (2 tokens)      batches of sleepers, the whole memory budget, slow readers, half requests,
+                    nonsense, batches of which each call is refused
                 <-- the other: print(1), one after the other, first alone, then beside it
                 <-- /healthz, every 20 ms, throughout
 
 Bars: the other's p99 is at most five times what it is alone, nothing of it fails, and /healthz is answered
-within 50 ms. All share the machine's cores: the hostile client's own work as well. The process that measures
-asks for short time slices, as the service does (sandbox/service/soon.py): else it would measure its own wait.
+within 50 ms. All share the machine's cores: the hostile client's own work as well, in a session of its own.
+The process that measures stands for a client elsewhere: with the right (root) it comes before all others, or
+it would measure its own wait. Of the longest requests the result says who ran, and who waited for a core.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import sys
 import tempfile
@@ -31,14 +34,16 @@ import uvloop
 from sandbox_bench.report import bar, command, finish
 from sandbox_bench.rocstar_service import service
 from sandbox_bench.stats import latency_ms
+from sandbox_bench.waits import Watch, stolen_s, supervisor_of, told
 
 from rocstar.sandbox.pool.pool import default_memory_bytes
-from rocstar.sandbox.service.soon import run_soon
+from rocstar.sandbox.pool.soon import run_soon
 
 HOSTILE_TOKEN, OTHER_TOKEN = "hostile-0123456789abcdef", "another-0123456789abcdef"
 PAUSE_S, HEALTH_S = 0.02, 0.02
 HEALTH_BAR_MS, SLOWER = 50.0, 5.0
 TIMEOUT_S = 60.0
+LONGEST = 5
 
 THREADS = """
 import threading
@@ -64,10 +69,17 @@ LOUD = "print('x' * 100_000)"
 
 @dataclass
 class Seen:
-    """Latencies in seconds and what went wrong, of one kind of request."""
+    """Latencies in seconds and what went wrong, of one kind of request. `longest`: where their time went."""
 
     seconds: list[float] = field(default_factory=list)
     wrong: Counter[str] = field(default_factory=Counter)
+    longest: list[dict[str, float]] = field(default_factory=list)
+
+    def saw(self, seconds: float, watch: Watch) -> None:
+        self.seconds.append(seconds)
+        self.longest.append(told(seconds, watch.lap()))
+        self.longest.sort(key=lambda one: -one["ms"])
+        del self.longest[LONGEST:]
 
 
 class Line:
@@ -111,11 +123,12 @@ def request(method: str, path: str, token: str, body: Any = None, *, length: int
 # --- the other --------------------------------------------------------------------------------------------
 
 
-async def print_ones(port: int, seconds: float) -> Seen:
+async def print_ones(port: int, seconds: float, watch: Watch) -> Seen:
     """print(1), one after the other, each checked."""
     seen, line = Seen(), Line(port, OTHER_TOKEN)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
+        watch.lap()
         began = time.perf_counter()
         try:
             status, body = await line.ask("POST", "/v1/run", {"code": "print(1)", "flavour": "stdlib"})
@@ -123,15 +136,16 @@ async def print_ones(port: int, seconds: float) -> Seen:
                 seen.wrong[f"{status}: {body[:200]!r}"] += 1
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             seen.wrong[repr(error)[:200]] += 1
-        seen.seconds.append(time.perf_counter() - began)
+        seen.saw(time.perf_counter() - began, watch)
         await asyncio.sleep(PAUSE_S)
     line.close()
     return seen
 
 
-async def watch_health(port: int, seen: Seen) -> None:
+async def watch_health(port: int, seen: Seen, watch: Watch) -> None:
     """Asks on a connection of its own, as a probe does."""
     while True:
+        watch.lap()
         began = time.perf_counter()
         line = Line(port, "")
         try:
@@ -142,7 +156,7 @@ async def watch_health(port: int, seen: Seen) -> None:
             seen.wrong[repr(error)[:200]] += 1
         finally:
             line.close()
-        seen.seconds.append(time.perf_counter() - began)
+        seen.saw(time.perf_counter() - began, watch)
         await asyncio.sleep(HEALTH_S)
 
 
@@ -224,12 +238,14 @@ async def be_hostile(port: int, memory_bytes: int) -> None:
     """Until it is killed, or its standard input ends; then says how often it did what."""
     done: Counter[str] = Counter()
     sleepers = {"requests": [{"code": SLEEP}] * 60}
+    refused = {"requests": [{"code": 1}] * 20_000}
     threads = {"code": THREADS, "limits": {"wall_s": 2.0}}
     budget = {"code": SLEEP, "limits": {"memory_bytes": memory_bytes}}
     work = [
         *(again_and_again(port, done, "threads", "/v1/run", threads) for _ in range(4)),
         again_and_again(port, done, "sleepers", "/v1/batch", sleepers),
         *(again_and_again(port, done, "budget", "/v1/run", budget) for _ in range(2)),
+        again_and_again(port, done, "refused", "/v1/batch", refused),
         *(read_nothing(port, done) for _ in range(8)),
         *(half_a_request(port, done, "") for _ in range(300)),
         *(half_a_request(port, done, HOSTILE_TOKEN) for _ in range(50)),
@@ -260,23 +276,28 @@ async def run(options: argparse.Namespace) -> int:
         tokens = write_tokens(Path(folder, "tokens"))
         serve = [f"--token-file={tokens}", "--flavours=stdlib", f"--memory-bytes={options.memory_bytes}"]
         with service(*serve, *options.serve_option) as server:
+            pids = {"service": server.pid, "supervisor": supervisor_of(server.pid), "probe": os.getpid()}
             quiet_health, health = Seen(), Seen()
-            await print_ones(server.port, 2.0)
-            probe = asyncio.create_task(watch_health(server.port, quiet_health))
-            quiet = await print_ones(server.port, options.seconds)
+            await print_ones(server.port, 2.0, Watch(**pids))
+            probe = asyncio.create_task(watch_health(server.port, quiet_health, Watch(**pids)))
+            quiet = await print_ones(server.port, options.seconds, Watch(**pids))
             probe.cancel()
             words = [sys.executable, __file__, "--hostile", str(server.port)]
             words.append(f"--memory-bytes={options.memory_bytes}")
             pipe = asyncio.subprocess.PIPE
-            hostile = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe)
+            hostile = await asyncio.create_subprocess_exec(
+                *words, stdin=pipe, stdout=pipe, start_new_session=True
+            )
             assert hostile.stdout is not None
             async with asyncio.timeout(TIMEOUT_S):
                 await hostile.stdout.readline()  # it is under way
-            probe = asyncio.create_task(watch_health(server.port, health))
-            beside = await print_ones(server.port, options.seconds)
+            watch, stolen = Watch(**pids), stolen_s()
+            probe = asyncio.create_task(watch_health(server.port, health, Watch(**pids)))
+            beside = await print_ones(server.port, options.seconds, Watch(**pids))
             probe.cancel()
+            stolen, used = stolen_s() - stolen, watch.lap()
             done, _ = await hostile.communicate(b"")  # the end of its input is the end of it
-            after = await print_ones(server.port, 3.0)
+            after = await print_ones(server.port, 3.0, Watch(**pids))
     p99, quiet_p99 = latency_ms(beside.seconds)["p99"], latency_ms(quiet.seconds)["p99"]
     result = {
         "command": command(sys.argv),
@@ -286,6 +307,12 @@ async def run(options: argparse.Namespace) -> int:
         "after": latency_ms(after.seconds) | {"calls": len(after.seconds)},
         "healthz_quiet": latency_ms(quiet_health.seconds) | {"calls": len(quiet_health.seconds)},
         "healthz": latency_ms(health.seconds) | {"calls": len(health.seconds)},
+        "longest_beside": beside.longest,
+        "longest_healthz": health.longest,
+        "ran_and_waited_beside_s": {
+            name: [round(cpu.ran_s, 2), round(cpu.waited_s, 2)] for name, cpu in used.items()
+        }
+        | {"stolen": round(stolen, 2)},
         "wrong": {"beside": beside.wrong, "healthz": health.wrong, "after": after.wrong},
         "hostile": json.loads(done),
     }
@@ -316,10 +343,19 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def stand_apart() -> None:
+    """Who measures stands for clients on other machines: it does not wait for a core, where it may ask for
+    that. What it starts does."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except PermissionError:
+        run_soon()
+
+
 def main() -> int:
     options = build_parser().parse_args()
     if options.hostile is None:
-        run_soon()
+        stand_apart()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if options.hostile is not None:
             runner.run(be_hostile(options.hostile, options.memory_bytes))

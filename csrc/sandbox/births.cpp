@@ -211,7 +211,6 @@ void Supervisor::take_birth(Process& process) {
   }
   if (!process.session) {
     process.state = Process::State::kRunning;
-    if (process.role == Role::kShell && options_.cgroup != nullptr) process.kills_before = options_.cgroup->kills();
     const bool compiler = process.role == Role::kCompiler;
     const uint64_t wall_us = compiler ? options_.compile_wall_us : process.limits.wall_us;
     set_deadline(process, process.started + std::chrono::microseconds(wall_us));

@@ -20,6 +20,7 @@
 #include <system_error>
 
 #include "landlock.h"
+#include "priority.h"
 
 namespace rocstar {
 namespace {
@@ -34,15 +35,6 @@ int enter_uid(uint32_t uid) {
   if (setgroups(0, nullptr) != 0) return errno;
   if (setresgid(uid, uid, uid) != 0) return errno;
   return setresuid(uid, uid, uid) == 0 ? 0 : errno;
-}
-
-// Where each session (setsid) is a group of its own to the scheduler, its members' own values say nothing against
-// others': the group's does.
-void yield_to_others(int32_t nice) {
-  setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + nice);
-  const UniqueFd group(open("/proc/self/autogroup", O_WRONLY | O_CLOEXEC));
-  const std::string text = std::to_string(nice);
-  if (group && write(group.get(), text.data(), text.size()) < 0) return;  // a kernel without groups
 }
 
 int take_descriptors(const Confinement& how) {
@@ -67,7 +59,7 @@ int bind_group_to_control() {
 // seccomp.
 int enter_layers(const Confinement& how) {
   if (setsid() < 0) return errno;
-  if (how.nice != 0) yield_to_others(how.nice);
+  if (how.nice != 0) stand_back(how.nice);
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return errno;
   if (how.scratch >= 0 && fchdir(how.scratch) != 0) return errno;
   if (how.ruleset >= 0) {

@@ -172,12 +172,9 @@ int Supervisor::signal_for(const Process& process, const Question& question) {
 
 // The kernel may have taken a part of a group for want of memory, and its leader have gone on without it.
 bool Supervisor::lost_a_part(const Process& process, const Outcome& outcome) {
-  if (process.role != Role::kShell || options_.cgroup == nullptr || (outcome.flags & kStopped)) return false;
+  if (process.role != Role::kShell || (outcome.flags & kStopped)) return false;
   const bool fell_short = outcome.signaled || outcome.code != 0;
-  const uint64_t kills = options_.cgroup->kills();
-  if (!fell_short || kills <= process.kills_before || kills <= memory_kills_) return false;
-  ++memory_kills_;
-  return true;
+  return fell_short && tell_of_kill(process);
 }
 
 void Supervisor::kill_group(const Process& process) {

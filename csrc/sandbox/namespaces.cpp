@@ -47,9 +47,11 @@ bool map_own_ids(uid_t uid, gid_t gid) {
          write_file("/proc/self/gid_map", group + " " + group + " 1");
 }
 
-bool unshare_all() {
+// Root of a container may make users for programs and no namespaces, except in one of users, which then has none but
+// its own: `keep_users` is for who would rather have those.
+bool unshare_all(bool keep_users) {
   if (unshare(kCommon) == 0) return true;
-  if (errno != EPERM) return false;
+  if (errno != EPERM || keep_users) return false;
   const uid_t uid = geteuid();
   const gid_t gid = getegid();
   return unshare(CLONE_NEWUSER | kCommon) == 0 && map_own_ids(uid, gid);
@@ -127,7 +129,7 @@ bool can_enter(const NamespaceOptions& options) {
   const pid_t pid = fork();
   if (pid < 0) throw std::system_error(errno, std::generic_category(), "fork");
   if (pid == 0) {
-    const bool mounted = unshare_all() && change_mounts(options) &&
+    const bool mounted = unshare_all(options.keep_users) && change_mounts(options) &&
                          (options.scratch_parent.empty() || mount("tmpfs", options.scratch_parent.c_str(), "tmpfs",
                                                                   MS_NOSUID | MS_NODEV, "size=4k") == 0);
     _exit(mounted ? 0 : 1);
@@ -140,7 +142,8 @@ bool can_enter(const NamespaceOptions& options) {
 
 bool enter_namespaces(const NamespaceOptions& options) {
   if (!can_enter(options)) return false;
-  if (!unshare_all() || !change_mounts(options)) throw std::system_error(errno, std::generic_category(), "unshare");
+  if (!unshare_all(options.keep_users) || !change_mounts(options))
+    throw std::system_error(errno, std::generic_category(), "unshare");
   return true;
 }
 

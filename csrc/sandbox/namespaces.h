@@ -24,6 +24,7 @@ struct NamespaceOptions {
   // Folders into which only their owner may go, with kept paths below: nothing but those is left there, and every user
   // may go to them.
   std::vector<std::string> private_folders;
+  bool keep_users = false;  // rather none of these than one of users, which has only one's own
 };
 
 // True when all could be entered; false, and nothing was changed, when the kernel or the container refuses. A base of

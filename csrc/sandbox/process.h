@@ -49,7 +49,7 @@ struct Supervisor::Process {
   uint32_t flags = 0;
   uint64_t group_peak_bytes = 0, group_cpu_us = 0;  // of a bash program's processes together, as they were seen
   uint64_t orphans_cpu_us = 0;                      // of those that nobody of the group waited for
-  uint64_t kills_before = 0;                        // for want of memory, when it was born
+  uint64_t kills_before = 0;                        // for want of memory, when its work began
   uint32_t tasks = 0;                               // of its group, where the kernel does not count them
   Clock::time_point tasks_counted;
   Clock::duration tasks_cost{};  // of counting them, in processor time

@@ -278,6 +278,9 @@ void Supervisor::reap(Process& process) {
       outcome.value = kept.text();
     }
     report(process, std::move(outcome));
+  } else if (const Outcome end{.signaled = info.si_code != CLD_EXITED, .code = info.si_status, .flags = process.flags};
+             was_killed_for_memory(process, end)) {
+    process.broken = "the kernel took it for want of memory";
   }
   if (process.session && !process.lost && sessions_.erase(process.number) > 0) {
     if (process.flags & Outcome::kNoScratch) {
@@ -302,11 +305,18 @@ void Supervisor::reap(Process& process) {
 }
 
 // An end by SIGKILL that nobody here sent, and the cgroup counts one more victim: the kernel took it for its memory.
-bool Supervisor::was_killed_for_memory(const Outcome& outcome) {
-  if (options_.cgroup == nullptr || !outcome.signaled || outcome.code != SIGKILL || (outcome.flags & kStopped))
-    return false;
-  if (options_.cgroup->kills() <= memory_kills_) return false;
-  ++memory_kills_;
+bool Supervisor::was_killed_for_memory(const Process& process, const Outcome& outcome) {
+  if (!outcome.signaled || outcome.code != SIGKILL || (outcome.flags & kStopped)) return false;
+  return tell_of_kill(process);
+}
+
+// Whether the cgroup has a victim of whom nobody was told since this one's work began. Victims from before were others:
+// idle sessions, or what nobody was asked for.
+bool Supervisor::tell_of_kill(const Process& process) {
+  if (options_.cgroup == nullptr) return false;
+  const uint64_t told = std::max(memory_kills_, process.kills_before);
+  if (options_.cgroup->kills() <= told) return false;
+  memory_kills_ = told + 1;
   return true;
 }
 
@@ -321,7 +331,7 @@ void Supervisor::report(Process& process, Outcome outcome) {
     return;
   }
   const bool by_us = outcome.flags & Outcome::kMemoryKilled;  // as a group, which has its limit
-  if (!by_us && was_killed_for_memory(outcome)) outcome.flags |= Outcome::kMemoryKilled;
+  if (!by_us && was_killed_for_memory(process, outcome)) outcome.flags |= Outcome::kMemoryKilled;
   if (killed_below_limit(outcome, process.limits) || (!by_us && lost_a_part(process, outcome))) {
     append_failed(outbox_, outcome.id, Failure::kNodeMemory,
                   "the kernel killed the program for want of memory, at " + std::to_string(outcome.peak_bytes >> 20) +

@@ -189,7 +189,8 @@ class Supervisor {
   bool looks_at_sessions() const { return !sessions_.empty() || !grants_.empty(); }
   void reap_strangers();
   void finish_cell(Process& session, const CellReply& reply, std::string_view value);
-  bool was_killed_for_memory(const Outcome& outcome);
+  bool was_killed_for_memory(const Process& process, const Outcome& outcome);
+  bool tell_of_kill(const Process& process);
   void report(Process& process, Outcome outcome);
   void abandon(Process& process);
   void forget(Process& process);
@@ -246,7 +247,7 @@ class Supervisor {
   double had_s_ = 0;                          // by the lane that was next last
   uint32_t opening_ = 0;
   uint64_t reserved_bytes_ = 0;
-  uint64_t memory_kills_ = 0;  // of the cgroup, already told of
+  uint64_t memory_kills_ = 0;  // of the cgroup, of which somebody was told
   Clock::time_point next_scratch_look_;
   bool starved_ = false;                                                // of descriptors, until somebody has ended
   Clock::time_point next_look_;                                         // at what sessions do that they should not

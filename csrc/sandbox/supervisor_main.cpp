@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <exception>
 
+#include "priority.h"
 #include "supervise.h"
 #include "tiers.h"
 #include "zygote.h"
@@ -150,6 +151,7 @@ int main(int argc, char** argv) {
     setrlimit(RLIMIT_NOFILE, &files);
   }
   setsid();  // a terminal's Ctrl-C is the pool's to handle: it closes the socket when it is done
+  if (given.supervisor.nice > 0) rocstar::come_first();
   try {
     if (!rocstar::enter_tier(given.tiers, given.supervisor)) return 3;
     // A user namespace of one's own has taken the death signal back.

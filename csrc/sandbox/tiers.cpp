@@ -72,10 +72,11 @@ bool can_read_as(uint32_t uid, const std::vector<std::string>& paths) {
   return status == 0;
 }
 
-bool isolate(const TierOptions& options, const std::string& base, bool uid) {
+bool isolate(const TierOptions& options, const std::string& base, bool open_private, bool keep_users) {
   NamespaceOptions wanted{.scratch_parent = base.empty() ? "" : options.scratch_parent,
-                          .kept_paths = options.readable_paths};
-  if (uid) wanted.private_folders = options.private_folders;
+                          .kept_paths = options.readable_paths,
+                          .keep_users = keep_users};
+  if (open_private) wanted.private_folders = options.private_folders;
   wanted.kept_paths.insert(wanted.kept_paths.end(), options.kept_paths.begin(), options.kept_paths.end());
   if (!enter_namespaces(wanted)) return false;
   if (!base.empty()) mount_scratch(base, options.scratch_bytes);
@@ -137,7 +138,8 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   // Rather without what opens a private folder than without all the rest.
   const bool opens = may_uid && !uid_for_certain && !options.private_folders.empty();
   const bool namespaces =
-      isolated && wanted("namespaces") && ((opens && isolate(options, base, true)) || isolate(options, base, false));
+      isolated && wanted("namespaces") &&
+      ((opens && isolate(options, base, true, false)) || isolate(options, base, false, uid_for_certain));
   const bool uid = uid_for_certain || (may_uid && can_read_as(supervisor.home.first_uid, options.readable_paths));
   supervisor.home.slot_uid = uid;
   if (!base.empty()) supervisor.zygote_directory = make_zygote_directory(base);

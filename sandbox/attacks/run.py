@@ -246,13 +246,16 @@ def flavours_for(programs: Sequence[Program], without: Collection[str] = ()) -> 
     return ["stdlib", *(name for name, installed in here.items() if installed and name in wanted)]
 
 
-def facts_of(working_directory: str, flavours: Sequence[str]) -> frozenset[str]:
+def facts_of(place: ExecResult, flavours: Sequence[str]) -> frozenset[str]:
+    """Of this machine, and of the pool that ran a program which printed its directory: without some layers it
+    may lack others as well, a user for each program below a private home say."""
     machine = {"x86_64": "x86_64", "aarch64": "arm64"}.get(platform.machine(), "")
     found = {
         machine: bool(machine),
         "root": os.geteuid() == 0,
         "ordinary": os.geteuid() != 0,
-        "scratch": working_directory != "/",
+        "scratch": place.stdout.strip() != "/",
+        "users": "uid" in place.isolation.split("+"),
         "numeric": has_numeric(),
         "bash": "bash" in flavours,
         "userns": allows_user_namespace(),
@@ -306,7 +309,7 @@ async def ready_runner(
     place = await pool.run(ExecRequest(code="import os; print(os.getcwd())"))
     if progress is not None:
         print(f"layers: {place.isolation} (tier {place.tier})", file=progress, flush=True)
-    runner = Runner(pool, host, facts_of(place.stdout.strip(), flavours), flavours)
+    runner = Runner(pool, host, facts_of(place, flavours), flavours)
     await runner.warm_up(lasting, settle_s)
     return runner
 

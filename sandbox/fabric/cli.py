@@ -89,6 +89,7 @@ def run_worker(options: argparse.Namespace) -> int:
     import uvloop
 
     from rocstar.sandbox.pool.pool import default_max_live
+    from rocstar.sandbox.pool.soon import come_first, run_soon
 
     url = redis_url(options)
     if url is None:
@@ -105,6 +106,8 @@ def run_worker(options: argparse.Namespace) -> int:
     if flavours == offered_flavours():  # nobody chose
         for line in left_out():
             say(line, "worker")
+    run_soon()
+    come_first()
     return uvloop.run(work(url, flavours, max_live, options))
 
 
@@ -114,6 +117,7 @@ async def work(url: str, flavours: tuple[str, ...], max_live: int, options: argp
     from rocstar.sandbox.fabric import RedisWorker, as_batch
     from rocstar.sandbox.fabric.link import PREFIX, Link, shown
     from rocstar.sandbox.pool.pool import SandboxPool
+    from rocstar.sandbox.pool.soon import PROGRAMS_NICE
 
     place = shown(url)
     starting = Starting("worker", f"{', '.join(flavours)} for Redis at {place}")
@@ -121,7 +125,9 @@ async def work(url: str, flavours: tuple[str, ...], max_live: int, options: argp
     for name in URL_VARIABLES:  # the pool starts its processes without them anyway
         os.environ.pop(name, None)
     memory = {} if options.memory_bytes is None else {"memory_bytes": options.memory_bytes}
-    async with SandboxPool(flavours, max_live=max_live, on_warm=starting.warm, **memory) as pool:
+    async with SandboxPool(
+        flavours, max_live=max_live, nice=PROGRAMS_NICE, on_warm=starting.warm, **memory
+    ) as pool:
         require_own_users(pool.isolation, options.allow_shared_user, "worker")
         worker = RedisWorker(
             Link(url, Waiting("worker", f"Redis at {place}", options.patience_s).tried),

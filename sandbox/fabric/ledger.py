@@ -112,12 +112,22 @@ class CallWindow:
     capacity: int
     most: int
 
+    @property
+    def spare(self) -> int:
+        """Beyond that, for owners that have nothing there: what a worker takes beyond what it holds."""
+        return spare_calls(self.capacity)
+
     def calls(self, pace_s: float) -> int:
         """pace_s: how long a call takes on average. What is in Redis is taken in order, whosever it is: of
         slow calls there are no more than workers hold anyway, of quick ones enough to keep them busy."""
         if pace_s * self.most <= AHEAD_S * self.capacity:
             return self.most
         return min(self.most, 2 * self.capacity + math.ceil(AHEAD_S * self.capacity / pace_s))
+
+
+def spare_calls(capacity: int) -> int:
+    """As many as a supervisor has places for owners that have nothing under way (admission.cpp)."""
+    return max(1, capacity // 8)
 
 
 @dataclass(slots=True)
@@ -127,7 +137,8 @@ class CallLedger:
     has at least one call. `abandoned` collects entries that Redis may still hold although nobody waits for
     any of their calls: the caller deletes them there and clears the list. `flavours` and `weight` sum up
     `calls`. Of a flavour in `windows` a call is sent only where its window has room, beside those that are
-    being sent or in entries: what waits here can still be shared out, what Redis has is taken in order."""
+    being sent or in entries: what waits here can still be shared out, what Redis has is taken in order. An
+    owner that has nothing there finds a few places more, and so does not wait for what others have there."""
 
     max_attempts: int = 3
     max_losses: int = 10
@@ -177,12 +188,22 @@ class CallLedger:
     def next_key(self) -> tuple[str, bool] | None:
         """Flavour of the calls that `take` gives next, and whether they were sent before. None when none
         waits for which there is room."""
-        return next((key for key in self._outboxes if self._room(key[0]) > 0), None)
+        return next((key for key in self._outboxes if self._room(key) > 0), None)
 
-    def _room(self, flavour: str) -> int:
+    def _room(self, key: tuple[str, bool]) -> int:
+        """For calls of the owner that is next."""
+        flavour = key[0]
         window = self.windows.get(flavour)
-        most = len(self.calls) if window is None else window.calls(self._paces.get(flavour, 0.0))
-        return most - self._out[flavour]
+        if window is None:
+            return len(self.calls)
+        room = window.calls(self._paces.get(flavour, 0.0)) - self._out[flavour]
+        if room > 0 or self._lanes[flavour, self._next_owner(key)].out:
+            return room
+        return int(room + window.spare > 0)  # one at a time: after that it has something
+
+    def _next_owner(self, key: tuple[str, bool]) -> str:
+        owners = self._outboxes[key]
+        return min(owners, key=lambda owner: (*self._lanes[key[0], owner].rank, next(iter(owners[owner]))))
 
     def take(self, max_weight: int) -> list[OpenCall]:
         """The next entry's calls, moved from the outbox to being sent; [] when there is no `next_key`. Of one
@@ -191,8 +212,7 @@ class CallLedger:
         key = self.next_key
         if key is None:
             return []
-        room, owners = self._room(key[0]), self._outboxes[key]
-        owner = min(owners, key=lambda owner: (*self._lanes[key[0], owner].rank, next(iter(owners[owner]))))
+        room, owner, owners = self._room(key), self._next_owner(key), self._outboxes[key]
         outbox, lane = owners[owner], self._lanes[key[0], owner]
         self._turns[key[0]] = max(self._turns.get(key[0], 0.0), lane.turns)
         taken: list[OpenCall] = []

@@ -22,6 +22,7 @@ from typing import cast
 from rocstar.sandbox.fabric.client_commands import LEASE_S
 from rocstar.sandbox.fabric.errors import deadline_error, poison_error
 from rocstar.sandbox.fabric.held import Held, Stored, encode_portions, portable
+from rocstar.sandbox.fabric.ledger import spare_calls
 from rocstar.sandbox.fabric.link import PREFIX, REDIS_ERRORS, Keys, Link, id_order, make_ref, unique_name
 from rocstar.sandbox.fabric.wire import Answer, Outcome, WireCall, WireError, decode_entry, weight
 from rocstar.sandbox.fabric.worker_commands import Delivery, GroupGone, Storing, WorkerCommands
@@ -44,7 +45,8 @@ class RedisWorker:
 
     Args:
         capacity: programs the sandbox runs at a time.
-        prefetch: calls held beyond those, so that the sandbox does not wait for Redis (default: capacity).
+        prefetch: calls held beyond those, so that the sandbox does not wait for Redis (default: capacity,
+            and the places that owners with nothing under way find besides).
         heartbeat_s: how often held entries are claimed.
         claim_idle_s: how long a worker may be silent before another takes its entries.
         max_deliveries: an entry whose workers died this often is answered with an error.
@@ -82,7 +84,7 @@ class RedisWorker:
         self._link = url if isinstance(url, Link) else Link(url)
         self._redis = WorkerCommands(self._link, Keys(prefix), self.info)
         self._sandbox = sandbox
-        self._limit = capacity + (capacity if prefetch is None else prefetch)
+        self._limit = capacity + (capacity + spare_calls(capacity) if prefetch is None else prefetch)
         self._heartbeat_s = heartbeat_s
         self._claim_idle_s = claim_idle_s
         self._max_deliveries = max_deliveries

@@ -24,10 +24,11 @@ from rocstar.sandbox.service.decode_code_judge import (
     decode_submission,
     decode_submissions,
 )
-from rocstar.sandbox.service.http import to_json
+from rocstar.sandbox.service.http import filled, to_json
 from rocstar.sandbox.service.incoming import Incoming, owner_of
 from rocstar.sandbox.service.metrics import Metrics
 from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.service.turns import Turns
 from rocstar.sandbox.types import ExecResult, SandboxError, Status
 
 TIMEOUT_LINE = "Suicide from timeout.\n"
@@ -79,6 +80,7 @@ class CodeJudge:
     def _single(self, with_output: bool, wait_s: float) -> Any:
         async def handler(request: web.Request) -> web.Response:
             submission = await self._incoming.decoded(
+                owner_of(request),
                 await self._incoming.read(request),
                 lambda body: decode_submission(body, self._rules, self._limits, owner_of(request)),
             )
@@ -96,21 +98,26 @@ class CodeJudge:
         async def handler(request: web.Request) -> web.Response:
             body = await self._incoming.read(request)
             sub_id, submissions = await self._incoming.decoded(
-                body, lambda body: decode_submissions(body, self._rules, self._limits, owner_of(request))
+                owner_of(request),
+                body,
+                lambda body: decode_submissions(body, self._rules, self._limits, owner_of(request)),
             )
             del body
-            results: list[RunAnswer | JudgeAnswer | None] = [None] * len(submissions)
+            results, turns = [b""] * len(submissions), Turns()
             indices = [i for i, submission in enumerate(submissions) if submission.request is not None]
             sent = [submission.request for submission in submissions if submission.request is not None]
             if sent:
                 async for position, outcome in self._admission.run_batch(sent, wait_s):
                     index = indices[position]
-                    results[index] = self._answer(submissions[index], outcome, with_output, wait_s)
+                    results[index] = to_json(self._answer(submissions[index], outcome, with_output, wait_s))
+                    await turns.pause()
             for index, result in enumerate(results):
-                if result is None:
-                    results[index] = self._answer(submissions[index], None, with_output, wait_s)
+                if not result:
+                    results[index] = to_json(self._answer(submissions[index], None, with_output, wait_s))
+                    await turns.pause()
             answer = RunAnswers if with_output else JudgeAnswers
-            return _json(answer(sub_id=sub_id, results=results))  # type: ignore[arg-type]  # all are there
+            body = await filled(answer(sub_id=sub_id, results=[]), results)
+            return web.Response(body=body, content_type="application/json")
 
         return handler
 

@@ -118,7 +118,7 @@ def _item_of(value: Any, index: int, rules: Rules, owner: str) -> ExecRequest | 
     try:
         item = _fitted(value, models_of(rules).request, ("requests", index))
     except Refused as refusal:
-        return refusal
+        return kept(refusal)
     return _item(item, index, rules, owner)
 
 
@@ -126,7 +126,14 @@ def _item(item: RequestBody, index: int, rules: Rules, owner: str) -> ExecReques
     try:
         return _request(item, f"requests[{index}].", rules, owner)
     except Refused as refusal:
-        return refusal
+        return kept(refusal)
+
+
+def kept(refusal: Refused) -> Refused:
+    """One of thousands, perhaps: without the frames that it came through, which it would keep, and which the
+    collector would go through again and again while nobody else runs."""
+    refusal.__context__ = None
+    return refusal.with_traceback(None)
 
 
 def decode_session(body: bytes, rules: Rules) -> SessionCall:

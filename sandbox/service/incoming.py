@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from aiohttp import web
 
+from rocstar.sandbox.pool.soon import run_soon
 from rocstar.sandbox.service.errors import Full, Refused, TooLarge
 from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
 
@@ -22,6 +25,10 @@ LARGE_BYTES = 1 << 22
 
 SMALL_BYTES = 1 << 13
 """Up to this a body is decoded at once: that takes ten milliseconds at most, of very small calls."""
+
+
+DECODERS = 4
+"""Owners whose bodies are decoded at the same time. They share one core, for they share the interpreter."""
 
 
 def owner_of(request: web.Request) -> str:
@@ -51,7 +58,9 @@ class Incoming:
         self._max_bytes = max_bytes
         self._shares = Shares(max_held_bytes, weights)
         self._timeout_s = timeout_s
-        self._beside = ThreadPoolExecutor(1, thread_name_prefix="decode")
+        self._beside = ThreadPoolExecutor(DECODERS, thread_name_prefix="decode", initializer=run_soon)
+        # By owner, while somebody has or wants it.
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._sizes: dict[int, int] = {}  # by id(request), while it is handled
 
     @property
@@ -68,12 +77,24 @@ class Incoming:
         self._check_held(request.content_length or 0, owner_of(request))
         return await self._whole(request)
 
-    async def decoded(self, body: bytes, decode: Callable[[bytes], D]) -> D:
+    async def decoded(self, owner: str, body: bytes, decode: Callable[[bytes], D]) -> D:
         """What `decode` makes of it, or raises. A large body is decoded beside the loop, for which everybody
-        waits; one after the other, so that many do not take all cores."""
+        waits; those of an owner one after the other, so that many do not keep another's waiting."""
         if len(body) <= SMALL_BYTES:
             return decode(body)
-        return await asyncio.get_running_loop().run_in_executor(self._beside, decode, body)
+        loop = asyncio.get_running_loop()
+        turn = self._turns.setdefault(owner, asyncio.Lock())
+        await turn.acquire()
+        decoding = self._beside.submit(decode, body)
+
+        def ended(_: Future[D]) -> None:
+            with suppress(RuntimeError):  # the loop is gone
+                loop.call_soon_threadsafe(turn.release)
+
+        decoding.add_done_callback(
+            ended
+        )  # not before: a client that goes away does not end the thread's work
+        return await asyncio.wrap_future(decoding)
 
     def close(self) -> None:
         self._beside.shutdown(wait=False, cancel_futures=True)

@@ -25,13 +25,14 @@ from rocstar.sandbox.service.decode import (
 )
 from rocstar.sandbox.service.errors import Refused
 from rocstar.sandbox.service.followed import check_taken, event_line, followed, stream_kind
-from rocstar.sandbox.service.http import NDJSON, failure, failure_answer, respond, to_json
+from rocstar.sandbox.service.http import NDJSON, failure, failure_answer, filled, respond, to_json
 from rocstar.sandbox.service.idempotency import Execution, HttpAnswer, IdempotencyStore, key_of
 from rocstar.sandbox.service.incoming import Incoming, owner_of
 from rocstar.sandbox.service.models import CellBody
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.service.shares import Shares
+from rocstar.sandbox.service.turns import Turns
 from rocstar.sandbox.types import ExecRequest, ExecResult, OnOutput, SandboxError, Status
 
 BYTES = "application/octet-stream"
@@ -82,7 +83,7 @@ class Native:
 
         async def work(_: Execution | None = None) -> HttpAnswer:
             call = await self._incoming.decoded(
-                body, lambda body: decode_run(body, self._rules, owner_of(request))
+                owner_of(request), body, lambda body: decode_run(body, self._rules, owner_of(request))
             )
             return await _answer(self._admission.run(call.request, call.deadline_s))
 
@@ -91,7 +92,7 @@ class Native:
     async def batch(self, request: web.Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
         call = await self._incoming.decoded(
-            body, lambda body: decode_batch(body, self._rules, owner_of(request))
+            owner_of(request), body, lambda body: decode_batch(body, self._rules, owner_of(request))
         )
         stream = call.stream or NDJSON in request.headers.get("Accept", "")
         key = request.headers.get("Idempotency-Key")
@@ -111,9 +112,12 @@ class Native:
         return respond(await self._keys.once(key, fingerprint, work))
 
     async def _whole(self, call: BatchCall, owner: str) -> HttpAnswer:
-        outcomes: list[Any] = [
-            {"error": item.to_json()} if isinstance(item, Refused) else None for item in call.requests
-        ]
+        outcomes = [b""] * len(call.requests)
+        turns = Turns()
+        for index, item in enumerate(call.requests):
+            if isinstance(item, Refused):
+                outcomes[index] = to_json({"error": item.to_json()})
+                await turns.pause()
         sent, indices = _runnable(call)
         held = 0
         try:
@@ -125,10 +129,10 @@ class Native:
                         size = len(outcome.stdout) + len(outcome.stderr)
                         held += size
                         self._held.take(owner, size)
-                    outcomes[indices[position]] = (
-                        outcome if isinstance(outcome, ExecResult) else failure(outcome)
-                    )
-            return HttpAnswer(status=200, body=to_json(Outcomes(outcomes)))
+                    shown = outcome if isinstance(outcome, ExecResult) else failure(outcome)
+                    outcomes[indices[position]] = to_json(shown)
+                    await turns.pause()
+            return HttpAnswer(status=200, body=await filled(Outcomes([]), outcomes))
         finally:
             self._held.give(owner, held)
 
@@ -136,8 +140,10 @@ class Native:
         sent, _ = _runnable(call)
         self._admission.admit(len(sent), owner_of(request))
         response = await _open_stream(request)
+        turns = Turns()
         async for line in self._lines(call):
             await self._written(response, line)
+            await turns.pause()
         await response.write_eof()
         return response
 
@@ -154,15 +160,19 @@ class Native:
     ) -> web.StreamResponse:
         async def work(execution: Execution) -> HttpAnswer:
             # Its lines are kept for whoever asks again, however many clients read them.
+            turns = Turns()
             async for line in self._lines(call, short=lambda: self._keys.full):
                 execution.emit(line)
+                await turns.pause()
             return HttpAnswer(status=200, body=b"", content_type=NDJSON)
 
         response: web.StreamResponse | None = None
+        turns = Turns()
         async for line in self._keys.follow(key, fingerprint, work):
             if response is None:  # from here on the status can no longer be a refusal's
                 response = await _open_stream(request)
             await self._written(response, line)
+            await turns.pause()
         assert response is not None, "a batch has at least one line"
         await response.write_eof()
         return response
@@ -197,7 +207,7 @@ class Native:
         session_id, owner = request.match_info["id"], owner_of(request)
 
         async def work(_: Execution | None = None) -> HttpAnswer:
-            call = await self._incoming.decoded(body, lambda body: decode_cell(body, self._rules))
+            call = await self._incoming.decoded(owner, body, lambda body: decode_cell(body, self._rules))
             with self._admission.admitted(owner):
                 return await _answer(self._cell(session_id, call, owner))
 
@@ -207,7 +217,7 @@ class Native:
                 raise Refused(
                     "a cell that is followed is run anew each time; leave the key out", field="Accept"
                 )
-            call = await self._incoming.decoded(body, lambda body: decode_cell(body, self._rules))
+            call = await self._incoming.decoded(owner, body, lambda body: decode_cell(body, self._rules))
             with self._admission.admitted(owner):
                 return await self._followed(
                     request, kind, lambda tell: self._cell(session_id, call, owner, tell)

@@ -77,7 +77,9 @@ class SandboxFusion:
 
     async def run_code(self, request: web.Request) -> web.Response:
         body = await self._incoming.read(request)
-        run = await self._incoming.decoded(body, lambda body: decode_run_code(body, self._rules))
+        run = await self._incoming.decoded(
+            owner_of(request), body, lambda body: decode_run_code(body, self._rules)
+        )
         del body
         supported = ("python", *(name for name in OWN_FLAVOURS if name in self._rules.flavours))
         if run.language not in supported:
@@ -106,7 +108,9 @@ class SandboxFusion:
 
     async def run_jupyter(self, request: web.Request) -> web.Response:
         body = await self._incoming.read(request)
-        run, limits = await self._incoming.decoded(body, lambda body: decode_run_jupyter(body, self._rules))
+        run, limits = await self._incoming.decoded(
+            owner_of(request), body, lambda body: decode_run_jupyter(body, self._rules)
+        )
         del body
         try:
             with self._admission.admitted(owner_of(request)):

@@ -16,6 +16,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -28,12 +29,12 @@ from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 from rocstar.sandbox.console import INTERRUPTED, Starting, require_own_users, say
 from rocstar.sandbox.extras import lacking, left_out, offered_flavours
 from rocstar.sandbox.pool.pool import SandboxPool, default_max_live, default_memory_bytes
+from rocstar.sandbox.pool.soon import PROGRAMS_NICE, come_first, run_soon
 from rocstar.sandbox.service.app import Service, ServiceOptions
 from rocstar.sandbox.service.auth import Owners, read_owners, require_token_unless_loopback
 from rocstar.sandbox.service.calls import Outcome
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions
 from rocstar.sandbox.service.rules import Rules
-from rocstar.sandbox.service.soon import run_soon
 from rocstar.sandbox.types import (
     DEFAULT_LIMITS,
     BatchSandbox,
@@ -47,8 +48,9 @@ from rocstar.sandbox.types import (
 FAIL_S = 5.0
 """How long calls have to answer that they failed, once the sandbox is closed under them."""
 
-PROGRAMS_NICE = 5
-"""How far programs stand back from the service and its supervisor, which answer for all of them."""
+SWITCH_S = 0.0005
+"""How long a thread beside the loop keeps the interpreter's lock from it, at each of the loop's callbacks: at
+Python's own 5 ms a few of them would wait for as long as a large body is decoded."""
 
 BACKLOG = 4096
 MAX_DESCRIPTORS = 65_536
@@ -106,6 +108,8 @@ def run(options: argparse.Namespace) -> int:
     require_token_unless_loopback(address.host, owners)
     raise_descriptor_limit()
     run_soon()
+    come_first()
+    sys.setswitchinterval(SWITCH_S)
     settings = service_options(options, owners)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(options, settings, address))

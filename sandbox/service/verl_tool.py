@@ -81,7 +81,7 @@ class VerlTool:
         began_s = time.monotonic()
         body = await self._incoming.read(request)
         owner = owner_of(request)
-        steps = await self._incoming.decoded(body, lambda body: self._decode(body, owner))
+        steps = await self._incoming.decoded(owner, body, lambda body: self._decode(body, owner))
         del body
         results = await self._results({i: one.request for i, one in enumerate(steps) if one.request})
         answer = _answer(steps, results, (time.monotonic() - began_s) * 1e3)

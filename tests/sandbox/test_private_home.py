@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,35 @@ def test_an_interpreter_is_kept_under_all_its_names(tmp_path: Path, hops: int) -
         name = link
         folders.append(str(link.parent))
     assert set(folders) <= set(process.kept_paths(str(name)))
+
+
+def test_root_of_a_container_has_users_for_programs_rather_than_a_namespace_of_users() -> None:
+    """It may change users, not mount. In a namespace of users, which has one alone, no program starts."""
+    base = find_python()
+    if os.geteuid() != 0 or base is None:
+        needs.ROOT.skip()
+    needs.commands("setpriv")
+    with tempfile.TemporaryDirectory(prefix="rocstar-container-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        subprocess.run([base, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+        packages = next((folder / "venv" / "lib").glob("python3*")) / "site-packages"
+        (packages / "rocstar").mkdir()
+        subprocess.run(
+            ["cp", "-r", Path(rocstar.sandbox.__file__).parent, packages / "rocstar" / "sandbox"], check=True
+        )
+        contained = ["setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin"]
+        command = [
+            *contained,
+            folder / "venv" / "bin" / "python",
+            "-c",
+            PROGRAM,
+            "import os\nprint(os.getuid())",
+        ]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, cwd="/", check=False
+        )
+    assert done.returncode == 0, done.stderr
+    isolation, stdout, _ = json.loads(done.stdout)
+    assert "uid" in isolation.split("+") and "namespaces" not in isolation
+    assert int(stdout) >= 100_000

@@ -75,6 +75,27 @@ async def test_a_kill_by_the_kernel_below_the_programs_own_limit_is_no_verdict()
         assert (await pool.run("print(1)")).stdout == "1\n" and pool.restarts == 0
 
 
+@pytest.mark.privileged
+async def test_what_the_kernel_took_before_is_no_reason_for_anothers_end() -> None:
+    """An idle session is taken for want of memory; a program that ends itself later did that itself."""
+    async with SandboxPool() as pool:
+        if "cgroup" not in pool.isolation:
+            needs.ROOT.skip()
+        session = await pool.open_session(limits=Limits(memory_bytes=500 * MIB))
+        assert (await session.run("x = bytearray(b'x') * (160 << 20)")).status is Status.OK
+        group = memory_group(pool.supervisor_pid)
+        assert group is not None
+        limit, use = group
+        limit.write_text(str(int(use.read_text()) + 32 * MIB))
+        code = "x = bytearray(b'x') * (96 << 20)"
+        taken = await pool.run(ExecRequest(code=code, limits=Limits(memory_bytes=500 * MIB)))
+        assert taken.status is Status.OK  # the kernel takes who has most
+        with pytest.raises(SessionLost, match="the kernel took it for want of memory"):
+            await session.run("1")
+        own = await pool.run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+        assert own.status is Status.SIGNALED
+
+
 @pytest.mark.slow
 async def test_the_largest_output_of_bytes_that_are_no_text_is_that_calls_own() -> None:
     code = "import os\nfor fd in (1, 2):\n    for _ in range(800): os.write(fd, b'\\xff' * (1 << 16))\n"

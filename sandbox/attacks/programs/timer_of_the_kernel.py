@@ -3,8 +3,8 @@
 # breach: the timer exists
 # expect: ok
 # output: HELD: errno 1
-# held-by: seccomp
-# breaches-without: seccomp
+# held-by: seccomp, and where programs share a user the limit of signals that wait
+# breaches-without: seccomp when users
 import ctypes
 import os
 

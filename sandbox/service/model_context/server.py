@@ -20,20 +20,19 @@ from mcp.server.transport_security import TransportSecuritySettings
 
 from rocstar.sandbox.console import Starting, require_own_users
 from rocstar.sandbox.pool.pool import SandboxPool
+from rocstar.sandbox.pool.soon import PROGRAMS_NICE, come_first, run_soon
 from rocstar.sandbox.service.auth import Owners, read_owners, require_token_unless_loopback
 from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.metrics import Metrics
 from rocstar.sandbox.service.model_context.guard import Guard, owner_of
 from rocstar.sandbox.service.model_context.tools import INSTRUCTIONS, NAME, OwnerOf, Toolbox
 from rocstar.sandbox.service.serve import (
-    PROGRAMS_NICE,
     Address,
     chosen_flavours,
     listen,
     raise_descriptor_limit,
 )
 from rocstar.sandbox.service.sessions import SessionTable
-from rocstar.sandbox.service.soon import run_soon
 from rocstar.sandbox.types import SessionSandbox
 
 MAX_CALLS = 256
@@ -53,6 +52,7 @@ def run(options: argparse.Namespace) -> int:
         require_token_unless_loopback(options.host, owners)
         raise_descriptor_limit()
         run_soon()
+        come_first()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(options, owners))
 

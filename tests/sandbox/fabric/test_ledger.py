@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rocstar.sandbox.fabric.ledger import CallLedger, CallWindow, Effect, Place
+from rocstar.sandbox.fabric.ledger import CallLedger, CallWindow, Effect, OpenCall, Place
 from rocstar.sandbox.fabric.wire import Answer, Outcome
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
@@ -290,6 +290,24 @@ def test_one_call_of_another_owner_waits_for_no_more_than_the_window() -> None:
     ledger.sent(first[0], "stdlib/1-0")
     ledger.answer(Answer(ref="stdlib/1-0", call_id=first[0][0].id, outcome=ok()))
     assert ledger.take(1 << 20) == [late]
+
+
+def test_an_owner_that_has_nothing_in_redis_waits_for_nobodys_call_there() -> None:
+    ledger = CallLedger(windows={"stdlib": CallWindow(capacity=3, most=4)})
+
+    def open_one(owner: str, batch: int) -> OpenCall:
+        return ledger.open(ExecRequest(code="x", flavour="stdlib", owner=owner), lambda _: None, batch=batch)
+
+    for _ in range(9):
+        open_one("many", 1)
+    assert [len(ledger.take(1 << 20)) for _ in range(2)] == [4, 0]
+    late = [open_one("other", 2) for _ in range(2)]
+    ledger.sent(ledger.take(1 << 20), "stdlib/2-0")
+    assert [call.place for call in late] == [Place.ENTRY, Place.OUTBOX]  # now it has something
+    open_one("third", 3)
+    assert ledger.take(1 << 20) == []  # there is one place for three programs
+    ledger.answer(Answer(ref="stdlib/2-0", call_id=late[0].id, outcome=ok()))
+    assert [call.request.owner for call in ledger.take(1 << 20)] == ["third"]
 
 
 def test_of_slow_calls_no_more_are_in_redis_than_workers_hold() -> None:

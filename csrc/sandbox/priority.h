@@ -1,0 +1,21 @@
+// Who comes first where cores are short: the supervisor, which answers for all programs, before programs.
+//
+// Where the kernel makes each session (setsid) a group of its own to the scheduler (autogroup), its members' own
+// values say nothing against others': the group's does. So both are set.
+#pragma once
+
+#include <cstdint>
+
+namespace rocstar {
+
+// Of the supervisor, above processes of the usual priority: it sleeps most of the time.
+inline constexpr int kFirstNice = -10;
+
+// Raises this thread and its session's group, where there is the right and nobody chose a lower priority; and asks for
+// short time slices, for which no right is needed. What is forked from here has the usual priority again.
+void come_first();
+
+// Lowers this process by `nice`, and its session's group to that.
+void stand_back(int32_t nice);
+
+}  // namespace rocstar

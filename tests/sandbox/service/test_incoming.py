@@ -1,0 +1,62 @@
+"""Large bodies are decoded beside the loop, one of each owner at a time, and what is refused is small."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from rocstar.sandbox.service.decode import decode_batch
+from rocstar.sandbox.service.errors import Refused
+from rocstar.sandbox.service.incoming import SMALL_BYTES, Incoming
+from rocstar.sandbox.service.rules import Rules
+
+from ...patience import PATIENCE_S
+
+LARGE = b"x" * (SMALL_BYTES + 1)
+
+
+@pytest.fixture
+def incoming() -> Iterator[Incoming]:
+    made = Incoming(max_bytes=1 << 20, max_held_bytes=1 << 20, timeout_s=PATIENCE_S)
+    yield made
+    made.close()
+
+
+async def test_bodies_of_one_owner_keep_no_others_waiting(incoming: Incoming) -> None:
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def slowly(body: bytes) -> str:
+        begun.release()
+        go_on.wait(PATIENCE_S)
+        return "slow"
+
+    async with asyncio.timeout(PATIENCE_S):
+        many = [asyncio.create_task(incoming.decoded("many", LARGE, slowly)) for _ in range(9)]
+        await asyncio.to_thread(begun.acquire)
+        assert await incoming.decoded("other", LARGE, len) == len(LARGE)
+        many[0].cancel()  # its client goes away: the thread has its work all the same
+        assert await incoming.decoded("other", LARGE, len) == len(LARGE)
+        assert not begun.acquire(blocking=False)
+        go_on.set()
+        assert await asyncio.gather(*many[1:]) == ["slow"] * 8
+
+
+async def test_a_mistake_is_raised_and_the_next_has_its_turn(incoming: Incoming) -> None:
+    def fail(body: bytes) -> None:
+        raise Refused("wrong", field="body")
+
+    async with asyncio.timeout(PATIENCE_S):
+        for _ in range(2):
+            with pytest.raises(Refused):
+                await incoming.decoded("one", LARGE, fail)
+
+
+def test_refused_calls_of_a_batch_keep_no_frames() -> None:
+    """Thirty thousand that did held the loop for five seconds, most of it the collector's."""
+    body = json.dumps({"requests": [{"code": 1}, {"code": "a\0"}, {"code": "1"}]}).encode()
+    calls = decode_batch(body, Rules(flavours=("stdlib",))).requests
+    refused = [call for call in calls if isinstance(call, Refused)]
+    assert len(refused) == 2
+    assert all(one.__traceback__ is None and one.__context__ is None for one in refused)

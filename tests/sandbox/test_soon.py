@@ -1,0 +1,90 @@
+"""The service's thread asks for short slices, and what it starts has the usual ones."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rocstar.sandbox import proctree
+from rocstar.sandbox.pool import soon
+from rocstar.sandbox.pool.pool import SandboxPool
+
+from .. import needs
+
+SHOWS = "from rocstar.sandbox.pool.soon import run_soon, slice_of_thread as s"
+NEW = pytest.mark.skipif(not soon._takes_slices(), reason="needs Linux 6.12: a newer kernel")
+
+
+def said(code: str, *, leads: bool = False) -> list[str]:
+    """`leads`: its session, which is then a group of its own to the scheduler."""
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, start_new_session=leads)
+    return done.stdout.split()
+
+
+@NEW
+def test_the_thread_gets_its_slice_and_keeps_its_priority() -> None:
+    code = f"import os\n{SHOWS}\nos.nice(3)\nprint(run_soon(), s(), os.getpriority(os.PRIO_PROCESS, 0))"
+    assert said(code) == ["True", str(soon.SLICE_NS), str(os.getpriority(os.PRIO_PROCESS, 0) + 3)]
+
+
+@NEW
+def test_what_it_starts_has_the_usual_slice() -> None:
+    child = f"{SHOWS}\nprint(s())"
+    code = f"import subprocess, sys\n{SHOWS}\nusual = s()\nrun_soon()\nprint(usual, flush=True)\n"
+    usual, inherited = said(f"{code}subprocess.run([sys.executable, '-c', {child!r}])")
+    assert usual == inherited != str(soon.SLICE_NS)
+
+
+@pytest.mark.parametrize("release", ["6.11.9", "5.15.0-91-generic", "odd", "6"])
+def test_an_older_kernel_is_not_asked(monkeypatch: pytest.MonkeyPatch, release: str) -> None:
+    monkeypatch.setattr(soon.platform, "release", lambda: release)
+    assert not soon.run_soon()
+
+
+CAP_SYS_NICE = 23
+CAPABILITIES = Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0]
+RIGHT = needs.ROOT.unless(bool(int(CAPABILITIES, 16) >> CAP_SYS_NICE & 1))
+PRIORITIES = "os.getpriority(os.PRIO_PROCESS, 0)"
+GROUP_SAYS = "soon.GROUP.read_text().split()[-1] if soon.GROUP.exists() else None"
+
+
+@RIGHT
+def test_with_the_right_the_thread_comes_first_and_so_does_its_sessions_group() -> None:
+    child = f"import os\nprint({PRIORITIES})"
+    code = "import os, subprocess, sys\nfrom rocstar.sandbox.pool import soon\n"
+    code += f"print(soon.come_first(), {PRIORITIES})\nprint({GROUP_SAYS}, flush=True)\n"
+    code += f"subprocess.run([sys.executable, '-c', {child!r}])"
+    first, nice, group, started = said(code, leads=True)
+    assert (first, nice, started) == ("True", str(soon.FIRST_NICE), "0")
+    assert group in ("None", str(soon.FIRST_NICE))
+
+
+@RIGHT
+def test_the_group_of_somebody_elses_session_stays_as_it_is() -> None:
+    code = f"import os\nfrom rocstar.sandbox.pool import soon\nbefore = {GROUP_SAYS}\n"
+    code += f"print(soon.come_first(), before == ({GROUP_SAYS}))"
+    assert said(code) == ["True", "True"]
+
+
+def test_who_was_given_a_lower_priority_keeps_it() -> None:
+    code = f"import os\nfrom rocstar.sandbox.pool import soon\nos.nice(3)\nwas = {PRIORITIES}\n"
+    code += f"print(soon.come_first(), {PRIORITIES} == was)"
+    assert said(code) == ["False", "True"]
+
+
+@RIGHT
+@pytest.mark.privileged
+async def test_the_supervisor_comes_before_programs_that_stand_back_and_its_zygotes_do_not() -> None:
+    if os.getpriority(os.PRIO_PROCESS, 0) != 0:
+        pytest.skip("these tests have a priority of their own, and so has what they start")
+    async with SandboxPool(nice=5) as pool:
+        shown = await pool.run(f"import os; print({PRIORITIES})")
+        family = {one.pid: one.name for one in proctree.tree([pool.supervisor_pid])}
+        others = {os.getpriority(os.PRIO_PROCESS, pid) for pid in family if pid != pool.supervisor_pid}
+        assert os.getpriority(os.PRIO_PROCESS, pool.supervisor_pid) == soon.FIRST_NICE
+        assert (shown.stdout, others) == ("5\n", {0}), family
+    async with SandboxPool() as pool:
+        assert os.getpriority(os.PRIO_PROCESS, pool.supervisor_pid) == 0
