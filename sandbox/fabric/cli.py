@@ -89,7 +89,7 @@ def run_worker(options: argparse.Namespace) -> int:
     import uvloop
 
     from rocstar.sandbox.pool.pool import default_max_live
-    from rocstar.sandbox.pool.soon import come_first, run_soon
+    from rocstar.sandbox.pool.soon import ahead_of_others
 
     url = redis_url(options)
     if url is None:
@@ -106,9 +106,8 @@ def run_worker(options: argparse.Namespace) -> int:
     if flavours == offered_flavours():  # nobody chose
         for line in left_out():
             say(line, "worker")
-    run_soon()
-    come_first()
-    return uvloop.run(work(url, flavours, max_live, options))
+    with ahead_of_others():
+        return uvloop.run(work(url, flavours, max_live, options))
 
 
 async def work(url: str, flavours: tuple[str, ...], max_live: int, options: argparse.Namespace) -> int:

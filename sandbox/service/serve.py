@@ -29,7 +29,7 @@ from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 from rocstar.sandbox.console import INTERRUPTED, Starting, require_own_users, say
 from rocstar.sandbox.extras import lacking, left_out, offered_flavours
 from rocstar.sandbox.pool.pool import SandboxPool, default_max_live, default_memory_bytes
-from rocstar.sandbox.pool.soon import PROGRAMS_NICE, come_first, run_soon
+from rocstar.sandbox.pool.soon import PROGRAMS_NICE, ahead_of_others
 from rocstar.sandbox.service.app import Service, ServiceOptions
 from rocstar.sandbox.service.auth import Owners, read_owners, require_token_unless_loopback
 from rocstar.sandbox.service.calls import Outcome
@@ -107,11 +107,9 @@ def run(options: argparse.Namespace) -> int:
     owners = read_owners(options.token_file, os.environ)
     require_token_unless_loopback(address.host, owners)
     raise_descriptor_limit()
-    run_soon()
-    come_first()
     sys.setswitchinterval(SWITCH_S)
     settings = service_options(options, owners)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with ahead_of_others(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(options, settings, address))
 
 

@@ -14,6 +14,11 @@ from rocstar.sandbox.pool.pool import SandboxPool
 from .. import needs
 
 SHOWS = "from rocstar.sandbox.pool.soon import run_soon, slice_of_thread as s"
+CAP_SYS_NICE = 23
+CAPABILITIES = Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0]
+RIGHT = needs.ROOT.unless(bool(int(CAPABILITIES, 16) >> CAP_SYS_NICE & 1))
+PRIORITIES = "os.getpriority(os.PRIO_PROCESS, 0)"
+GROUP_SAYS = "soon.GROUP.read_text().split()[-1] if soon.GROUP.exists() else None"
 NEW = pytest.mark.skipif(not soon._takes_slices(), reason="needs Linux 6.12: a newer kernel")
 
 
@@ -38,17 +43,18 @@ def test_what_it_starts_has_the_usual_slice() -> None:
     assert usual == inherited != str(soon.SLICE_NS)
 
 
+@NEW
+def test_behind_a_server_the_process_is_as_before() -> None:
+    code = "import os\nfrom rocstar.sandbox.pool import soon\n"
+    code += f"shown = lambda: ({PRIORITIES}, soon.slice_of_thread(), {GROUP_SAYS})\nbefore = shown()\n"
+    code += "with soon.ahead_of_others():\n    inside = shown()\nprint(before == shown(), inside != before)"
+    assert said(code, leads=True) == ["True", "True"]
+
+
 @pytest.mark.parametrize("release", ["6.11.9", "5.15.0-91-generic", "odd", "6"])
 def test_an_older_kernel_is_not_asked(monkeypatch: pytest.MonkeyPatch, release: str) -> None:
     monkeypatch.setattr(soon.platform, "release", lambda: release)
     assert not soon.run_soon()
-
-
-CAP_SYS_NICE = 23
-CAPABILITIES = Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0]
-RIGHT = needs.ROOT.unless(bool(int(CAPABILITIES, 16) >> CAP_SYS_NICE & 1))
-PRIORITIES = "os.getpriority(os.PRIO_PROCESS, 0)"
-GROUP_SAYS = "soon.GROUP.read_text().split()[-1] if soon.GROUP.exists() else None"
 
 
 @RIGHT

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
 
 import uvicorn
@@ -20,7 +20,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 
 from rocstar.sandbox.console import Starting, require_own_users
 from rocstar.sandbox.pool.pool import SandboxPool
-from rocstar.sandbox.pool.soon import PROGRAMS_NICE, come_first, run_soon
+from rocstar.sandbox.pool.soon import PROGRAMS_NICE, ahead_of_others
 from rocstar.sandbox.service.auth import Owners, read_owners, require_token_unless_loopback
 from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.metrics import Metrics
@@ -51,9 +51,10 @@ def run(options: argparse.Namespace) -> int:
     if options.http:
         require_token_unless_loopback(options.host, owners)
         raise_descriptor_limit()
-        run_soon()
-        come_first()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with (
+        ahead_of_others() if options.http else nullcontext(),
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
         return runner.run(_serve(options, owners))
 
 
