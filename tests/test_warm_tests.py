@@ -15,6 +15,7 @@ import pytest
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "beside"))
+STREAMS = (sys.stdout, sys.stderr)
 with open(HERE / "imported", "a") as file:
     print(os.getpid(), file=file)
 
@@ -23,6 +24,8 @@ def test_it(k: int) -> None:
     import found_on_the_path
 
     assert (HERE / "imported").read_text().split() != [str(os.getpid())]
+    assert [stream.fileno() for stream in STREAMS] == [1, 2]
+    print("to the streams of the import", file=STREAMS[1])
 """
 LEFT_OUT = "import pytest\n\npytest.skip('not today', allow_module_level=True)\n"
 BROKEN = "def test_it() -> None: ...\n\n1 / 0\n"

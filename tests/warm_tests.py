@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -65,13 +65,29 @@ def _file_of(module: object) -> Path | None:
     return Path(file) if file else None
 
 
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Standard output goes nowhere; `sys.stdout` is the same."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
+
+
 def main(folder: Path, directory: Path, arguments: Sequence[str]) -> None:
     from . import warm_tests  # as test processes know it: this is `__main__`
 
     os.chdir(directory)
     before = list(sys.path)
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        pytest.main([*arguments, "-n0", "--collect-only", "-q"], plugins=[Forget()])
+    with _silent():
+        # Without capture: what a module keeps of `sys.stderr` as it is imported must be open in a fork.
+        pytest.main([*arguments, "-n0", "--collect-only", "-q", "-s"], plugins=[Forget()])
     warm_tests.ADDED[:] = [one for one in sys.path if one not in before]
     assert threading.active_count() == 1, f"a fork would lose {threading.enumerate()}"
     door = open_door(folder)
