@@ -197,7 +197,8 @@ def test_a_killed_run_goes_on_where_its_checkpoint_stood(
     code, _ = interrupt(directory, "step 3/4", signal.SIGKILL, python=sys.executable)
     assert code == -signal.SIGKILL
     saved = checkpoint.latest(directory)
-    assert saved is not None and saved.name in ("step_2", "step_3")
+    # What is saved is written beside the next step, which a busy machine may end first.
+    assert saved is not None and saved.name in ("step_1", "step_2", "step_3")
     result = workshop.main("train", "coin.toml", "--output-dir", str(directory), "--resume")
     assert result.returncode == 0, result.stderr
     assert f"resuming from {saved}" in result.stderr
