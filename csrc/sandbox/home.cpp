@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -54,7 +55,11 @@ void sweep(const std::string& parent) {
     const bool ours = pid > 0 && end != nullptr && *end == '-' &&
                       fstatat(directory.get(), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
                       S_ISDIR(info.st_mode) && info.st_uid == geteuid();
-    if (ours && kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH) remove_tree(parent + "/" + entry->d_name);
+    if (!ours || kill(static_cast<pid_t>(pid), 0) == 0 || errno != ESRCH) continue;
+    // A process of another PID namespace cannot be seen from here: its lock can.
+    const UniqueFd held = open_below(directory.get(), entry->d_name);
+    if (held && (flock(held.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK))
+      remove_tree(parent + "/" + entry->d_name);
   }
 }
 
@@ -97,11 +102,23 @@ uint64_t bytes_below(int directory) {
 
 std::string make_scratch_base(const std::string& parent) {
   sweep(parent);
-  std::string path = parent + "/" + kPrefix + std::to_string(getpid()) + "-XXXXXX";
-  if (mkdtemp(path.data()) == nullptr) fail("mkdtemp(" + path + ")");
-  // A slot's user must be able to pass through to its own directory below.
-  if (chmod(path.c_str(), 0711) != 0) fail("chmod(" + path + ")");
-  return path;
+  for (;;) {
+    std::string path = parent + "/" + kPrefix + std::to_string(getpid()) + "-XXXXXX";
+    if (mkdtemp(path.data()) == nullptr) fail("mkdtemp(" + path + ")");
+    // The kernel closes it with this process, however that ends.
+    const int lock = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (lock < 0 && errno != ENOENT) fail("open(" + path + ")");
+    // Before the lock is held, who sweeps in another PID namespace may take the directory for a dead one's. Where a
+    // file system has no locks, all are as if none were held.
+    struct stat info;
+    if (lock < 0 || (flock(lock, LOCK_EX) == 0 && fstat(lock, &info) == 0 && info.st_nlink == 0)) {
+      if (lock >= 0) close(lock);
+      continue;
+    }
+    // A slot's user must be able to pass through to its own directory below.
+    if (chmod(path.c_str(), 0711) != 0) fail("chmod(" + path + ")");
+    return path;
+  }
 }
 
 Homes::Homes(HomeOptions options) : options_(std::move(options)) {

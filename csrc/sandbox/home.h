@@ -102,7 +102,8 @@ uint64_t bytes_below(int directory);
 // A directory and what is in it, as far as that can be removed.
 void remove_tree(const std::string& path);
 
-// A new directory for the slots, `<parent>/rocstar-<pid>-XXXXXX`, after removing those whose process is gone.
+// A new directory for the slots, `<parent>/rocstar-<pid>-XXXXXX`, after removing those whose process is gone. This
+// process holds a lock on it to its end, for others that share `parent` and not its PID namespace: two containers.
 std::string make_scratch_base(const std::string& parent);
 
 }  // namespace rocstar

@@ -163,6 +163,30 @@ void a_dead_owners_directory_is_removed_by_the_next() {
   CHECK(left == 5);
 }
 
+void a_directory_whose_owner_cannot_be_seen_stays() {
+  const Place place;
+  int ready[2], end[2];
+  CHECK(pipe(ready) == 0 && pipe(end) == 0);
+  const pid_t pid = fork();
+  CHECK(pid >= 0);
+  char byte = 0;
+  if (pid == 0) {
+    close(end[1]);
+    // By a name as a process of another PID namespace has it.
+    fs::rename(make_scratch_base(place.path()), place / "rocstar-99999999-theirs");
+    if (write(ready[1], "x", 1) != 1 || read(end[0], &byte, 1) != 0) _exit(1);
+    _exit(0);
+  }
+  CHECK(read(ready[0], &byte, 1) == 1);
+  make_scratch_base(place.path());
+  CHECK(fs::exists(place / "rocstar-99999999-theirs"));
+  close(end[1]);
+  int status = 1;
+  CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+  make_scratch_base(place.path());
+  CHECK(!fs::exists(place / "rocstar-99999999-theirs"));
+}
+
 void without_a_base_there_is_no_scratch() {
   Homes homes({.base = "", .readable_paths = {"/usr"}, .landlock = true});
   const std::shared_ptr<Home> home = homes.take();
@@ -183,6 +207,7 @@ int main() {
   everything_is_removed_and_no_link_followed();
   locked_directories_are_removed_too();
   a_dead_owners_directory_is_removed_by_the_next();
+  a_directory_whose_owner_cannot_be_seen_stays();
   each_slot_has_a_uid_of_its_own();
   if (landlock_abi() == 0) return 0;
   a_slot_is_gone_when_its_last_owner_lets_go();
