@@ -103,8 +103,9 @@ class SupervisorOptions:
 
     def command(self, fd: int) -> list[str]:
         sites = [flavour.site for flavour in self.declared if flavour.site]
-        paths = [*python_paths(), *sites]
-        kept = [*kept_paths(self.python), *sites]
+        linked = linked_packages()
+        paths = [*python_paths(), *linked, *sites]
+        kept = [*kept_paths(self.python), *linked, *sites]
         words = [self.program, f"--fd={fd}", f"--parent={os.getpid()}", f"--max-live={self.max_live}"]
         words += [f"--max-sessions={self.max_sessions}", f"--memory-bytes={self.memory_bytes}"]
         words += [f"--lease-us={round(self.lease_s * 1e6)}", f"--replicas={self.replicas}"]
@@ -350,6 +351,21 @@ def python_paths() -> list[str]:
     if site.ENABLE_USER_SITE:
         found.append(site.getusersitepackages())
     return [path for path in dict.fromkeys(map(os.path.realpath, found)) if os.path.isdir(path)]
+
+
+def linked_packages() -> list[str]:
+    """Where modules lie that a folder of packages has as links to elsewhere, a home, say. What a link leads to
+    is named, and no folder around it, which may be anything's."""
+    folders = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    if site.ENABLE_USER_SITE:
+        folders.add(site.getusersitepackages())
+    links = [
+        entry.path
+        for folder in sorted(filter(os.path.isdir, folders))
+        for entry in os.scandir(folder)
+        if entry.is_symlink() and os.path.exists(entry.path)
+    ]
+    return sorted(set(map(os.path.realpath, links)))
 
 
 def kept_paths(python: str) -> list[str]:

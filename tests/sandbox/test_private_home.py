@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -59,6 +60,40 @@ def test_programs_have_users_of_their_own_below_a_private_home(tmp_path: Path) -
     assert "uid" in isolation.split("+") and not stderr
     seen = json.loads(stdout)
     assert seen["uid"] >= 100_000 and not seen["home"] and not seen["secret"]
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755], ids=["private", "open"])
+def test_a_package_that_is_a_link_into_a_home_is_imported(tmp_path: Path, mode: int) -> None:
+    """By the zygote and, of its later modules, by programs; what lies beside the package is nobody's."""
+    base = find_python() or sys.executable
+    home, venv = tmp_path / "home", tmp_path / "venv"
+    linked = home / "linked"
+    linked.mkdir(parents=True)
+    (linked / "__init__.py").write_text("")
+    (linked / "later.py").write_text("FOUND = 'found'\n")
+    (home / "secret").write_text("x")
+    subprocess.run([base, "-m", "venv", "--without-pip", venv], check=True)
+    packages = next((venv / "lib").glob("python3*")) / "site-packages"
+    (packages / "rocstar").mkdir()
+    subprocess.run(
+        ["cp", "-r", Path(rocstar.sandbox.__file__).parent, packages / "rocstar" / "sandbox"], check=True
+    )
+    (packages / "linked").symlink_to(linked)
+    home.chmod(mode)
+    program = f"from linked.later import FOUND\nprint(FOUND)\nopen({str(home / 'secret')!r})"
+    done = subprocess.run(
+        [venv / "bin" / "python", "-c", PROGRAM, program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        cwd="/",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    isolation, stdout, stderr = json.loads(done.stdout)
+    if "landlock" not in isolation:
+        needs.LANDLOCK.skip()
+    assert stdout == "found\n" and ("PermissionError" in stderr or "FileNotFoundError" in stderr)
 
 
 def test_the_topmost_folder_that_is_closed_is_the_private_one(tmp_path: Path) -> None:
