@@ -116,6 +116,7 @@ BUGS = [
     Bug("StoreLine.end", "self.replies()", "pass", "learner/test_store_line.py::test_rank_0_does_not_end_before_its_last_word_was_heard"),
     Bug("StreamedReply.add", "ids, scored = ids[before:], scored[before:]", "pass", "test_sglang_stream.py::test_the_answer_does_not_depend_on_its_pieces"),
     Bug("Supervisor._tick", "self._silent_s > SILENT_S", "self._silent_s > SILENT_S + longest_s", "sandbox/test_watchdog.py"),
+    Bug("SupervisorOptions.command", "linked = linked_packages()", "linked: list[str] = []", "test_private_home.py::test_a_package_that_is_a_link_into_a_home_is_imported"),
     Bug("Taken.output", "decoder.decode(data)", "data.decode('utf-8', 'replace')", "sandbox/test_taken.py::test_half_a_character_waits_for_the_other_half"),
     Bug("Tally.add", "task not in self._rows", "True", "analysis/test_statistics.py::test_siblings_that_are_alike_tell_no_more_than_one"),
     Bug("TokenMarks.hear", "None if is_first else current_T - old_T", "None", "test_marks.py::test_a_token_has_what_the_learner_thought_of_it_at_its_update"),

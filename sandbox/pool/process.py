@@ -354,8 +354,8 @@ def python_paths() -> list[str]:
 
 
 def linked_packages() -> list[str]:
-    """Where modules lie that a folder of packages has as links to elsewhere, a home, say. What a link leads to
-    is named, and no folder around it, which may be anything's."""
+    """Where modules lie that a folder of packages has as links to elsewhere, a home, say: what a link leads
+    to, and no folder around it, which may be anything's."""
     folders = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
     if site.ENABLE_USER_SITE:
         folders.add(site.getusersitepackages())
