@@ -1,5 +1,6 @@
 """What every test shares: no model hub, no spinning threads, no timed Hypothesis; what was left out."""
 
+import atexit
 import gc
 import os
 import signal
@@ -36,6 +37,16 @@ settings.register_profile(
     report_multiple_bugs=False,
 )
 settings.load_profile("planted" if is_set(PLANTED_HERE) else "rocstar")
+
+
+ENDED: list[int] = []
+"""The processes whose exit handlers have run: ours, and who came out of a fork."""
+atexit.register(lambda: ENDED.append(os.getpid()))
+
+
+def pytest_runtest_teardown() -> None:
+    """Exit handlers end what later tests of the process need: torch's take its operators away."""
+    assert os.getpid() not in ENDED and atexit._ncallbacks() > 0, "it ran or took the process's exit handlers"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

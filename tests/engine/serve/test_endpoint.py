@@ -149,10 +149,10 @@ async def test_a_stream_pings_while_a_tool_runs(serving: Serving) -> None:
             seen = []
             async for told in events(response):
                 seen.append(told)
-                if told == ": ping" and not tool.gate.is_set():
-                    assert any("server_tool_event" in c for c in seen if isinstance(c, dict))
+                runs = any("server_tool_event" in c for c in seen if isinstance(c, dict))
+                if told == ": ping" and runs:  # a slow machine pings before it, too
                     tool.gate.set()
-    assert ": ping" in seen and of_stream(seen)["content"] == "So <answer>4</answer>"
+    assert tool.gate.is_set() and of_stream(seen)["content"] == "So <answer>4</answer>"
 
 
 async def test_requests_without_a_seed_are_independent(serving: Serving) -> None:
