@@ -7,18 +7,20 @@
       |  +----------------------------+                                       |
       +-----------------------------------------------------------------------+
 
-`drop` (cancelled, deadline) takes a call out from wherever it is. Of the owners that wait, `take`
-serves the one that has least out for its weight, and of equals the one that had fewest turns.
+`drop` (cancelled, deadline) takes a call out from wherever it is. Whose calls `take` gives next is decided in
+turns.py, and how many may be out in window.py.
 """
 
 import itertools
-import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from rocstar.sandbox.fabric.errors import lost_error
+from rocstar.sandbox.fabric.pace import Paces
+from rocstar.sandbox.fabric.turns import OwnerTurns
+from rocstar.sandbox.fabric.window import CallWindow
 from rocstar.sandbox.fabric.wire import Answer, Outcome
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
@@ -69,65 +71,11 @@ class OpenCall:
         return self.request.flavour, self.again
 
     @property
-    def lane(self) -> tuple[str, str]:
-        """Whose it is, among the calls of its flavour. Those of nobody are one lane."""
-        return self.request.flavour, self.request.owner
-
-    @property
     def weight(self) -> int:
         """About how many characters it takes in an entry."""
         request = self.request
         files = sum(2 * len(content) for content in request.files.values())
         return 64 + len(request.code) + len(request.stdin) + files
-
-
-@dataclass(slots=True)
-class _Share:
-    """An owner's calls of one flavour. `turns`: calls that were sent, each worth one by the weight, counted
-    from what the one that was next then had when this one came. `out`: being sent or in entries."""
-
-    turns: float
-    weight: int = 1
-    calls: int = 0
-    out: int = 0
-
-    @property
-    def rank(self) -> tuple[float, float]:
-        return self.out / self.weight, self.turns
-
-
-AHEAD_S = 0.03
-"""For so long the calls in Redis beyond those that workers hold suffice: longer than an answer takes from a
-worker to its client and the next call back."""
-
-PACE_OF = 32
-"""Answers over which the mean time of a call is taken, about."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallWindow:
-    """How many calls of a flavour may be in Redis. capacity: programs that its workers run at a time; they
-    hold as many again. most: whatever the calls take."""
-
-    capacity: int
-    most: int
-
-    @property
-    def spare(self) -> int:
-        """Beyond that, for owners that have nothing there: what a worker takes beyond what it holds."""
-        return spare_calls(self.capacity)
-
-    def calls(self, pace_s: float) -> int:
-        """pace_s: how long a call takes on average. What is in Redis is taken in order, whosever it is: of
-        slow calls there are no more than workers hold anyway, of quick ones enough to keep them busy."""
-        if pace_s * self.most <= AHEAD_S * self.capacity:
-            return self.most
-        return min(self.most, 2 * self.capacity + math.ceil(AHEAD_S * self.capacity / pace_s))
-
-
-def spare_calls(capacity: int) -> int:
-    """As many as a supervisor has places for owners that have nothing under way (admission.cpp)."""
-    return max(1, capacity // 8)
 
 
 @dataclass(slots=True)
@@ -150,10 +98,8 @@ class CallLedger:
     windows: Mapping[str, CallWindow] = field(default_factory=dict)
     _torn: set[str] = field(default_factory=set)
     _outboxes: dict[tuple[str, bool], dict[str, OrderedDict[int, OpenCall]]] = field(default_factory=dict)
-    _out: Counter[str] = field(default_factory=Counter)  # being sent or in entries, by flavour
-    _lanes: dict[tuple[str, str], _Share] = field(default_factory=dict)  # that have calls
-    _turns: dict[str, float] = field(default_factory=dict)  # of who was next last, by flavour
-    _paces: dict[str, float] = field(default_factory=dict)  # seconds that a call takes, by flavour
+    _turns: dict[str, OwnerTurns] = field(default_factory=dict)  # by flavour; calls of nobody are one owner's
+    _paces: Paces = field(default_factory=Paces)
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def open(
@@ -178,9 +124,8 @@ class CallLedger:
         self.calls[call.id] = call
         self.flavours[request.flavour] += 1
         self.weight += call.weight
-        lane = self._lanes.setdefault(call.lane, _Share(turns=self._turns.get(request.flavour, 0.0)))
-        lane.calls += 1
-        lane.weight = request.weight
+        self._turns.setdefault(request.flavour, OwnerTurns()).opened(request.owner, request.weight)
+        self._paces.opened(request.flavour, batch)
         self._outbox(call)[call.id] = call
         return call
 
@@ -193,17 +138,20 @@ class CallLedger:
     def _room(self, key: tuple[str, bool]) -> int:
         """For calls of the owner that is next."""
         flavour = key[0]
-        window = self.windows.get(flavour)
+        window, turns = self.windows.get(flavour), self._turns[flavour]
         if window is None:
             return len(self.calls)
-        room = window.calls(self._paces.get(flavour, 0.0)) - self._out[flavour]
-        if room > 0 or self._lanes[flavour, self._next_owner(key)].out:
+        owner = self._next_owner(key)
+        first = next(iter(self._outboxes[key][owner].values()))
+        room = window.calls(self._paces.of(flavour, first.batch)) - turns.out
+        if room > 0 or turns.out_of(owner):
             return room
         return int(room + window.spare > 0)  # one at a time: after that it has something
 
     def _next_owner(self, key: tuple[str, bool]) -> str:
-        owners = self._outboxes[key]
-        return min(owners, key=lambda owner: (*self._lanes[key[0], owner].rank, next(iter(owners[owner]))))
+        oldest = {owner: next(iter(calls)) for owner, calls in self._outboxes[key].items()}
+        window = self.windows.get(key[0])
+        return self._turns[key[0]].next(oldest, places=window.capacity if window else 0)
 
     def take(self, max_weight: int) -> list[OpenCall]:
         """The next entry's calls, moved from the outbox to being sent; [] when there is no `next_key`. Of one
@@ -213,8 +161,7 @@ class CallLedger:
         if key is None:
             return []
         room, owner, owners = self._room(key), self._next_owner(key), self._outboxes[key]
-        outbox, lane = owners[owner], self._lanes[key[0], owner]
-        self._turns[key[0]] = max(self._turns.get(key[0], 0.0), lane.turns)
+        outbox = owners[owner]
         taken: list[OpenCall] = []
         weight = 0
         while outbox:
@@ -229,9 +176,7 @@ class CallLedger:
             self._take_out(call)
             call.place = Place.SENDING
             taken.append(call)
-        self._out[key[0]] += len(taken)
-        lane.out += len(taken)
-        lane.turns += len(taken) / lane.weight
+        self._turns[key[0]].given(owner, len(taken))
         return taken
 
     def sent(self, calls: Iterable[OpenCall], ref: str) -> None:
@@ -288,8 +233,8 @@ class CallLedger:
         if call is None:
             return Effect.LATE
         if isinstance(outcome, ExecResult):
-            before_s = self._paces.get(call.request.flavour, outcome.wall_s)
-            self._paces[call.request.flavour] = before_s + (outcome.wall_s - before_s) / PACE_OF
+            self._paces.of(call.request.flavour, call.batch).answered(outcome.wall_s)
+            self._turns[call.request.flavour].answered(call.request.owner, outcome.wall_s)
             self._settle(call, outcome, by=ref)
             return Effect.SETTLED
         # While being sent, the answer can overtake the reply that tells the entry's name.
@@ -328,10 +273,8 @@ class CallLedger:
         if not self.flavours[call.request.flavour]:
             del self.flavours[call.request.flavour]
         self._leave(call, by=by)
-        lane = self._lanes[call.lane]
-        lane.calls -= 1
-        if not lane.calls:
-            del self._lanes[call.lane]
+        self._turns[call.request.flavour].closed(call.request.owner)
+        self._paces.closed(call.request.flavour, call.batch)
 
     def _leave(self, call: OpenCall, *, by: str | None) -> None:
         """`by`: the entry whose answer this is. An entry that gave an answer to each of its calls is gone
@@ -364,8 +307,7 @@ class CallLedger:
     def _come_back(self, call: OpenCall) -> None:
         """It is not out any more, if it was."""
         if call.place in (Place.SENDING, Place.ENTRY):
-            self._out[call.request.flavour] -= 1
-            self._lanes[call.lane].out -= 1
+            self._turns[call.request.flavour].came_back(call.request.owner)
 
     def _to_outbox(self, call: OpenCall) -> None:
         self._come_back(call)

@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from rocstar.sandbox.fabric.client_commands import ClientCommands
-from rocstar.sandbox.fabric.ledger import CallLedger, CallWindow, Effect
+from rocstar.sandbox.fabric.ledger import CallLedger, Effect
 from rocstar.sandbox.fabric.link import Link, id_order
+from rocstar.sandbox.fabric.window import CallWindow
 from rocstar.sandbox.fabric.wire import WireError, decode_answers
 from rocstar.sandbox.fabric.workers import WorkerInfo
 

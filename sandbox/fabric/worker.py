@@ -22,8 +22,8 @@ from typing import cast
 from rocstar.sandbox.fabric.client_commands import LEASE_S
 from rocstar.sandbox.fabric.errors import deadline_error, poison_error
 from rocstar.sandbox.fabric.held import Held, Stored, encode_portions, portable
-from rocstar.sandbox.fabric.ledger import spare_calls
 from rocstar.sandbox.fabric.link import PREFIX, REDIS_ERRORS, Keys, Link, id_order, make_ref, unique_name
+from rocstar.sandbox.fabric.window import spare_calls
 from rocstar.sandbox.fabric.wire import Answer, Outcome, WireCall, WireError, decode_entry, weight
 from rocstar.sandbox.fabric.worker_commands import Delivery, GroupGone, Storing, WorkerCommands
 from rocstar.sandbox.fabric.workers import WorkerInfo

@@ -4,11 +4,13 @@ import dataclasses
 import random
 from collections import Counter
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rocstar.sandbox.fabric.ledger import CallLedger, CallWindow, Effect, OpenCall, Place
+from rocstar.sandbox.fabric.ledger import CallLedger, Effect, OpenCall, Place
+from rocstar.sandbox.fabric.window import CallWindow
 from rocstar.sandbox.fabric.wire import Answer, Outcome
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
@@ -64,7 +66,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def send(self, reply: str) -> None:
         calls = self.ledger.take(200)
         assert 1 <= len(calls) <= min(call.entry_calls for call in calls)
-        assert len({(call.batch, call.key, call.lane) for call in calls}) == 1
+        assert len({(call.batch, call.key, call.request.owner) for call in calls}) == 1
         assert len(calls) == 1 or sum(call.weight for call in calls) <= 200
         ref = f"{calls[0].request.flavour}/{len(self.entries)}-0"
         if reply != "unsent":
@@ -148,17 +150,28 @@ class LedgerMachine(RuleBasedStateMachine):
             assert call.place is not Place.ENTRY or call.id in ledger.entries[call.ref]
         assert set(in_entries) | set(in_outbox) <= set(ledger.calls)
 
-    @rule(windows=st.dictionaries(st.sampled_from(["stdlib", "numeric"]), st.integers(0, 6)))
-    def workers_come_and_go(self, windows: dict[str, int]) -> None:
-        self.ledger.windows = {flavour: quick(most) for flavour, most in windows.items()}
+    @rule(
+        capacity=st.sampled_from([1, 3, 1 << 20]),
+        windows=st.dictionaries(st.sampled_from(["stdlib", "numeric"]), st.integers(0, 6)),
+    )
+    def workers_come_and_go(self, capacity: int, windows: dict[str, int]) -> None:
+        self.ledger.windows = {flavour: CallWindow(capacity, most) for flavour, most in windows.items()}
 
     @invariant()
     def what_is_out_is_counted(self) -> None:
-        out = [call for call in self.ledger.calls.values() if call.place in (Place.SENDING, Place.ENTRY)]
-        assert +self.ledger._out == Counter(call.request.flavour for call in out)
-        lanes = Counter(call.lane for call in out)
-        assert {name: lane.out for name, lane in self.ledger._lanes.items() if lane.out} == lanes
-        assert set(self.ledger._lanes) == {call.lane for call in self.ledger.calls.values()}
+        calls = self.ledger.calls.values()
+        for flavour, turns in self.ledger._turns.items():
+            here = [call for call in calls if call.request.flavour == flavour]
+            out = Counter(call.request.owner for call in here if call.place in (Place.SENDING, Place.ENTRY))
+            assert turns.out == out.total()
+            assert {name: one.out for name, one in turns._owners.items() if one.out} == out
+            assert set(turns._owners) == {call.request.owner for call in here}
+            assert turns._total_weight == sum(one.weight for one in turns._owners.values())
+
+    @invariant()
+    def only_open_batches_have_a_pace(self) -> None:
+        batches = {(call.request.flavour, call.batch) for call in self.ledger.calls.values()}
+        assert {key for key in self.ledger._paces._paces if key[1]} == {key for key in batches if key[1]}
 
     @invariant()
     def sums_are_right(self) -> None:
@@ -255,13 +268,13 @@ def test_a_deadline_is_not_tried_again() -> None:
     assert len(outcomes) == 1
 
 
-def shares_of(weights: dict[str, int], window: int, rounds: int) -> Counter[str]:
+def shares_of(weights: dict[str, int], places: int, rounds: int) -> Counter[str]:
     """Whose calls are answered, when one after the other is and each owner has more than enough waiting."""
-    ledger = CallLedger(windows={"stdlib": quick(window)})
+    ledger = CallLedger(windows={"stdlib": CallWindow(places, 64)})
     for owner, weight in weights.items():
-        for batch in range(rounds):
+        for _ in range(rounds):
             request = ExecRequest(code="x", flavour="stdlib", owner=owner, weight=weight)
-            ledger.open(request, lambda _: None, batch=batch)
+            ledger.open(request, lambda _: None, entry_calls=1)
     answered: Counter[str] = Counter()
     for number in range(rounds):
         while calls := ledger.take(1 << 20):
@@ -274,9 +287,13 @@ def shares_of(weights: dict[str, int], window: int, rounds: int) -> Counter[str]
 
 
 def test_owners_share_the_window_by_their_weights() -> None:
-    shares = shares_of({"many": 1, "few": 3}, window=8, rounds=200)
+    shares = shares_of({"many": 1, "few": 3}, places=4, rounds=200)
     assert abs(shares["few"] - 150) <= 4 and abs(shares["many"] - 50) <= 4
-    equal = shares_of({"a": 1, "b": 1, "c": 1}, window=4, rounds=90)
+    shares = shares_of(
+        {"heavy": 9, "light": 1}, places=2, rounds=200
+    )  # the light one has no place of its own
+    assert abs(shares["light"] - 20) <= 2
+    equal = shares_of({"a": 1, "b": 1, "c": 1}, places=2, rounds=90)
     assert all(28 <= share <= 32 for share in equal.values())
 
 
@@ -310,23 +327,59 @@ def test_an_owner_that_has_nothing_in_redis_waits_for_nobodys_call_there() -> No
     assert [call.request.owner for call in ledger.take(1 << 20)] == ["third"]
 
 
-def test_of_slow_calls_no_more_are_in_redis_than_workers_hold() -> None:
-    """The same after many quick ones: 3 programs run at a time, 3 wait for them, and what 30 ms take."""
-    ledger = CallLedger(windows={"stdlib": CallWindow(capacity=3, most=64)})
-    for _ in range(400):
-        ledger.open(ExecRequest(code="x", flavour="stdlib"), lambda _: None, batch=1)
+class Answering:
+    """One that answers the oldest entry whenever nothing more can be sent."""
 
-    def sent_while(wall_s: float, answers: int) -> int:
-        for _ in range(answers):
-            while calls := ledger.take(1 << 20):
-                ledger.sent(calls, f"stdlib/{calls[0].id}-0")
-            ref = next(iter(ledger.entries))
+    def __init__(self) -> None:
+        self.ledger = CallLedger(windows={"stdlib": CallWindow(capacity=3, most=64)})
+
+    def open(self, count: int, *, batch: int) -> list[OpenCall]:
+        request = ExecRequest(code="x", flavour="stdlib")
+        return [self.ledger.open(request, lambda _: None, batch=batch) for _ in range(count)]
+
+    def in_redis(self, batch: int) -> int:
+        while calls := self.ledger.take(1 << 20):
+            self.ledger.sent(calls, f"stdlib/{calls[0].id}-0")
+        ids = [call_id for entry in self.ledger.entries.values() for call_id in entry]
+        return sum(self.ledger.calls[call_id].batch == batch for call_id in ids)
+
+    def answer(self, wall_s: float, times: int, *, batch: int) -> None:
+        for _ in range(times):
+            assert self.in_redis(batch)
+            ref = next(iter(self.ledger.entries))
             outcome = dataclasses.replace(ok(), wall_s=wall_s)
-            ledger.answer(Answer(ref=ref, call_id=min(ledger.entries[ref]), outcome=outcome))
-        return sum(map(len, ledger.entries.values()))
+            self.ledger.answer(Answer(ref=ref, call_id=min(self.ledger.entries[ref]), outcome=outcome))
 
-    assert sent_while(0.0001, 60) == 63
-    assert sent_while(4.0, 200) == 3 + 3 + 1 - 1
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_of_slow_calls_no_more_are_in_redis_than_workers_hold(batch: int) -> None:
+    """The same after many quick ones: 3 programs run at a time, 3 wait for them, and what 30 ms take."""
+    answering = Answering()
+    answering.open(400, batch=batch)
+    answering.answer(0.0001, 60, batch=batch)
+    assert answering.in_redis(batch) == 64
+    answering.answer(4.0, 200, batch=batch)
+    assert answering.in_redis(batch) == 3 + 3 + 1
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_what_nobody_has_seen_end_is_taken_for_slow(batch: int) -> None:
+    answering = Answering()
+    answering.open(400, batch=batch)
+    assert answering.in_redis(batch) == 3 + 3
+    answering.answer(0.0, 5, batch=batch)  # those that end first are the quick ones
+    assert answering.in_redis(batch) == 3 + 3 + 5
+
+
+def test_quick_calls_say_nothing_about_the_next_batch() -> None:
+    answering = Answering()
+    quick_ones = answering.open(400, batch=1)
+    answering.answer(0.0001, 100, batch=1)
+    answering.open(400, batch=2)
+    answering.ledger.drop([call.id for call in quick_ones])
+    assert answering.in_redis(2) == 3 + 3
+    answering.answer(0.2, 40, batch=2)
+    assert answering.in_redis(2) == 3 + 3 + 1
 
 
 def test_a_flavour_that_nobody_runs_keeps_no_other_waiting() -> None:
