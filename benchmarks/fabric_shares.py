@@ -3,7 +3,9 @@
     python benchmarks/fabric_shares.py [--seconds 20] [--out FILE]
 
     nodes    2 worker processes with real pools and one redis-server, all on this machine
-    shares   two owners, weights 2 and 1, each with more programs waiting than can run
+    shares   two owners, weights 2 and 1, each with 200 programs open, of which workers have some twenty: who
+             has an answer calls again in the same turn of the loop, so that neither ever runs dry. Programs
+             are alike, and counted as their answers come
     flood    one owner has 2,000 sleepers of 0.2 s waiting; the other's print(1), one after the other, first
              alone, then beside it, then beside what follows quick programs of the first owner
 
@@ -27,7 +29,7 @@ from typing import Any
 import uvloop
 from fabric_chaos import Nodes
 from sandbox_bench.report import bar, command, finish
-from sandbox_bench.stats import latency_ms
+from sandbox_bench.stats import latency_ms, median
 
 from rocstar.sandbox.fabric import RedisFabric
 from rocstar.sandbox.types import ExecRequest, SandboxError
@@ -41,6 +43,9 @@ SLEEP = f"import time; time.sleep({SLICE_S})"
 SHORT = "import time; time.sleep(0.02)"
 """Long enough that workers, and not the client, are what is shared."""
 
+SOME_DOZENS = 60
+"""Programs of a stretch whose ratio is taken by itself."""
+
 FLOOD = 2000
 PAUSE_S = 0.02
 
@@ -51,15 +56,16 @@ async def run_one(fabric: RedisFabric, owner: str, code: str) -> None:
         raise RuntimeError(f"{owner}: {result}")
 
 
-async def share(fabric: RedisFabric, seconds: float) -> Counter[str]:
-    """How many programs of each owner ended while all had more waiting."""
-    ended: Counter[str] = Counter()
+async def share(fabric: RedisFabric, seconds: float) -> list[str]:
+    """Whose programs ended, in order, while all had more waiting."""
+    ended: list[str] = []
     counting = False
 
     async def keep_busy(owner: str) -> None:
         while True:
             await run_one(fabric, owner, SHORT)
-            ended[owner] += counting
+            if counting:
+                ended.append(owner)
 
     tasks = [asyncio.ensure_future(keep_busy(owner)) for owner in WEIGHTS for _ in range(WAITING)]
     await asyncio.sleep(2.0)
@@ -70,6 +76,11 @@ async def share(fabric: RedisFabric, seconds: float) -> Counter[str]:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     return ended
+
+
+def ratio_of(ended: list[str]) -> float:
+    counts = Counter(ended)
+    return counts["heavy"] / max(1, counts["light"])
 
 
 async def print_ones(fabric: RedisFabric, seconds: float, wrong: Counter[str]) -> list[float]:
@@ -120,11 +131,21 @@ async def measure(nodes: Nodes, seconds: float) -> tuple[dict[str, Any], list[di
             await asyncio.sleep(1.0)
         async with flood(fabric, SLEEP):
             after_quick = await print_ones(fabric, seconds, wrong)
-    ratio = ended["heavy"] / max(1, ended["light"])
+    ratio = ratio_of(ended)
+    stretches = [
+        ratio_of(ended[at : at + SOME_DOZENS]) for at in range(0, len(ended) - SOME_DOZENS, SOME_DOZENS)
+    ]
     alone_ms, beside_ms, after_ms = (latency_ms(seen)["p99"] for seen in (quiet, beside, after_quick))
     result = {
         "seconds": seconds,
-        "ended": ended,
+        "ended": Counter(ended),
+        "stretches": {
+            "programs": SOME_DOZENS,
+            "number": len(stretches),
+            "least": round(min(stretches, default=ratio), 3),
+            "median": round(median(stretches or [ratio]), 3),
+            "most": round(max(stretches, default=ratio), 3),
+        },
         "quiet": latency_ms(quiet) | {"calls": len(quiet)},
         "beside": latency_ms(beside) | {"calls": len(beside)},
         "after_quick": latency_ms(after_quick) | {"calls": len(after_quick)},
