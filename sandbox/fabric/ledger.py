@@ -133,35 +133,37 @@ class CallLedger:
     def next_key(self) -> tuple[str, bool] | None:
         """Flavour of the calls that `take` gives next, and whether they were sent before. None when none
         waits for which there is room."""
-        return next((key for key in self._outboxes if self._room(key) > 0), None)
+        found = self._next()
+        return found[0] if found else None
 
-    def _room(self, key: tuple[str, bool]) -> int:
-        """For calls of the owner that is next."""
-        flavour = key[0]
-        window, turns = self.windows.get(flavour), self._turns[flavour]
-        if window is None:
-            return len(self.calls)
-        owner = self._next_owner(key)
-        first = next(iter(self._outboxes[key][owner].values()))
+    def _next(self) -> tuple[tuple[str, bool], str, int] | None:
+        """The outbox that is next, the owner that is next there, and how many of its calls may be sent."""
+        for key, owners in self._outboxes.items():
+            window = self.windows.get(key[0])
+            oldest = {owner: next(iter(calls)) for owner, calls in owners.items()}
+            owner = self._turns[key[0]].next(oldest, places=window.capacity if window else 0)
+            room = self._room(window, self.calls[oldest[owner]]) if window else len(self.calls)
+            if room > 0:
+                return key, owner, room
+        return None
+
+    def _room(self, window: CallWindow, first: OpenCall) -> int:
+        """For calls of the owner that is next, of which `first` is the oldest."""
+        flavour, turns = first.request.flavour, self._turns[first.request.flavour]
         room = window.calls(self._paces.of(flavour, first.batch)) - turns.out
-        if room > 0 or turns.out_of(owner):
+        if room > 0 or turns.out_of(first.request.owner):
             return room
         return int(room + window.spare > 0)  # one at a time: after that it has something
-
-    def _next_owner(self, key: tuple[str, bool]) -> str:
-        oldest = {owner: next(iter(calls)) for owner, calls in self._outboxes[key].items()}
-        window = self.windows.get(key[0])
-        return self._turns[key[0]].next(oldest, places=window.capacity if window else 0)
 
     def take(self, max_weight: int) -> list[OpenCall]:
         """The next entry's calls, moved from the outbox to being sent; [] when there is no `next_key`. Of one
         owner, one batch (or of none), one kind, and together of at most `max_weight` unless one alone is
         heavier."""
-        key = self.next_key
-        if key is None:
+        found = self._next()
+        if found is None:
             return []
-        room, owner, owners = self._room(key), self._next_owner(key), self._outboxes[key]
-        outbox = owners[owner]
+        key, owner, room = found
+        outbox = self._outboxes[key][owner]
         taken: list[OpenCall] = []
         weight = 0
         while outbox:

@@ -11,6 +11,7 @@ import itertools
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from rocstar.sandbox.fabric.ledger import CallLedger
 from rocstar.sandbox.fabric.receiver import windows_of
@@ -99,7 +100,7 @@ class VirtualFabric:
             ref = f"stdlib/{next(self._numbers)}-0"
             self._ledger.sent(calls, ref)
             entry = [(ref, call.id, call.request.owner) for call in calls]
-            self._after(self._on_the_way(), lambda entry=entry: self._arrive(entry))
+            self._after(self._on_the_way(), partial(self._arrive, entry))
 
     def _arrive(self, entry: list[Sent]) -> None:
         self._stream.append(entry)
@@ -111,7 +112,7 @@ class VirtualFabric:
             while self._stream and worker.room > 0:
                 entry = self._stream.popleft()
                 worker.room -= len(entry)
-                self._after(self._on_the_way(), lambda w=worker, entry=entry: self._held(w, entry))
+                self._after(self._on_the_way(), partial(self._held, worker, entry))
 
     def _held(self, worker: _Worker, entry: list[Sent]) -> None:
         for sent in entry:
@@ -121,13 +122,13 @@ class VirtualFabric:
     def _start(self, worker: _Worker) -> None:
         while (sent := worker.next()) is not None:
             wall_s = self._took(self._rng, sent[2])
-            self._after(wall_s, lambda sent=sent, wall_s=wall_s: self._end(worker, sent, wall_s))
+            self._after(wall_s, partial(self._end, worker, sent, wall_s))
 
     def _end(self, worker: _Worker, sent: Sent, wall_s: float) -> None:
         worker.running -= 1
         worker.room += 1
         worker.lanes.ended(self._lane[sent[2]])
-        self._after(self._on_the_way(), lambda: self._answer(sent, wall_s))
+        self._after(self._on_the_way(), partial(self._answer, sent, wall_s))
         self._start(worker)
         self._pull()
 
