@@ -31,7 +31,7 @@ BUGS = [
     Bug("CallLedger._room", "room + window.spare > 0", "False", "fabric/test_ledger.py::test_an_owner_that_has_nothing_in_redis_waits_for_nobodys_call_there"),
     Bug("CallLedger._room", "window.calls(self._paces.of(flavour, first.batch)) - turns.out", "len(self.calls)", "fabric/test_ledger.py::test_one_call_of_another_owner_waits_for_no_more_than_the_window"),
     Bug("CallLedger._settle", "self._forget(call, by=by)", "pass", "fabric/test_ledger.py"),
-    Bug("CallWindow.calls", "ahead: float = pace.answers", "ahead: float = self.most", "fabric/test_ledger.py::test_quick_calls_say_nothing_about_the_next_batch"),
+    Bug("CallWindow.calls", "ahead = pace.answers", "ahead = self.most", "fabric/test_ledger.py::test_quick_calls_say_nothing_about_the_next_batch"),
     Bug("Calls._fits", "self.window + SPARE", "self.window", "sandbox/test_calls.py::test_a_lane_with_nothing_under_way_does_not_wait_for_the_window"),
     Bug("ChatFormat._find_fixed_ids", "before, after = b.end[len(self.stop_text) :] + b.before_tools, b.after_tools", "before, after = b.before_tools, b.after_tools", "test_chat.py::test_rstar2_results_share_one_user_turn"),
     Bug("ChatFormat.encode_conversation", "mask += [0] * len(context) + [1] * len(turn)", "mask += [0] * len(context) + [1] * (len(turn) - 1) + [0]", "test_chat.py::test_tool_calls_of_messages_are_what_the_policy_would_write[rstar2]"),

@@ -4,7 +4,6 @@ Redis gives entries out in the order in which they came, whosever they are: what
 another owner waits for. So it is limited by time: to what workers hold anyway, and what takes them `AHEAD_S`.
 """
 
-import math
 from dataclasses import dataclass
 
 from rocstar.sandbox.fabric.pace import Pace
@@ -30,10 +29,10 @@ class CallWindow:
     def calls(self, pace: Pace) -> int:
         """When a call of that pace is next. What workers hold, and what takes them `AHEAD_S` more; of a kind
         with few answers no more than those, for the quickest calls are answered first."""
-        ahead: float = pace.answers
+        ahead = pace.answers
         if pace.mean_s > 0:
-            ahead = min(ahead, math.ceil(AHEAD_S * self.capacity / pace.mean_s))
-        return min(self.most, 2 * self.capacity + int(ahead))
+            ahead = min(ahead, int(AHEAD_S * self.capacity / pace.mean_s))
+        return min(self.most, 2 * self.capacity + ahead)
 
 
 def spare_calls(capacity: int) -> int:
