@@ -74,8 +74,25 @@ class Incoming:
         if encoding != "identity":
             message = f"Content-Encoding is {encoding[:60]!r}; send the body as it is"
             raise Refused(message, field="Content-Encoding", status=415, kind="encoded_body")
-        self._check_held(request.content_length or 0, owner_of(request))
-        return await self._whole(request)
+        length, owner = request.content_length, owner_of(request)
+        self._check_held(length or 0, owner)
+        if length is not None and length > self._max_bytes:
+            raise self._too_large()
+        chunks: list[bytes] = []
+        if request.content.is_eof():  # it came with its head, as a short one does: there is nothing to wait for
+            await self._take(request, owner, chunks)
+        else:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await self._take(request, owner, chunks)
+            except TimeoutError:
+                message = f"the body did not arrive within {self._timeout_s:g} s"
+                raise Refused(message, field="body", status=408, kind="slow_body") from None
+        if len(chunks) == 1:
+            return chunks[0]
+        if sum(map(len, chunks)) < LARGE_BYTES:
+            return b"".join(chunks)
+        return await asyncio.to_thread(b"".join, chunks)
 
     async def decoded(self, owner: str, body: bytes, decode: Callable[[bytes], D]) -> D:
         """What `decode` makes of it, or raises. A large body is decoded beside the loop, for which everybody
@@ -109,29 +126,19 @@ class Incoming:
             held, most = self._shares.taken, self._shares.total
             raise Full(f"programs of {held} bytes are in flight and at most {most} may be; ask again later")
 
-    async def _whole(self, request: web.Request) -> bytes:
-        length = request.content_length
-        if length is not None and length > self._max_bytes:
-            raise self._too_large()
-        owner = owner_of(request)
-        chunks: list[bytes] = []
+    async def _take(self, request: web.Request, owner: str, chunks: list[bytes]) -> None:
+        """All that comes, each piece counted as it does."""
         size = 0
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                while chunk := await request.content.readany():
-                    size += len(chunk)
-                    if size > self._max_bytes:
-                        raise self._too_large()
-                    self._check_held(len(chunk), owner)
-                    self._shares.take(owner, len(chunk))
-                    self._sizes[id(request)] = size
-                    chunks.append(chunk)
-        except TimeoutError:
-            message = f"the body did not arrive within {self._timeout_s:g} s"
-            raise Refused(message, field="body", status=408, kind="slow_body") from None
-        if len(chunks) == 1:
-            return chunks[0]
-        return b"".join(chunks) if size < LARGE_BYTES else await asyncio.to_thread(b"".join, chunks)
+        while chunk := await request.content.readany():
+            size += len(chunk)
+            if size > self._max_bytes:
+                raise self._too_large()
+            self._check_held(len(chunk), owner)
+            self._shares.take(owner, len(chunk))
+            self._sizes[id(request)] = size
+            chunks.append(chunk)
+            if request.content.at_eof():
+                return
 
     def _too_large(self) -> TooLarge:
         message = f"the body is larger than the {self._max_bytes} bytes that this service takes"
