@@ -173,7 +173,7 @@ class Calls:
 
     def send_more(self) -> None:
         """Sends what fits into the window, of the lanes with least under way."""
-        if not self._line.ready():
+        if not self._waiting or not self._line.ready():
             return
         frames: list[bytes] = []
         while self._waiting and self._fits():

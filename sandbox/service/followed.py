@@ -60,6 +60,8 @@ async def followed(
 
 def check_taken(result: ExecResult) -> None:
     """Raises SandboxError for files that are more than one JSON text carries."""
+    if not result.files and not result.displays:
+        return
     total = sum(map(len, result.files.values())) + sum(len(one.data) for one in result.displays)
     if total > MAX_JSON_FILES_BYTES:
         message = f"the files have {total} bytes; at most {MAX_JSON_FILES_BYTES} go into one answer, more by "
