@@ -68,9 +68,7 @@ class LiveSession:
             fetch=tuple(fetch),
             displays=displays,
         )
-        return await self._in_turn(
-            deadline, lambda: self._owner.run_cell(self, cell, deadline, on_output)
-        )
+        return await self._in_turn(deadline, lambda: self._owner.run_cell(self, cell, deadline, on_output))
 
     async def branch(self) -> "LiveSession":
         return await self._in_turn(None, lambda: self._owner.branch(self))

@@ -5,6 +5,7 @@ original.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -79,11 +80,10 @@ class CodeJudge:
 
     def _single(self, with_output: bool, wait_s: float) -> Any:
         async def handler(request: web.Request) -> web.Response:
-            submission = await self._incoming.decoded(
-                owner_of(request),
-                await self._incoming.read(request),
-                lambda body: decode_submission(body, self._rules, self._limits, owner_of(request)),
-            )
+            body, owner = await self._incoming.read(request), owner_of(request)
+            decode = partial(decode_submission, rules=self._rules, limits=self._limits, owner=owner)
+            submission = await self._incoming.decoded(owner, body, decode)
+            del body
             outcome: Outcome | None = None
             if submission.request is not None:
                 try:
@@ -96,12 +96,9 @@ class CodeJudge:
 
     def _batch(self, with_output: bool, wait_s: float) -> Any:
         async def handler(request: web.Request) -> web.Response:
-            body = await self._incoming.read(request)
-            sub_id, submissions = await self._incoming.decoded(
-                owner_of(request),
-                body,
-                lambda body: decode_submissions(body, self._rules, self._limits, owner_of(request)),
-            )
+            body, owner = await self._incoming.read(request), owner_of(request)
+            decode = partial(decode_submissions, rules=self._rules, limits=self._limits, owner=owner)
+            sub_id, submissions = await self._incoming.decoded(owner, body, decode)
             del body
             results, turns = [b""] * len(submissions), Turns()
             indices = [i for i, submission in enumerate(submissions) if submission.request is not None]

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from aiohttp import web
 
 from rocstar.sandbox.pool.soon import run_soon
+from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.errors import Full, Refused, TooLarge
 from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
 
@@ -26,9 +28,12 @@ LARGE_BYTES = 1 << 22
 SMALL_BYTES = 1 << 13
 """Up to this a body is decoded at once: that takes ten milliseconds at most, of very small calls."""
 
+MIDDLE_BYTES = 1 << 18
+"""Up to this in a thread, where what the JSON parser holds the interpreter's lock for is milliseconds. What
+is larger is decoded in another process."""
 
 DECODERS = 4
-"""Owners whose bodies are decoded at the same time. They share one core, for they share the interpreter."""
+"""Owners whose bodies are decoded at the same time."""
 
 
 def owner_of(request: web.Request) -> str:
@@ -46,6 +51,7 @@ class Incoming:
         max_bytes: int,
         max_held_bytes: int,
         timeout_s: float,
+        apart: Apart,
         weights: Mapping[str, int] = NO_WEIGHTS,
     ) -> None:
         """
@@ -53,11 +59,13 @@ class Incoming:
             max_bytes: The largest body.
             max_held_bytes: The most of all bodies of requests under way.
             timeout_s: For a body to arrive, in seconds.
+            apart: Where large bodies are decoded; closed with this.
             weights: Of the owners.
         """
         self._max_bytes = max_bytes
         self._shares = Shares(max_held_bytes, weights)
         self._timeout_s = timeout_s
+        self._apart = apart
         self._beside = ThreadPoolExecutor(DECODERS, thread_name_prefix="decode", initializer=run_soon)
         # By owner, while somebody has or wants it.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -79,7 +87,7 @@ class Incoming:
         if length is not None and length > self._max_bytes:
             raise self._too_large()
         chunks: list[bytes] = []
-        if request.content.is_eof():  # it came with its head, as a short one does: there is nothing to wait for
+        if request.content.is_eof():  # it came with its head, as a short one does
             await self._take(request, owner, chunks)
         else:
             try:
@@ -96,13 +104,15 @@ class Incoming:
 
     async def decoded(self, owner: str, body: bytes, decode: Callable[[bytes], D]) -> D:
         """What `decode` makes of it, or raises. A large body is decoded beside the loop, for which everybody
-        waits; those of an owner one after the other, so that many do not keep another's waiting."""
+        waits; those of an owner one after the other, so that many do not keep another's waiting. See
+        `Apart.call` for what `decode` may be."""
         if len(body) <= SMALL_BYTES:
             return decode(body)
         loop = asyncio.get_running_loop()
         turn = self._turns.setdefault(owner, asyncio.Lock())
         await turn.acquire()
-        decoding = self._beside.submit(decode, body)
+        beside = decode if len(body) <= MIDDLE_BYTES else partial(self._apart.call, decode)
+        decoding = self._beside.submit(beside, body)
 
         def ended(_: Future[D]) -> None:
             with suppress(RuntimeError):  # the loop is gone
@@ -114,6 +124,7 @@ class Incoming:
         return await asyncio.wrap_future(decoding)
 
     def close(self) -> None:
+        self._apart.close()
         self._beside.shutdown(wait=False, cancel_futures=True)
 
     def release(self, request: web.Request) -> None:

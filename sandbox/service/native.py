@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -82,18 +83,18 @@ class Native:
         body = await self._incoming.read(request)
 
         async def work(_: Execution | None = None) -> HttpAnswer:
-            call = await self._incoming.decoded(
-                owner_of(request), body, lambda body: decode_run(body, self._rules, owner_of(request))
-            )
+            owner = owner_of(request)
+            decode = partial(decode_run, rules=self._rules, owner=owner)
+            call = await self._incoming.decoded(owner, body, decode)
             return await _answer(self._admission.run(call.request, call.deadline_s))
 
         return respond(await self._once(request, body, work))
 
     async def batch(self, request: web.Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
-        call = await self._incoming.decoded(
-            owner_of(request), body, lambda body: decode_batch(body, self._rules, owner_of(request))
-        )
+        owner = owner_of(request)
+        decode = partial(decode_batch, rules=self._rules, owner=owner)
+        call = await self._incoming.decoded(owner, body, decode)
         stream = call.stream or NDJSON in request.headers.get("Accept", "")
         key = request.headers.get("Idempotency-Key")
         fingerprint = b"" if key is None else _fingerprint(request.path, body, stream)
@@ -196,7 +197,8 @@ class Native:
         owner = owner_of(request)
 
         async def work(_: Execution | None = None) -> HttpAnswer:
-            call = decode_session(body, self._rules)
+            decode = partial(decode_session, rules=self._rules)
+            call = await self._incoming.decoded(owner, body, decode)
             with self._admission.admitted(owner):
                 return await self._id_answer(self._sessions.open(call.flavour, call.limits, call.seed, owner))
 
@@ -205,9 +207,10 @@ class Native:
     async def run_cell(self, request: web.Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
         session_id, owner = request.match_info["id"], owner_of(request)
+        decode = partial(decode_cell, rules=self._rules)
 
         async def work(_: Execution | None = None) -> HttpAnswer:
-            call = await self._incoming.decoded(owner, body, lambda body: decode_cell(body, self._rules))
+            call = await self._incoming.decoded(owner, body, decode)
             with self._admission.admitted(owner):
                 return await _answer(self._cell(session_id, call, owner))
 
@@ -217,7 +220,7 @@ class Native:
                 raise Refused(
                     "a cell that is followed is run anew each time; leave the key out", field="Accept"
                 )
-            call = await self._incoming.decoded(owner, body, lambda body: decode_cell(body, self._rules))
+            call = await self._incoming.decoded(owner, body, decode)
             with self._admission.admitted(owner):
                 return await self._followed(
                     request, kind, lambda tell: self._cell(session_id, call, owner, tell)

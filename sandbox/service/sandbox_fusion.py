@@ -8,6 +8,7 @@ import asyncio
 import base64
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -77,9 +78,8 @@ class SandboxFusion:
 
     async def run_code(self, request: web.Request) -> web.Response:
         body = await self._incoming.read(request)
-        run = await self._incoming.decoded(
-            owner_of(request), body, lambda body: decode_run_code(body, self._rules)
-        )
+        decode = partial(decode_run_code, rules=self._rules)
+        run = await self._incoming.decoded(owner_of(request), body, decode)
         del body
         supported = ("python", *(name for name in OWN_FLAVOURS if name in self._rules.flavours))
         if run.language not in supported:
@@ -108,9 +108,8 @@ class SandboxFusion:
 
     async def run_jupyter(self, request: web.Request) -> web.Response:
         body = await self._incoming.read(request)
-        run, limits = await self._incoming.decoded(
-            owner_of(request), body, lambda body: decode_run_jupyter(body, self._rules)
-        )
+        decode = partial(decode_run_jupyter, rules=self._rules)
+        run, limits = await self._incoming.decoded(owner_of(request), body, decode)
         del body
         try:
             with self._admission.admitted(owner_of(request)):
