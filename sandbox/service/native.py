@@ -11,7 +11,6 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from rocstar.sandbox.files import fault_of
@@ -34,6 +33,7 @@ from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.service.shares import Shares
 from rocstar.sandbox.service.turns import Turns
+from rocstar.sandbox.service.written import LONG_CHARS, chars_of, written
 from rocstar.sandbox.types import ExecRequest, ExecResult, OnOutput, SandboxError, Status
 
 BYTES = "application/octet-stream"
@@ -97,7 +97,7 @@ class Native:
         call = await self._incoming.decoded(owner, body, decode)
         stream = call.stream or NDJSON in request.headers.get("Accept", "")
         key = request.headers.get("Idempotency-Key")
-        fingerprint = b"" if key is None else _fingerprint(request.path, body, stream)
+        fingerprint = b"" if key is None else await _fingerprint(request.path, body, stream)
         del body
         if key is None:
             if stream:
@@ -130,8 +130,7 @@ class Native:
                         size = len(outcome.stdout) + len(outcome.stderr)
                         held += size
                         self._held.take(owner, size)
-                    shown = outcome if isinstance(outcome, ExecResult) else failure(outcome)
-                    outcomes[indices[position]] = to_json(shown)
+                    outcomes[indices[position]] = await _outcome_json(outcome)
                     await turns.pause()
             return HttpAnswer(status=200, body=await filled(Outcomes([]), outcomes))
         finally:
@@ -183,14 +182,13 @@ class Native:
         sent, indices = _runnable(call)
         for index, item in enumerate(call.requests):
             if isinstance(item, Refused):
-                yield _line(index, {"error": item.to_json()})
+                yield _line(index, to_json({"error": item.to_json()}))
         if not sent:
             return
         async for position, outcome in self._admission.run_batch(sent, call.deadline_s):
             if isinstance(outcome, ExecResult) and short():
                 outcome = shortened(outcome)
-            fields = outcome if isinstance(outcome, ExecResult) else failure(outcome)
-            yield _line(indices[position], msgspec.to_builtins(fields))
+            yield _line(indices[position], await _outcome_json(outcome))
 
     async def open_session(self, request: web.Request) -> web.Response:
         body = await self._incoming.read(request)
@@ -255,7 +253,7 @@ class Native:
                 if isinstance(event, SandboxError) and response is None:
                     return respond(failure_answer(event))
                 response = response or await _open_stream(request, kind)
-                await self._written(response, event_line(kind, event))
+                await self._written(response, await event_line(kind, event))
         assert response is not None, "the last event is the result"
         await response.write_eof()
         return response
@@ -326,7 +324,7 @@ class Native:
         if key is None:
             return await work(None)
         known = key_of(owner_of(request), key)
-        return await self._keys.once(known, _fingerprint(request.path, body, False), work)
+        return await self._keys.once(known, await _fingerprint(request.path, body, False), work)
 
     async def _id_answer(self, opening: Awaitable[str]) -> HttpAnswer:
         try:
@@ -353,7 +351,7 @@ async def _answer(running: Awaitable[ExecResult]) -> HttpAnswer:
     try:
         result = await running
         check_taken(result)
-        return HttpAnswer(status=200, body=to_json(result))
+        return HttpAnswer(status=200, body=await written(result, chars_of(result)))
     except SandboxError as error:
         return failure_answer(error)
 
@@ -373,11 +371,24 @@ def _runnable(call: BatchCall) -> tuple[list[ExecRequest], list[int] | range]:
     return sent, [index for index, item in enumerate(call.requests) if isinstance(item, ExecRequest)]
 
 
-def _line(index: int, fields: dict[str, Any]) -> bytes:
-    return to_json({"index": index, **fields}) + b"\n"
+async def _outcome_json(outcome: ExecResult | SandboxError) -> bytes:
+    if isinstance(outcome, ExecResult):
+        return await written(outcome, chars_of(outcome))
+    return to_json(failure(outcome))
 
 
-def _fingerprint(path: str, body: bytes, stream: bool) -> bytes:
+def _line(index: int, outcome: bytes) -> bytes:
+    """An object with the place of what it tells of in front."""
+    return b'{"index":%d,%b\n' % (index, memoryview(outcome)[1:])
+
+
+async def _fingerprint(path: str, body: bytes, stream: bool) -> bytes:
+    if len(body) < LONG_CHARS:
+        return _fingerprint_of(path, body, stream)
+    return await asyncio.to_thread(_fingerprint_of, path, body, stream)
+
+
+def _fingerprint_of(path: str, body: bytes, stream: bool) -> bytes:
     digest = hashlib.blake2b(body, digest_size=16, person=b"stream" if stream else b"whole")
     digest.update(b"\0" + path.encode("utf-8", "surrogatepass"))
     return digest.digest()

@@ -33,6 +33,7 @@ from rocstar.sandbox.service.http import to_json
 from rocstar.sandbox.service.incoming import Incoming, owner_of
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES, NotebookBody
 from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.service.written import chars_of, written
 from rocstar.sandbox.types import (
     Display,
     ExecRequest,
@@ -91,7 +92,10 @@ class SandboxFusion:
             result = await self._admission.run(self._request(run, owner_of(request)))
         except SandboxError as error:
             return _json(_no_code(str(error)), status=_status(error))
-        return _json(_code_answer(run, result))
+        if not result.files:
+            return await _long_json(_code_answer(run, result), chars_of(result))
+        answer = await asyncio.to_thread(_code_answer, run, result)
+        return await _long_json(answer, chars_of(result) + sum(map(len, answer.files.values())))
 
     def _request(self, run: CodeRun, owner: str) -> ExecRequest:
         is_python = run.language not in OWN_FLAVOURS
@@ -113,7 +117,9 @@ class SandboxFusion:
         del body
         try:
             with self._admission.admitted(owner_of(request)):
-                return _json(await self._notebook(run, limits, owner_of(request)))
+                answer = await self._notebook(run, limits, owner_of(request))
+                num_chars = sum(len(cell.stdout) + len(cell.stderr) for cell in answer.cells)
+                return await _long_json(answer, num_chars + sum(map(len, answer.files.values())))
         except SandboxError as error:
             return _json(_no_notebook(error), status=_status(error))
 
@@ -260,6 +266,10 @@ def _no_notebook(error: SandboxError) -> NotebookAnswer:
 
 def _status(error: SandboxError) -> int:
     return RETRYABLE_STATUS if error.retryable else 200
+
+
+async def _long_json(answer: Any, num_chars: int) -> web.Response:
+    return web.Response(body=await written(answer, num_chars), content_type="application/json")
 
 
 def _json(answer: Any, *, status: int = 200) -> web.Response:

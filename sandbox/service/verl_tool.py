@@ -7,6 +7,7 @@ its end needs nothing either. Its client retries what is not 200: a failure of o
 observation.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -22,12 +23,16 @@ from rocstar.sandbox.service.http import to_json
 from rocstar.sandbox.service.incoming import Incoming, owner_of
 from rocstar.sandbox.service.metrics import Metrics
 from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.service.written import LONG_CHARS, chars_of, in_pieces
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, Status
 
 Outcomes = AsyncGenerator[tuple[int, Outcome], None]
 
 MAX_OBSERVATION_CHARS = 100_000
 """As that server cuts it."""
+
+FEW = 64
+"""Actions whose observations are put together at once."""
 
 
 class VerlTool:
@@ -58,8 +63,12 @@ class VerlTool:
         steps = await self._incoming.decoded(owner, body, decode)
         del body
         results = await self._results({i: one.request for i, one in enumerate(steps) if one.request})
-        answer = _answer(steps, results, (time.monotonic() - began_s) * 1e3)
-        return web.Response(body=to_json(answer), content_type="application/json")
+        milliseconds = (time.monotonic() - began_s) * 1e3
+        if len(steps) <= FEW and sum(map(chars_of, results.values())) < LONG_CHARS:
+            body = to_json(_answer(steps, results, milliseconds))
+        else:
+            body = await asyncio.to_thread(lambda: in_pieces(_answer(steps, results, milliseconds)))
+        return web.Response(body=body, content_type="application/json")
 
     async def _results(self, requests: dict[int, ExecRequest]) -> dict[int, ExecResult]:
         """By their keys. Raises SandboxError if one has none; the others are killed then."""
