@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -161,7 +160,7 @@ def test_a_process_that_is_killed_at_its_work_costs_no_answer() -> None:
         with ThreadPoolExecutor(1) as thread:
             asked = thread.submit(processes.call, DECODE["run"], body)
             while processes._idle:
-                pass
+                os.sched_yield()
             os.kill(first.pid, signal.SIGKILL)
             assert asked.result().request.code == "x" * 9
         assert first not in processes._all and len(processes._all) == 1
@@ -201,10 +200,10 @@ def test_closing_ends_the_processes_and_what_they_do() -> None:
     with ThreadPoolExecutor(1) as thread:
         asked = thread.submit(processes.call, DECODE["session"], b"{}")
         while processes._idle:
-            pass
+            os.sched_yield()
         processes.close()
         with pytest.raises(SandboxError, match="closed"):
             asked.result()
-    assert not one.lives and threading.active_count() >= 1
+    assert not one.lives
     with pytest.raises(SandboxError, match="closed"):
         processes.call(DECODE["session"], b"{}")
