@@ -21,7 +21,10 @@ from typing import Any
 
 from sandbox_bench.report import bar, finish
 
+from rocstar.sandbox import _native
 from rocstar.sandbox.bench import table
+from rocstar.sandbox.pool import wire
+from rocstar.sandbox.pool.process import READ_BYTES
 from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.decode import decode_batch
 from rocstar.sandbox.service.errors import Refused
@@ -62,6 +65,14 @@ def answers() -> dict[str, dict[str, str]]:
     }
 
 
+def read_result(stdout: bytes) -> None:
+    """A result as it comes from the supervisor, read as the pool reads it."""
+    head = wire.RESULT_HEAD.pack(1, 0, 0, 0, 0, 0, 0, 0, len(stdout), 0, 0)
+    sent, reader = wire.frame(wire.RESULT, head + stdout), _native.ResultReader()
+    for begin in range(0, len(sent), READ_BYTES):
+        reader.feed(sent[begin : begin + READ_BYTES])
+
+
 def hold_ms(work: Work) -> float:
     worker = threading.Thread(target=work)
     worker.start()
@@ -96,6 +107,9 @@ async def run(options: argparse.Namespace) -> int:
         works[name] = partial(verdict_of, decode, body), partial(verdict_of, elsewhere, body)
     for name, answer in answers().items():
         works[name] = partial(to_json, answer), partial(in_pieces, answer)
+    for mib in (1, 8, 64):
+        reading = partial(read_result, b"x" * (mib * MIB))
+        works[f"{mib} MiB of output, from the supervisor"] = reading, reading
     rows = []
     try:
         for name, (before, now) in works.items():
