@@ -57,7 +57,8 @@ class Apart:
         an answer."""
         for _ in range(TRIES):
             with suppress(Ended):
-                return unpacked(self._asked(decode, body), self._rules)
+                outcome: T = unpacked(self._asked(decode, body), self._rules)
+                return outcome
         raise SandboxError("the process that reads large bodies has ended", kind="decoder", retryable=True)
 
     def _asked(self, decode: Callable[[bytes], Any], body: bytes) -> Parcel:

@@ -25,7 +25,17 @@ from rocstar.sandbox.service.decode import (
 )
 from rocstar.sandbox.service.errors import Refused
 from rocstar.sandbox.service.followed import check_taken, event_line, followed, stream_kind
-from rocstar.sandbox.service.http import NDJSON, failure, failure_answer, filled, respond, to_json
+from rocstar.sandbox.service.http import (
+    LARGE_BYTES,
+    NDJSON,
+    failure,
+    failure_answer,
+    filled,
+    respond,
+    send,
+    to_json,
+    write,
+)
 from rocstar.sandbox.service.idempotency import Execution, HttpAnswer, IdempotencyStore, key_of
 from rocstar.sandbox.service.incoming import Incoming, owner_of
 from rocstar.sandbox.service.models import CellBody
@@ -37,9 +47,6 @@ from rocstar.sandbox.service.written import LONG_CHARS, chars_of, written
 from rocstar.sandbox.types import ExecRequest, ExecResult, OnOutput, SandboxError, Status
 
 BYTES = "application/octet-stream"
-PIECE_BYTES = 1 << 18
-"""Of a file, written at a time."""
-
 SHORT_CHARS = 4096
 """Kept of a stream when too much output is held."""
 
@@ -79,7 +86,7 @@ class Native:
             web.delete("/v1/sessions/{id}", self.close_session),
         ]
 
-    async def run(self, request: web.Request) -> web.Response:
+    async def run(self, request: web.Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
 
         async def work(_: Execution | None = None) -> HttpAnswer:
@@ -88,7 +95,7 @@ class Native:
             call = await self._incoming.decoded(owner, body, decode)
             return await _answer(self._admission.run(call.request, call.deadline_s))
 
-        return respond(await self._once(request, body, work))
+        return await self._sent(request, await self._once(request, body, work))
 
     async def batch(self, request: web.Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
@@ -102,7 +109,7 @@ class Native:
         if key is None:
             if stream:
                 return await self._stream(request, call)
-            return respond(await self._whole(call, owner_of(request)))
+            return await self._sent(request, await self._whole(call, owner_of(request)))
         key = key_of(owner_of(request), key)
         if stream:
             return await self._stream_by_key(request, call, key, fingerprint)
@@ -110,7 +117,7 @@ class Native:
         async def work(_: Execution) -> HttpAnswer:
             return await self._whole(call, owner_of(request))
 
-        return respond(await self._keys.once(key, fingerprint, work))
+        return await self._sent(request, await self._keys.once(key, fingerprint, work))
 
     async def _whole(self, call: BatchCall, owner: str) -> HttpAnswer:
         outcomes = [b""] * len(call.requests)
@@ -147,13 +154,12 @@ class Native:
         await response.write_eof()
         return response
 
-    async def _written(self, response: web.StreamResponse, line: bytes | memoryview) -> None:
-        """Its client has so long to take what was sent before; while it does not, no more programs start."""
-        try:
-            async with asyncio.timeout(self._write_timeout_s):
-                await response.write(line)
-        except TimeoutError:
-            raise ConnectionResetError("the client does not take what it asked for") from None
+    async def _written(self, response: web.StreamResponse, content: bytes) -> None:
+        """While its client takes nothing of it, no more programs start."""
+        await write(response, content, self._write_timeout_s)
+
+    async def _sent(self, request: web.Request, answer: HttpAnswer) -> web.StreamResponse:
+        return await send(request, answer, self._write_timeout_s)
 
     async def _stream_by_key(
         self, request: web.Request, call: BatchCall, key: str, fingerprint: bytes
@@ -182,13 +188,13 @@ class Native:
         sent, indices = _runnable(call)
         for index, item in enumerate(call.requests):
             if isinstance(item, Refused):
-                yield _line(index, to_json({"error": item.to_json()}))
+                yield await _line(index, to_json({"error": item.to_json()}))
         if not sent:
             return
         async for position, outcome in self._admission.run_batch(sent, call.deadline_s):
             if isinstance(outcome, ExecResult) and short():
                 outcome = shortened(outcome)
-            yield _line(indices[position], await _outcome_json(outcome))
+            yield await _line(indices[position], await _outcome_json(outcome))
 
     async def open_session(self, request: web.Request) -> web.Response:
         body = await self._incoming.read(request)
@@ -223,7 +229,7 @@ class Native:
                 return await self._followed(
                     request, kind, lambda tell: self._cell(session_id, call, owner, tell)
                 )
-        return respond(await self._once(request, body, work))
+        return await self._sent(request, await self._once(request, body, work))
 
     def _cell(
         self, session_id: str, call: CellBody, owner: str, tell: OnOutput | None = None
@@ -274,9 +280,7 @@ class Native:
             raise Refused(message, field="name", status=404, kind="no_file")
         response = web.StreamResponse(headers={"Content-Type": BYTES, "Content-Length": str(len(content))})
         await response.prepare(request)
-        view = memoryview(content)
-        for start in range(0, len(view), PIECE_BYTES):
-            await self._written(response, view[start : start + PIECE_BYTES])
+        await self._written(response, content)
         await response.write_eof()
         return response
 
@@ -377,9 +381,12 @@ async def _outcome_json(outcome: ExecResult | SandboxError) -> bytes:
     return to_json(failure(outcome))
 
 
-def _line(index: int, outcome: bytes) -> bytes:
+async def _line(index: int, outcome: bytes) -> bytes:
     """An object with the place of what it tells of in front."""
-    return b'{"index":%d,%b\n' % (index, memoryview(outcome)[1:])
+    pieces = (b'{"index":%d,' % index, memoryview(outcome)[1:], b"\n")
+    if len(outcome) < LARGE_BYTES:
+        return b"".join(pieces)
+    return await asyncio.to_thread(b"".join, pieces)
 
 
 async def _fingerprint(path: str, body: bytes, stream: bool) -> bytes:

@@ -29,7 +29,8 @@ from rocstar.sandbox.service.decode_sandbox_fusion import (
     decode_run_code,
     decode_run_jupyter,
 )
-from rocstar.sandbox.service.http import to_json
+from rocstar.sandbox.service.http import send, to_json
+from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.incoming import Incoming, owner_of
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES, NotebookBody
 from rocstar.sandbox.service.rules import Rules
@@ -77,7 +78,7 @@ class SandboxFusion:
     async def ping(self, request: web.Request) -> web.Response:
         return web.Response(body=b'"pong"', content_type="application/json")
 
-    async def run_code(self, request: web.Request) -> web.Response:
+    async def run_code(self, request: web.Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
         decode = partial(decode_run_code, rules=self._rules)
         run = await self._incoming.decoded(owner_of(request), body, decode)
@@ -93,9 +94,9 @@ class SandboxFusion:
         except SandboxError as error:
             return _json(_no_code(str(error)), status=_status(error))
         if not result.files:
-            return await _long_json(_code_answer(run, result), chars_of(result))
+            return await _long_json(request, _code_answer(run, result), chars_of(result))
         answer = await asyncio.to_thread(_code_answer, run, result)
-        return await _long_json(answer, chars_of(result) + sum(map(len, answer.files.values())))
+        return await _long_json(request, answer, chars_of(result) + sum(map(len, answer.files.values())))
 
     def _request(self, run: CodeRun, owner: str) -> ExecRequest:
         is_python = run.language not in OWN_FLAVOURS
@@ -110,7 +111,7 @@ class SandboxFusion:
             owner=owner,
         )
 
-    async def run_jupyter(self, request: web.Request) -> web.Response:
+    async def run_jupyter(self, request: web.Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
         decode = partial(decode_run_jupyter, rules=self._rules)
         run, limits = await self._incoming.decoded(owner_of(request), body, decode)
@@ -119,7 +120,7 @@ class SandboxFusion:
             with self._admission.admitted(owner_of(request)):
                 answer = await self._notebook(run, limits, owner_of(request))
                 num_chars = sum(len(cell.stdout) + len(cell.stderr) for cell in answer.cells)
-                return await _long_json(answer, num_chars + sum(map(len, answer.files.values())))
+                return await _long_json(request, answer, num_chars + sum(map(len, answer.files.values())))
         except SandboxError as error:
             return _json(_no_notebook(error), status=_status(error))
 
@@ -268,8 +269,8 @@ def _status(error: SandboxError) -> int:
     return RETRYABLE_STATUS if error.retryable else 200
 
 
-async def _long_json(answer: Any, num_chars: int) -> web.Response:
-    return web.Response(body=await written(answer, num_chars), content_type="application/json")
+async def _long_json(request: web.Request, answer: Any, num_chars: int) -> web.StreamResponse:
+    return await send(request, HttpAnswer(status=200, body=await written(answer, num_chars)))
 
 
 def _json(answer: Any, *, status: int = 200) -> web.Response:

@@ -19,7 +19,8 @@ from aiohttp import web
 from rocstar.sandbox.service.answers import InvalidAction, Observations, ToolServerHealth
 from rocstar.sandbox.service.calls import Admission, Outcome
 from rocstar.sandbox.service.decode_verl_tool import WALL_S, Step, decode_actions
-from rocstar.sandbox.service.http import to_json
+from rocstar.sandbox.service.http import send, to_json
+from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.incoming import Incoming, owner_of
 from rocstar.sandbox.service.metrics import Metrics
 from rocstar.sandbox.service.rules import Rules
@@ -55,7 +56,7 @@ class VerlTool:
         )
         return web.Response(body=to_json(answer), content_type="application/json")
 
-    async def observe(self, request: web.Request) -> web.Response:
+    async def observe(self, request: web.Request) -> web.StreamResponse:
         began_s = time.monotonic()
         body = await self._incoming.read(request)
         owner = owner_of(request)
@@ -68,7 +69,7 @@ class VerlTool:
             body = to_json(_answer(steps, results, milliseconds))
         else:
             body = await asyncio.to_thread(lambda: in_pieces(_answer(steps, results, milliseconds)))
-        return web.Response(body=body, content_type="application/json")
+        return await send(request, HttpAnswer(status=200, body=body))
 
     async def _results(self, requests: dict[int, ExecRequest]) -> dict[int, ExecResult]:
         """By their keys. Raises SandboxError if one has none; the others are killed then."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocstar.sandbox.service import written
+from rocstar.sandbox.service import http, written
 from rocstar.sandbox.service.answers import (
     CellAnswer,
     CellFault,
@@ -20,6 +20,7 @@ from rocstar.sandbox.service.answers import (
 )
 from rocstar.sandbox.service.http import to_json
 from rocstar.sandbox.service.written import in_pieces
+from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import Display, ExecResult, Status
 
 PIECE = 20
@@ -108,3 +109,37 @@ async def test_a_long_answer_is_written_beside_the_loop(monkeypatch: pytest.Monk
     monkeypatch.setattr(written, "in_pieces", lambda value: asked.append(value) or b"pieces")
     assert await written.written({"a": 1}, written.LONG_CHARS - 1) == b'{"a":1}' and not asked
     assert await written.written({"a": 1}, written.LONG_CHARS) == b"pieces" and asked == [{"a": 1}]
+
+
+ASKED = {
+    "/v1/run": {"code": "a"},
+    "/v1/batch": {"requests": [{"code": "a"}, {"code": 1}]},
+    "/run/batch": {"sub_id": "all", "submissions": [{"type": "python", "solution": "a", "sub_id": "1"}]},
+    "/run_code": {"code": "a", "language": "python"},
+    "/get_observation": {"trajectory_ids": ["1"], "actions": ["<python>a</python>"]},
+}
+
+
+@pytest.mark.parametrize("path", sorted(ASKED))
+async def test_an_answer_that_is_sent_in_pieces_is_the_same(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """The server would copy a long one while nobody else has a turn."""
+    writes = 0
+
+    async def watched(response: Any, content: bytes, timeout_s: float) -> None:
+        nonlocal writes
+        writes += 1
+        await write(response, content, timeout_s)
+
+    write = http.write
+    monkeypatch.setattr(http, "write", watched)
+    async with serve(FakeSandbox({}, otherwise=ok(stdout="out\n" * 9))) as service:
+        whole = await service.post(path, ASKED[path])
+        assert not writes
+        monkeypatch.setattr(http, "LARGE_BYTES", 1)
+        monkeypatch.setattr(http, "PIECE_BYTES", PIECE)
+        status, answer = await service.post(path, ASKED[path])
+    for known in (whole[1], answer):
+        known.pop("processing_time_ms", None)
+    assert whole == (status, answer) and status == 200 and writes == 1
