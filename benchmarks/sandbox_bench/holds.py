@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import queue
 import sys
 import threading
 import time
@@ -74,15 +75,17 @@ def read_result(stdout: bytes) -> None:
 
 
 def hold_ms(work: Work) -> float:
-    used = [0.0]
+    clocks: queue.SimpleQueue[int] = queue.SimpleQueue()
+    used: list[float] = []
 
     def act() -> None:
+        clocks.put(time.pthread_getcpuclockid(threading.get_ident()))
         work()
         used.append(time.thread_time())
 
     worker = threading.Thread(target=act)
     worker.start()
-    clock = time.pthread_getcpuclockid(worker.ident or 0)
+    clock = clocks.get()
     most = last = 0.0
     while worker.is_alive():
         time.sleep(WAKE_S)

@@ -23,11 +23,10 @@ def main() -> None:
     with ThreadPoolExecutor(1) as thread:
         while True:
             try:
-                question = receive(line)
-            except (Ended, TimeoutError):
+                answer = answered(receive(line), rules, thread)
+                send(line, answer)
+            except (Ended, OSError):  # nothing came, or the service is gone
                 return
-            answer = answered(question, rules, thread)
-            send(line, answer)
             os.close(answer.fd)
 
 
