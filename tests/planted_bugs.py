@@ -124,7 +124,7 @@ BUGS = [
     Bug("ToldTokens._hear", "place == self._num", "True", "fleet/test_told_tokens.py::test_a_turn_that_goes_on_elsewhere_is_told_once"),
     Bug("Trained.found", "in_texts if left_out else in_tasks | in_texts", "set() if left_out else in_tasks | in_texts", "test_built_in_sets.py::test_what_a_conversation_asks_is_learned_whatever_the_stages_leave_out"),
     Bug("Trajectory.loss_mask", "segment.origin is Origin.policy", "segment.origin is not Origin.prompt", "test_rollout.py"),
-    Bug("Turn.take", "mine.done() and not mine.cancelled()", "False", "sandbox/test_turn.py::test_a_turn_that_was_given_to_one_who_goes_away_is_the_next_ones"),
+    Bug("TurnLock.take", "mine.done() and not mine.cancelled()", "False", "sandbox/test_turn.py::test_a_turn_that_was_given_to_one_who_goes_away_is_the_next_ones"),
     Bug("Turns.pause", "self._clock() - self._since_s >= self._piece_s", "False", "service/test_turns.py::test_others_have_a_turn_once_the_time_of_a_piece_is_over"),
     Bug("Unscored.check", "self.most * self.total", "self.total", "test_trials.py::test_more_than_one_in_a_hundred_without_a_score_ends_it"),
     Bug("VerlTool._results", "raise outcome", "continue", "service/test_verl_tool.py::test_a_failure_of_ours_is_no_observation"),

@@ -10,7 +10,7 @@ from typing import TypeVar
 from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.calls import Call, Calls, Line
 from rocstar.sandbox.pool.taken import Taken
-from rocstar.sandbox.pool.turn import Turn
+from rocstar.sandbox.pool.turn import TurnLock
 from rocstar.sandbox.types import ExecResult, Limits, OnOutput, SandboxError, SessionLost
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class LiveSession:
         self.lane = lane
         self.weight = weight
         self._owner = owner
-        self._turn = Turn()
+        self._turn = TurnLock()
         self._lost: str | None = None
         self._ending = ""
 

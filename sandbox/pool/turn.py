@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 
 
-class Turn:
+class TurnLock:
     """Invariants: at most one has it; it is free only while nobody waits."""
 
     __slots__ = ("_taken", "_waiting")

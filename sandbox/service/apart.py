@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
 from rocstar.sandbox.service.errors import Refused
-from rocstar.sandbox.service.parcel import Parcel, pack, unpack
+from rocstar.sandbox.service.parcel import Packed, pack, unpack
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.types import SandboxError
 
@@ -61,7 +61,7 @@ class Apart:
                 return outcome
         raise SandboxError("the process that reads large bodies has ended", kind="decoder", retryable=True)
 
-    def _asked(self, decode: Callable[[bytes], Any], body: bytes) -> Parcel:
+    def _asked(self, decode: Callable[[bytes], Any], body: bytes) -> Packed:
         decoder, lives = self._taken(), False
         try:
             answer = decoder.ask(decode, body)
@@ -129,7 +129,7 @@ class Decoder:
     def lives(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, decode: Callable[[bytes], Any], body: bytes) -> Parcel:
+    def ask(self, decode: Callable[[bytes], Any], body: bytes) -> Packed:
         """Raises Ended."""
         question = pack((decode, body), self._known)
         try:
@@ -146,20 +146,20 @@ class Decoder:
         self._line.close()
 
 
-def send(line: socket.socket, parcel: Parcel) -> None:
+def send(line: socket.socket, parcel: Packed) -> None:
     numbers = pickle.dumps((parcel.text_bytes, parcel.total_bytes))
     socket.send_fds(line, [numbers], [parcel.fd])
 
 
-def receive(line: socket.socket) -> Parcel:
+def receive(line: socket.socket) -> Packed:
     """The receiver closes its file. Raises OSError, Ended when nobody is there any more."""
     numbers, fds, _, _ = socket.recv_fds(line, MESSAGE_BYTES, 1)
     if not numbers or not fds:
         raise Ended("it has ended")
-    return Parcel(fds[0], *pickle.loads(numbers))
+    return Packed(fds[0], *pickle.loads(numbers))
 
 
-def unpacked(answer: Parcel, rules: Rules) -> Any:
+def unpacked(answer: Packed, rules: Rules) -> Any:
     """What came back, or raises it."""
     try:
         outcome = unpack(answer, {RULES: rules})

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from rocstar.sandbox.service.apart import IDLE_S, RULES, Ended, receive, send
 from rocstar.sandbox.service.errors import Refused
-from rocstar.sandbox.service.parcel import Parcel, pack, unpack
+from rocstar.sandbox.service.parcel import Packed, pack, unpack
 from rocstar.sandbox.service.rules import Rules
 
 MAX_RULES_BYTES = 1 << 16
@@ -30,7 +30,7 @@ def main() -> None:
             os.close(answer.fd)
 
 
-def answered(question: Parcel, rules: Rules, thread: ThreadPoolExecutor) -> Parcel:
+def answered(question: Packed, rules: Rules, thread: ThreadPoolExecutor) -> Packed:
     """The outcome. Closes the file of the question. In a thread: how deep a body may be nested depends on how
     deep the stack is already, and the service reads what is less large in one."""
     decode, body = unpack(question, {RULES: rules})

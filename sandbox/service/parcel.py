@@ -21,7 +21,7 @@ APART_CHARS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class Packed:
     """A value in the file `fd`: texts in its first `text_bytes`, the pickle in the rest of `total_bytes`."""
 
     fd: int
@@ -59,7 +59,7 @@ class _Unpacker(pickle.Unpickler):
         return str(piece, "utf-8", "surrogatepass") if is_text else bytes(piece)
 
 
-def pack(value: Any, known: Mapping[int, str] = {}) -> Parcel:
+def pack(value: Any, known: Mapping[int, str] = {}) -> Packed:
     """The caller closes the file. `known`: what the other side has under a name, by `id`."""
     fd = os.memfd_create("rocstar-parcel", os.MFD_CLOEXEC)
     try:
@@ -68,13 +68,13 @@ def pack(value: Any, known: Mapping[int, str] = {}) -> Parcel:
             packer = _Packer(head, texts, known)
             packer.dump(value)
             texts.write(head.getbuffer())
-        return Parcel(fd, packer.text_bytes, packer.text_bytes + len(head.getbuffer()))
+        return Packed(fd, packer.text_bytes, packer.text_bytes + len(head.getbuffer()))
     except BaseException:
         os.close(fd)
         raise
 
 
-def unpack(parcel: Parcel, known: Mapping[str, Any] = {}) -> Any:
+def unpack(parcel: Packed, known: Mapping[str, Any] = {}) -> Any:
     """The value. `known`: what the other side gave only the name of."""
     with (
         mmap.mmap(parcel.fd, parcel.total_bytes, prot=mmap.PROT_READ) as file,

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from rocstar.sandbox.pool.turn import Turn
+from rocstar.sandbox.pool.turn import TurnLock
 from rocstar.sandbox.service.metrics import Metrics
 from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
 from rocstar.sandbox.types import (
@@ -37,7 +37,7 @@ class _Entry:
         self.session = session
         self.owner = owner
         self.flavour = flavour
-        self.turn = Turn()
+        self.turn = TurnLock()
         self.used_s = now_s
         self.users = 0
 

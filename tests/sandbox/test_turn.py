@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocstar.sandbox.pool.turn import Turn
+from rocstar.sandbox.pool.turn import TurnLock
+
+from ..patience import PATIENCE_S
 
 
 async def let_run() -> None:
@@ -15,13 +17,13 @@ async def let_run() -> None:
 
 
 async def test_a_free_turn_is_taken_without_waiting() -> None:
-    taking = Turn().take(deadline=0.0)  # long ago: no clock is asked
+    taking = TurnLock().take(deadline=0.0)  # long ago: no clock is asked
     with pytest.raises(StopIteration):
         taking.send(None)
 
 
 async def test_who_is_too_late_has_no_turn_and_keeps_nobody_from_it() -> None:
-    turn = Turn()
+    turn = TurnLock()
     await turn.take(None)
     with pytest.raises(TimeoutError):
         await turn.take(asyncio.get_running_loop().time())
@@ -33,7 +35,7 @@ async def test_who_is_too_late_has_no_turn_and_keeps_nobody_from_it() -> None:
 
 
 async def test_a_turn_that_was_given_to_one_who_goes_away_is_the_next_ones() -> None:
-    turn = Turn()
+    turn = TurnLock()
     await turn.take(None)
     first, second = (asyncio.create_task(turn.take(None)) for _ in range(2))
     await let_run()
@@ -52,7 +54,7 @@ STEPS = st.lists(
 @settings(max_examples=100, deadline=None)
 @given(steps=STEPS)
 async def test_at_most_one_has_it_and_they_have_it_in_order(steps: list[tuple[str, int, bool]]) -> None:
-    turn, came, had, holding = Turn(), 0, [], set[int]()
+    turn, came, had, holding = TurnLock(), 0, [], set[int]()
     waiting: dict[int, asyncio.Task[None]] = {}
 
     async def take(number: int) -> None:
@@ -82,4 +84,4 @@ async def test_at_most_one_has_it_and_they_have_it_in_order(steps: list[tuple[st
     assert had == sorted(had)
     if holding:
         turn.give()
-    await asyncio.wait_for(turn.take(None), 60)  # nobody has it any more
+    await asyncio.wait_for(turn.take(None), PATIENCE_S)  # nobody has it any more
