@@ -13,6 +13,7 @@ zygote imports this module, so it imports nothing that the zygote would not have
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 MARK = b"\xff"
 MAX_FILES = 64
@@ -27,10 +28,12 @@ _WANTS_DISPLAYS = 1 << 31
 
 MAX_NAME_BYTES = 200
 
+_PLAIN = (dict, MappingProxyType)
+
 
 def check(files: Mapping[str, bytes]) -> None:
     """Raises TypeError or ValueError for files that no program can be given."""
-    if type(files) is dict and not files:
+    if not files and type(files) in _PLAIN:
         return
     if not isinstance(files, Mapping):
         raise TypeError(f"files is of type {type(files).__name__}; give a dict of names to bytes")

@@ -10,6 +10,7 @@ import ipaddress
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -32,8 +33,10 @@ def foreign(headers: Mapping[str, str], host: str) -> Foreign | None:
     return None
 
 
+@lru_cache(maxsize=64)
 def is_own_name(host: str) -> bool:
-    """True for what nobody else can make to stand for this machine: an address, localhost."""
+    """True for what nobody else can make to stand for this machine: an address, localhost. Remembered for the
+    names that are asked for most: it is asked with every request."""
     with suppress(ValueError):
         name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
         return name == "localhost" or name.endswith(".localhost") or _is_address(name)

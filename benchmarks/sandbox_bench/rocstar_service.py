@@ -43,6 +43,20 @@ def service(*options: str) -> Iterator[Service]:
             yield Service(port, process.pid)
 
 
+@contextmanager
+def bare_http() -> Iterator[Service]:
+    """A handler of aiohttp that runs nothing, as a process like the service's."""
+    port = free_port()
+    here = Path(__file__).parents[1]
+    paths = [str(here), *filter(None, [os.environ.get("PYTHONPATH")])]
+    command = [sys.executable, "-m", "sandbox_bench.bare_http", str(port)]
+    with tempfile.TemporaryDirectory(prefix="rocstar-bench-") as folder:
+        log = Path(folder, "bare.log")
+        with running(command, log=log, env={"PYTHONPATH": os.pathsep.join(paths)}) as process:
+            wait_for_port(port, process)
+            yield Service(port, process.pid)
+
+
 def _checked(answer: Answer) -> Any:
     if answer.status != 200:
         raise RuntimeError(f"the service answered {answer.status}: {answer.body[:300]!r}")

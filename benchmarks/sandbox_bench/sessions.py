@@ -11,7 +11,7 @@ from typing import Any
 
 from sandbox_bench.http_client import Client
 from sandbox_bench.report import bar, finish
-from sandbox_bench.rocstar_service import HttpSession, service
+from sandbox_bench.rocstar_service import HttpSession, bare_http, service
 from sandbox_bench.stats import latency_ms, median
 
 from rocstar.sandbox import proctree
@@ -24,6 +24,8 @@ CELLS = 3000
 SESSIONS = 16
 BRANCHES = 100
 WARM_UP = 100
+BARE = "a bare handler"
+"""Of aiohttp, under the same client, that answers with the same bytes and runs nothing."""
 
 Cell = Callable[[int], Awaitable[bool]]
 """Runs cell number n of one session and says whether its answer was right."""
@@ -45,6 +47,13 @@ def of_session(session: Session) -> Cell:
 def of_http(session: HttpSession) -> Cell:
     async def cell(number: int) -> bool:
         return (await session.run(f"print({number})") or "").strip() == str(number)
+
+    return cell
+
+
+def of_nothing(session: HttpSession) -> Cell:
+    async def cell(number: int) -> bool:
+        return await session.run(f"print({number})") is not None
 
     return cell
 
@@ -117,14 +126,18 @@ async def _pool_rows(options: argparse.Namespace) -> tuple[list[dict[str, Any]],
 
 
 async def _http_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Rounds of the service in turns with rounds of a handler that runs nothing."""
     rows = []
-    with service(*options.serve_option) as server:
-        async with server.client() as client:
+    with service(*options.serve_option) as server, bare_http() as bare:
+        async with server.client() as client, bare.client() as bare_client:
             cells = [of_http(session) for session in await _open_http(client)]
+            nothing = [of_nothing(HttpSession(bare_client, str(number))) for number in range(SESSIONS)]
             await _cells("warm-up", cells, WARM_UP * SESSIONS, [server.pid])
+            await _cells("warm-up", nothing, WARM_UP * SESSIONS, [bare.pid])
             for _ in range(options.rounds):
-                rows.append(await _cells("HTTP, one session", cells[:1], options.cells, [server.pid]))
-                rows.append(await _cells(f"HTTP, {SESSIONS} at once", cells, options.cells, [server.pid]))
+                for name, some, pid in (("HTTP", cells, server.pid), (BARE, nothing, bare.pid)):
+                    rows.append(await _cells(f"{name}, one session", some[:1], options.cells, [pid]))
+                    rows.append(await _cells(f"{name}, {SESSIONS} at once", some, options.cells, [pid]))
     return rows
 
 
@@ -159,10 +172,22 @@ async def run(options: argparse.Namespace) -> int:
     cost = {row["row"]: row["cpu_ms_per_cell"] for row in rows}
     bars = [
         bar("CPU ms per cell through the pool, one session", cost["pool, one session"], BAR_MS, at_most=True),
+        bar("CPU ms per cell through HTTP, one session", cost["HTTP, one session"], BAR_MS, at_most=True),
         bar("wrong answers", sum(row["wrong"] for row in rows), 0, at_most=True),
     ]
+    more = {
+        f"over a bare handler, {rest}": round(
+            (cost[f"HTTP, {rest}"] - cost[f"pool, {rest}"]) / cost[f"{BARE}, {rest}"], 2
+        )
+        for rest in ("one session", f"{SESSIONS} at once")
+    }
     note = "pool rows count this process, the supervisor and all children; HTTP rows the service's tree"
-    return finish("sessions", {"counted": note, "rows": rows, "others": others}, bars, options.out)
+    return finish(
+        "sessions",
+        {"counted": note, "rows": rows, "others": others, "http_without_pool": more},
+        bars,
+        options.out,
+    )
 
 
 def _line(row: dict[str, Any]) -> list[object]:

@@ -86,8 +86,10 @@ class Keeper:
 
     def ready(self) -> bool:
         """Whether a supervisor takes frames now. One that is dead is replaced."""
+        if self._living is not None:
+            return True
         self._restart_if_dead()
-        return self._living is not None
+        return False
 
     def write(self, *pieces: bytes) -> None:
         """Nothing is sent to a dead one, which has no calls any more."""

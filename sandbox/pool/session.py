@@ -3,15 +3,17 @@
 caller -> LiveSession (one cell at a time) -> OpenSessions -> Calls -> supervisor -> the session's process
 """
 
-import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
 from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.calls import Call, Calls, Line
 from rocstar.sandbox.pool.taken import Taken
+from rocstar.sandbox.pool.turn import TurnLock
 from rocstar.sandbox.types import ExecResult, Limits, OnOutput, SandboxError, SessionLost
+
+T = TypeVar("T")
 
 BRANCH_S = 30.0
 """No branch takes so long."""
@@ -34,7 +36,7 @@ class LiveSession:
         self.lane = lane
         self.weight = weight
         self._owner = owner
-        self._turn = asyncio.Lock()
+        self._turn = TurnLock()
         self._lost: str | None = None
         self._ending = ""
 
@@ -66,28 +68,26 @@ class LiveSession:
             fetch=tuple(fetch),
             displays=displays,
         )
-        async with self._own_turn(deadline):
-            return await self._owner.run_cell(self, cell, deadline, on_output)
+        return await self._in_turn(deadline, lambda: self._owner.run_cell(self, cell, deadline, on_output))
 
     async def branch(self) -> "LiveSession":
-        async with self._own_turn(None):
-            return await self._owner.branch(self)
+        return await self._in_turn(None, lambda: self._owner.branch(self))
 
-    @asynccontextmanager
-    async def _own_turn(self, deadline: float | None) -> AsyncIterator[None]:
+    async def _in_turn(self, deadline: float | None, act: Callable[[], Awaitable[T]]) -> T:
+        """The turn is over when the supervisor has answered, which a caller that was cancelled does not wait
+        for."""
         try:
-            async with asyncio.timeout_at(deadline):
-                await self._turn.acquire()
+            await self._turn.take(deadline)
         except TimeoutError:
             message = "the deadline passed before the session was free"
             raise SandboxError(message, kind="deadline", retryable=True) from None
         try:
             self._check()
-            yield
+            return await act()
         except SandboxError as error:
             raise self._told(error) from None
         finally:
-            self._owner.when_answered(self, self._turn.release)
+            self._owner.when_answered(self, self._turn.give)
 
     async def close(self) -> None:
         self._owner.close(self)

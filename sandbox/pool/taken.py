@@ -26,6 +26,10 @@ class Taken:
         self.bytes = 0
         """Of the pieces."""
 
+    def __bool__(self) -> bool:
+        """Whether there are files, or displays, to be added."""
+        return bool(self._pieces)
+
     def output(self, stream: str, data: bytes) -> None:
         if self._on_output is None:
             return

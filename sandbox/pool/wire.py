@@ -109,7 +109,7 @@ def encode_code(code: str, files: Mapping[str, bytes], displays: bool = False) -
 
 
 def encode_fetch(names: Sequence[str]) -> bytes:
-    return "".join(f"{name}\n" for name in names).encode()
+    return "".join(f"{name}\n" for name in names).encode() if names else b""
 
 
 def wants_of(follows: bool, displays: bool) -> int:

@@ -7,16 +7,14 @@ Start and end are in `serve.py`.
 """
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from aiohttp import web
 
 from rocstar.sandbox.service.answers import Healthy, Ready, Refusal
+from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.auth import Owners, refuse_web_pages
 from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.code_judge import CodeJudge
@@ -38,8 +36,6 @@ from rocstar.sandbox.types import ExecRequest, SandboxError, SessionSandbox, Sta
 
 OPEN_PATHS = frozenset(("/healthz", "/ping", "/", "/docs", "/openapi.json"))
 """Paths that need no token: they tell nothing of any program, and a browser that opens a page sends none."""
-
-MAX_REFUSAL_BYTES = 1 << 16
 
 READY_S = 10.0
 READY_KEPT_S = 1.0
@@ -101,6 +97,7 @@ class Service:
             max_bytes=options.max_body_bytes,
             max_held_bytes=options.max_held_bytes,
             timeout_s=options.body_timeout_s,
+            apart=Apart(options.rules),
             weights=weights,
         )
         self.door = Door(
@@ -289,31 +286,18 @@ def refused(path: str, refusal: Refused) -> web.Response:
     headers = {"Retry-After": str(Full.retry_after_s)} if refusal.status in (429, 503) else {}
     if refusal.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    value: dict[str, Any]
     if isinstance(refusal, SchemaError):
-        value = {"detail": refusal.details}
+        body = refusal.answer
     elif path.startswith("/v1/"):
-        value = {"error": refusal.to_json()}
+        body = to_json({"error": refusal.to_json()})
     elif isinstance(refusal, Unparsable):
-        value = {"detail": "There was an error parsing the body"}
+        body = to_json(Refusal("There was an error parsing the body"))
     else:
-        value = {"detail": str(refusal)}
-    response = web.Response(body=_encoded(value), status=refusal.status, headers=headers, content_type=JSON)
+        body = to_json(Refusal(str(refusal)))
+    response = web.Response(body=body, status=refusal.status, headers=headers, content_type=JSON)
     if refusal.status in (408, 413, 415):
         response.force_close()  # what is left of the body is not read
     return response
-
-
-def _encoded(value: dict[str, Any]) -> bytes:
-    """JSON of a refusal. What it quotes of the body may be no JSON (NaN), nested beyond the encoder, or the
-    whole body once for every field that is missing: then nothing is quoted."""
-    with suppress(ValueError, RecursionError):
-        text = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-        if len(text) <= MAX_REFUSAL_BYTES:
-            return text
-    if not isinstance(value.get("detail"), list):
-        return to_json(value)
-    return to_json({"detail": [{**detail, "input": None} for detail in value["detail"]]})
 
 
 def _unready(reason: str) -> web.Response:

@@ -53,8 +53,8 @@ def fault(msg: str, *loc: str | int) -> Mistake:
 
 def raise_all(found: list[Mistake]) -> None:
     if found:
-        raise SchemaError([mistake.detail() for mistake in found[:MAX_DETAILS]])
+        raise SchemaError.of([mistake.detail() for mistake in found[:MAX_DETAILS]])
 
 
 def _raise(mistake: Mistake) -> NoReturn:
-    raise SchemaError([mistake.detail()])
+    raise SchemaError.of([mistake.detail()])

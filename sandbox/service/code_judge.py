@@ -5,6 +5,7 @@ original.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -24,7 +25,8 @@ from rocstar.sandbox.service.decode_code_judge import (
     decode_submission,
     decode_submissions,
 )
-from rocstar.sandbox.service.http import filled, to_json
+from rocstar.sandbox.service.http import filled, send, to_json
+from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.incoming import Incoming, owner_of
 from rocstar.sandbox.service.metrics import Metrics
 from rocstar.sandbox.service.rules import Rules
@@ -79,11 +81,10 @@ class CodeJudge:
 
     def _single(self, with_output: bool, wait_s: float) -> Any:
         async def handler(request: web.Request) -> web.Response:
-            submission = await self._incoming.decoded(
-                owner_of(request),
-                await self._incoming.read(request),
-                lambda body: decode_submission(body, self._rules, self._limits, owner_of(request)),
-            )
+            body, owner = await self._incoming.read(request), owner_of(request)
+            decode = partial(decode_submission, rules=self._rules, limits=self._limits, owner=owner)
+            submission = await self._incoming.decoded(owner, body, decode)
+            del body
             outcome: Outcome | None = None
             if submission.request is not None:
                 try:
@@ -95,13 +96,10 @@ class CodeJudge:
         return handler
 
     def _batch(self, with_output: bool, wait_s: float) -> Any:
-        async def handler(request: web.Request) -> web.Response:
-            body = await self._incoming.read(request)
-            sub_id, submissions = await self._incoming.decoded(
-                owner_of(request),
-                body,
-                lambda body: decode_submissions(body, self._rules, self._limits, owner_of(request)),
-            )
+        async def handler(request: web.Request) -> web.StreamResponse:
+            body, owner = await self._incoming.read(request), owner_of(request)
+            decode = partial(decode_submissions, rules=self._rules, limits=self._limits, owner=owner)
+            sub_id, submissions = await self._incoming.decoded(owner, body, decode)
             del body
             results, turns = [b""] * len(submissions), Turns()
             indices = [i for i, submission in enumerate(submissions) if submission.request is not None]
@@ -117,7 +115,7 @@ class CodeJudge:
                     await turns.pause()
             answer = RunAnswers if with_output else JudgeAnswers
             body = await filled(answer(sub_id=sub_id, results=[]), results)
-            return web.Response(body=body, content_type="application/json")
+            return await send(request, HttpAnswer(status=200, body=body))
 
         return handler
 

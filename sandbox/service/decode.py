@@ -89,6 +89,8 @@ def decode_run(body: bytes, rules: Rules, owner: str = "") -> RunCall:
 
 def check_files(files: Mapping[str, bytes], fetch: Sequence[str]) -> None:
     """Raises Refused for names that no file can have, and for more than one text can carry."""
+    if not files and not fetch:
+        return
     try:
         program_files.check(files)
         program_files.check_fetch(fetch)

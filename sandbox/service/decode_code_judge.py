@@ -109,7 +109,7 @@ def decode_submission(body: bytes, rules: Rules, limits: Limits, owner: str = ""
     submission = _submission(read_body(body, models_of(rules).submission), rules, limits, owner)
     if submission.reason == "invalid_input":
         name = submission.message.split(" ", 1)[0]
-        raise SchemaError([fault(submission.message, name).detail()])
+        raise SchemaError.of([fault(submission.message, name).detail()])
     return submission
 
 

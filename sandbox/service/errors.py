@@ -1,6 +1,11 @@
 """Refusals of the service. Each knows its HTTP status; the dialects render them in their own shape."""
 
+import json
+from contextlib import suppress
 from typing import Any
+
+MAX_REFUSAL_BYTES = 1 << 16
+"""Of an answer that says what is wrong with a body."""
 
 
 class Refused(Exception):
@@ -35,14 +40,36 @@ class TooLarge(Refused):
 
 
 class SchemaError(Refused):
-    """A body that does not fit a borrowed schema, described the way that schema's own server does."""
+    """A body that does not fit a borrowed schema, described the way that schema's own server does. `answer`:
+    that description as JSON, put together where the body was decoded."""
 
     status = 422
 
-    def __init__(self, details: list[dict[str, Any]]) -> None:
+    def __init__(self, message: str, *, field: str = "", answer: bytes = b"") -> None:
+        super().__init__(message, field=field)
+        self.answer = answer
+
+    @classmethod
+    def of(cls, details: list[dict[str, Any]]) -> "SchemaError":
         first = details[0]
-        super().__init__(first["msg"], field=".".join(str(part) for part in first["loc"][1:]) or "body")
-        self.details = details
+        field = ".".join(str(part) for part in first["loc"][1:]) or "body"
+        return cls(first["msg"], field=field, answer=described(details))
+
+
+def described(details: list[dict[str, Any]]) -> bytes:
+    """What they quote of the body may be no JSON (NaN), nested beyond the encoder, or the whole body once for
+    every field that is missing: then nothing is quoted."""
+    texts, size = [], len('{"detail":[]}') - 1
+    with suppress(ValueError, RecursionError):
+        for detail in details:
+            texts.append(json.dumps(detail, separators=(",", ":"), allow_nan=False))
+            size += len(texts[-1]) + 1
+            if size > MAX_REFUSAL_BYTES:  # the rest is not looked at: it may be a hundred times the body
+                break
+        else:
+            return f'{{"detail":[{",".join(texts)}]}}'.encode()
+    quiet = [{**detail, "input": None} for detail in details]
+    return json.dumps({"detail": quiet}, separators=(",", ":")).encode()
 
 
 class Unparsable(Refused):

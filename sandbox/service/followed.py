@@ -9,8 +9,9 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from rocstar.sandbox.service.http import NDJSON, failure, to_json
+from rocstar.sandbox.service.http import NDJSON, failure
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES
+from rocstar.sandbox.service.written import chars_of, written
 from rocstar.sandbox.types import ExecResult, OnOutput, SandboxError
 
 EVENTS = "text/event-stream"
@@ -60,15 +61,17 @@ async def followed(
 
 def check_taken(result: ExecResult) -> None:
     """Raises SandboxError for files that are more than one JSON text carries."""
+    if not result.files and not result.displays:
+        return
     total = sum(map(len, result.files.values())) + sum(len(one.data) for one in result.displays)
     if total > MAX_JSON_FILES_BYTES:
         message = f"the files have {total} bytes; at most {MAX_JSON_FILES_BYTES} go into one answer, more by "
         raise SandboxError(f"{message}GET /v1/sessions/ID/files/NAME", kind="too_large", retryable=False)
 
 
-def event_line(kind: str, event: Event) -> bytes:
+async def event_line(kind: str, event: Event) -> bytes:
     name, fields = _named(event)
-    text = to_json(fields)
+    text = await written(fields, chars_of(event) if isinstance(event, ExecResult) else 0)
     return text + b"\n" if kind == NDJSON else b"event: %b\ndata: %b\n\n" % (name.encode(), text)
 
 

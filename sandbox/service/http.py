@@ -18,6 +18,12 @@ NDJSON = "application/x-ndjson"
 LARGE_BYTES = 1 << 20
 """From this on a text is put together beside the loop: Python lets go of its lock for that from here on."""
 
+PIECE_BYTES = 1 << 18
+"""Of a long answer, written at a time."""
+
+WRITE_S = 75.0
+"""As long a client may take nothing of an answer."""
+
 FAILURE_STATUS = {
     "deadline": 504,
     "full": 429,
@@ -68,6 +74,30 @@ def failure_answer(error: SandboxError) -> HttpAnswer:
         keep=False,
         retry_after_s=1 if status in (429, 503) else None,
     )
+
+
+async def send(request: web.Request, answer: HttpAnswer, timeout_s: float = WRITE_S) -> web.StreamResponse:
+    """The answer, on its way if it is long: the server would copy it whole while nobody else has a turn.
+    Raises ConnectionResetError if the client takes nothing for `timeout_s`."""
+    if len(answer.body) < LARGE_BYTES:
+        return respond(answer)
+    headers = {"Content-Type": answer.content_type, "Content-Length": str(len(answer.body))}
+    response = web.StreamResponse(status=answer.status, headers=headers)
+    await response.prepare(request)
+    await write(response, answer.body, timeout_s)
+    await response.write_eof()
+    return response
+
+
+async def write(response: web.StreamResponse, content: bytes, timeout_s: float = WRITE_S) -> None:
+    """In pieces. Its client has so long to take what was sent before. Raises ConnectionResetError."""
+    view = memoryview(content)
+    for begin in range(0, len(view), PIECE_BYTES):
+        try:
+            async with asyncio.timeout(timeout_s):
+                await response.write(view[begin : begin + PIECE_BYTES])
+        except TimeoutError:
+            raise ConnectionResetError("the client does not take what it asked for") from None
 
 
 def respond(answer: HttpAnswer) -> web.Response:

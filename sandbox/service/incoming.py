@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from aiohttp import web
 
 from rocstar.sandbox.pool.soon import run_soon
+from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.errors import Full, Refused, TooLarge
 from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
 
@@ -26,9 +28,12 @@ LARGE_BYTES = 1 << 22
 SMALL_BYTES = 1 << 13
 """Up to this a body is decoded at once: that takes ten milliseconds at most, of very small calls."""
 
+MIDDLE_BYTES = 1 << 18
+"""Up to this in a thread, where what the JSON parser holds the interpreter's lock for is milliseconds. What
+is larger is decoded in another process."""
 
 DECODERS = 4
-"""Owners whose bodies are decoded at the same time. They share one core, for they share the interpreter."""
+"""Owners whose bodies are decoded at the same time."""
 
 
 def owner_of(request: web.Request) -> str:
@@ -46,6 +51,7 @@ class Incoming:
         max_bytes: int,
         max_held_bytes: int,
         timeout_s: float,
+        apart: Apart,
         weights: Mapping[str, int] = NO_WEIGHTS,
     ) -> None:
         """
@@ -53,11 +59,13 @@ class Incoming:
             max_bytes: The largest body.
             max_held_bytes: The most of all bodies of requests under way.
             timeout_s: For a body to arrive, in seconds.
+            apart: Where large bodies are decoded; closed with this.
             weights: Of the owners.
         """
         self._max_bytes = max_bytes
         self._shares = Shares(max_held_bytes, weights)
         self._timeout_s = timeout_s
+        self._apart = apart
         self._beside = ThreadPoolExecutor(DECODERS, thread_name_prefix="decode", initializer=run_soon)
         # By owner, while somebody has or wants it.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -74,18 +82,37 @@ class Incoming:
         if encoding != "identity":
             message = f"Content-Encoding is {encoding[:60]!r}; send the body as it is"
             raise Refused(message, field="Content-Encoding", status=415, kind="encoded_body")
-        self._check_held(request.content_length or 0, owner_of(request))
-        return await self._whole(request)
+        length, owner = request.content_length, owner_of(request)
+        self._check_held(length or 0, owner)
+        if length is not None and length > self._max_bytes:
+            raise self._too_large()
+        chunks: list[bytes] = []
+        if request.content.is_eof():  # it came with its head, as a short one does
+            await self._take(request, owner, chunks)
+        else:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await self._take(request, owner, chunks)
+            except TimeoutError:
+                message = f"the body did not arrive within {self._timeout_s:g} s"
+                raise Refused(message, field="body", status=408, kind="slow_body") from None
+        if len(chunks) == 1:
+            return chunks[0]
+        if sum(map(len, chunks)) < LARGE_BYTES:
+            return b"".join(chunks)
+        return await asyncio.to_thread(b"".join, chunks)
 
     async def decoded(self, owner: str, body: bytes, decode: Callable[[bytes], D]) -> D:
         """What `decode` makes of it, or raises. A large body is decoded beside the loop, for which everybody
-        waits; those of an owner one after the other, so that many do not keep another's waiting."""
+        waits; those of an owner one after the other, so that many do not keep another's waiting. See
+        `Apart.call` for what `decode` may be."""
         if len(body) <= SMALL_BYTES:
             return decode(body)
         loop = asyncio.get_running_loop()
         turn = self._turns.setdefault(owner, asyncio.Lock())
         await turn.acquire()
-        decoding = self._beside.submit(decode, body)
+        beside = decode if len(body) <= MIDDLE_BYTES else partial(self._apart.call, decode)
+        decoding = self._beside.submit(beside, body)
 
         def ended(_: Future[D]) -> None:
             with suppress(RuntimeError):  # the loop is gone
@@ -97,6 +124,7 @@ class Incoming:
         return await asyncio.wrap_future(decoding)
 
     def close(self) -> None:
+        self._apart.close()
         self._beside.shutdown(wait=False, cancel_futures=True)
 
     def release(self, request: web.Request) -> None:
@@ -109,29 +137,19 @@ class Incoming:
             held, most = self._shares.taken, self._shares.total
             raise Full(f"programs of {held} bytes are in flight and at most {most} may be; ask again later")
 
-    async def _whole(self, request: web.Request) -> bytes:
-        length = request.content_length
-        if length is not None and length > self._max_bytes:
-            raise self._too_large()
-        owner = owner_of(request)
-        chunks: list[bytes] = []
+    async def _take(self, request: web.Request, owner: str, chunks: list[bytes]) -> None:
+        """All that comes, each piece counted as it does."""
         size = 0
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                while chunk := await request.content.readany():
-                    size += len(chunk)
-                    if size > self._max_bytes:
-                        raise self._too_large()
-                    self._check_held(len(chunk), owner)
-                    self._shares.take(owner, len(chunk))
-                    self._sizes[id(request)] = size
-                    chunks.append(chunk)
-        except TimeoutError:
-            message = f"the body did not arrive within {self._timeout_s:g} s"
-            raise Refused(message, field="body", status=408, kind="slow_body") from None
-        if len(chunks) == 1:
-            return chunks[0]
-        return b"".join(chunks) if size < LARGE_BYTES else await asyncio.to_thread(b"".join, chunks)
+        while chunk := await request.content.readany():
+            size += len(chunk)
+            if size > self._max_bytes:
+                raise self._too_large()
+            self._check_held(len(chunk), owner)
+            self._shares.take(owner, len(chunk))
+            self._sizes[id(request)] = size
+            chunks.append(chunk)
+            if request.content.at_eof():
+                return
 
     def _too_large(self) -> TooLarge:
         message = f"the body is larger than the {self._max_bytes} bytes that this service takes"

@@ -297,9 +297,19 @@ def narrowed(model: type[S], **kinds: Any) -> type[S]:
         bases=(model,),
         kw_only=True,
         forbid_unknown_fields=model.__struct_config__.forbid_unknown_fields,
-        namespace={"__doc__": model.__doc__},
+        namespace={"__doc__": model.__doc__, "__reduce__": _reduced},
     )
     return cast(type[S], derived)
+
+
+def _reduced(body: Struct) -> tuple[Any, ...]:
+    """As one of the class that was derived from: another process has classes of its own that are derived."""
+    kinds = (kind for kind in type(body).__mro__ if globals().get(kind.__name__) is kind)
+    return _made, (next(kinds), msgspec.structs.asdict(body))
+
+
+def _made(model: type[S], values: dict[str, Any]) -> S:
+    return model(**values)
 
 
 def closed(model: type[S]) -> type[S]:

@@ -8,9 +8,9 @@ import dataclasses
 import hashlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from rocstar.sandbox.files import fault_of
@@ -25,7 +25,17 @@ from rocstar.sandbox.service.decode import (
 )
 from rocstar.sandbox.service.errors import Refused
 from rocstar.sandbox.service.followed import check_taken, event_line, followed, stream_kind
-from rocstar.sandbox.service.http import NDJSON, failure, failure_answer, filled, respond, to_json
+from rocstar.sandbox.service.http import (
+    LARGE_BYTES,
+    NDJSON,
+    failure,
+    failure_answer,
+    filled,
+    respond,
+    send,
+    to_json,
+    write,
+)
 from rocstar.sandbox.service.idempotency import Execution, HttpAnswer, IdempotencyStore, key_of
 from rocstar.sandbox.service.incoming import Incoming, owner_of
 from rocstar.sandbox.service.models import CellBody
@@ -33,12 +43,10 @@ from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.service.shares import Shares
 from rocstar.sandbox.service.turns import Turns
+from rocstar.sandbox.service.written import LONG_CHARS, chars_of, written
 from rocstar.sandbox.types import ExecRequest, ExecResult, OnOutput, SandboxError, Status
 
 BYTES = "application/octet-stream"
-PIECE_BYTES = 1 << 18
-"""Of a file, written at a time."""
-
 SHORT_CHARS = 4096
 """Kept of a stream when too much output is held."""
 
@@ -78,30 +86,30 @@ class Native:
             web.delete("/v1/sessions/{id}", self.close_session),
         ]
 
-    async def run(self, request: web.Request) -> web.Response:
+    async def run(self, request: web.Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
 
         async def work(_: Execution | None = None) -> HttpAnswer:
-            call = await self._incoming.decoded(
-                owner_of(request), body, lambda body: decode_run(body, self._rules, owner_of(request))
-            )
+            owner = owner_of(request)
+            decode = partial(decode_run, rules=self._rules, owner=owner)
+            call = await self._incoming.decoded(owner, body, decode)
             return await _answer(self._admission.run(call.request, call.deadline_s))
 
-        return respond(await self._once(request, body, work))
+        return await self._sent(request, await self._once(request, body, work))
 
     async def batch(self, request: web.Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
-        call = await self._incoming.decoded(
-            owner_of(request), body, lambda body: decode_batch(body, self._rules, owner_of(request))
-        )
+        owner = owner_of(request)
+        decode = partial(decode_batch, rules=self._rules, owner=owner)
+        call = await self._incoming.decoded(owner, body, decode)
         stream = call.stream or NDJSON in request.headers.get("Accept", "")
         key = request.headers.get("Idempotency-Key")
-        fingerprint = b"" if key is None else _fingerprint(request.path, body, stream)
+        fingerprint = b"" if key is None else await _fingerprint(request.path, body, stream)
         del body
         if key is None:
             if stream:
                 return await self._stream(request, call)
-            return respond(await self._whole(call, owner_of(request)))
+            return await self._sent(request, await self._whole(call, owner_of(request)))
         key = key_of(owner_of(request), key)
         if stream:
             return await self._stream_by_key(request, call, key, fingerprint)
@@ -109,7 +117,7 @@ class Native:
         async def work(_: Execution) -> HttpAnswer:
             return await self._whole(call, owner_of(request))
 
-        return respond(await self._keys.once(key, fingerprint, work))
+        return await self._sent(request, await self._keys.once(key, fingerprint, work))
 
     async def _whole(self, call: BatchCall, owner: str) -> HttpAnswer:
         outcomes = [b""] * len(call.requests)
@@ -129,8 +137,7 @@ class Native:
                         size = len(outcome.stdout) + len(outcome.stderr)
                         held += size
                         self._held.take(owner, size)
-                    shown = outcome if isinstance(outcome, ExecResult) else failure(outcome)
-                    outcomes[indices[position]] = to_json(shown)
+                    outcomes[indices[position]] = await _outcome_json(outcome)
                     await turns.pause()
             return HttpAnswer(status=200, body=await filled(Outcomes([]), outcomes))
         finally:
@@ -147,13 +154,12 @@ class Native:
         await response.write_eof()
         return response
 
-    async def _written(self, response: web.StreamResponse, line: bytes | memoryview) -> None:
-        """Its client has so long to take what was sent before; while it does not, no more programs start."""
-        try:
-            async with asyncio.timeout(self._write_timeout_s):
-                await response.write(line)
-        except TimeoutError:
-            raise ConnectionResetError("the client does not take what it asked for") from None
+    async def _written(self, response: web.StreamResponse, content: bytes) -> None:
+        """While its client takes nothing of it, no more programs start."""
+        await write(response, content, self._write_timeout_s)
+
+    async def _sent(self, request: web.Request, answer: HttpAnswer) -> web.StreamResponse:
+        return await send(request, answer, self._write_timeout_s)
 
     async def _stream_by_key(
         self, request: web.Request, call: BatchCall, key: str, fingerprint: bytes
@@ -182,21 +188,21 @@ class Native:
         sent, indices = _runnable(call)
         for index, item in enumerate(call.requests):
             if isinstance(item, Refused):
-                yield _line(index, {"error": item.to_json()})
+                yield await _line(index, to_json({"error": item.to_json()}))
         if not sent:
             return
         async for position, outcome in self._admission.run_batch(sent, call.deadline_s):
             if isinstance(outcome, ExecResult) and short():
                 outcome = shortened(outcome)
-            fields = outcome if isinstance(outcome, ExecResult) else failure(outcome)
-            yield _line(indices[position], msgspec.to_builtins(fields))
+            yield await _line(indices[position], await _outcome_json(outcome))
 
     async def open_session(self, request: web.Request) -> web.Response:
         body = await self._incoming.read(request)
         owner = owner_of(request)
 
         async def work(_: Execution | None = None) -> HttpAnswer:
-            call = decode_session(body, self._rules)
+            decode = partial(decode_session, rules=self._rules)
+            call = await self._incoming.decoded(owner, body, decode)
             with self._admission.admitted(owner):
                 return await self._id_answer(self._sessions.open(call.flavour, call.limits, call.seed, owner))
 
@@ -205,9 +211,10 @@ class Native:
     async def run_cell(self, request: web.Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
         session_id, owner = request.match_info["id"], owner_of(request)
+        decode = partial(decode_cell, rules=self._rules)
 
         async def work(_: Execution | None = None) -> HttpAnswer:
-            call = await self._incoming.decoded(owner, body, lambda body: decode_cell(body, self._rules))
+            call = await self._incoming.decoded(owner, body, decode)
             with self._admission.admitted(owner):
                 return await _answer(self._cell(session_id, call, owner))
 
@@ -217,12 +224,12 @@ class Native:
                 raise Refused(
                     "a cell that is followed is run anew each time; leave the key out", field="Accept"
                 )
-            call = await self._incoming.decoded(owner, body, lambda body: decode_cell(body, self._rules))
+            call = await self._incoming.decoded(owner, body, decode)
             with self._admission.admitted(owner):
                 return await self._followed(
                     request, kind, lambda tell: self._cell(session_id, call, owner, tell)
                 )
-        return respond(await self._once(request, body, work))
+        return await self._sent(request, await self._once(request, body, work))
 
     def _cell(
         self, session_id: str, call: CellBody, owner: str, tell: OnOutput | None = None
@@ -252,7 +259,7 @@ class Native:
                 if isinstance(event, SandboxError) and response is None:
                     return respond(failure_answer(event))
                 response = response or await _open_stream(request, kind)
-                await self._written(response, event_line(kind, event))
+                await self._written(response, await event_line(kind, event))
         assert response is not None, "the last event is the result"
         await response.write_eof()
         return response
@@ -273,9 +280,7 @@ class Native:
             raise Refused(message, field="name", status=404, kind="no_file")
         response = web.StreamResponse(headers={"Content-Type": BYTES, "Content-Length": str(len(content))})
         await response.prepare(request)
-        view = memoryview(content)
-        for start in range(0, len(view), PIECE_BYTES):
-            await self._written(response, view[start : start + PIECE_BYTES])
+        await self._written(response, content)
         await response.write_eof()
         return response
 
@@ -323,7 +328,7 @@ class Native:
         if key is None:
             return await work(None)
         known = key_of(owner_of(request), key)
-        return await self._keys.once(known, _fingerprint(request.path, body, False), work)
+        return await self._keys.once(known, await _fingerprint(request.path, body, False), work)
 
     async def _id_answer(self, opening: Awaitable[str]) -> HttpAnswer:
         try:
@@ -350,7 +355,7 @@ async def _answer(running: Awaitable[ExecResult]) -> HttpAnswer:
     try:
         result = await running
         check_taken(result)
-        return HttpAnswer(status=200, body=to_json(result))
+        return HttpAnswer(status=200, body=await written(result, chars_of(result)))
     except SandboxError as error:
         return failure_answer(error)
 
@@ -370,11 +375,27 @@ def _runnable(call: BatchCall) -> tuple[list[ExecRequest], list[int] | range]:
     return sent, [index for index, item in enumerate(call.requests) if isinstance(item, ExecRequest)]
 
 
-def _line(index: int, fields: dict[str, Any]) -> bytes:
-    return to_json({"index": index, **fields}) + b"\n"
+async def _outcome_json(outcome: ExecResult | SandboxError) -> bytes:
+    if isinstance(outcome, ExecResult):
+        return await written(outcome, chars_of(outcome))
+    return to_json(failure(outcome))
 
 
-def _fingerprint(path: str, body: bytes, stream: bool) -> bytes:
+async def _line(index: int, outcome: bytes) -> bytes:
+    """An object with the place of what it tells of in front."""
+    pieces = (b'{"index":%d,' % index, memoryview(outcome)[1:], b"\n")
+    if len(outcome) < LARGE_BYTES:
+        return b"".join(pieces)
+    return await asyncio.to_thread(b"".join, pieces)
+
+
+async def _fingerprint(path: str, body: bytes, stream: bool) -> bytes:
+    if len(body) < LONG_CHARS:
+        return _fingerprint_of(path, body, stream)
+    return await asyncio.to_thread(_fingerprint_of, path, body, stream)
+
+
+def _fingerprint_of(path: str, body: bytes, stream: bool) -> bytes:
     digest = hashlib.blake2b(body, digest_size=16, person=b"stream" if stream else b"whole")
     digest.update(b"\0" + path.encode("utf-8", "surrogatepass"))
     return digest.digest()

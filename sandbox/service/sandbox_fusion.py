@@ -8,6 +8,7 @@ import asyncio
 import base64
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -28,10 +29,12 @@ from rocstar.sandbox.service.decode_sandbox_fusion import (
     decode_run_code,
     decode_run_jupyter,
 )
-from rocstar.sandbox.service.http import to_json
+from rocstar.sandbox.service.http import send, to_json
+from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.incoming import Incoming, owner_of
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES, NotebookBody
 from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.service.written import chars_of, written
 from rocstar.sandbox.types import (
     Display,
     ExecRequest,
@@ -75,11 +78,10 @@ class SandboxFusion:
     async def ping(self, request: web.Request) -> web.Response:
         return web.Response(body=b'"pong"', content_type="application/json")
 
-    async def run_code(self, request: web.Request) -> web.Response:
+    async def run_code(self, request: web.Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
-        run = await self._incoming.decoded(
-            owner_of(request), body, lambda body: decode_run_code(body, self._rules)
-        )
+        decode = partial(decode_run_code, rules=self._rules)
+        run = await self._incoming.decoded(owner_of(request), body, decode)
         del body
         supported = ("python", *(name for name in OWN_FLAVOURS if name in self._rules.flavours))
         if run.language not in supported:
@@ -91,7 +93,10 @@ class SandboxFusion:
             result = await self._admission.run(self._request(run, owner_of(request)))
         except SandboxError as error:
             return _json(_no_code(str(error)), status=_status(error))
-        return _json(_code_answer(run, result))
+        if not result.files:
+            return await _long_json(request, _code_answer(run, result), chars_of(result))
+        answer = await asyncio.to_thread(_code_answer, run, result)
+        return await _long_json(request, answer, chars_of(result) + sum(map(len, answer.files.values())))
 
     def _request(self, run: CodeRun, owner: str) -> ExecRequest:
         is_python = run.language not in OWN_FLAVOURS
@@ -106,15 +111,16 @@ class SandboxFusion:
             owner=owner,
         )
 
-    async def run_jupyter(self, request: web.Request) -> web.Response:
+    async def run_jupyter(self, request: web.Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
-        run, limits = await self._incoming.decoded(
-            owner_of(request), body, lambda body: decode_run_jupyter(body, self._rules)
-        )
+        decode = partial(decode_run_jupyter, rules=self._rules)
+        run, limits = await self._incoming.decoded(owner_of(request), body, decode)
         del body
         try:
             with self._admission.admitted(owner_of(request)):
-                return _json(await self._notebook(run, limits, owner_of(request)))
+                answer = await self._notebook(run, limits, owner_of(request))
+                num_chars = sum(len(cell.stdout) + len(cell.stderr) for cell in answer.cells)
+                return await _long_json(request, answer, num_chars + sum(map(len, answer.files.values())))
         except SandboxError as error:
             return _json(_no_notebook(error), status=_status(error))
 
@@ -261,6 +267,10 @@ def _no_notebook(error: SandboxError) -> NotebookAnswer:
 
 def _status(error: SandboxError) -> int:
     return RETRYABLE_STATUS if error.retryable else 200
+
+
+async def _long_json(request: web.Request, answer: Any, num_chars: int) -> web.StreamResponse:
+    return await send(request, HttpAnswer(status=200, body=await written(answer, num_chars)))
 
 
 def _json(answer: Any, *, status: int = 200) -> web.Response:

@@ -7,9 +7,11 @@ with the reason. The table adds a lease of its own, so that an abandoned session
 import asyncio
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeVar
 
+from rocstar.sandbox.pool.turn import TurnLock
 from rocstar.sandbox.service.metrics import Metrics
 from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
 from rocstar.sandbox.types import (
@@ -22,18 +24,20 @@ from rocstar.sandbox.types import (
     SessionSandbox,
 )
 
+T = TypeVar("T")
+
 MAX_REMEMBERED = 16_384
 """Ended sessions whose reason is remembered."""
 
 
 class _Entry:
-    __slots__ = ("flavour", "lock", "owner", "session", "used_s", "users")
+    __slots__ = ("flavour", "owner", "session", "turn", "used_s", "users")
 
     def __init__(self, session: Session, flavour: str, owner: str, now_s: float) -> None:
         self.session = session
         self.owner = owner
         self.flavour = flavour
-        self.lock = asyncio.Lock()
+        self.turn = TurnLock()
         self.used_s = now_s
         self.users = 0
 
@@ -83,7 +87,8 @@ class SessionTable:
         on_output: OnOutput | None = None,
     ) -> ExecResult:
         """Runs one cell after those that wait; see Session.run. Raises SessionLost."""
-        async with self._using(session_id, owner, deadline) as entry:
+
+        async def cell(entry: _Entry) -> ExecResult:
             result = await entry.session.run(
                 code,
                 wall_s=wall_s,
@@ -96,10 +101,14 @@ class SessionTable:
             self._metrics.saw_result(entry.flavour, result)
             return result
 
+        return await self._in_turn(session_id, owner, deadline, cell)
+
     async def branch(self, session_id: str, *, deadline: float, owner: str = "") -> str:
-        async with self._using(session_id, owner, deadline) as entry:
-            session = await entry.session.branch()
-        return await self._add(session, entry.flavour, owner)
+        async def branch(entry: _Entry) -> tuple[Session, str]:
+            return await entry.session.branch(), entry.flavour
+
+        session, flavour = await self._in_turn(session_id, owner, deadline, branch)
+        return await self._add(session, flavour, owner)
 
     async def close(self, session_id: str, owner: str = "") -> None:
         """Ends a session. Raises SessionLost for one that is not there."""
@@ -157,26 +166,28 @@ class SessionTable:
             raise _gone("unknown")
         return entry
 
-    @asynccontextmanager
-    async def _using(self, session_id: str, owner: str, deadline: float) -> AsyncIterator[_Entry]:
+    async def _in_turn(
+        self, session_id: str, owner: str, deadline: float, act: Callable[[_Entry], Awaitable[T]]
+    ) -> T:
+        """What `act` gives, after those that came before. Raises SessionLost, or a SandboxError at the
+        deadline."""
         entry = self._find(session_id, owner)
         entry.users += 1
         try:
             try:
-                async with asyncio.timeout_at(deadline):
-                    await entry.lock.acquire()
+                await entry.turn.take(deadline)
             except TimeoutError:
                 message = "the deadline passed before earlier cells of the session ended"
                 raise SandboxError(message, kind="deadline", retryable=True) from None
             try:
                 if self._live.get(session_id) is not entry:  # it ended while this call waited
                     raise self._loss(session_id)
-                yield entry
+                return await act(entry)
             except SessionLost as loss:
                 self._forget(session_id, loss.reason, loss.ending)
                 raise
             finally:
-                entry.lock.release()
+                entry.turn.give()
         finally:
             entry.users -= 1
             if session_id in self._live:

@@ -36,18 +36,22 @@ class Shares:
 
     def fits(self, owner: str, number: int) -> bool:
         """Whether it may take so much more now."""
+        if not self._kept:
+            return self.taken + number <= self.total
         kept = sum(max(0, k - self._by_owner[name]) for name, k in self._kept.items() if name != owner)
         return self.taken + number + kept <= self.total
 
     def take(self, owner: str, number: int) -> None:
         self.taken += number
-        self._by_owner[owner] += number
+        self._by_owner[owner] = self._by_owner.get(owner, 0) + number
 
     def give(self, owner: str, number: int) -> None:
         self.taken -= number
-        self._by_owner[owner] -= number
-        if not self._by_owner[owner]:
-            del self._by_owner[owner]
+        left = self._by_owner.get(owner, 0) - number
+        if left:
+            self._by_owner[owner] = left
+        else:
+            self._by_owner.pop(owner, None)
 
     def largest(self) -> str:
         """The owner that has most, beyond what is kept for it."""

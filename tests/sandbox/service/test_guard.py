@@ -166,10 +166,10 @@ async def test_a_large_body_is_decoded_beside_the_loop(serve: Any, monkeypatch: 
     """Sixty thousand calls took a second, in which nobody had an answer."""
     reading, read = threading.Event(), threading.Event()
 
-    def decode(body: bytes, *more: Any) -> Any:
+    def decode(body: bytes, **more: Any) -> Any:
         reading.set()
         assert read.wait(PATIENCE_S)
-        return real(body, *more)
+        return real(body, **more)
 
     real = native.decode_batch
     monkeypatch.setattr(native, "decode_batch", decode)

@@ -3,23 +3,27 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 
+from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.decode import decode_batch
 from rocstar.sandbox.service.errors import Refused
-from rocstar.sandbox.service.incoming import SMALL_BYTES, Incoming
+from rocstar.sandbox.service.incoming import MIDDLE_BYTES, SMALL_BYTES, Incoming
 from rocstar.sandbox.service.rules import Rules
 
 from ...patience import PATIENCE_S
 
+RULES = Rules(flavours=("stdlib",))
 LARGE = b"x" * (SMALL_BYTES + 1)
 
 
 @pytest.fixture
 def incoming() -> Iterator[Incoming]:
-    made = Incoming(max_bytes=1 << 20, max_held_bytes=1 << 20, timeout_s=PATIENCE_S)
+    made = Incoming(max_bytes=1 << 20, max_held_bytes=1 << 20, timeout_s=PATIENCE_S, apart=Apart(RULES))
     yield made
     made.close()
 
@@ -60,3 +64,27 @@ def test_refused_calls_of_a_batch_keep_no_frames() -> None:
     refused = [call for call in calls if isinstance(call, Refused)]
     assert len(refused) == 2
     assert all(one.__traceback__ is None and one.__context__ is None for one in refused)
+
+
+async def test_a_large_body_is_decoded_in_another_process() -> None:
+    """The JSON parser would hold the interpreter's lock for as long as it takes, in whatever thread."""
+    sizes: list[int] = []
+
+    class Watched(Apart):
+        def call(self, decode: Callable[[bytes], Any], body: bytes) -> Any:
+            sizes.append(len(body))
+            return super().call(decode, body)
+
+    incoming = Incoming(max_bytes=1 << 20, max_held_bytes=1 << 20, timeout_s=PATIENCE_S, apart=Watched(RULES))
+    try:
+        for size in (MIDDLE_BYTES, MIDDLE_BYTES + 1):
+            body = b'{"requests":[{"code":"1"}]}'.ljust(size)
+            call = await incoming.decoded("one", body, partial(decode_batch, rules=RULES, owner="one"))
+            assert call.requests[0].code == "1"
+        with pytest.raises(Refused, match="not JSON: Extra data at character 28"):
+            await incoming.decoded(
+                "one", b'{"requests":[{"code":"1"}]} x'.ljust(size), partial(decode_batch, rules=RULES)
+            )
+    finally:
+        incoming.close()
+    assert sizes == [MIDDLE_BYTES + 1] * 2

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from rocstar.sandbox.service.decode_verl_tool import input_of, program_of
 from rocstar.sandbox.service.rules import Rules
-from rocstar.sandbox.service.verl_tool import MAX_OBSERVATION_CHARS, input_of, program_of, text_of
+from rocstar.sandbox.service.verl_tool import MAX_OBSERVATION_CHARS, text_of
 from rocstar.sandbox.testing import FakeSandbox, denied, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 

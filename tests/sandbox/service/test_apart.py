@@ -1,0 +1,209 @@
+"""What is decoded in another process has the verdict that it has here, and one that ends costs no answer."""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rocstar.sandbox.service import apart
+from rocstar.sandbox.service.apart import Apart
+from rocstar.sandbox.service.decode import BatchCall, decode_batch, decode_cell, decode_run, decode_session
+from rocstar.sandbox.service.decode_code_judge import JudgeOptions, decode_submission, decode_submissions
+from rocstar.sandbox.service.decode_sandbox_fusion import decode_run_code, decode_run_jupyter
+from rocstar.sandbox.service.decode_verl_tool import decode_actions
+from rocstar.sandbox.service.errors import Refused, SchemaError
+from rocstar.sandbox.service.parcel import APART_CHARS, pack, unpack
+from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.types import ExecRequest, SandboxError
+
+from .test_decode import BODIES, HOSTILE
+
+RULES = Rules(flavours=("stdlib", "numeric"))
+JUDGED = {"rules": RULES, "limits": JudgeOptions().limits, "owner": "somebody"}
+DECODE: dict[str, Callable[[bytes], Any]] = {
+    "run": partial(decode_run, rules=RULES, owner="somebody"),
+    "batch": partial(decode_batch, rules=RULES, owner="somebody"),
+    "session": partial(decode_session, rules=RULES),
+    "cell": partial(decode_cell, rules=RULES),
+    "submission": partial(decode_submission, **JUDGED),
+    "submissions": partial(decode_submissions, **JUDGED),
+    "run_code": partial(decode_run_code, rules=RULES),
+    "run_jupyter": partial(decode_run_jupyter, rules=RULES),
+    "actions": partial(decode_actions, rules=RULES, owner="somebody"),
+}
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Apart]:
+    made = Apart(RULES)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def thread() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as made:
+        yield made
+
+
+def shown(value: Any) -> Any:
+    """An outcome as it can be compared, but for names of classes that are made for each service, and ids that
+    are drawn."""
+    if isinstance(value, Refused):
+        details = value.answer if isinstance(value, SchemaError) else b""
+        return type(value).__name__, str(value), value.field, value.status, value.kind, details
+    if isinstance(value, BatchCall):
+        return [shown(one) for one in value.requests], value.deadline_s, value.stream
+    text = repr(value).replace("CellBody(", "Cell(").replace("NotebookBody(", "Notebook(")
+    return text if "sub_id" not in text else [text.count("ExecRequest("), len(text)]
+
+
+def outcome(act: Callable[[], Any]) -> Any:
+    try:
+        return shown(act())
+    except Refused as refusal:
+        return shown(refusal)
+
+
+def check(processes: Apart, thread: ThreadPoolExecutor, name: str, body: bytes) -> None:
+    decode = DECODE[name]
+    here = outcome(lambda: thread.submit(decode, body).result())
+    assert outcome(lambda: processes.call(decode, body)) == here
+
+
+LONG = st.sampled_from(["a", "\u00e9", "\u6f22", "\U0001f600", "\0", "\ud800", "\\", '"', "[", "{"]).map(
+    lambda text: text * APART_CHARS
+)
+ITEMS = st.fixed_dictionaries(
+    {"code": LONG | st.text(max_size=9)}, optional={"stdin": LONG | st.text(max_size=9), "x": st.none()}
+)
+BATCHES = st.builds(
+    lambda items, ascii_only, more: (
+        json.dumps({"requests": items}, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass") + more
+    ),
+    st.lists(ITEMS, min_size=1, max_size=3),
+    st.booleans(),
+    st.sampled_from([b"", b"", b"x", b"\xff", b"]", b" "]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=st.sampled_from(sorted(DECODE)), body=BODIES)
+def test_any_body_has_the_same_verdict(
+    processes: Apart, thread: ThreadPoolExecutor, name: str, body: bytes
+) -> None:
+    check(processes, thread, name, body)
+
+
+@settings(max_examples=40, deadline=None)
+@given(body=BATCHES)
+def test_a_batch_of_long_texts_has_the_same_verdict(
+    processes: Apart, thread: ThreadPoolExecutor, body: bytes
+) -> None:
+    check(processes, thread, "batch", body)
+
+
+@pytest.mark.parametrize("name", sorted(DECODE))
+def test_a_hostile_body_has_the_same_verdict(processes: Apart, thread: ThreadPoolExecutor, name: str) -> None:
+    for body in HOSTILE.values():
+        check(processes, thread, name, body)
+    for depth in range(970, 1000, 3):
+        check(processes, thread, name, b'{"code":"x","limits":' + b"[" * depth + b"]" * depth + b"}")
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("run", {"code": "1", "files": {"a/b": "aGlp" * APART_CHARS}, "fetch_files": ["a"]}),
+        ("cell", {"code": "1" * APART_CHARS, "wall_s": 1.5, "files": {"a": "aGk="}}),
+        ("run_jupyter", {"cells": ["1", "2" * APART_CHARS], "total_timeout": 9, "files": {"a": "aGk="}}),
+        ("actions", {"trajectory_ids": ["a"], "actions": ["<python>" + "1" * APART_CHARS + "</python>"]}),
+        (
+            "submissions",
+            {"submissions": [{"type": "python", "solution": "1", "sub_id": "a"}]},
+        ),
+    ],
+)
+def test_what_is_right_comes_whole(
+    processes: Apart, thread: ThreadPoolExecutor, name: str, body: dict[str, Any]
+) -> None:
+    check(processes, thread, name, json.dumps(body).encode())
+    assert not isinstance(outcome(lambda: processes.call(DECODE[name], json.dumps(body).encode())), tuple)
+
+
+def test_no_text_of_some_size_is_within_the_pickle() -> None:
+    """Each is made by a call of its own, or the interpreter's lock would be kept for all of them."""
+    files = {"a": b"x" * APART_CHARS}
+    value = [ExecRequest(code=mark * APART_CHARS, files=files) for mark in "a\u6f22\ud800"]
+    parcel = pack(value)
+    try:
+        assert parcel.total_bytes - parcel.text_bytes < APART_CHARS
+        assert unpack(parcel) == value
+    finally:
+        os.close(parcel.fd)
+
+
+def test_a_process_that_is_killed_at_its_work_costs_no_answer() -> None:
+    processes = Apart(RULES)
+    body = json.dumps({"code": "x" * 9}).encode()
+    try:
+        assert processes.call(DECODE["run"], body).request.code == "x" * 9
+        (first,) = processes._all
+        os.kill(first.pid, signal.SIGSTOP)  # it takes the body and says nothing
+        with ThreadPoolExecutor(1) as thread:
+            asked = thread.submit(processes.call, DECODE["run"], body)
+            while processes._idle:
+                os.sched_yield()
+            os.kill(first.pid, signal.SIGKILL)
+            assert asked.result().request.code == "x" * 9
+        assert first not in processes._all and len(processes._all) == 1
+    finally:
+        processes.close()
+
+
+def test_one_that_ended_for_want_of_work_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "TRIES", 1)  # it is seen before
+    processes = Apart(RULES)
+    try:
+        processes.call(DECODE["session"], b"{}")
+        (first,) = processes._all
+        first._process.kill()
+        first._process.wait()
+        processes.call(DECODE["session"], b"{}")
+        assert [one.pid for one in processes._all] != [first.pid] and len(processes._all) == 1
+    finally:
+        processes.close()
+
+
+def test_without_a_process_nothing_is_refused_that_may_be_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    for program in ("/bin/false", "/no/such/python"):
+        monkeypatch.setattr(apart.sys, "executable", program)
+        processes = Apart(RULES)
+        with pytest.raises(SandboxError, match="has ended") as failure:
+            processes.call(DECODE["session"], b"{}")
+        assert failure.value.retryable and not processes._all
+        processes.close()
+
+
+def test_closing_ends_the_processes_and_what_they_do() -> None:
+    processes = Apart(RULES)
+    processes.call(DECODE["session"], b"{}")
+    (one,) = processes._all
+    os.kill(one.pid, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(processes.call, DECODE["session"], b"{}")
+        while processes._idle:
+            os.sched_yield()
+        processes.close()
+        with pytest.raises(SandboxError, match="closed"):
+            asked.result()
+    assert not one.lives
+    with pytest.raises(SandboxError, match="closed"):
+        processes.call(DECODE["session"], b"{}")

@@ -1,0 +1,87 @@
+"""A turn is one caller's at a time, in order, whoever is cancelled or too late on the way."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rocstar.sandbox.pool.turn import TurnLock
+
+from ..patience import PATIENCE_S
+
+
+async def let_run() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+async def test_a_free_turn_is_taken_without_waiting() -> None:
+    taking = TurnLock().take(deadline=0.0)  # long ago: no clock is asked
+    with pytest.raises(StopIteration):
+        taking.send(None)
+
+
+async def test_who_is_too_late_has_no_turn_and_keeps_nobody_from_it() -> None:
+    turn = TurnLock()
+    await turn.take(None)
+    with pytest.raises(TimeoutError):
+        await turn.take(asyncio.get_running_loop().time())
+    behind = asyncio.create_task(turn.take(None))
+    await let_run()
+    assert not behind.done()
+    turn.give()
+    await behind
+
+
+async def test_a_turn_that_was_given_to_one_who_goes_away_is_the_next_ones() -> None:
+    turn = TurnLock()
+    await turn.take(None)
+    first, second = (asyncio.create_task(turn.take(None)) for _ in range(2))
+    await let_run()
+    turn.give()
+    first.cancel()  # it has the turn, and has not run since
+    await asyncio.wait((first,))
+    await let_run()
+    assert first.cancelled() and second.done()
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["take", "cancel", "give"]), st.integers(0, 5), st.booleans()), max_size=40
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps=STEPS)
+async def test_at_most_one_has_it_and_they_have_it_in_order(steps: list[tuple[str, int, bool]]) -> None:
+    turn, came, had, holding = TurnLock(), 0, [], set[int]()
+    waiting: dict[int, asyncio.Task[None]] = {}
+
+    async def take(number: int) -> None:
+        await turn.take(None)
+        had.append(number)
+        holding.add(number)
+        assert len(holding) == 1
+
+    for what, which, settles in steps:
+        if what == "take":
+            waiting[came] = asyncio.create_task(take(came))
+            came += 1
+        elif what == "cancel" and waiting:
+            waiting[sorted(waiting)[which % len(waiting)]].cancel()
+        elif what == "give" and holding:
+            holding.pop()
+            turn.give()
+        if settles:
+            await let_run()
+        waiting = {number: task for number, task in waiting.items() if not task.done()}
+    while waiting:
+        await let_run()
+        if holding:
+            holding.pop()
+            turn.give()
+        waiting = {number: task for number, task in waiting.items() if not task.done()}
+    assert had == sorted(had)
+    if holding:
+        turn.give()
+    await asyncio.wait_for(turn.take(None), PATIENCE_S)  # nobody has it any more
