@@ -9,7 +9,6 @@ import _random
 import ast
 import atexit
 import builtins
-import contextlib
 import io
 import linecache
 import os
@@ -222,9 +221,10 @@ def evaluate(source: str, namespace: dict[str, Any], name: str = CELL) -> object
 
 
 def evaluate_tree(source: str, namespace: dict[str, Any], name: str) -> object:
-    parts = None
-    with contextlib.suppress(RecursionError):
+    try:
         parts = compiled(source, name)
+    except RecursionError:
+        parts = None
     body, tail, is_shown = parts or compiled_deeper(source, name)
     awaits = any(code is not None and code.co_flags & CO_COROUTINE for code in (body, tail))
     value = awaited(body, tail, namespace) if awaits else evaluated(body, tail, namespace)
@@ -332,8 +332,10 @@ def report(error: BaseException) -> None:
 def say(text: str) -> None:
     """On the stream of file descriptor 2, wherever the program sent sys.stderr; unless it is gone, as the
     interpreter does."""
-    with contextlib.suppress(AttributeError, OSError, ValueError):
+    try:
         sys.__stderr__.write(text)  # type: ignore[union-attr]
+    except (AttributeError, OSError, ValueError):
+        return
 
 
 def finish(exit_code: int) -> int:
