@@ -1,6 +1,7 @@
 """The warm Python stands for a Python: what a command sees, and how it ends."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .warm_python import Order, WarmProcess, warm
+from .warm_python import FOLDER, PREFIX, Order, WarmProcess, open_door, remove_abandoned, warm
 
 DEADLINE_S = 300.0
 
@@ -96,3 +97,54 @@ def test_who_ends_first_takes_the_command_along() -> None:
         process.kill()
         assert process.stdout.read() == "", "closed by the end of the last who holds it"
     assert run("-c", "print(1)").stdout == "1\n"
+
+
+MAKER = """
+from tests import warm_python
+
+warm_python.COMMON = ()
+print(warm_python.warm().folder, flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL, None])
+def test_the_folder_goes_however_its_maker_ends(
+    end: signal.Signals | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = tmp_path_factory.mktemp("w")  # short, for the socket
+    environment = {name: value for name, value in os.environ.items() if name != FOLDER}
+    with subprocess.Popen(
+        [sys.executable, "-c", MAKER],
+        cwd=Path(__file__).parents[1],
+        env=environment | {"TMPDIR": str(place)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as maker:
+        assert maker.stdout is not None
+        folder = Path(maker.stdout.readline().strip())
+        assert folder.parent == place and (folder / "socket").exists()
+        if end is signal.SIGINT:
+            os.killpg(maker.pid, end)  # as a terminal does
+        elif end is not None:
+            maker.send_signal(end)
+        left = maker.communicate("", timeout=DEADLINE_S)[0]
+    assert left == "", "closed by the end of the last who holds it"
+    assert not list(place.iterdir())
+
+
+def test_folders_of_killed_processes_are_removed_and_no_others(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    place = tmp_path_factory.mktemp("w")
+    killed, alive, begun, other = (place / name for name in (f"{PREFIX}k", f"{PREFIX}a", f"{PREFIX}b", "k"))
+    for folder in (killed, alive, begun, other):
+        folder.mkdir()
+    for folder in (killed, other):
+        open_door(folder).close()
+    with open_door(alive):
+        remove_abandoned(place)
+        assert {folder.name for folder in place.iterdir()} == {alive.name, begun.name, other.name}

@@ -8,6 +8,8 @@ of ours: the packages under test are imported in the child alone. What a fork ca
 its own: processes below it, what an environment sets before torch loads, other hash seeds. Who kills or stops
 it from outside starts it as a `WarmProcess`.
 Who waits: the client for its child. A client that ends first, or is late, has its child's session killed.
+The folder goes with this process, which ends when its maker does, in whatever way; where it was killed
+itself, the next one finds a socket on which nobody listens, and removes that folder.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -42,6 +45,7 @@ COMMON = (
     *("transformers.models.qwen3.modeling_qwen3", "transformers.models.qwen2.modeling_qwen2"),
     *("pydantic", "msgspec", "aiohttp.web", "uvloop", "jinja2", "safetensors.torch", "rich.console"),
 )
+PREFIX = "warm-"
 CLIENT = Path(__file__).with_name("warm_client.py")
 
 FOLDER = "ROCSTAR_TESTS_WARM_PYTHON"
@@ -97,7 +101,9 @@ class WarmProcess(subprocess.Popen[str]):
 def warm() -> Warm:
     """The session's. Who is the first to ask starts the process, which ends with its maker."""
     if FOLDER not in os.environ:
-        os.environ[FOLDER] = str(_started(Path(tempfile.mkdtemp(prefix="warm-"))))
+        place = Path(tempfile.gettempdir())
+        remove_abandoned(place)
+        os.environ[FOLDER] = str(_started(Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))))
     return Warm(Path(os.environ[FOLDER]))
 
 
@@ -110,9 +116,23 @@ def open_door(folder: Path) -> socket.socket:
         (folder / name).write_text(f"#!{sys.executable} -IS\n{CLIENT.read_text()}")
         (folder / name).chmod(0o755)
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(folder / "socket"))
+    listener.bind(str(folder / "opening"))
     listener.listen(64)
+    (folder / "opening").rename(folder / "socket")  # by that name it is listened on, or its process is gone
     return listener
+
+
+def remove_abandoned(place: Path) -> None:
+    """Folders of processes that are gone and could not remove them. Not those of other users."""
+    for folder in place.glob(f"{PREFIX}*"):
+        with socket.socket(socket.AF_UNIX) as trial:
+            trial.setblocking(False)  # one that is busy is there
+            try:
+                trial.connect(str(folder / "socket"))
+            except ConnectionRefusedError:
+                shutil.rmtree(folder, ignore_errors=True)
+            except OSError:
+                continue
 
 
 def _started(folder: Path) -> Path:
@@ -122,11 +142,12 @@ def _started(folder: Path) -> Path:
     environment = os.environ | {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
     with listener:
         process = subprocess.Popen(
-            [sys.executable, "-P", __file__, str(listener.fileno())],
+            [sys.executable, "-P", __file__, str(listener.fileno()), str(folder), *COMMON],
             stdin=subprocess.PIPE,  # whose end is its end
             cwd="/",
             env=environment,
             pass_fds=[listener.fileno()],
+            start_new_session=True,  # a terminal's interrupt is not for it: its maker's end is its own
         )
     _PROCESSES.append(process)
     return folder
@@ -320,7 +341,9 @@ def _end(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    for name in COMMON:
+    own_fd, own_folder, *names = sys.argv[1:]
+    for name in names:
         with contextlib.suppress(ImportError):  # an optional part that is not here
             importlib.import_module(name)
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(own_fd)))
+    shutil.rmtree(own_folder, ignore_errors=True)

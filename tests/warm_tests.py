@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,7 +31,7 @@ ADDED: list[str] = []
 
 def started(arguments: Sequence[str], directory: Path) -> Path:
     """The executable that forks a test process; `arguments` and `directory` are those of the session."""
-    folder = Path(tempfile.mkdtemp(prefix="warm-"))
+    folder = Path(tempfile.mkdtemp(prefix="tests-", dir=warm().folder))  # and goes when that goes
     process = subprocess.Popen(
         [str(warm().executable), "-m", "tests.warm_tests", str(folder), str(directory), *arguments],
         stdin=subprocess.PIPE,  # whose end is its end: held in `atexit`
@@ -40,7 +39,6 @@ def started(arguments: Sequence[str], directory: Path) -> Path:
         text=True,
         cwd=Path(__file__).parents[1],
     )
-    atexit.register(shutil.rmtree, folder)
     atexit.register(process.communicate)  # closes its standard input, and waits
     assert process.stdout is not None and process.stdout.readline() == "ready\n", "its message is above"
     return folder / "python"

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 namespace py = pybind11;
 
@@ -113,14 +114,13 @@ py::object evaluate(const py::object& source, const py::object& names, const py:
   if (const auto line = is_text ? last_call(text) : std::nullopt) {
     const std::string_view above = text.substr(0, line->begin);
     const auto lines = static_cast<size_t>(std::count(above.begin(), above.end(), '\n'));
-    py::object body, tail;
-    if (!above.empty()) body = compiled(std::string(above), file, Py_file_input);
-    if (above.empty() || body) {
-      std::string padded(lines, '\n');  // so that it has its own line number
-      padded += text.substr(line->begin, line->end - line->begin);
-      tail = compiled(padded, file, Py_eval_input);
-    }
-    if (tail) {
+    std::string padded(lines, '\n');  // so that it has its own line number
+    padded += text.substr(line->begin, line->end - line->begin);
+    // The tail first: compiling what is above may warn, and should the tail be none, the tree's compilation warns.
+    const py::object tail = compiled(padded, file, Py_eval_input);
+    py::object body;
+    if (tail && !above.empty()) body = compiled(std::string(above), file, Py_file_input);
+    if (tail && (body || above.empty())) {
       if (body && !owned(PyEval_EvalCode(body.ptr(), names.ptr(), names.ptr()))) return {};
       return owned(PyEval_EvalCode(tail.ptr(), names.ptr(), names.ptr()));
     }
@@ -137,16 +137,18 @@ Programs::Programs(const py::module_& cell)
       run_cell_(cell.attr("run_cell")),
       evaluate_tree_(cell.attr("evaluate_tree")),
       tell_(cell.attr("tell")),
+      forget_(cell.attr("forget")),
       show_figures_(cell.attr("display").attr("show_figures")),
       ended_by_(cell.attr("ended_by")),
       finish_(cell.attr("finish")),
       flush_(cell.attr("flush")),
-      threads_(py::module_::import("threading").attr("_active")),
+      threading_(py::module_::import("threading").attr("__dict__")),
       num_exit_handlers_(py::module_::import("atexit").attr("_ncallbacks")),
       modules_(py::reinterpret_borrow<py::dict>(PyImport_GetModuleDict())),
       sys_(py::module_::import("sys").attr("__dict__")),
       pylab_name_(interned("matplotlib._pylab_helpers")),
       flush_name_(interned("flush")),
+      threads_name_(interned("_active")),
       stream_names_{interned("stdout"), interned("__stdout__"), interned("stderr"), interned("__stderr__")},
       streams_{sys_["stdout"], sys_["stderr"]} {
   for (const py::handle word : cell.attr("RANDOM_WORDS")) random_words_.push_back(word.cast<std::string>());
@@ -176,9 +178,14 @@ int Programs::run_source(const py::object& source) const {
 // The program ran to its end, and what it says at that has been said; else Python's error is set.
 bool Programs::has_value_told(const py::object& source) const {
   if (PyObject_SetAttr(lines_.ptr(), source_name_.ptr(), source.ptr()) != 0) return false;
-  const py::object value = evaluate(source, names_, file_, evaluate_tree_);
+  py::object value = evaluate(source, names_, file_, evaluate_tree_);
   if (!value) return false;
   if (!value.is_none() && !owned(PyObject_CallOneArg(tell_.ptr(), value.ptr()))) return false;
+  if (PyCoro_CheckExact(value.ptr())) {
+    py::list held;
+    held.append(std::exchange(value, py::none()));
+    if (!owned(PyObject_CallOneArg(forget_.ptr(), held.ptr()))) return false;
+  }
   if (PyDict_GetItemWithError(modules_.ptr(), pylab_name_.ptr()) == nullptr) return PyErr_Occurred() == nullptr;
   return static_cast<bool>(owned(PyObject_CallNoArgs(show_figures_.ptr())));
 }
@@ -186,7 +193,9 @@ bool Programs::has_value_told(const py::object& source) const {
 int Programs::finish(int exit_code) const {
   const auto handlers = owned(PyObject_CallNoArgs(num_exit_handlers_.ptr()));
   if (!handlers) throw py::error_already_set();
-  if (PyDict_Size(threads_.ptr()) > 1 || PyLong_AsLong(handlers.ptr()) != 0) return finish_(exit_code).cast<int>();
+  PyObject* const threads = PyDict_GetItemWithError(threading_.ptr(), threads_name_.ptr());  // another if reloaded
+  const bool is_alone = threads != nullptr && PyDict_Check(threads) && PyDict_Size(threads) <= 1;
+  if (!is_alone || PyLong_AsLong(handlers.ptr()) != 0) return finish_(exit_code).cast<int>();
   if (has_own_streams()) {
     for (const py::object& stream : streams_) flush(stream, flush_name_);
   } else {

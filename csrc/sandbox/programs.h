@@ -43,10 +43,11 @@ class Programs {
 
   std::vector<std::string> random_words_;
   pybind11::object names_, file_, lines_, source_name_;
-  pybind11::object run_cell_, evaluate_tree_, tell_, show_figures_, ended_by_, finish_, flush_;
-  pybind11::object threads_, num_exit_handlers_;
+  pybind11::object run_cell_, evaluate_tree_, tell_, forget_, show_figures_, ended_by_, finish_, flush_;
+  pybind11::dict threading_;
+  pybind11::object num_exit_handlers_;
   pybind11::dict modules_, sys_;
-  pybind11::object pylab_name_, flush_name_;
+  pybind11::object pylab_name_, flush_name_, threads_name_;
   pybind11::object stream_names_[4], streams_[2];
 };
 

@@ -15,7 +15,6 @@ import json
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rocstar.engine.tools.results import result_text
@@ -142,11 +141,3 @@ def _spoilt(row: dict[str, Any], rng: random.Random) -> dict[str, Any]:
                 call["function"]["name"] = "calculator"
         return {**row, "messages": messages}
     return row
-
-
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """JSON Lines that appear whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    partial.replace(path)

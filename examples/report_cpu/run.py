@@ -17,36 +17,25 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import io
 import json
 import shutil
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
 
 import uvloop
 
-from rocstar.train.cli import main as rocstar
 from rocstar.train.recipe.load import load_recipe
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 import raw  # noqa: E402
+from phases import do, exit_code_of, told, train, write_rows  # noqa: E402
 
 RECIPE = HERE.parents[1] / "recipes" / "report_cpu.toml"
 BUILDS = ("tasks", "conversations")
 EXAM, PROBLEMS, TALK_PUZZLES, TALKS = 20, 60, 1_500, 12_000
 """Puzzles of each family in the exam, in the problems, in conversations; and conversations."""
-
-
-class PhaseFailed(Exception):
-    """A verb ended with an exit code other than 0."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(f"exit code {code}")
-        self.code = code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,11 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--conversations", type=int, default=TALKS, metavar="N", help="raw conversations")
     parser.add_argument("--dry-run", action="store_true", help="build the data; check all else")
     options, overrides = parser.parse_known_args(arguments)
-    try:
-        _phases(options, overrides)
-    except PhaseFailed as failed:
-        return failed.code
-    return 0
+    return exit_code_of(lambda: _phases(options, overrides))
 
 
 def _phases(options: argparse.Namespace, overrides: list[str]) -> None:
@@ -76,37 +61,36 @@ def _phases(options: argparse.Namespace, overrides: list[str]) -> None:
     _raw_rows(out / "raw", recipe, options)
     for name in BUILDS:
         if not (out / name / "funnel.json").exists():
-            _do("data", "build", str(out / f"{name}.toml"), "--out", str(out / name))
-    train = ["train", str(recipe), "--output-dir", str(out / "run"), *overrides]
+            do("data", "build", str(out / f"{name}.toml"), "--out", str(out / name))
     if options.dry_run:
-        _do(*train, "--dry-run")
+        do("train", str(recipe), "--output-dir", str(out / "run"), *overrides, "--dry-run")
         return
-    _do(*train, *(["--resume"] if (out / "run" / "metrics.jsonl").exists() else []))
+    train(recipe, out / "run", overrides)
     _report(out)
 
 
 def _raw_rows(folder: Path, recipe: Path, options: argparse.Namespace) -> None:
     """The three files, those that are not there."""
     if not (folder / "exam.jsonl").exists():
-        raw.write_rows(folder / "exam.jsonl", raw.exam(options.exam))
+        write_rows(folder / "exam.jsonl", raw.exam(options.exam))
     if not (folder / "problems.jsonl").exists():
         asked = [json.loads(line) for line in (folder / "exam.jsonl").read_text().splitlines()]
-        raw.write_rows(folder / "problems.jsonl", raw.problems(options.problems, asked))
+        write_rows(folder / "problems.jsonl", raw.problems(options.problems, asked))
     if not (folder / "conversations.jsonl").exists():
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             each = min(TALK_PUZZLES, options.conversations)
             rows = runner.run(raw.conversations(load_recipe(recipe), each, options.conversations))
-        raw.write_rows(folder / "conversations.jsonl", rows)
+        write_rows(folder / "conversations.jsonl", rows)
 
 
 def _report(out: Path) -> None:
     """What the run shows, into summary.json and on the screen."""
     steps = sorted((out / "run" / "evaluations").glob("step_*"), key=lambda path: int(path.name[5:]))
     before, after = steps[0], steps[-1]
-    exam = _told("compare", str(before), str(after))
+    exam = told("compare", str(before), str(after))
     attempts = after / "attempts" / "exam.jsonl"
     page = out / "analysis.html"
-    analysis = _told("analyse", str(attempts), "--out", str(page), "--force")
+    analysis = told("analyse", str(attempts), "--out", str(page), "--force")
     summary = {
         "data": {name: json.loads((out / name / "funnel.json").read_text()) for name in BUILDS},
         "exam": exam,
@@ -114,8 +98,8 @@ def _report(out: Path) -> None:
         "analysis": analysis,
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    _do("data", "show", str(out / "tasks"), "--svg", str(out / "tasks.svg"), "--force")
-    _do("compare", str(before), str(after))
+    do("data", "show", str(out / "tasks"), "--svg", str(out / "tasks.svg"), "--force")
+    do("compare", str(before), str(after))
     print("\n".join([*analysis["says"], "", f"curves and trajectories: {out / 'run' / 'report.html'}"]))
     print(f"where it was uncertain: {page}\neverything in numbers: {out / 'summary.json'}")
 
@@ -128,20 +112,6 @@ def _tool_errors(run: Path) -> dict[str, float | None]:
     quarter = max(1, len(shares) // 4)
     parts = {"first_quarter": shares[:quarter], "last_quarter": shares[-quarter:]}
     return {part: sum(of) / len(of) if of else None for part, of in parts.items()}
-
-
-def _do(*command: str) -> None:
-    """`rocstar COMMAND`, in this process. PhaseFailed if it ends otherwise than well."""
-    if code := rocstar(list(command)):
-        raise PhaseFailed(code)
-
-
-def _told(*command: str) -> Any:
-    """What `rocstar COMMAND --json` prints."""
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        _do(*command, "--json")
-    return json.loads(printed.getvalue())
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ import uvloop
 from rocstar.engine.tools.results import result_text
 from rocstar.engine.types import Task
 from rocstar.sandbox.types import Limits
-from rocstar.train.cli import main as rocstar
 from rocstar.train.data.difficulty import rate_interval, read_attempts
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import load_recipe
@@ -44,23 +43,16 @@ from rocstar.train.tasks.rows import jsonl_rows
 from rocstar.train.tasks.tools import demonstrated_tool
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 import kinds  # noqa: E402
 import summary  # noqa: E402
+from phases import PhaseFailed, do, exit_code_of, train, write_rows  # noqa: E402
 
 RECIPE = HERE.parents[1] / "recipes" / "smollm2_words.toml"
 TRAIN_SEED, HELDOUT_SEED, SHOWN_SEED = 1, 7, 1000
 DEMONSTRATOR = Noise(guess=0.02, right=0.4, first_slip=0.2, retry_slip=0.0, no_tag=0.04, double_answer=0.04)
 LOW, HIGH = 0.08, 0.75
 """Pass rates between which a kind has signal: a group of a harder one is all wrong, else all right."""
-
-
-class PhaseFailed(Exception):
-    """A verb ended with an exit code other than 0."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(f"exit code {code}")
-        self.code = code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,11 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--attempts", type=int, default=4, metavar="K", help="at each of them")
     parser.add_argument("--conversations", type=int, default=600, metavar="N", help="of the cold start")
     options, overrides = parser.parse_known_args(arguments)
-    try:
-        _phases(options, overrides)
-    except PhaseFailed as failed:
-        return failed.code
-    return 0
+    return exit_code_of(lambda: _phases(options, overrides))
 
 
 def _phases(options: argparse.Namespace, overrides: list[str]) -> None:
@@ -102,7 +90,7 @@ def _phases(options: argparse.Namespace, overrides: list[str]) -> None:
     cold = _cold_start(out, [*overrides, f"--model.path={model}"])
     rates = _measured(out, cold, overrides, options)
     _tasks(out, rates, options.heldout)
-    _train(str(recipe), out / "run", [*overrides, f"--model.path={cold}", "--sft.steps=0"])
+    train(recipe, out / "run", [*overrides, f"--model.path={cold}", "--sft.steps=0"])
     summary.write(out)
 
 
@@ -111,7 +99,7 @@ def _model(source: str, imported: Path) -> str:
     if not source.endswith((".whl", ".gguf")):
         return source
     if not imported.exists():
-        _do("import-gguf", source, str(imported))
+        do("import-gguf", source, str(imported))
     return str(imported.resolve())
 
 
@@ -146,14 +134,14 @@ def _raw_rows(raw: Path, recipe: Recipe, options: argparse.Namespace) -> None:
         for task in kinds.problems(kind, options.conversations, seed=SHOWN_SEED)
         if kinds.demonstrable(task)
     ]
-    _write_rows(raw / "exam.jsonl", map(kinds.row_of, exam))
-    _write_rows(raw / "unseen.jsonl", map(kinds.row_of, kinds.mixed(unseen)))
-    _write_rows(raw / "gsm8k.jsonl", map(kinds.row_of, test))
-    _write_rows(raw / "candidates.jsonl", map(kinds.row_of, kinds.mixed(without_overlap(candidates, asked))))
+    write_rows(raw / "exam.jsonl", map(kinds.row_of, exam))
+    write_rows(raw / "unseen.jsonl", map(kinds.row_of, kinds.mixed(unseen)))
+    write_rows(raw / "gsm8k.jsonl", map(kinds.row_of, test))
+    write_rows(raw / "candidates.jsonl", map(kinds.row_of, kinds.mixed(without_overlap(candidates, asked))))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         shown = kinds.mixed(without_overlap(shown, asked))
         rows = runner.run(_conversations(recipe, shown, options.conversations))
-    _write_rows(raw / "conversations.jsonl", rows)
+    write_rows(raw / "conversations.jsonl", rows)
 
 
 async def _conversations(recipe: Recipe, tasks: Sequence[Task], number: int) -> list[dict[str, Any]]:
@@ -174,14 +162,6 @@ async def _conversations(recipe: Recipe, tasks: Sequence[Task], number: int) -> 
         )
 
 
-def _write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """JSON Lines that appear whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    partial.replace(path)
-
-
 def _read_rows(path: Path) -> Iterator[dict[str, str]]:
     return (row for _, row in jsonl_rows(path))
 
@@ -195,14 +175,8 @@ def _cold_start(out: Path, fields: Sequence[str]) -> str:
     if not (found / "COMPLETE").exists():
         candidates = (out / "raw" / "candidates.jsonl").resolve()
         none = ["--stages.0.steps=0", f"--stages.0.data.source={candidates}", "--eval=[]"]
-        _train(str(out / RECIPE.name), out / "cold", [*fields, *none])
+        train(out / RECIPE.name, out / "cold", [*fields, *none])
     return str(found.resolve())
-
-
-def _train(recipe: str, run: Path, fields: Sequence[str]) -> None:
-    """Begin the run, or go on with it."""
-    going_on = ["--resume"] if (run / "metrics.jsonl").exists() else []
-    _do("train", recipe, "--output-dir", str(run), *going_on, *fields)
 
 
 def _measured(out: Path, model: str, fields: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
@@ -218,7 +192,7 @@ def _measured(out: Path, model: str, fields: Sequence[str], options: argparse.Na
             "--eval=[]",
         ]
         command = ["rollout", str(out / RECIPE.name), "--model", model, "--out", str(rollouts)]
-        _do(*command, "--limit", str(limit), *fields, *settings)
+        do(*command, "--limit", str(limit), *fields, *settings)
     kind_of = {row["id"]: row["data_source"] for row in _read_rows(out / "raw" / "candidates.jsonl")}
     correct, attempts = Counter[str](), Counter[str]()
     for name, solved in read_attempts(rollouts):
@@ -249,10 +223,10 @@ def _tasks(out: Path, rates: Mapping[str, Any], heldout: int) -> None:
     rows = list(_read_rows(out / "raw" / "exam.jsonl"))
     each = -(-heldout // len(chosen))
     kept = [row for kind in chosen for row in [r for r in rows if r["data_source"] == kind][:each]]
-    _write_rows(out / "raw" / "heldout.jsonl", kept)
+    write_rows(out / "raw" / "heldout.jsonl", kept)
     if not (out / "tasks" / "funnel.json").exists():
         (out / "tasks.toml").write_text(_build(chosen), encoding="utf-8")
-        _do("data", "build", str(out / "tasks.toml"), "--out", str(out / "tasks"))
+        do("data", "build", str(out / "tasks.toml"), "--out", str(out / "tasks"))
 
 
 def _build(chosen: Sequence[str]) -> str:
@@ -278,12 +252,6 @@ only = {{ data_source = "{kind}" }}
 """
     licences = {kinds.GSM8K: "mit"}
     return head + "".join(source.format(kind=k, licence=licences.get(k, "apache-2.0")) for k in chosen)
-
-
-def _do(*command: str) -> None:
-    """`rocstar COMMAND`, in this process. PhaseFailed if it ends otherwise than well."""
-    if code := rocstar(list(command)):
-        raise PhaseFailed(code)
 
 
 if __name__ == "__main__":

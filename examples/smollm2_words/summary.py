@@ -7,18 +7,19 @@ Before and after are the first and the last evaluation: behind the cold start, a
 
 from __future__ import annotations
 
-import io
+import argparse
 import json
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from rocstar.engine.record.reading import read_records
-from rocstar.train.cli import main as rocstar
 from rocstar.train.record.report.curves import picture_svg
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import phases
 
 TOLD = (
     "k",
@@ -55,11 +56,12 @@ Record = Mapping[str, Any]
 
 
 def write(out: Path) -> None:
-    """Make the three files of what is there. SystemExit 2 if the run has no evaluation."""
+    """Make the three files of what is there. PhaseFailed if the run has no evaluation."""
     run = out / "run"
     found = evaluations(run)
     if not found:
-        raise SystemExit(f"{run} has no evaluation: nothing to tell")
+        print(f"{run} has no evaluation: nothing to tell", file=sys.stderr)
+        raise phases.PhaseFailed(2)
     before, after = found[0], found[-1]
     steps = [row for row in _rows(run) if row["phase"] == "rl"]
     told: dict[str, Any] = {
@@ -159,13 +161,8 @@ def _quarters(steps: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]
 
 def _compared(before: Path, after: Path) -> Any:
     """The paired comparison of all sets."""
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        code = rocstar(["compare", str(before), str(after), "--json"])
-    if code:
-        raise SystemExit(code)
-    told = json.loads(printed.getvalue())
-    return {key: value for key, value in told.items() if key not in ("a", "b")}
+    compared = phases.told("compare", str(before), str(after))
+    return {key: value for key, value in compared.items() if key not in ("a", "b")}
 
 
 # ---------------------------------------------------------------- trajectories
@@ -221,4 +218,9 @@ def _said(record: Record) -> list[str]:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    folder = parser.parse_args().folder
+    sys.exit(phases.exit_code_of(lambda: write(folder)))

@@ -18,7 +18,7 @@ import threading
 import traceback
 import types
 from collections.abc import Callable
-from typing import IO, Any
+from typing import Any
 
 from rocstar.sandbox import _native, files
 from rocstar.sandbox.child import display, error_text
@@ -26,6 +26,10 @@ from rocstar.sandbox.child import display, error_text
 CELL = "<cell>"
 CO_COROUTINE = 0x80
 """As in the module inspect, which a zygote without it does not import."""
+
+Parts = tuple[types.CodeType | None, types.CodeType | None, bool]
+COMPILED_DEPTH = 3
+"""COMPILER_STACK_FRAME_SCALE of CPython."""
 
 AWAIT_END_S = 0.1
 """What a cell has left running may take so long to be cancelled."""
@@ -74,7 +78,7 @@ def run_cell(code: bytes, seed: int) -> int:
 
 def not_written(error: OSError) -> int:
     """The program's files have no room, so it does not start."""
-    standard_error().write(f"the files of this call cannot be written: {error.strerror}\n")
+    say(f"the files of this call cannot be written: {error.strerror}\n")
     return 1
 
 
@@ -141,18 +145,32 @@ def run_source(code: bytes, name: str = CELL, take_value: "Callable[[str], objec
         value = evaluate(source, MAIN.__dict__, name)
         if value is not None:
             tell(value, take_value)
+        if type(value) is types.CoroutineType:
+            held, value = [value], None
+            forget(held, name)
         display.show_figures()
+        return 0
     except BaseException as error:  # whatever a program raises is its result
         if isinstance(error, SystemExit) and take_value is not None:
             raise
-        return ended_by(error)
-    return 0
+        raised = error
+    try:
+        return ended_by(raised)  # nothing is handled any more, should the error's own text ask
+    finally:
+        del raised  # a traceback that holds this frame would hold itself
 
 
 def tell(value: object, take_value: "Callable[[str], object] | None" = None) -> None:
     """Of a trailing expression that has one."""
     (take_value or write_value)(repr(value))
     display.show_value(value)
+
+
+def forget(held: list[Any], name: str = CELL) -> None:
+    """Frees a trailing coroutine in a frame of the cell's last line: the interpreter warns of one that was
+    never awaited, and says where that was."""
+    last = len("".join(linecache.getlines(name)).rstrip().splitlines())
+    exec(compile("\n" * (last - 1) + "held.clear()", name, "exec"), {"held": held})
 
 
 def ended_by(error: BaseException) -> int:
@@ -203,6 +221,18 @@ def evaluate(source: str, namespace: dict[str, Any], name: str = CELL) -> object
 
 
 def evaluate_tree(source: str, namespace: dict[str, Any], name: str) -> object:
+    try:
+        parts = compiled(source, name)
+    except RecursionError:
+        parts = None
+    body, tail, is_shown = parts or compiled_deeper(source, name)
+    awaits = any(code is not None and code.co_flags & CO_COROUTINE for code in (body, tail))
+    value = awaited(body, tail, namespace) if awaits else evaluated(body, tail, namespace)
+    return value if is_shown else None
+
+
+def compiled(source: str, name: str) -> Parts:
+    """All but a trailing expression, that, and whether its value is to be told."""
     tree = ast.parse(source, name)
     last = tree.body[-1] if tree.body else None
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if "await" in source or "async" in source else 0
@@ -212,9 +242,18 @@ def evaluate_tree(source: str, namespace: dict[str, Any], name: str) -> object:
         tail = compile(ast.Expression(last.value), name, "eval", flags, dont_inherit=True)
     if tree.body:
         body = compile(tree, name, "exec", flags, dont_inherit=True)
-    awaits = any(code is not None and code.co_flags & CO_COROUTINE for code in (body, tail))
-    value = awaited(body, tail, namespace) if awaits else evaluated(body, tail, namespace)
-    return None if isinstance(last, ast.Expr) and is_hidden(source, last) else value
+    return body, tail, not (isinstance(last, ast.Expr) and is_hidden(source, last))
+
+
+def compiled_deeper(source: str, name: str) -> Parts:
+    """The same of what is nested as deeply as the interpreter compiles it from text: through a tree it allows
+    a third of that."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(COMPILED_DEPTH * limit)
+    try:
+        return compiled(source, name)
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def evaluated(body: types.CodeType | None, tail: types.CodeType | None, namespace: dict[str, Any]) -> object:
@@ -272,7 +311,11 @@ def exit_code_of(stop: SystemExit) -> int:
         return 0
     if isinstance(stop.code, int):
         return stop.code & 0xFF
-    standard_error().write(f"{stop.code}\n")
+    try:
+        text = str(stop.code)
+    except BaseException:  # of what it is, which may be the program's own
+        text = ""
+    say(f"{text}\n")
     return 1
 
 
@@ -283,13 +326,16 @@ def report(error: BaseException) -> None:
     except MemoryError:
         traceback.clear_frames(error.__traceback__)
         text = f"{type(error).__name__}\n"
-    standard_error().write(text)
+    say(text)
 
 
-def standard_error() -> IO[str]:
-    """The stream of file descriptor 2, wherever the program sent sys.stderr."""
-    assert sys.__stderr__ is not None
-    return sys.__stderr__
+def say(text: str) -> None:
+    """On the stream of file descriptor 2, wherever the program sent sys.stderr; unless it is gone, as the
+    interpreter does."""
+    try:
+        sys.__stderr__.write(text)  # type: ignore[union-attr]
+    except (AttributeError, OSError, ValueError):
+        return
 
 
 def finish(exit_code: int) -> int:

@@ -19,6 +19,9 @@ PICTURES = (("image/png", "_repr_png_"), ("image/jpeg", "_repr_jpeg_"), ("image/
 PAGES = (("text/html", "_repr_html_"), ("text/markdown", "_repr_markdown_"), ("text/latex", "_repr_latex_"))
 """The types, and the method by which a value gives itself so, as notebooks have it."""
 
+MODULES = sys.modules
+"""The interpreter's own, also where a program puts something in its place."""
+
 _folder = _home = ""
 _shown = 0
 
@@ -50,7 +53,7 @@ def show_value(value: object) -> None:
 
 def show_figures() -> None:
     """Displays the figures that pyplot has open, and closes them."""
-    managers = sys.modules.get("matplotlib._pylab_helpers")
+    managers = MODULES.get("matplotlib._pylab_helpers")
     if managers is None:
         return
     if _folder:
@@ -60,7 +63,7 @@ def show_figures() -> None:
 
 
 def _show_figure(value: object) -> bool:
-    figures = sys.modules.get("matplotlib.figure")
+    figures = MODULES.get("matplotlib.figure")
     if figures is None or not isinstance(value, figures.Figure):
         return False
     import io
@@ -68,7 +71,7 @@ def _show_figure(value: object) -> bool:
     picture = io.BytesIO()
     value.savefig(picture, format="png", bbox_inches="tight")
     keep("image/png", picture.getvalue())
-    if (managers := sys.modules.get("matplotlib._pylab_helpers")) is not None:
+    if (managers := MODULES.get("matplotlib._pylab_helpers")) is not None:
         managers.Gcf.destroy_fig(value)
     return True
 

@@ -12,8 +12,8 @@ two thirds as much again as the program itself costs.
 import builtins
 import linecache
 import sys
-import traceback
 from itertools import islice
+from traceback import TracebackException
 from types import TracebackType
 
 CELL_FILE = "<cell"
@@ -34,12 +34,15 @@ def error_text(error: BaseException) -> str:
 
 def full_text(error: BaseException) -> str:
     """What the module writes of it, causes and groups included."""
-    summary = traceback.TracebackException.from_exception(error, lookup_lines=False, compact=True)
+    trace = error.__traceback__
+    while trace is not None and not trace.tb_frame.f_code.co_filename.startswith(CELL_FILE):
+        trace = trace.tb_next  # ours; a program's sys.tracebacklimit is about its own
+    summary = TracebackException(type(error), error, trace, lookup_lines=False, compact=True)
     keep_cell_frames(summary, set())
     return "".join(summary.format())
 
 
-def keep_cell_frames(summary: traceback.TracebackException | None, seen: set[int]) -> None:
+def keep_cell_frames(summary: TracebackException | None, seen: set[int]) -> None:
     """Drop the frames of libraries, whose source is not the program's business, from all that it tells of."""
     if summary is None or id(summary) in seen:
         return

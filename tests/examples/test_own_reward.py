@@ -87,6 +87,7 @@ def test_the_same_from_python(example: Path) -> None:
 
 def test_the_reward_that_runs_programs(example: Path) -> None:
     """The policy of this tiny model calls no tool: nothing is correct, and nothing fails."""
-    ended = train(example, "--reward.kind=reward:program", "--reward.args={}", "--output-dir", "runs/two")
+    kind = ("--reward.kind=reward:program", "--reward.args={}")
+    ended = train(example, *kind, "--sft.steps=2", "--output-dir", "runs/two")
     assert ended.returncode == 0, ended.stderr
     assert all(row["reward/mean"] == 0 == row["ledger/failed"] for row in rows(example / "runs/two", "rl"))

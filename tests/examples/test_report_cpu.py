@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from ..kept_pool import kept_pools
 from ..needs import modules
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "report_cpu"
@@ -39,12 +40,19 @@ def example() -> Iterator[ModuleType]:
             sys.modules.pop(name, None)
 
 
+def run(example: ModuleType, arguments: Sequence[str]) -> int:
+    """The command, whose sandboxes are the last run's."""
+    with kept_pools():
+        code: int = example.main(arguments)
+    return code
+
+
 @pytest.fixture(scope="module")
 def made(example: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the command leaves."""
     modules("reasoning_gym")
     out = tmp_path_factory.mktemp("report") / "out"
-    assert example.main(["--out", str(out), *SMALLEST]) == 0
+    assert run(example, ["--out", str(out), *SMALLEST]) == 0
     return out
 
 
@@ -80,7 +88,7 @@ def test_no_task_is_a_question_of_the_exam(made: Path) -> None:
 def test_what_is_there_is_not_made_again(example: ModuleType, made: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in (made / "run").rglob("*") if path.is_file()}
     built = (made / "tasks" / "tasks.jsonl").stat().st_mtime_ns
-    assert example.main(["--out", str(made), *SMALLEST]) == 0
+    assert run(example, ["--out", str(made), *SMALLEST]) == 0
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert (made / "tasks" / "tasks.jsonl").stat().st_mtime_ns == built
 
@@ -90,5 +98,5 @@ def test_a_verb_that_fails_ends_the_command(example: ModuleType, made: Path, tmp
     for file in (made / "raw").iterdir():
         (tmp_path / "out" / "raw" / file.name).write_bytes(file.read_bytes())
     (tmp_path / "out" / "raw" / "problems.jsonl").write_text('{"text": "no problem"}\n')
-    assert example.main(["--out", str(tmp_path / "out"), *SMALLEST]) == 2
+    assert run(example, ["--out", str(tmp_path / "out"), *SMALLEST]) == 2
     assert not (tmp_path / "out" / "run").exists()

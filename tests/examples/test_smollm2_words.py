@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from ..kept_pool import kept_pools
 from ..needs import modules
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2_words"
@@ -67,18 +68,25 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [f"--out={folder / 'out'}", f"--model={folder / 'model'}", *data, *SMALLEST]
 
 
+def run(example: ModuleType, arguments: Sequence[str]) -> int:
+    """The command, whose sandboxes are the last run's."""
+    with kept_pools():
+        code: int = example.main(arguments)
+    return code
+
+
 @pytest.fixture(scope="module")
 def made(example: ModuleType, arguments: list[str]) -> Path:
     """What the command leaves; a random model solves nothing, so it is told that it did."""
     out = Path(arguments[0].partition("=")[2])
-    assert example.main(arguments) == 2, "nothing has signal"
+    assert run(example, arguments) == 2, "nothing has signal"
     assert not (out / "run").exists()
     rollouts = lines(out / "rollouts.jsonl")
     for row in rollouts:
         if row["sibling"] == 0 and row["task"]["source"] in ("stories", "basic_arithmetic", "gsm8k_short"):
             row["outcome"] = {"reward": 1.0, "method": "exact", "is_correct": True}
     (out / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rollouts))
-    assert example.main(arguments) == 0
+    assert run(example, arguments) == 0
     return out
 
 
@@ -123,7 +131,7 @@ def test_what_is_there_is_not_made_again(example: ModuleType, arguments: list[st
         "heldout.jsonl",
     )
     before = {p: p.stat().st_mtime_ns for p in made.rglob("*") if p.is_file() and p.name not in told}
-    assert example.main(arguments) == 0
+    assert run(example, arguments) == 0
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 

@@ -81,6 +81,13 @@ def test_a_source_runs_like_a_cell(
         (b"raise KeyboardInterrupt", 1, "KeyboardInterrupt\n"),
         (b"(", 1, "SyntaxError: '(' was never closed\n"),
         (b"raise ExceptionGroup('g', [ValueError(1)])", 1, "ValueError: 1\n"),
+        (b"class S:\n    def __str__(self): 1 / 0\nraise SystemExit(S())", 1, "\n"),
+        (
+            b"import sys\nclass E(Exception):\n    def __str__(self): return str(sys.exc_info())\nraise E",
+            1,
+            "E: (None,",
+        ),
+        (b"x = " + b"+".join([b"1"] * 1500), 0, ""),
     ],
 )
 def test_exit_codes_and_reports(

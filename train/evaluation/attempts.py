@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rocstar.engine.record.files import whole_file
 from rocstar.engine.record.reading import VERSION, RecordError, Verdict, to_record
 from rocstar.engine.types import Group, Scored, Task, Trajectory, policy_text
 from rocstar.train.groups.selection import FAILED, penalty_of
@@ -109,8 +110,8 @@ class AttemptsFile:
             return
         missing = self._order.keys() - self.done
         assert not missing, f"{len(missing)} tasks are not done"
-        self._sorted_into(self.path, self.done)
-        self._partial.unlink()
+        self._rewrite(self.done)
+        self._partial.replace(self.path)
 
     def _recovered(self) -> set[str]:
         """The tasks that were done; what is behind a torn line, or not whole, is cut off."""
@@ -128,22 +129,14 @@ class AttemptsFile:
         return done
 
     def _rewrite(self, kept: set[str]) -> None:
-        self._sorted_into(self._partial, kept)
-        self.done = kept
-
-    def _sorted_into(self, target: Path, kept: set[str]) -> None:
-        """The records of these tasks in order, each once; the target holds the old ones or the new."""
+        """The records of these tasks in order, each once; the file holds the old ones or the new."""
         places = {(p.task_id, p.sibling): p for p in _places(self._partial) if p.task_id in kept}
         ordered = sorted(places.values(), key=lambda p: (self._order[p.task_id], p.sibling))
-        written = target.with_name(f"{target.name}.sorted")
-        with self._partial.open("rb") as source, written.open("wb") as file:
+        with self._partial.open("rb") as source, whole_file(self._partial) as file:
             for place in ordered:
                 source.seek(place.begin)
                 file.write(source.read(place.end - place.begin))
-            file.flush()
-            os.fsync(file.fileno())
-        written.replace(target)
-        _sync_folder(target.parent)
+        self.done = kept
 
 
 def _append(path: Path, data: bytes) -> None:
@@ -151,14 +144,6 @@ def _append(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _places(path: Path) -> Iterator[_Place]:

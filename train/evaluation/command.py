@@ -83,7 +83,7 @@ def recipe_of(options: argparse.Namespace, rest: Sequence[str]) -> Recipe:
     overrides = [*([f"--eval=[{sets}]"] if options.set else []), *rest]
     if (Path(options.recipe) / "config.json").is_file():
         return recipe_of_model(options.recipe, overrides)
-    return load_recipe(options.recipe, overrides)
+    return load_recipe(options.recipe, overrides, others="a model's folder or a recipe: ")
 
 
 def _dry_run(options: argparse.Namespace, recipe: Recipe) -> int:

@@ -80,7 +80,7 @@ def load_max_positions(path: str) -> int | None:
     try:
         config: Any = AutoConfig.from_pretrained(path)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"model.path = {path!r} cannot be loaded: {_first_line(error)}") from None
+        raise _not_usable(path, "cannot be loaded", error) from None
     positions: int | None = getattr(config, "max_position_embeddings", None)
     return positions
 
@@ -90,7 +90,7 @@ def vocabulary_size(path: str) -> int | None:
     try:
         config: Any = AutoConfig.from_pretrained(path)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"model.path = {path!r} cannot be loaded: {_first_line(error)}") from None
+        raise _not_usable(path, "cannot be loaded", error) from None
     rows: int | None = getattr(config.get_text_config(), "vocab_size", None)
     return rows
 
@@ -119,11 +119,19 @@ def load_model(path: str, dtype: Literal["float32", "bfloat16"]) -> PreTrainedMo
         try:
             model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype])
         except (OSError, ValueError, SafetensorError) as error:
-            raise ConfigError(f"model.path = {path!r} cannot be loaded: {_first_line(error)}") from None
+            raise _not_usable(path, "cannot be loaded", error) from None
         for parameter in model.parameters():
             parameter.data = parameter.data.clone()
     result: PreTrainedModel = model
     return result
+
+
+def _not_usable(path: str, problem: str, error: Exception) -> ConfigError:
+    """What is wrong with a model, and where it was looked for."""
+    text = f"model.path = {path!r} {problem}: {_first_line(error)}"
+    if Path(path).exists():
+        return ConfigError(text)
+    return ConfigError(f"{text.rstrip('.')}; no folder of that name is here, and the hub was asked for it")
 
 
 def _described(path: str) -> str:
@@ -140,7 +148,7 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError, KeyError) as error:  # KeyError: a tokenizer.json that lacks a part
-        raise ConfigError(f"model.path = {path!r} has no usable tokenizer: {_first_line(error)}") from None
+        raise _not_usable(path, "has no usable tokenizer", error) from None
     result: PreTrainedTokenizerBase = tokenizer
     return result
 

@@ -21,8 +21,10 @@ from rocstar.train.recipe.paths import resolve_paths
 RECIPES = Path(__file__).parents[1] / "recipes"
 
 
-def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, others: str = "") -> Recipe:
     """Read, override, validate. Raises ConfigError with the value, the reason and the fix.
+
+    `others`: what could have been named besides a recipe, where there is nothing of that name.
 
     Relative paths become absolute: those of the file start at its folder, those of overrides, and those of a
     shipped recipe that is called by its name, at the current directory.
@@ -30,9 +32,11 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     named, path = Path(path), _find_recipe(Path(path))
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
+        named_so = repr(str(path)) if others else f"recipe {str(path)!r}"
+        problem = "is a folder of something else" if path.is_dir() else "does not exist"
         raise ConfigError(
-            f"recipe {str(path)!r} does not exist; give a TOML file, or the name of a shipped one: "
+            f"{named_so} {problem}; give {others}a TOML file, or the name of a shipped one: "
             f"{', '.join(shipped_recipes())}"
         ) from None
     except (OSError, UnicodeDecodeError) as error:

@@ -186,7 +186,7 @@ def recipe_of(target: str, model: str | None, rest: Sequence[str]) -> Recipe:
     elif (folder / "config.json").is_file():
         recipe = recipe_of_model(folder, rest)
     else:
-        recipe = load_recipe(target, rest)
+        recipe = load_recipe(target, rest, others="a run, a model's folder or a recipe: ")
     if model is None:
         return recipe
     return recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": model})})

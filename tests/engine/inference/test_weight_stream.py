@@ -140,13 +140,16 @@ async def test_who_gathers_goes_on_while_the_loop_stands_still(
     monkeypatch.setattr(WeightStream, "_tell", told)
     sending = learner.submit(send, stream, "ab", "c", "def")
     assert inside.wait(PATIENCE_S)
+    putting = stream._putting
+    assert putting is not None
     stream.abandon()
     try:
+        assert putting.done(), "it would wait for the loop"
         with pytest.raises(InferenceError, match="nobody serves them any more"):
             sending.result(PATIENCE_S)
     finally:
-        if stream._putting is not None and not stream._putting.done():
-            stream._putting.set_result(None)  # a thread that is stuck would hold up the end of the tests
+        if not putting.done():
+            putting.set_result(None)  # a thread that is stuck would hold up the end of the tests
 
 
 async def test_who_missed_them_takes_the_files_and_the_learner_need_not_wait(

@@ -179,9 +179,11 @@ async def test_where_a_node_has_to_take_the_files_they_are_waited_for(
 
     team.write_weights_here = late  # type: ignore[method-assign]
     publishing = asyncio.create_task(publisher.publish(7))
-    await asyncio.wait([publishing], timeout=0.05)
-    assert not publishing.done()
-    may_write.set()
+    try:
+        await asyncio.wait([publishing], timeout=0.05)
+        assert not publishing.done()
+    finally:
+        may_write.set()  # the thread that waits for it would hold up the end of the tests
     await publishing
     assert fleet.served == [(7, "Promised" if who == "home" else "WeightStream")]
     await asyncio.to_thread(lambda: thread.submit(int).result())  # all that was submitted is done
