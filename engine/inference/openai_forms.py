@@ -2,7 +2,7 @@
 
     form          prompt  an answer has                             seen of
     SENT_IDS      ids     `token_ids`, with their log-probs         vLLM, SGLang
-    SPELLED_IDS   ids     log-probs with id and bytes of a token    llama.cpp
+    SPELLED_IDS   ids     log-probs with id and text of a token     llama.cpp
     TEXT          text    text alone                                others
 
 Every form asks for the model's whole distribution: servers have settings of their own, and vLLM those of the
@@ -45,7 +45,7 @@ class Form(StrEnum):
     """What an endpoint takes and gives."""
 
     SENT_IDS = "ids"
-    SPELLED_IDS = "ids with their bytes"
+    SPELLED_IDS = "ids with their text"
     TEXT = "text"
 
 

@@ -2,7 +2,7 @@
 
     piece, piece, ... ──> StreamedChoice.add ──> told: the ids that are new
                                └─> of its form: SentIds   ids that were sent           vLLM, SGLang
-                                                SpelledIds  ids with their bytes         llama.cpp
+                                                SpelledIds  ids with their text          llama.cpp
                                                 WordIds   text alone, in whole words   others
 
 A choice that comes at once is a stream of one piece.
@@ -41,8 +41,9 @@ class ChoiceIds(Protocol):
         no piece."""
         ...
 
-    def whole(self) -> Scored:
-        """All ids, now that nothing comes any more. ValueError where they do not add up."""
+    def whole(self, counted: int | None) -> Scored:
+        """All ids, now that nothing comes any more; `counted`: how many tokens the endpoint says it wrote.
+        ValueError where they do not add up."""
         ...
 
 
@@ -63,7 +64,7 @@ class SentIds:
             self._logprobs += [float(logprob) for logprob in scored]
         return ids
 
-    def whole(self) -> Scored:
+    def whole(self, counted: int | None) -> Scored:
         """See `ChoiceIds`."""
         if not self._with_logprobs:
             return [(token, math.nan) for token in self._ids]
@@ -73,43 +74,48 @@ class SentIds:
 
 
 class SpelledIds:
-    """Ids that come with their log-probs and bytes, as far as these spell the text.
+    """Ids that come with their log-probs and with the text that each added.
 
-    llama.cpp leaves out tokens that end in the middle of a character. From the first of them on the text is
-    encoded anew, which need not give the ids that were sampled: their log-probs are not known.
+    llama.cpp leaves out a token that ends in the middle of a character: its text comes with the one that ends
+    the character. So ids are told as far as what they spell is what was said. If in the end fewer ids came
+    than tokens were written, the text behind those is encoded anew, and its log-probs are not known.
 
-    Invariant: the bytes of `_ids` are the first `_upto` bytes of the text.
+    Invariant: the ids before `_sure` spell the first `_sure_bytes` bytes of the text.
     """
 
     def __init__(self, codec: Codec, *, with_logprobs: bool) -> None:
         self._codec, self._with_logprobs = codec, with_logprobs
-        self._text = bytearray()
         self._ids: Scored = []
-        self._upto = 0
-        self._waiting: list[tuple[int, float, bytes]] = []
-        """Tokens whose text has not come yet: a server holds back what may become a stop text."""
+        self._text = bytearray()
+        self._sure = self._sure_bytes = 0
+        self._said, self._spelled = bytearray(), bytearray()
+        """What was said with the ids behind `_sure`, and what they spell."""
 
     def take(self, piece: Mapping[str, Any]) -> list[int]:
         """See `ChoiceIds`."""
+        known = self._sure
         for token in (piece.get("logprobs") or {}).get("content") or []:
-            logprob = float(token["logprob"]) if self._with_logprobs else math.nan
-            self._waiting.append((token["id"], logprob, bytes(token["bytes"] or ())))
+            self._ids.append((token["id"], float(token["logprob"]) if self._with_logprobs else math.nan))
+            self._said += bytes(token["bytes"] or ())
+            self._compare(token["id"])
         self._text += (piece.get("text") or "").encode()
-        known = len(self._ids)
-        while self._waiting:
-            token, logprob, spelled = self._waiting[0]
-            if not self._text.startswith(spelled, self._upto):
-                break
-            self._ids.append((token, logprob))
-            self._upto += len(spelled)
-            del self._waiting[0]
-        return [token for token, _ in self._ids[known:]]
+        return [token for token, _ in self._ids[known : self._sure]]
 
-    def whole(self) -> Scored:
+    def _compare(self, token: int) -> None:
+        """What may become a stop text is said later than its ids; what a left-out token spells has none."""
+        self._spelled += self._codec.decode([token], skip_special_tokens=True).encode()
+        if self._said == self._spelled:
+            self._sure, self._sure_bytes = len(self._ids), self._sure_bytes + len(self._said)
+            self._said.clear()
+            self._spelled.clear()
+
+    def whole(self, counted: int | None) -> Scored:
         """See `ChoiceIds`."""
-        rest = self._text[self._upto :].decode(errors="replace")
+        if counted == len(self._ids):
+            return self._ids
+        rest = self._text[self._sure_bytes :].decode(errors="replace")
         anew = self._codec.encode(rest, add_special_tokens=False) if rest else []
-        return [*self._ids, *((token, math.nan) for token in anew)]
+        return [*self._ids[: self._sure], *((token, math.nan) for token in anew)]
 
 
 class WordIds:
@@ -134,7 +140,7 @@ class WordIds:
         self._ids, self._upto = ids, ends[-1]
         return ids[before:]
 
-    def whole(self) -> Scored:
+    def whole(self, counted: int | None) -> Scored:
         """See `ChoiceIds`."""
         ids = self._encoded(self._text)
         if ids[: len(self._ids)] != self._ids:
@@ -186,4 +192,4 @@ class StreamedChoice:
 
     def scored(self) -> Scored:
         """Its ids and their log-probs, at its end. ValueError where they do not add up."""
-        return self._ids.whole()
+        return self._ids.whole(self.counted)

@@ -82,7 +82,7 @@ async def started(vendor: Vendor, model: Path) -> AsyncIterator[Running]:
 
         async def answers() -> bool:
             try:
-                async with session.get(f"{url}/v1/models", timeout=aiohttp.ClientTimeout(total=10)) as told:
+                async with session.get(f"{url}/health", timeout=aiohttp.ClientTimeout(total=10)) as told:
                     return told.status == 200
             except (aiohttp.ClientError, TimeoutError):
                 return False

@@ -170,7 +170,7 @@ def test_ids_of_growing_text_are_those_of_the_whole(text: str, data: st.DataObje
     cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=8)))
     words = WordIds(BPE)
     told = [token for piece in cut_up(text, cuts) for token in words.take({"text": piece})]
-    ids = [token for token, _ in words.whole()]
+    ids = [token for token, _ in words.whole(None)]
     assert ids == BPE.encode(text) and ids[: len(told)] == told
 
 
@@ -197,34 +197,33 @@ def test_what_was_told_comes_first_whatever_the_tokenizer_does() -> None:
     codec = Joining()
     words = WordIds(codec)
     told = [token for letter in "ab cd ef gh!" for token in words.take({"text": letter})]
-    ids = [token for token, _ in words.whole()]
+    ids = [token for token, _ in words.whole(None)]
     assert told and ids[: len(told)] == told and codec.decode(ids) == "ab cd ef gh!"
 
 
-def spelled(*ids: int) -> dict[str, Any]:
-    """As llama.cpp has them; a special token has no text there."""
-    return {
-        "content": [
-            {"id": token, "logprob": -float(token), "bytes": list(LETTERS.get(token, "").encode())}
-            for token in ids
-        ]
-    }
+def piece(text: str, *tokens: tuple[int, str], finish: str | None = None) -> dict[str, Any]:
+    """As llama.cpp has it: ids with the text that each added."""
+    content = [{"id": k, "logprob": -float(k), "bytes": list(added.encode())} for k, added in tokens]
+    return {"choices": [{"text": text, "logprobs": {"content": content}, "finish_reason": finish}]}
 
 
-LETTERS = {5: "a", 6: " b", 7: "é", 8: "!", STOP: ""}
+A, LESS, B, FIRST, LAST = (*TOKENIZER.encode("a<b"), *TOKENIZER.encode("é"))
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_ids_that_come_with_their_bytes_are_the_ids(at_once: bool) -> None:
+def test_ids_that_come_with_their_text_are_the_ids(at_once: bool) -> None:
+    """A special token adds none; what may become a stop text is held back, and comes with the next."""
     told: Told = []
     choice = StreamedChoice(SpelledIds(TOKENIZER, with_logprobs=True), heard=hearing(told), most=9)
-    pieces = [("a", [5]), ("", [6]), (" bé", [7]), ("", [STOP]), ("", [])]  # " b" was held back
+    pieces = [piece("a", (A, "a")), piece("", (LESS, "")), piece("<b", (B, "<b")), piece("", (STOP, ""))]
     if at_once:
-        pieces = [("a bé", [5, 6, 7, STOP])]
-    for text, ids in pieces:
-        choice.add({"choices": [{"text": text, "logprobs": spelled(*ids), "finish_reason": None}]})
-    assert choice.scored() == [(token, -float(token)) for token in (5, 6, 7, STOP)]
-    assert told == list(enumerate([5, 6, 7, STOP]))
+        pieces = [piece("a<b", (A, "a"), (LESS, "<"), (B, "b"), (STOP, ""))]
+    for one in pieces:
+        choice.add(one)
+        assert len(told) != 2, "of the held back nothing is sure"
+    choice.add({**piece("", finish="stop"), "usage": {"completion_tokens": 4}})
+    ids = [A, LESS, B, STOP]
+    assert choice.scored() == [(token, -float(token)) for token in ids] and told == list(enumerate(ids))
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -232,19 +231,15 @@ def test_behind_a_character_in_two_tokens_the_text_is_encoded_anew(at_once: bool
     """The first of the two never comes: of what follows no log-prob is known, and nothing is told."""
     told: Told = []
     choice = StreamedChoice(SpelledIds(TOKENIZER, with_logprobs=True), heard=hearing(told), most=9)
-    half = {"id": 9, "logprob": -9.0, "bytes": [0x99, 0x82]}
-    smile = {"text": "🙂", "logprobs": {"content": [half]}}
-    pieces: list[dict[str, Any]] = [{"text": "a", "logprobs": spelled(5)}, smile]
-    pieces.append({"text": "!", "logprobs": spelled(8), "finish_reason": "stop"})
+    pieces = [piece("a", (A, "a")), piece("é", (LAST, "é")), piece("b", (B, "b"))]
     if at_once:
-        content = [token for piece in pieces for token in piece["logprobs"]["content"]]
-        pieces = [{"text": "a🙂!", "logprobs": {"content": content}, "finish_reason": "stop"}]
-    for piece in pieces:
-        choice.add({"choices": [piece]})
+        pieces = [piece("aéb", (A, "a"), (LAST, "é"), (B, "b"))]
+    for one in pieces:
+        choice.add(one)
+    choice.add({**piece("", finish="length"), "usage": {"completion_tokens": 4}})
     scored = choice.scored()
-    anew = TOKENIZER.encode("🙂!")
-    assert [token for token, _ in scored] == [5, *anew] and scored[0] == (5, -5.0)
-    assert all(math.isnan(logprob) for _, logprob in scored[1:]) and told == [(0, 5)]
+    assert [token for token, _ in scored] == [A, FIRST, LAST, B] and scored[0] == (A, -float(A))
+    assert all(math.isnan(logprob) for _, logprob in scored[1:]) and told == [(0, A)]
 
 
 def hearing(told: Told) -> Any:
@@ -265,8 +260,8 @@ def test_no_beginning_is_put_before_an_answer() -> None:
     words, letters = WordIds(Beginning()), SpelledIds(Beginning(), with_logprobs=True)
     assert words.take({"text": "1 2 3 4"}) == [11, 12, 13]
     assert letters.take({"text": "12"}) == []
-    assert [token for token, _ in words.whole()] == [11, 12, 13, 14]
-    assert [token for token, _ in letters.whole()] == [11, 12]
+    assert [token for token, _ in words.whole(None)] == [11, 12, 13, 14]
+    assert [token for token, _ in letters.whole(None)] == [11, 12]
 
 
 @given(st.integers(1, 20), st.sets(st.integers(1, 20)), st.integers(0, 20), st.booleans(), st.booleans())
