@@ -142,10 +142,8 @@ $(SGLANG_VENV)/.rocstar-sglang: .ci/sglang-env tests/sglang/requirements.txt
 	TORCH='$(TORCH)' TORCH_INDEX_URL='$(TORCH_INDEX_URL)' bash .ci/sglang-env $(SGLANG_VENV) $(PYTHON)
 	@touch $@
 
-$(VLLM_VENV)/.rocstar-vllm: tests/servers/requirements-vllm.txt
-	$(PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM_VENV)/bin/python -m pip install $(if $(TORCH_INDEX_URL),--index-url '$(TORCH_INDEX_URL)') $(TORCH)
-	$(VLLM_VENV)/bin/python -m pip install --no-deps -r $<
+$(VLLM_VENV)/.rocstar-vllm: .ci/vllm-env tests/servers/requirements-vllm.txt
+	TORCH='$(TORCH)' TORCH_INDEX_URL='$(TORCH_INDEX_URL)' bash .ci/vllm-env $(VLLM_VENV) $(PYTHON)
 	@touch $@
 
 $(LLAMACPP_VENV)/.rocstar-llamacpp:

@@ -71,7 +71,11 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def started(vendor: Vendor, model: Path) -> AsyncIterator[Running]:
-    """The server, which ends with the block."""
+    """The server, which ends with the block, or one that runs already."""
+    if there := os.environ.get(vendor.variable.replace("_PYTHON", "_URL")):
+        async with aiohttp.ClientSession() as session:
+            yield Running(vendor=vendor, url=there, model=model, session=session)
+        return
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     log = LOGS / f"{vendor.name}.log"

@@ -5,11 +5,9 @@ Without a seed of its own (SGLang refuses one on CPUs) two answers are the same 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -17,7 +15,6 @@ import pytest_asyncio
 import torch
 
 from rocstar.engine.inference.sglang.api import Api
-from rocstar.engine.record.reading import read_folder
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.plan.preflight import load_all_tasks
 from rocstar.train.recipe.load import load_recipe, recipe_of_model
@@ -46,7 +43,6 @@ class Served:
     asking: Asking
     api: Api
     policy: Path
-    out: Path
 
     async def running(self) -> int:
         """Requests on the server itself."""
@@ -54,17 +50,14 @@ class Served:
         return loads.running + loads.waiting
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["all so far", "incremental"])
+@pytest.fixture(scope="module", params=[True, False], ids=["incremental", "all so far"])
 def incremental(request: pytest.FixtureRequest) -> bool:
     """Whether each event of the server holds the new tokens alone."""
     return bool(request.param)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def served(
-    python: Path, policy: Path, incremental: bool, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Served]:
-    out = tmp_path_factory.mktemp("served") / "out"
+async def served(python: Path, policy: Path, incremental: bool) -> AsyncIterator[Served]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROCSTAR_SGLANG_PYTHON", str(python))
         patch.setenv("OMP_NUM_THREADS", "1")
@@ -74,12 +67,12 @@ async def served(
         kind = "tests.sglang.noted_server:NotedSGLang"
         engine = recipe.engine.model_copy(update={"kind": kind, "args": args})
         order = ServeOrder(
-            recipe=recipe.model_copy(update={"engine": engine}), out=out, max_tokens=600, drain_s=10.0
+            recipe=recipe.model_copy(update={"engine": engine}), out=None, max_tokens=600, drain_s=10.0
         )
         async with serving(order) as (_, listening), aiohttp.ClientSession() as session:
             async with Api(f"http://127.0.0.1:{NotedServer.ports[-1]}") as api:
                 asking = Asking(session=session, listening=listening)
-                yield Served(asking=asking, api=api, policy=policy, out=out)
+                yield Served(asking=asking, api=api, policy=policy)
 
 
 async def test_the_agent_is_streamed_as_it_answers_at_once(served: Served) -> None:
@@ -97,24 +90,19 @@ async def test_completions_stops_and_logprobs(served: Served) -> None:
     assert len(choice["logprobs"]["token_logprobs"]) == len(choice["logprobs"]["tokens"])
 
 
-async def test_what_is_sampled_is_recorded_as_it_was_told(served: Served) -> None:
-    """Token for token; every log-prob of a streamed answer is that of transformers."""
+async def test_logprobs_of_what_was_sampled_and_streamed(served: Served) -> None:
+    """Beside transformers, token by token."""
     tokenizer = load_tokenizer(str(served.policy))
-    ids = prompt(7)
-    chunks = await served.asking.streamed(COMPLETIONS, **raw(ids, max_tokens=60, temperature=1.0))
+    ids = tokenizer.encode("State the final answer: 27 + 31 + 48 =", add_special_tokens=False)
+    body = raw(ids, max_tokens=60, logprobs=1) | {"temperature": 1.0}
+    chunks = await served.asking.streamed(COMPLETIONS, **body)
     told = "".join(chunk["choices"][0]["text"] for chunk in chunks)
-    async with asyncio.timeout(60):
-        while not (found := _of_prompt(served.out, ids)):  # noqa: ASYNC110 - a thread writes it
-            await asyncio.sleep(0.05)
-    (record,) = found
-    new = record["ids"][len(ids) :]
-    assert tokenizer.decode(new, skip_special_tokens=False).startswith(told) and len(told) > 20
-    said = torch.tensor(record["logprobs"][len(ids) :])
+    columns = chunks[-1]["choices"][0]["logprobs"]
+    assert "".join(columns["tokens"]).startswith(told) and len(chunks) > 5
+    names = {tokenizer.decode([k]): k for k in range(len(tokenizer))}
+    new = [names[token] for token in columns["tokens"]]
+    said = torch.tensor(columns["token_logprobs"])
     assert (said - teacher_forced(served.policy, ids, new, 1.0)).abs().mean() < MEAN_BOUND
-
-
-def _of_prompt(out: Path, ids: Sequence[int]) -> list[dict[str, Any]]:
-    return [record for record in read_folder(out / "trajectories") if record["ids"][: len(ids)] == list(ids)]
 
 
 async def test_a_client_that_goes_away_ends_it_on_the_server(served: Served) -> None:
