@@ -301,12 +301,20 @@ class OpenAIEndpoint:
         """An answer with status 200. InferenceError for another, and for a connection that is lost."""
         assert self._session is not None, "the endpoint has not been entered"
         try:
-            async with self._session.post(self.url + "/completions", json=body) as response:
+            async with await self._answered(self._session, body) as response:
                 if response.status != 200:
                     raise _refusal(self.url, response.status, await response.read())
                 yield response
         except (aiohttp.ClientError, ConnectionError) as error:
             raise InferenceError("replica_lost", f"{self.url}: {error}", retryable=True) from error
+
+    async def _answered(self, session: aiohttp.ClientSession, body: dict[str, Any]) -> aiohttp.ClientResponse:
+        """The beginning of an answer. A server may close a connection that it kept just as it is used again
+        (llama.cpp does): nothing came of that request, and it is sent once more."""
+        try:
+            return await session.post(self.url + "/completions", json=body)
+        except aiohttp.ServerDisconnectedError:
+            return await session.post(self.url + "/completions", json=body)
 
     def _json(self, content: bytes) -> Any:
         try:

@@ -86,7 +86,7 @@ class Endpoint:
         if self.strict and not body.keys() <= STANDARD_FIELDS:
             return web.json_response({"error": "Unrecognized request arguments"}, status=400)
         if is_streamed:
-            return await self._stream(request, self._pieces(body))
+            return await self._stream(request, body, self._pieces(body))
         (choice,) = self._pieces(body, at_once=True)
         usage = {"usage": {"completion_tokens": self.written}} if self.spells else {}
         return web.json_response({"choices": [choice | self.change], **usage})
@@ -144,24 +144,27 @@ class Endpoint:
             return [{**pieces[0], "finish_reason": reason}]
         return [*pieces, {"text": "", "logprobs": None, "finish_reason": reason}]
 
-    async def _stream(self, request: web.Request, pieces: list[dict[str, Any]]) -> web.StreamResponse:
+    async def _stream(
+        self, request: web.Request, body: dict[str, Any], pieces: list[dict[str, Any]]
+    ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
+        events: list[dict[str, Any]] = [{"choices": [piece | self.stream_change]} for piece in pieces]
+        usage = {"completion_tokens": self.written}
+        if self.spells:
+            events[-1]["usage"] = usage
+        elif (body.get("stream_options") or {}).get("include_usage"):
+            events.append({"choices": [], "usage": usage})
         try:
-            for k, piece in enumerate(pieces):
+            for k, told in enumerate(events):
                 if k:
                     await self.release.wait()
                 said = self.spoils.get(k)
                 if said == b"" and request.transport is not None:
                     request.transport.close()
                     return response
-                said = (
-                    said
-                    or b"data: " + json.dumps({"choices": [piece | self.stream_change]}).encode() + b"\n\n"
-                )
-                await response.write(said)
-            usage = json.dumps({"choices": [], "usage": {"completion_tokens": self.written}}).encode()
-            await response.write(b"data: " + usage + b"\n\ndata: [DONE]\n\n")
+                await response.write(said or b"data: " + json.dumps(told).encode() + b"\n\n")
+            await response.write(b"data: [DONE]\n\n")
             await response.write_eof()
         except (ConnectionError, asyncio.CancelledError):
             self.closed.set()

@@ -17,8 +17,12 @@ from rocstar.engine.inference.openai_stream import Codec
 from .vendors import CONTEXT, NAME, Running
 
 DROPPED = {"id", "created", "timings", "system_fingerprint", "metadata"}
-PIECES_KEPT = 4
+PIECES_KEPT = 10
 """Of a stream: the first ones, and as many at its end."""
+
+
+TURN = "<|im_start|>user\nSay only: OK<|im_end|>\n<|im_start|>assistant\n"
+"""A prompt behind which SmolLM2 soon ends its turn."""
 
 
 async def play(server: Running, codec: Codec, ids: Sequence[int]) -> list[dict[str, Any]]:
@@ -26,9 +30,11 @@ async def play(server: Running, codec: Codec, ids: Sequence[int]) -> list[dict[s
     form, kept = server.vendor.form, []
     base = {"model": NAME, "temperature": 1.0, "seed": 5}
     cut = {**base, **asked(form, ids, frozenset({2}), codec, NEUTRAL), "max_tokens": 6}
-    ending = {**cut, "temperature": 0.0, "max_tokens": 200}
+    ending = {**cut, "temperature": 0.0, "max_tokens": 60}
     if form is Form.SENT_IDS:  # an end that surely comes
         ending |= {"stop_token_ids": list(range(2, 400)), "max_tokens": 8}
+    else:
+        ending |= {"prompt": codec.encode(TURN, add_special_tokens=False)}
     with_usage = {"stream": True, "stream_options": {"include_usage": True}}
     for name, body in (
         ("at_once", cut),

@@ -36,6 +36,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 BOUNDS = {"vllm": 1e-4, "sglang": 1e-4, "llamacpp": 0.05}
 """Of |log-prob - transformers'| on average. llama.cpp reckons in bfloat16 with weights in bfloat16."""
 HEARD = "s0/t/0"
+QUESTION = "<|im_start|>user\nWhat is a river? Tell me all about it.<|im_end|>\n<|im_start|>assistant\n"
 RECORDINGS = ROOT / "tests" / "engine" / "recordings" / "completions"
 
 
@@ -113,8 +114,11 @@ async def ask(endpoint: OpenAIEndpoint, ids: list[int], name: str = "s0/t/9", **
 
 
 def _prompt(weights: Path) -> list[int]:
+    """Ids that the model goes on from, for more than a few tokens."""
     tokenizer = load_tokenizer(str(weights))
-    ids: list[int] = tokenizer.encode("State the final answer: 13 + 34 + 95 =", add_special_tokens=False)
+    is_tiny = len(tokenizer) < 1000
+    text = "State the final answer: 13 + 34 + 95 =" if is_tiny else QUESTION
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
     return ids
 
 

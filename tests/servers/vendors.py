@@ -73,7 +73,7 @@ class Running:
 async def started(vendor: Vendor, model: Path) -> AsyncIterator[Running]:
     """The server, which ends with the block, or one that runs already."""
     if there := os.environ.get(vendor.variable.replace("_PYTHON", "_URL")):
-        async with aiohttp.ClientSession() as session:
+        async with _client() as session:
             yield Running(vendor=vendor, url=there, model=model, session=session)
         return
     port = free_port()
@@ -82,7 +82,7 @@ async def started(vendor: Vendor, model: Path) -> AsyncIterator[Running]:
     process = ServerProcess(
         vendor.command(vendor.python, model, port), log_path=log, env={**SERVER_ENV, **vendor.env}
     )
-    async with process, aiohttp.ClientSession() as session:
+    async with process, _client() as session:
 
         async def answers() -> bool:
             try:
@@ -93,6 +93,11 @@ async def started(vendor: Vendor, model: Path) -> AsyncIterator[Running]:
 
         await process.wait_ready(answers, deadline_s=START_S, progress=print)
         yield Running(vendor=vendor, url=f"{url}/v1", model=model, session=session)
+
+
+def _client() -> aiohttp.ClientSession:
+    """A connection a request: llama.cpp closes those that it keeps without a word."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True))
 
 
 def _vllm(python: str, model: Path, port: int) -> list[str]:

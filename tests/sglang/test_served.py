@@ -98,7 +98,7 @@ async def test_logprobs_of_what_was_sampled_and_streamed(served: Served) -> None
     chunks = await served.asking.streamed(COMPLETIONS, **body)
     told = "".join(chunk["choices"][0]["text"] for chunk in chunks)
     columns = chunks[-1]["choices"][0]["logprobs"]
-    assert "".join(columns["tokens"]).startswith(told) and len(chunks) > 5
+    assert "".join(columns["tokens"]).startswith(told) and told
     names = {tokenizer.decode([k]): k for k in range(len(tokenizer))}
     new = [names[token] for token in columns["tokens"]]
     said = torch.tensor(columns["token_logprobs"])

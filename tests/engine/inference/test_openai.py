@@ -1,6 +1,7 @@
 """A frozen policy behind /v1/completions: vLLM's dialect, and one that speaks text alone."""
 
 import asyncio
+import json
 import math
 from typing import Any
 
@@ -179,3 +180,27 @@ async def test_an_end_that_is_the_servers_is_its_failure(reason: str | None) -> 
             with pytest.raises(InferenceError, match="bad_reply") as caught:
                 await ask(endpoint, [11], stop_ids=frozenset({STOP}))
             assert caught.value.retryable
+
+
+async def test_a_connection_that_was_kept_and_closed_is_no_failure() -> None:
+    """The server closes it without a word as it is used again; what was asked is asked once more."""
+    answer = json.dumps({"choices": [{"text": "", "token_ids": [5], "finish_reason": "length"}]}).encode()
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer)
+    asked: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for number in range(2):  # the second request of a connection is its end
+            length = int(
+                (await reader.readuntil(b"\r\n\r\n")).lower().split(b"content-length: ")[1].split()[0]
+            )
+            await reader.readexactly(length)
+            asked.append(number)
+            if number == 0:
+                writer.write(head + answer)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        async with opened(url) as endpoint:
+            assert (await ask(endpoint, [3], max_new_tokens=1)).ids == (5,)
+            assert asked == [0, 1, 0], "the probe, the same connection again, and a new one"
