@@ -69,8 +69,9 @@ async def _exchange(server: Running, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _clean(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: NAME if k == "model" else _clean(v) for k, v in value.items() if k not in DROPPED}
+    if isinstance(value, dict):  # an id of a token is a number, and stays
+        dropped = {k for k, v in value.items() if k in DROPPED and not (k == "id" and isinstance(v, int))}
+        return {k: NAME if k == "model" else _clean(v) for k, v in value.items() if k not in dropped}
     return [_clean(one) for one in value] if isinstance(value, list) else value
 
 
