@@ -85,7 +85,7 @@ BUGS = [
     Bug("LiveRequest.tell", "len(self.written.ids) + self.told", "self.told", "test_sglang_stream.py::test_places_go_on_behind_the_models_own_end_of_text"),
     Bug("LiveSession._loss", "self._ending or _WHY.get(reason, reason)", "_WHY.get(reason, reason)", "sandbox/test_session.py::test_a_cell_that_will_not_stop_is_killed"),
     Bug("MemoryLedger.resized", "self._set(booking, num_bytes)", "self._set(booking, booking.num_bytes)", "rehearsal/test_ledger.py::test_a_storage_that_is_emptied_and_refilled_is_of_who_refills_it"),
-    Bug("OpenAIEndpoint._so_far", "scored = choice.scored()", "scored = []", "test_openai_stream.py::test_what_was_told_is_kept_when_it_is_aborted"),
+    Bug("OpenAIEndpoint._so_far", "return choice.scored()", "return []", "test_openai_stream.py::test_what_was_told_is_kept_when_it_is_aborted"),
     Bug("Optimizers.step", "self._moments_are_away", "False", "test_freed.py::test_moments_leave_and_come_back_for_the_next_update"),
     Bug("Overheard._check_heard", "list(generation.ids[: len(told)]) != told", "False", "serve/test_endpoint.py::test_an_engine_that_wrote_otherwise_than_it_told_gives_no_answer"),
     Bug("OwnJudge._score", "reward.is_correct and not attempt.is_truncated", "reward.is_correct", "tasks/test_own_reward.py::test_a_truncated_attempt_is_never_correct"),

@@ -25,7 +25,7 @@ from rocstar.engine.inference.base import Generation, Heard, InferenceError, KvL
 from rocstar.engine.inference.busy import BusyClock
 from rocstar.engine.inference.events import read_events
 from rocstar.engine.inference.openai_forms import NEUTRAL, STANDARD, Form, asked, form_of, ids_of, read
-from rocstar.engine.inference.openai_stream import ChoiceIds, Codec, StreamedChoice
+from rocstar.engine.inference.openai_stream import ChoiceIds, Codec, Scored, StreamedChoice
 from rocstar.engine.inference.weights import WeightSource
 
 LOG = logging.getLogger(__name__)
@@ -163,31 +163,51 @@ class OpenAIEndpoint:
         live = self._live[request_id] = _Live(len(ids))
         # The API's log-probs are of log_softmax(logits), whatever the temperature.
         is_scored = self.gives_logprobs and sampling.temperature == 1.0
-        body = self._body(self.form, ids, max_new_tokens, stop_ids, sampling.temperature, seed)
+        written: Scored = []
         try:
             async with asyncio.timeout_at(deadline), self._room_for():
                 if (granted := self._granting.pop(request_id, None)) is not None:
                     granted()
                 heard = await self._heard(request_id)
-                if live.aborted:
-                    return _generation((), StopReason.aborted)
-                # Where a text may end in a stop token, the last place is left to who reads the answer.
-                most = max_new_tokens - (self.form is not Form.SENT_IDS)
-                choice = StreamedChoice(self._ids(with_logprobs=is_scored), heard=heard, most=most)
-                live.call = asyncio.create_task(self._ask(body, choice, is_streamed=heard is not None))
-                await asyncio.wait([live.call])
-                if live.call.cancelled():
-                    return self._so_far(choice, max_new_tokens)
-                live.call.result()
+                while not live.aborted:
+                    before, left = len(written), max_new_tokens - len(written)
+                    # Where a text may end in a stop token, the last place is left to who reads the answer.
+                    most = left - (self.form is not Form.SENT_IDS)
+                    choice = StreamedChoice(
+                        self._ids(with_logprobs=is_scored), heard=_behind(heard, before), most=most
+                    )
+                    prompt = [*ids, *(token for token, _ in written)]
+                    body = self._body(self.form, prompt, left, stop_ids, sampling.temperature, seed + before)
+                    live.call = asyncio.create_task(self._ask(body, choice, is_streamed=heard is not None))
+                    await asyncio.wait([live.call])
+                    if live.call.cancelled():
+                        written += self._so_far(choice)
+                        break
+                    live.call.result()
+                    finish = self._take(choice, written, left, stop_ids)
+                    # The model's own end of text is no stop unless it was asked for: go on behind it.
+                    if finish is StopReason.length or written[-1][0] in stop_ids:
+                        return _generation(written, finish)
+                    if len(written) == max_new_tokens:
+                        return _generation(written, StopReason.length)
         finally:
             if live.call is not None:
                 live.call.cancel()
             del self._live[request_id]
+        return _generation(written[:max_new_tokens], StopReason.aborted)
+
+    def _take(
+        self, choice: StreamedChoice, written: Scored, left: int, stop_ids: frozenset[int]
+    ) -> StopReason:
+        """Put an answer that has ended behind what was written, and say why it ended."""
         try:
-            scored, finish = read(self.form, choice, max_new_tokens, stop_ids)
+            scored, finish = read(self.form, choice, left, stop_ids)
         except ValueError as error:
             raise InferenceError("bad_reply", f"{self.url}: {error}", retryable=True) from error
-        return _generation(scored, finish)
+        if not scored:
+            raise InferenceError("bad_reply", f"{self.url}: an answer without a token", retryable=True)
+        written += scored
+        return finish
 
     def _ids(self, *, with_logprobs: bool) -> ChoiceIds:
         return ids_of(self.form, self._codec, with_logprobs=with_logprobs)
@@ -236,13 +256,12 @@ class OpenAIEndpoint:
             **asked(form, ids, stop_ids, self._codec, self._neutral),
         }
 
-    def _so_far(self, choice: StreamedChoice, most: int) -> Generation:
+    def _so_far(self, choice: StreamedChoice) -> Scored:
         """What came of an answer that was aborted."""
         try:
-            scored = choice.scored()
+            return choice.scored()
         except ValueError:  # the connection was closed between an id and its log-prob
-            scored = []
-        return _generation(scored[:most], StopReason.aborted)
+            return []
 
     def load(self) -> KvLoad:
         used = sum(live.length for live in self._live.values())
@@ -350,6 +369,13 @@ def _generation(scored: Sequence[tuple[int, float]], finish: StopReason) -> Gene
         finish=finish,
         cached_tokens=0,
     )
+
+
+def _behind(heard: Heard | None, before: int) -> Heard | None:
+    """Tells places behind the `before` first ones."""
+    if heard is None:
+        return None
+    return lambda place, token: heard(before + place, token)
 
 
 def _unfit(why: str, fix: str) -> InferenceError:

@@ -69,12 +69,11 @@ def asked(
             "logprobs": 0,
             "return_token_ids": True,
             "stop_token_ids": sorted(stop_ids),
-            "ignore_eos": True,
             "skip_special_tokens": False,
         }
     assert codec is not None, "a form with text needs a codec"
     texts = {"stop": [codec.decode([token]) for token in sorted(stop_ids)]} if stop_ids else {}
-    if form is Form.SPELLED_IDS:  # `ignore_eos` would forbid the end of a turn there
+    if form is Form.SPELLED_IDS:
         return {**neutral, **texts, "prompt": list(ids), "logprobs": 1}
     return {**neutral, **texts, "prompt": codec.decode(ids)}
 
@@ -92,7 +91,8 @@ def ids_of(form: Form, codec: Codec | None, *, with_logprobs: bool) -> ChoiceIds
 def read(
     form: Form, choice: StreamedChoice, most: int, stop_ids: frozenset[int]
 ) -> tuple[Scored, StopReason]:
-    """The tokens of an answer that has ended, at most `most`, the stop token with them.
+    """The tokens of an answer that has ended, at most `most`, the stop token with them. One that ended as
+    `stop` with another token ended at the model's own end of text.
 
     ValueError for one that does not add up; InferenceError(too_long) for one that the server cut.
     """
@@ -105,11 +105,12 @@ def read(
         raise InferenceError("too_long", detail, retryable=False)
     ends_in_stop = bool(scored) and scored[-1][0] in stop_ids
     if form is Form.SENT_IDS:
-        if not scored or ends_in_stop != (finish is StopReason.stop) or len(scored) > most:
+        if not scored or (ends_in_stop and finish is StopReason.length) or len(scored) > most:
             raise ValueError(f"finish {choice.finish!r} with {len(scored)} of {most} ids")
         return scored, finish
-    # The stop text is left out, and a turn ends with the first of the tokens it may mean.
+    # A stop text is left out, and a turn ends with the first of the tokens it may mean.
+    is_whole = form is Form.SPELLED_IDS and len(scored) == choice.counted
     scored = scored[:most]
-    if finish is StopReason.stop and not (scored and scored[-1][0] in stop_ids):
+    if finish is StopReason.stop and not ends_in_stop and not is_whole:
         scored = [*scored[: most - 1], (min(stop_ids), math.nan)]
     return scored, finish

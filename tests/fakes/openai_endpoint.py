@@ -55,6 +55,8 @@ class Endpoint:
         """Where the pieces of an answer of so many ids or characters end."""
         self.spoils: dict[int, bytes] = {}
         """What is sent in place of the piece with this number; nothing: the connection ends."""
+        self.own_end = -1
+        """The model's own end of text, at which it stops, too."""
         self.written = 0
         """Tokens of the latest answer, where that is known."""
         self.closed = asyncio.Event()
@@ -101,9 +103,10 @@ class Endpoint:
             pieces: list[dict[str, Any]] = [{"text": text, "finish_reason": None} for text in texts]
             return [*pieces[:-1], {**pieces[-1], "finish_reason": "stop"}]
         out: list[int] = []
+        stops = {*body["stop_token_ids"], self.own_end}
         for k in range(min(body["max_tokens"], self.room)):
             out.append((body["prompt"][-1] + 1 + k) % VOCAB)
-            if out[-1] in body["stop_token_ids"]:
+            if out[-1] in stops:
                 break
         self.written = len(out)
         ends = [len(out)] if at_once else self.cuts(len(out))
@@ -116,7 +119,7 @@ class Endpoint:
             }
             for a, b in zip([0, *ends], ends, strict=False)
         ]
-        reason = "stop" if out[-1] in body["stop_token_ids"] else "length"
+        reason = "stop" if out[-1] in stops else "length"
         return [*pieces[:-1], {**pieces[-1], "finish_reason": reason}]
 
     def _spelled(self, body: dict[str, Any], *, at_once: bool) -> list[dict[str, Any]]:

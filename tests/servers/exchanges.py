@@ -32,7 +32,7 @@ async def play(server: Running, codec: Codec, ids: Sequence[int]) -> list[dict[s
     cut = {**base, **asked(form, ids, frozenset({2}), codec, NEUTRAL), "max_tokens": 6}
     ending = {**cut, "temperature": 0.0, "max_tokens": 60}
     if form is Form.SENT_IDS:  # an end that surely comes
-        ending |= {"stop_token_ids": list(range(2, 400)), "max_tokens": 8}
+        ending |= {"stop_token_ids": list(range(2, 600)), "max_tokens": 20}
     else:
         ending |= {"prompt": codec.encode(TURN, add_special_tokens=False)}
     with_usage = {"stream": True, "stream_options": {"include_usage": True}}

@@ -85,7 +85,6 @@ async def test_statuses(status: int, kind: str, retryable: bool) -> None:
         {"token_ids": []},
         {"logprobs": None},
         {"logprobs": {"token_logprobs": [-1.0]}},
-        {"finish_reason": "stop"},
         {"token_ids": [1, 2, 3, 4, 5]},
     ],
 )
@@ -155,7 +154,7 @@ async def test_llamacpps_ids_are_those_that_were_sampled() -> None:
         got = await ask(endpoint, prompt, max_new_tokens=9, stop_ids=frozenset({STOP}))
         assert (got.ids, got.finish) == (ids, StopReason.stop)
         assert got.logprobs == tuple(-0.5 - token / 1000 for token in ids)
-        assert server.requests[-1]["prompt"] == prompt and "ignore_eos" not in server.requests[-1]
+        assert server.requests[-1]["prompt"] == prompt
         sampling = Sampling(temperature=0.7)
         got = await ask(endpoint, prompt, max_new_tokens=3, stop_ids=frozenset({STOP}), sampling=sampling)
         assert (got.ids, got.finish) == (ids[:3], StopReason.length)
@@ -204,3 +203,22 @@ async def test_a_connection_that_was_kept_and_closed_is_no_failure() -> None:
         async with opened(url) as endpoint:
             assert (await ask(endpoint, [3], max_new_tokens=1)).ids == (5,)
             assert asked == [0, 1, 0], "the probe, the same connection again, and a new one"
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+async def test_it_goes_on_behind_the_models_own_end_of_text(is_heard: bool) -> None:
+    """The server stops there, as at a token that was asked for: no end of a turn, unless it was."""
+    server = Endpoint(with_ids=True)
+    server.own_end = 15
+    told: list[tuple[int, int]] = []
+    async with server.serve() as url, opened(url) as endpoint:
+        if is_heard:
+            endpoint.on_tokens("s0/t/0", lambda place, token: told.append((place, token)))
+        got = await ask(endpoint, [12], stop_ids=frozenset({17}), max_new_tokens=9)
+        assert (got.ids, got.finish) == ((13, 14, 15, 16, 17), StopReason.stop)
+        assert got.logprobs == tuple(-0.5 - token / 1000 for token in got.ids)
+        assert server.requests[-1]["prompt"] == [12, 13, 14, 15]
+        assert told == (list(enumerate(got.ids)) if is_heard else [])
+        got = await ask(endpoint, [12], stop_ids=frozenset({17}), max_new_tokens=3)
+        assert (got.ids, got.finish) == ((13, 14, 15), StopReason.length)
+        assert "ignore_eos" not in server.requests[-1], "SGLang takes it for no stop token at all"

@@ -78,7 +78,7 @@ def test_what_was_cut_off_is_read(recorded: tuple[Form, Exchanges], name: str) -
     if name == "at_once":
         assert form_of(_choices(exchanges[name])[0]) is form
     else:
-        assert len(_choices(exchanges[name])) >= NUM_ASKED and exchanges[name]["response"][-1] == "[DONE]"
+        assert len(_choices(exchanges[name])) > 1 and exchanges[name]["response"][-1] == "[DONE]"
     if name != "streamed":
         assert choice.counted == NUM_ASKED
 
