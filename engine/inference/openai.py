@@ -332,7 +332,9 @@ class OpenAIEndpoint:
         (llama.cpp does): nothing came of that request, and it is sent once more."""
         try:
             return await session.post(self.url + "/completions", json=body)
-        except aiohttp.ServerDisconnectedError:
+        except aiohttp.ClientConnectorError:  # nobody listens there
+            raise
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
             return await session.post(self.url + "/completions", json=body)
 
     def _json(self, content: bytes) -> Any:

@@ -114,8 +114,8 @@ async def check_leaving(
 
     It is asked hot, for then a policy seldom ends its turn; where it did, somebody is asked again.
     """
-    for seed in range(10):
-        body = raw(prompt, max_tokens=tokens) | {"temperature": 5.0, "seed": seed}
+    for seed in range(30):
+        body = raw(prompt, max_tokens=tokens) | {"temperature": 10.0, "seed": seed}
         if await asking.leave(COMPLETIONS, running, **body):
             break
     else:
