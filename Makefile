@@ -16,6 +16,9 @@ export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(nproc) + 2)
 VENV := .venv
 SGLANG_VENV := .venv-sglang
 SGLANG_RECORD ?=
+VLLM_VENV := .venv-vllm
+LLAMACPP_VENV := .venv-llamacpp
+SERVERS_RECORD ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 # The machine's own cmake comes first, the one of the virtual environment is the fallback.
@@ -26,7 +29,7 @@ CXX_FILES := $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 # A folder without Python files is no package for mypy.
 PACKAGES := $(foreach p,engine kernels sandbox train,$(if $(shell find $(p) -name '*.py' 2>/dev/null),rocstar.$(p)))
 
-.PHONY: help setup quickstart test planted sglang-env test-sglang lint typecheck format ctest sanitize bench figures wheel coverage clean
+.PHONY: help setup quickstart test planted sglang-env test-sglang servers-env test-servers lint typecheck format ctest sanitize bench figures wheel coverage clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -68,6 +71,13 @@ sglang-env: $(SGLANG_VENV)/.rocstar-sglang  ## SGLang 0.5.23 for CPUs in .venv-s
 test-sglang: setup sglang-env  ## the tests against the real server; SGLANG_RECORD=1 records it anew
 	ROCSTAR_SGLANG_PYTHON=$(SGLANG_VENV)/bin/python SGLANG_RECORD=$(SGLANG_RECORD) \
 	    $(BIN)/python -m pytest -p no:cacheprovider tests/sglang
+
+servers-env: sglang-env $(VLLM_VENV)/.rocstar-vllm $(LLAMACPP_VENV)/.rocstar-llamacpp  ## vLLM and llama.cpp for CPUs, too
+
+test-servers: setup servers-env  ## serve, eval and rollout over vLLM, SGLang and llama.cpp; SERVERS_RECORD=1 records them anew
+	ROCSTAR_SGLANG_PYTHON=$(SGLANG_VENV)/bin/python ROCSTAR_VLLM_PYTHON=$(VLLM_VENV)/bin/python \
+	    ROCSTAR_LLAMACPP_PYTHON=$(LLAMACPP_VENV)/bin/python SERVERS_RECORD=$(SERVERS_RECORD) \
+	    $(BIN)/python -m pytest -p no:cacheprovider tests/servers
 
 ctest: setup  ## the C++ tests
 	cmake -S . -B build/ctest -DCMAKE_BUILD_TYPE=Release -DROCSTAR_BUILD_TESTS=ON -DROCSTAR_BUILD_PYTHON=OFF
@@ -130,4 +140,13 @@ $(VENV)/.rocstar-dev: $(VENV)/.rocstar-torch $(BUILD_INPUTS)
 
 $(SGLANG_VENV)/.rocstar-sglang: .ci/sglang-env tests/sglang/requirements.txt
 	TORCH='$(TORCH)' TORCH_INDEX_URL='$(TORCH_INDEX_URL)' bash .ci/sglang-env $(SGLANG_VENV) $(PYTHON)
+	@touch $@
+
+$(VLLM_VENV)/.rocstar-vllm: .ci/vllm-env tests/servers/requirements-vllm.txt
+	TORCH='$(TORCH)' TORCH_INDEX_URL='$(TORCH_INDEX_URL)' bash .ci/vllm-env $(VLLM_VENV) $(PYTHON)
+	@touch $@
+
+$(LLAMACPP_VENV)/.rocstar-llamacpp:
+	$(PYTHON) -m venv $(LLAMACPP_VENV)
+	$(LLAMACPP_VENV)/bin/python -m pip install xllamacpp==2026.10.11549
 	@touch $@

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 
-from .needs import GPU, PLANTED_HERE, SGLANG, is_set, left_out
+from .needs import GPU, PLANTED_HERE, SERVERS, SGLANG, is_set, left_out
 from .warm_python import warm
 from .warm_tests import ADDED, started
 
 HERE = Path(__file__).parent
+SERVER_VARIABLES = ["ROCSTAR_VLLM_PYTHON", "ROCSTAR_LLAMACPP_PYTHON"]
+"""One of these is enough: of the servers, those are left out whose interpreter is not named."""
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
@@ -50,11 +52,15 @@ def pytest_runtest_teardown() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves out what needs SGLang or a GPU, where there is none."""
-    if not is_set("ROCSTAR_SGLANG_PYTHON"):
-        for item in items:
-            if item.path.is_relative_to(HERE / "sglang"):
-                item.add_marker(pytest.mark.skip(reason=SGLANG.reason))
+    """Leaves out what needs servers of others or a GPU, where there are none."""
+    for folder, variables, need in (
+        ("sglang", ["ROCSTAR_SGLANG_PYTHON"], SGLANG),
+        ("servers", SERVER_VARIABLES, SERVERS),
+    ):
+        if not any(is_set(variable) for variable in variables):
+            for item in items:
+                if item.path.is_relative_to(HERE / folder):
+                    item.add_marker(pytest.mark.skip(reason=need.reason))
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if not gpu_items:
         return

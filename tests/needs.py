@@ -40,6 +40,7 @@ PUBLIC_PYTHON = Need("a Python of this version that all users may read", "apt-ge
 BROWSER = Need("chromium", "apt-get install chromium")
 GPU = Need("a GPU", "a machine with one")
 SGLANG = Need("SGLang", "make test-sglang")
+SERVERS = Need("vLLM, SGLang and llama.cpp", "make test-servers")
 LANDLOCK = Need("Landlock", "Linux 5.13 or newer, with landlock among the kernel's security modules")
 COMPILER = Need("g++, Landlock and seccomp user notification", "apt-get install g++, on Linux 5.19 or newer")
 BASH = Need("bash, Landlock and seccomp user notification", "apt-get install bash, on Linux 5.19 or newer")

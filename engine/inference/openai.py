@@ -4,9 +4,8 @@
                   └─ streamed for whoever called `on_tokens`: each token as it comes, of text each word
 
 Who waits: `generate` for one HTTP answer, or for its next piece. Token ids go in and come out where the
-endpoint can (vLLM: `return_token_ids`); where it gives text alone (llama.cpp) the text is encoded again,
-which need not give the ids that were sampled. So the former alone, at T = 1, have log-probs and can be
-learned from.
+endpoint can (`openai_forms.py`); where it gives text alone the text is encoded again, which need not give the
+ids that were sampled. So the former alone, at T = 1, have log-probs and can be learned from.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -26,7 +24,8 @@ import aiohttp
 from rocstar.engine.inference.base import Generation, Heard, InferenceError, KvLoad, Sampling, StopReason
 from rocstar.engine.inference.busy import BusyClock
 from rocstar.engine.inference.events import read_events
-from rocstar.engine.inference.openai_stream import Codec, StreamedChoice, WordIds
+from rocstar.engine.inference.openai_forms import NEUTRAL, STANDARD, Form, asked, form_of, ids_of, read
+from rocstar.engine.inference.openai_stream import ChoiceIds, Codec, Scored, StreamedChoice
 from rocstar.engine.inference.weights import WeightSource
 
 LOG = logging.getLogger(__name__)
@@ -35,7 +34,7 @@ LOG = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Live:
     length: int
-    call: asyncio.Task[dict[str, Any]] | None = None
+    call: asyncio.Task[None] | None = None
     aborted: bool = False
 
 
@@ -71,7 +70,8 @@ class OpenAIEndpoint:
         headers: dict[str, str] | None = None,
     ) -> None:
         self.url, self.version = url.rstrip("/"), 0
-        self.gives_ids = self.gives_logprobs = False
+        self.form, self.gives_logprobs = Form.TEXT, False
+        self._neutral = NEUTRAL
         self._model, self._vocab_size, self._kv_tokens = model, vocab_size, kv_tokens
         self._timeout_s, self._gap_timeout_s = timeout_s, gap_timeout_s
         self._codec, self._headers = codec, headers or {}
@@ -113,18 +113,35 @@ class OpenAIEndpoint:
         await self._session.close()
 
     async def _learn(self) -> None:
-        """Ask for one token, and see what comes with it. InferenceError(unfit) if it is not enough."""
+        """Ask for one token, and see what comes with it. InferenceError(unfit) if it is not enough, another
+        if the endpoint refuses a text as well."""
         async with asyncio.timeout(self._timeout_s):
-            try:
-                choice = _choice(await self._post(self._body([1], 1, frozenset(), 1.0, 0, as_ids=True)))
-            except InferenceError as error:
-                if error.retryable:
-                    raise
-                choice = {}  # an endpoint that takes no ids for a prompt
-        self.gives_ids = isinstance(choice.get("token_ids"), list)
-        self.gives_logprobs = self.gives_ids and _logprobs(choice) is not None
-        if not self.gives_ids and self._codec is None:
-            raise _unfit(f"{self.url} speaks text alone", "give the model's tokenizer as codec")
+            for form in (Form.SENT_IDS, Form.SPELLED_IDS):
+                found = await self._first_choice(form)
+                if found is not None and form_of(found) is form:
+                    self.form = form
+                    self.gives_logprobs = form is Form.SPELLED_IDS or _logprobs(found) is not None
+                    return
+            if self._codec is None:
+                raise _unfit(f"{self.url} speaks text alone", "give the model's tokenizer as codec")
+            if await self._first_choice(Form.TEXT) is None:
+                self._neutral = STANDARD
+                await self._post(self._body(Form.TEXT, [1], 1, frozenset(), 1.0, 0))
+                LOG.warning(
+                    "%s takes no top_k, min_p or repetition_penalty: what it has set of them holds", self.url
+                )
+
+    async def _first_choice(self, form: Form) -> dict[str, Any] | None:
+        """Of a prompt of one token; None where it is refused."""
+        if form is not Form.SENT_IDS and self._codec is None:
+            return None
+        try:
+            reply = await self._post(self._body(form, [1], 1, frozenset(), 1.0, 0))
+        except InferenceError as error:
+            if error.retryable:
+                raise
+            return None
+        return _choice(reply)
 
     async def generate(
         self,
@@ -144,58 +161,78 @@ class OpenAIEndpoint:
         if min(ids) < 0 or max(ids) >= self._vocab_size:
             raise InferenceError("bad_token", f"an id lies outside [0, {self._vocab_size})", retryable=False)
         live = self._live[request_id] = _Live(len(ids))
-        body = self._body(ids, max_new_tokens, stop_ids, sampling.temperature, seed, as_ids=self.gives_ids)
+        # The API's log-probs are of log_softmax(logits), whatever the temperature.
+        is_scored = self.gives_logprobs and sampling.temperature == 1.0
+        written: Scored = []
         try:
             async with asyncio.timeout_at(deadline), self._room_for():
                 if (granted := self._granting.pop(request_id, None)) is not None:
                     granted()
-                streamed = await self._listened(self._hearing.get(request_id), max_new_tokens)
-                if live.aborted:
-                    return _generation((), (), StopReason.aborted)
-                asking = self._post(body) if streamed is None else self._post_streamed(body, streamed)
-                live.call = asyncio.create_task(asking)
-                await asyncio.wait([live.call])
-                # The API's log-probs are of log_softmax(logits), whatever the temperature.
-                scored = sampling.temperature == 1.0
-                if live.call.cancelled():
-                    return self._so_far(streamed, max_new_tokens, scored=scored)
-                choice = _choice(live.call.result())
+                heard = await self._heard(request_id)
+                while not live.aborted:
+                    before, left = len(written), max_new_tokens - len(written)
+                    # Where a text may end in a stop token, the last place is left to who reads the answer.
+                    most = left - (self.form is not Form.SENT_IDS)
+                    choice = StreamedChoice(
+                        self._ids(with_logprobs=is_scored), heard=_behind(heard, before), most=most
+                    )
+                    prompt = [*ids, *(token for token, _ in written)]
+                    body = self._body(self.form, prompt, left, stop_ids, sampling.temperature, seed + before)
+                    live.call = asyncio.create_task(self._ask(body, choice, is_streamed=heard is not None))
+                    await asyncio.wait([live.call])
+                    if live.call.cancelled():
+                        written += self._so_far(choice)
+                        break
+                    live.call.result()
+                    finish = self._take(choice, written, left, stop_ids)
+                    # The model's own end of text is no stop unless it was asked for: go on behind it.
+                    if finish is StopReason.length or written[-1][0] in stop_ids:
+                        return _generation(written, finish)
+                    if len(written) == max_new_tokens:
+                        return _generation(written, StopReason.length)
         finally:
             if live.call is not None:
                 live.call.cancel()
             del self._live[request_id]
-        return self._read(choice, max_new_tokens, stop_ids, scored=scored, streamed=streamed)
+        return _generation(written[:max_new_tokens], StopReason.aborted)
 
-    async def _listened(self, heard: Heard | None, asked: int) -> StreamedChoice | None:
-        """Where its tokens are told as they come; None where nobody listens, or nothing could be heard."""
-        if heard is None:
-            return None
-        if self._streams is None:
+    def _take(
+        self, choice: StreamedChoice, written: Scored, left: int, stop_ids: frozenset[int]
+    ) -> StopReason:
+        """Put an answer that has ended behind what was written, and say why it ended."""
+        try:
+            scored, finish = read(self.form, choice, left, stop_ids)
+        except ValueError as error:
+            raise InferenceError("bad_reply", f"{self.url}: {error}", retryable=True) from error
+        if not scored:
+            raise InferenceError("bad_reply", f"{self.url}: an answer without a token", retryable=True)
+        written += scored
+        return finish
+
+    def _ids(self, *, with_logprobs: bool) -> ChoiceIds:
+        return ids_of(self.form, self._codec, with_logprobs=with_logprobs)
+
+    async def _heard(self, request_id: str) -> Heard | None:
+        """Who is told of its tokens as they come; None where nobody listens, or nothing could be heard."""
+        heard = self._hearing.get(request_id)
+        if heard is not None and self._streams is None:
             self._streams = await self._can_stream()
-        if not self._streams:
-            return None
-        if self.gives_ids:
-            return StreamedChoice(heard, most=asked, words=None)
-        assert self._codec is not None
-        # The last place may be the stop token's, which the API leaves out of a text.
-        return StreamedChoice(heard, most=asked - 1, words=WordIds(self._codec))
+        return heard if self._streams else None
 
     async def _can_stream(self) -> bool:
         """Ask for one token as a stream, and see whether it brings what an answer at once does."""
-        streamed = StreamedChoice(lambda place, token: None, most=0, words=None)
-        body = self._body([1], 1, frozenset(), 1.0, 0, as_ids=self.gives_ids)
+        choice = StreamedChoice(self._ids(with_logprobs=self.gives_logprobs))
+        body = self._body(self.form, [1], 1, frozenset(), 1.0, 0)
         try:
             async with asyncio.timeout(self._timeout_s):
-                choice = _choice(await self._post_streamed(body, streamed))
-        except (InferenceError, TimeoutError) as error:
+                await self._ask(body, choice, is_streamed=True)
+            lacks = not choice.scored() and self.form is not Form.TEXT
+        except (InferenceError, TimeoutError, ValueError) as error:
             LOG.warning("%s streams no answers (%s): turns are told when they end", self.url, error)
             return False
-        lacks_ids = self.gives_ids and not choice["token_ids"]
-        if lacks_ids or (self.gives_logprobs and not _logprobs(choice)):
-            what = "token ids" if lacks_ids else "log-probs"
-            LOG.warning("%s streams no %s: turns are told when they end", self.url, what)
-            return False
-        return True
+        if lacks:
+            LOG.warning("%s streams no token ids: turns are told when they end", self.url)
+        return not lacks
 
     @contextlib.asynccontextmanager
     async def _room_for(self) -> AsyncIterator[None]:
@@ -209,73 +246,22 @@ class OpenAIEndpoint:
                 self._room.release()
 
     def _body(
-        self, ids: list[int], n: int, stop_ids: frozenset[int], temperature: float, seed: int, *, as_ids: bool
+        self, form: Form, ids: list[int], n: int, stop_ids: frozenset[int], temperature: float, seed: int
     ) -> dict[str, Any]:
-        body: dict[str, Any] = {
+        return {
             "model": self._model,
             "max_tokens": n,
             "temperature": temperature,
-            "top_p": 1.0,
             "seed": seed & ((1 << 31) - 1),
+            **asked(form, ids, stop_ids, self._codec, self._neutral),
         }
-        if as_ids:
-            return body | {
-                "prompt": ids,
-                "logprobs": 0,
-                "return_token_ids": True,
-                "stop_token_ids": sorted(stop_ids),
-                "ignore_eos": True,
-                "skip_special_tokens": False,
-            }
-        assert self._codec is not None
-        stops = [self._codec.decode([token]) for token in sorted(stop_ids)]
-        return body | {"prompt": self._codec.decode(ids), "stop": stops}
 
-    def _read(
-        self,
-        choice: dict[str, Any],
-        asked: int,
-        stop_ids: frozenset[int],
-        *,
-        scored: bool,
-        streamed: StreamedChoice | None,
-    ) -> Generation:
-        try:
-            finish = StopReason.length if choice["finish_reason"] == "length" else StopReason.stop
-            if not self.gives_ids:
-                ids = self._encoded(choice["text"], streamed)[:asked]
-                # The API leaves the stop text out: the turn ends with the first of the tokens it may mean.
-                if finish is StopReason.stop:
-                    ids = [*ids[: asked - 1], min(stop_ids)]
-                return _generation(ids, [math.nan] * len(ids), finish)
-            ids = choice["token_ids"]
-            if not ids or (ids[-1] in stop_ids) != (finish is StopReason.stop) or len(ids) > asked:
-                raise ValueError(f"finish {choice['finish_reason']!r} with {len(ids)} of {asked} ids")
-            if not (scored and self.gives_logprobs):
-                return _generation(ids, [math.nan] * len(ids), finish)
-            logprobs = _logprobs(choice)
-            if logprobs is None or len(logprobs) != len(ids):
-                raise ValueError(f"{len(ids)} ids without a log-prob each")
-            return _generation(ids, logprobs, finish)
-        except (KeyError, TypeError, ValueError) as error:
-            raise InferenceError("bad_reply", f"{error}; {str(choice)[:300]}", retryable=True) from error
-
-    def _so_far(self, streamed: StreamedChoice | None, asked: int, *, scored: bool) -> Generation:
+    def _so_far(self, choice: StreamedChoice) -> Scored:
         """What came of an answer that was aborted."""
-        if streamed is None:
-            return _generation((), (), StopReason.aborted)
-        choice = streamed.choice()
-        ids = choice["token_ids"] if self.gives_ids else self._encoded(choice["text"], streamed)
-        logprobs = _logprobs(choice) if scored and self.gives_logprobs else None
-        if logprobs is None or len(logprobs) != len(ids):
-            logprobs = [math.nan] * len(ids)
-        return _generation(ids[:asked], logprobs[:asked], StopReason.aborted)
-
-    def _encoded(self, text: str, streamed: StreamedChoice | None) -> list[int]:
-        if streamed is not None:
-            return streamed.encode(text)
-        assert self._codec is not None
-        return self._codec.encode(text)
+        try:
+            return choice.scored()
+        except ValueError:  # the connection was closed between an id and its log-prob
+            return []
 
     def load(self) -> KvLoad:
         used = sum(live.length for live in self._live.values())
@@ -310,34 +296,46 @@ class OpenAIEndpoint:
             live.aborted = True
             live.call.cancel()
 
-    async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
-        async with self._opened(body) as response:
-            content = await response.read()
-        reply: dict[str, Any] = self._json(content)
-        return reply
-
-    async def _post_streamed(self, body: dict[str, Any], streamed: StreamedChoice) -> dict[str, Any]:
-        """The same answer, told as it comes. Whoever cancels it closes the connection."""
+    async def _ask(self, body: dict[str, Any], choice: StreamedChoice, *, is_streamed: bool) -> None:
+        """Put the answer into `choice`, as it comes or at once. Whoever cancels it closes the connection."""
+        if not is_streamed:
+            choice.add(await self._post(body))
+            return
         async with self._opened(body | {"stream": True}) as response:
             async for payload in read_events(response, gap_s=self._gap_timeout_s):
                 event = self._json(payload)
                 if isinstance(event, dict) and event.get("error"):
                     detail = f"{self.url}: {str(event['error'])[:300]}"
                     raise InferenceError("server_error", detail, retryable=True)
-                streamed.add(event)
-        return {"choices": [streamed.choice()]}
+                choice.add(event)
+
+    async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
+        async with self._opened(body) as response:
+            content = await response.read()
+        reply: dict[str, Any] = self._json(content)
+        return reply
 
     @contextlib.asynccontextmanager
     async def _opened(self, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
         """An answer with status 200. InferenceError for another, and for a connection that is lost."""
         assert self._session is not None, "the endpoint has not been entered"
         try:
-            async with self._session.post(self.url + "/completions", json=body) as response:
+            async with await self._answered(self._session, body) as response:
                 if response.status != 200:
                     raise _refusal(self.url, response.status, await response.read())
                 yield response
         except (aiohttp.ClientError, ConnectionError) as error:
             raise InferenceError("replica_lost", f"{self.url}: {error}", retryable=True) from error
+
+    async def _answered(self, session: aiohttp.ClientSession, body: dict[str, Any]) -> aiohttp.ClientResponse:
+        """The beginning of an answer. A server may close a connection that it kept just as it is used again
+        (llama.cpp does): nothing came of that request, and it is sent once more."""
+        try:
+            return await session.post(self.url + "/completions", json=body)
+        except aiohttp.ClientConnectorError:  # nobody listens there
+            raise
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+            return await session.post(self.url + "/completions", json=body)
 
     def _json(self, content: bytes) -> Any:
         try:
@@ -365,14 +363,21 @@ def _logprobs(choice: dict[str, Any]) -> list[float] | None:
     return [float(value) for value in found] if isinstance(found, list) and None not in found else None
 
 
-def _generation(ids: Sequence[int], logprobs: Sequence[float], finish: StopReason) -> Generation:
+def _generation(scored: Sequence[tuple[int, float]], finish: StopReason) -> Generation:
     return Generation(
-        ids=tuple(ids),
-        logprobs=tuple(logprobs),
-        version_spans=((0, len(ids), 0),) if ids else (),
+        ids=tuple(token for token, _ in scored),
+        logprobs=tuple(logprob for _, logprob in scored),
+        version_spans=((0, len(scored), 0),) if scored else (),
         finish=finish,
         cached_tokens=0,
     )
+
+
+def _behind(heard: Heard | None, before: int) -> Heard | None:
+    """Tells places behind the `before` first ones."""
+    if heard is None:
+        return None
+    return lambda place, token: heard(before + place, token)
 
 
 def _unfit(why: str, fix: str) -> InferenceError:

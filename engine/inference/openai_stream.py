@@ -1,11 +1,16 @@
-"""A choice of /v1/completions that comes in pieces, put together to what it is when it comes at once.
+"""Token ids of a choice of /v1/completions, which comes at once or in pieces: both make the same.
 
-piece, piece, ... ──> StreamedChoice.add ──> tells the ids that are new: of the piece, or of whole words
-                                     choice ──> the answer, which is checked as any other
+    piece, piece, ... ──> StreamedChoice.add ──> told: the ids that are new
+                               └─> of its form: SentIds   ids that were sent           vLLM, SGLang
+                                                SpelledIds  ids with their text          llama.cpp
+                                                WordIds   text alone, in whole words   others
+
+A choice that comes at once is a stream of one piece.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -16,103 +21,175 @@ BETWEEN_WORDS = re.compile(r"(?<=\S)(?= \w)")
 """Before the blank of a word that has begun: no later text changes the tokens before it."""
 STEP = 64
 """A text is encoded anew when it has grown by this part of it: in all it costs so many times one encoding."""
+Scored = list[tuple[int, float]]
+"""Ids, each with its log-prob; NaN where that is not known."""
 
 
 class Codec(Protocol):
-    """What a text-only endpoint needs of a tokenizer."""
+    """What an endpoint that gives text needs of a tokenizer."""
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]: ...
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str: ...
 
 
-class WordIds:
-    """Ids of a text that grows, in whole words.
+class ChoiceIds(Protocol):
+    """Makes ids of a choice as it comes. Invariant: `whole` begins with the ids that `take` gave."""
 
-    Invariant: `all_of` begins with the ids that `grow` gave. It is what the codec makes of the whole text,
-    but for a tokenizer that joins what a blank divides.
+    def take(self, piece: Mapping[str, Any]) -> list[int]:
+        """The ids that are new with this piece. AttributeError, KeyError, TypeError or ValueError for what is
+        no piece."""
+        ...
+
+    def whole(self, counted: int | None) -> Scored:
+        """All ids, now that nothing comes any more; `counted`: how many tokens the endpoint says it wrote.
+        ValueError where they do not add up."""
+        ...
+
+
+class SentIds:
+    """`token_ids` of each piece, with `token_logprobs` where the endpoint gives them."""
+
+    def __init__(self, *, with_logprobs: bool) -> None:
+        self._with_logprobs = with_logprobs
+        self._ids: list[int] = []
+        self._logprobs: list[float] = []
+
+    def take(self, piece: Mapping[str, Any]) -> list[int]:
+        """See `ChoiceIds`."""
+        ids = list(piece.get("token_ids") or [])
+        self._ids += ids
+        if self._with_logprobs:
+            scored = (piece.get("logprobs") or {}).get("token_logprobs") or []
+            self._logprobs += [float(logprob) for logprob in scored]
+        return ids
+
+    def whole(self, counted: int | None) -> Scored:
+        """See `ChoiceIds`."""
+        if not self._with_logprobs:
+            return [(token, math.nan) for token in self._ids]
+        if len(self._logprobs) != len(self._ids):
+            raise ValueError(f"{len(self._ids)} ids without a log-prob each")
+        return list(zip(self._ids, self._logprobs, strict=True))
+
+
+class SpelledIds:
+    """Ids that come with their log-probs and with the text that each added.
+
+    llama.cpp leaves out a token that ends in the middle of a character: its text comes with the one that ends
+    the character. So ids are told as far as what they spell is what was said. If in the end fewer ids came
+    than tokens were written, the text behind those is encoded anew, and its log-probs are not known.
+
+    Invariant: the ids before `_sure` spell the first `_sure_bytes` bytes of the text.
     """
 
-    def __init__(self, codec: Codec) -> None:
-        self.ids: list[int] = []
-        self._codec, self._upto = codec, 0
-        """`ids` are those of so many characters."""
+    def __init__(self, codec: Codec, *, with_logprobs: bool) -> None:
+        self._codec, self._with_logprobs = codec, with_logprobs
+        self._ids: Scored = []
+        self._text = bytearray()
+        self._sure = self._sure_bytes = 0
+        self._said, self._spelled = bytearray(), bytearray()
+        """What was said with the ids behind `_sure`, and what they spell."""
 
-    def grow(self, text: str) -> list[int]:
-        """The ids that are new, now that `text` is all there is."""
-        ends = [found.start() for found in BETWEEN_WORDS.finditer(text, self._upto)]
+    def take(self, piece: Mapping[str, Any]) -> list[int]:
+        """See `ChoiceIds`."""
+        known = self._sure
+        for token in (piece.get("logprobs") or {}).get("content") or []:
+            self._ids.append((token["id"], float(token["logprob"]) if self._with_logprobs else math.nan))
+            self._said += bytes(token["bytes"] or ())
+            self._compare(token["id"])
+        self._text += (piece.get("text") or "").encode()
+        return [token for token, _ in self._ids[known : self._sure]]
+
+    def _compare(self, token: int) -> None:
+        """What may become a stop text is said later than its ids; what a left-out token spells has none."""
+        self._spelled += self._codec.decode([token], skip_special_tokens=True).encode()
+        if self._said == self._spelled:
+            self._sure, self._sure_bytes = len(self._ids), self._sure_bytes + len(self._said)
+            self._said.clear()
+            self._spelled.clear()
+
+    def whole(self, counted: int | None) -> Scored:
+        """See `ChoiceIds`."""
+        if counted == len(self._ids):
+            return self._ids
+        rest = self._text[self._sure_bytes :].decode(errors="replace")
+        anew = self._codec.encode(rest, add_special_tokens=False) if rest else []
+        return [*self._ids[: self._sure], *((token, math.nan) for token in anew)]
+
+
+class WordIds:
+    """Ids of a text that grows, in whole words. They are what the codec makes of the whole text, but for a
+    tokenizer that joins what a blank divides."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec, self._text = codec, ""
+        self._ids: list[int] = []
+        self._upto = 0
+        """`_ids` are those of so many characters."""
+
+    def take(self, piece: Mapping[str, Any]) -> list[int]:
+        """See `ChoiceIds`."""
+        self._text += piece.get("text") or ""
+        ends = [found.start() for found in BETWEEN_WORDS.finditer(self._text, self._upto)]
         if not ends or ends[-1] - self._upto <= self._upto // STEP:
             return []
-        ids, before = self._codec.encode(text[: ends[-1]]), len(self.ids)
-        if ids[:before] != self.ids:
+        ids, before = self._encoded(self._text[: ends[-1]]), len(self._ids)
+        if ids[:before] != self._ids:
             return []
-        self.ids, self._upto = ids, ends[-1]
+        self._ids, self._upto = ids, ends[-1]
         return ids[before:]
 
-    def all_of(self, text: str) -> list[int]:
-        """The ids of the whole text, which has ended."""
-        ids = self._codec.encode(text)
-        if ids[: len(self.ids)] == self.ids:
-            return ids
-        return self.ids + self._codec.encode(text[self._upto :])
+    def whole(self, counted: int | None) -> Scored:
+        """See `ChoiceIds`."""
+        ids = self._encoded(self._text)
+        if ids[: len(self._ids)] != self._ids:
+            ids = self._ids + self._encoded(self._text[self._upto :])
+        return [(token, math.nan) for token in ids]
+
+    def _encoded(self, text: str) -> list[int]:
+        """No token of a beginning is put before it: it goes on from a prompt."""
+        return self._codec.encode(text, add_special_tokens=False)
 
 
 class StreamedChoice:
-    """Invariants: `choice` is the one that the same request has when it is not streamed, up to where it broke
-    off; what was told are its first ids, each once and in order.
+    """Invariant: what was told are the first ids of `scored`, each once and in order.
 
     Args:
-        heard: told of every id as it comes.
+        ids: makes ids of the pieces, as the endpoint has them.
+        heard: told of every id as it comes; None = nobody.
         most: places that may be told: what comes behind is left to who reads the answer.
-        words: of an endpoint that gives text alone: makes ids of it.
     """
 
-    def __init__(self, heard: Heard, *, most: int, words: WordIds | None) -> None:
-        self._heard, self._most, self._words = heard, most, words
-        self._texts: list[str] = []
-        self._ids: list[int] = []
-        self._logprobs: list[Any] | None = []
-        """None where a piece brought none."""
-        self._finish: str | None = None
+    def __init__(self, ids: ChoiceIds, *, heard: Heard | None = None, most: int = 0) -> None:
+        self._ids, self._heard, self._most = ids, heard, most
         self._told = 0
+        self.finish: str | None = None
+        """Why it ended, as the endpoint says it; None = it has not."""
+        self.counted: int | None = None
+        """Tokens that the endpoint says it wrote; None = it has not said."""
 
     def add(self, event: Any) -> None:
         """Take a piece, and tell what is new. InferenceError(bad_reply) for what is no piece of a choice."""
         try:
+            self.counted = (event.get("usage") or {}).get("completion_tokens", self.counted)
             if event["choices"]:  # the last event of some servers has usage alone
                 self._tell(self._new_ids(event["choices"][0]))
-        except (AttributeError, IndexError, KeyError, TypeError) as error:
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             detail = f"{type(error).__name__}: {error}; {str(event)[:300]}"
             raise InferenceError("bad_reply", detail, retryable=True) from error
 
     def _new_ids(self, piece: Mapping[str, Any]) -> list[int]:
-        self._finish = piece.get("finish_reason") or self._finish
-        self._texts.append(piece.get("text") or "")
-        if self._words is not None:
-            return self._words.grow("".join(self._texts))
-        ids = list(piece.get("token_ids") or [])
-        scored = (piece.get("logprobs") or {}).get("token_logprobs")
-        if ids and scored is None:
-            self._logprobs = None
-        elif self._logprobs is not None:
-            self._logprobs += scored or []
-        self._ids += ids
-        return ids
+        self.finish = piece.get("finish_reason") or self.finish
+        return self._ids.take(piece)
 
     def _tell(self, ids: Sequence[int]) -> None:
+        if self._heard is None:
+            return
         for token in ids[: max(0, self._most - self._told)]:
             self._heard(self._told, token)
             self._told += 1
 
-    def choice(self) -> dict[str, Any]:
-        """The choice so far, in the form of an answer at once."""
-        said: dict[str, Any] = {"text": "".join(self._texts), "finish_reason": self._finish}
-        if self._words is None:
-            logprobs = None if self._logprobs is None else {"token_logprobs": self._logprobs}
-            said |= {"token_ids": self._ids, "logprobs": logprobs}
-        return said
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of the whole text, those first that were told."""
-        assert self._words is not None, "ids need no encoding"
-        return self._words.all_of(text)
+    def scored(self) -> Scored:
+        """Its ids and their log-probs, at its end. ValueError where they do not add up."""
+        return self._ids.whole(self.counted)

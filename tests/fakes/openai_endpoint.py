@@ -1,6 +1,8 @@
-"""A stand-in for an endpoint of OpenAI's /v1/completions: vLLM's dialect, or one that speaks text alone.
+"""A stand-in for an endpoint of OpenAI's /v1/completions: vLLM's dialect, llama.cpp's, or text alone.
 
-Continues id n with n + 1. Streamed or at once it says the same; `cuts` says into what pieces a stream falls.
+Continues id n with n + 1, and says `text` where it speaks text. Streamed or at once it says the same; `cuts`
+says into what pieces a stream falls. Its answers have the fields that the recorded ones of the real servers
+have (`tests/engine/recordings`), as far as anybody reads them.
 """
 
 from __future__ import annotations
@@ -20,6 +22,12 @@ STOP = TOKENIZER.id_of("<|im_end|>")
 VOCAB = TOKENIZER.vocab_size
 
 
+STANDARD_FIELDS = {
+    *("model", "prompt", "max_tokens", "temperature", "top_p", "seed", "stop", "stream"),
+    *("presence_penalty", "frequency_penalty"),
+}
+
+
 def one_by_one(length: int) -> list[int]:
     return list(range(1, length + 1))
 
@@ -27,8 +35,13 @@ def one_by_one(length: int) -> list[int]:
 class Endpoint:
     """`requests` records the bodies. `release`: answers, and pieces from the second on, wait for it."""
 
-    def __init__(self, *, with_ids: bool, text: str = "four") -> None:
-        self.with_ids, self.text = with_ids, text
+    def __init__(
+        self, *, with_ids: bool, text: str = "four", spells: bool = False, room: int = 1 << 20
+    ) -> None:
+        """spells: llama.cpp's dialect. room: how many tokens an answer may have, whatever was asked for."""
+        self.with_ids, self.text, self.spells, self.room = with_ids, text, spells, room
+        self.strict = False
+        """Refuses fields that OpenAI's own API does not have."""
         self.requests: list[dict[str, Any]] = []
         self.release = asyncio.Event()
         self.release.set()
@@ -42,6 +55,10 @@ class Endpoint:
         """Where the pieces of an answer of so many ids or characters end."""
         self.spoils: dict[int, bytes] = {}
         """What is sent in place of the piece with this number; nothing: the connection ends."""
+        self.own_end = -1
+        """The model's own end of text, at which it stops, too."""
+        self.written = 0
+        """Tokens of the latest answer, where that is known."""
         self.closed = asyncio.Event()
         """A stream's client went away."""
 
@@ -66,25 +83,32 @@ class Endpoint:
             await self.release.wait()
         if self.status != 200:
             return web.json_response({"error": "no"}, status=self.status)
-        if not self.with_ids and not isinstance(body["prompt"], str):
+        if not self.with_ids and not self.spells and not isinstance(body["prompt"], str):
             return web.json_response({"error": "prompt must be a string"}, status=400)
+        if self.strict and not body.keys() <= STANDARD_FIELDS:
+            return web.json_response({"error": "Unrecognized request arguments"}, status=400)
         if is_streamed:
-            return await self._stream(request, self._pieces(body))
+            return await self._stream(request, body, self._pieces(body))
         (choice,) = self._pieces(body, at_once=True)
-        return web.json_response({"choices": [choice | self.change]})
+        usage = {"usage": {"completion_tokens": self.written}} if self.spells else {}
+        return web.json_response({"choices": [choice | self.change], **usage})
 
     def _pieces(self, body: dict[str, Any], *, at_once: bool = False) -> list[dict[str, Any]]:
         """The pieces of the answer, of which the last one says why it ended."""
+        if self.spells:
+            return self._spelled(body, at_once=at_once)
         if not self.with_ids:
             ends = [len(self.text)] if at_once else self.cuts(len(self.text))
             texts = [self.text[a:b] for a, b in zip([0, *ends], ends, strict=False)]
             pieces: list[dict[str, Any]] = [{"text": text, "finish_reason": None} for text in texts]
             return [*pieces[:-1], {**pieces[-1], "finish_reason": "stop"}]
         out: list[int] = []
-        for k in range(body["max_tokens"]):
+        stops = {*body["stop_token_ids"], self.own_end}
+        for k in range(min(body["max_tokens"], self.room)):
             out.append((body["prompt"][-1] + 1 + k) % VOCAB)
-            if out[-1] in body["stop_token_ids"]:
+            if out[-1] in stops:
                 break
+        self.written = len(out)
         ends = [len(out)] if at_once else self.cuts(len(out))
         pieces = [
             {
@@ -95,27 +119,55 @@ class Endpoint:
             }
             for a, b in zip([0, *ends], ends, strict=False)
         ]
-        reason = "stop" if out[-1] in body["stop_token_ids"] else "length"
+        reason = "stop" if out[-1] in stops else "length"
         return [*pieces[:-1], {**pieces[-1], "finish_reason": reason}]
 
-    async def _stream(self, request: web.Request, pieces: list[dict[str, Any]]) -> web.StreamResponse:
+    def _spelled(self, body: dict[str, Any], *, at_once: bool) -> list[dict[str, Any]]:
+        """Ids of the text with their bytes, a turn's end among them; why it ended is a piece of its own."""
+        ids = [*TOKENIZER.encode(self.text), STOP]
+        written = ids[: min(body["max_tokens"], self.room)]
+        self.written = len(written)
+        reason = "stop" if len(written) == len(ids) else "length"
+        content = [
+            {"id": k, "token": text, "bytes": list(text.encode()), "logprob": -0.5 - k / 1000}
+            for k in written
+            for text in ["" if k == STOP else TOKENIZER.decode([k])]
+        ]
+        asked = bool(body.get("logprobs"))
+        ends = [len(written)] if at_once else self.cuts(len(written))
+        pieces = [
+            {
+                "text": "".join(token["token"] for token in content[a:b]),
+                "logprobs": {"content": content[a:b]} if asked else None,
+                "finish_reason": None,
+            }
+            for a, b in zip([0, *ends], ends, strict=False)
+        ]
+        if at_once:
+            return [{**pieces[0], "finish_reason": reason}]
+        return [*pieces, {"text": "", "logprobs": None, "finish_reason": reason}]
+
+    async def _stream(
+        self, request: web.Request, body: dict[str, Any], pieces: list[dict[str, Any]]
+    ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
+        events: list[dict[str, Any]] = [{"choices": [piece | self.stream_change]} for piece in pieces]
+        usage = {"completion_tokens": self.written}
+        if self.spells:
+            events[-1]["usage"] = usage
+        elif (body.get("stream_options") or {}).get("include_usage"):
+            events.append({"choices": [], "usage": usage})
         try:
-            for k, piece in enumerate(pieces):
+            for k, told in enumerate(events):
                 if k:
                     await self.release.wait()
                 said = self.spoils.get(k)
                 if said == b"" and request.transport is not None:
                     request.transport.close()
                     return response
-                said = (
-                    said
-                    or b"data: " + json.dumps({"choices": [piece | self.stream_change]}).encode() + b"\n\n"
-                )
-                await response.write(said)
-            usage = json.dumps({"choices": [], "usage": {"prompt_tokens": 1}}).encode()
-            await response.write(b"data: " + usage + b"\n\ndata: [DONE]\n\n")
+                await response.write(said or b"data: " + json.dumps(told).encode() + b"\n\n")
+            await response.write(b"data: [DONE]\n\n")
             await response.write_eof()
         except (ConnectionError, asyncio.CancelledError):
             self.closed.set()

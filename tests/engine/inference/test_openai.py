@@ -1,6 +1,7 @@
 """A frozen policy behind /v1/completions: vLLM's dialect, and one that speaks text alone."""
 
 import asyncio
+import json
 import math
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 
 from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
 from rocstar.engine.inference.openai import OpenAIEndpoint
-from tests.fakes.openai_endpoint import STOP, TOKENIZER, VOCAB, Endpoint
+from rocstar.engine.inference.openai_forms import Form
+from tests.fakes.openai_endpoint import STANDARD_FIELDS, STOP, TOKENIZER, VOCAB, Endpoint
 
 from ...patience import PATIENCE_S
 
@@ -83,7 +85,6 @@ async def test_statuses(status: int, kind: str, retryable: bool) -> None:
         {"token_ids": []},
         {"logprobs": None},
         {"logprobs": {"token_logprobs": [-1.0]}},
-        {"finish_reason": "stop"},
         {"token_ids": [1, 2, 3, 4, 5]},
     ],
 )
@@ -116,3 +117,108 @@ async def test_abort_deadline_and_frozen_weights(until: Any) -> None:
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(InferenceError, match="replica_lost"):
             await opened("http://127.0.0.1:1/v1").__aenter__()
+
+
+async def test_the_whole_distribution_is_asked_for_by_name() -> None:
+    """A server has settings of its own for whatever a request leaves out."""
+    for server in (Endpoint(with_ids=True), Endpoint(with_ids=False, spells=True), Endpoint(with_ids=False)):
+        async with server.serve() as url, opened(url, codec=TOKENIZER) as endpoint:
+            await ask(endpoint, [3], stop_ids=frozenset({STOP}), max_new_tokens=9)
+            asked = server.requests[-1]
+            assert (asked["top_p"], asked["top_k"], asked["min_p"]) == (1.0, -1, 0.0)
+            assert asked["repetition_penalty"] == asked["repeat_penalty"] == 1.0
+            assert asked["presence_penalty"] == asked["frequency_penalty"] == 0.0
+
+
+async def test_what_takes_no_other_fields_than_openais_is_asked_without(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = Endpoint(with_ids=False)
+    server.strict = True
+    async with server.serve() as url, opened(url, codec=TOKENIZER) as endpoint:
+        got = await ask(endpoint, TOKENIZER.encode("2+2?"), stop_ids=frozenset({STOP}), max_new_tokens=9)
+        assert got.ids == (*TOKENIZER.encode("four"), STOP)
+        assert server.requests[-1].keys() <= STANDARD_FIELDS
+        assert "takes no top_k" in caplog.text
+        server.status = 404
+        with pytest.raises(InferenceError, match="404"):
+            await opened(url, codec=TOKENIZER).__aenter__()
+
+
+async def test_llamacpps_ids_are_those_that_were_sampled() -> None:
+    """Its log-probs have ids: nothing is encoded again, and what was sampled at T = 1 can be learned from."""
+    server = Endpoint(with_ids=False, spells=True)
+    async with server.serve() as url, opened(url, codec=TOKENIZER) as endpoint:
+        assert endpoint.form is Form.SPELLED_IDS and endpoint.gives_logprobs
+        prompt, ids = TOKENIZER.encode("2+2?"), (*TOKENIZER.encode("four"), STOP)
+        got = await ask(endpoint, prompt, max_new_tokens=9, stop_ids=frozenset({STOP}))
+        assert (got.ids, got.finish) == (ids, StopReason.stop)
+        assert got.logprobs == tuple(-0.5 - token / 1000 for token in ids)
+        assert server.requests[-1]["prompt"] == prompt
+        sampling = Sampling(temperature=0.7)
+        got = await ask(endpoint, prompt, max_new_tokens=3, stop_ids=frozenset({STOP}), sampling=sampling)
+        assert (got.ids, got.finish) == (ids[:3], StopReason.length)
+        assert all(math.isnan(logprob) for logprob in got.logprobs)
+
+
+@pytest.mark.parametrize("dialect", [{"with_ids": True}, {"with_ids": False, "spells": True}])
+async def test_what_the_servers_room_cuts_is_no_end_of_the_policys(dialect: dict[str, bool]) -> None:
+    """It says "length", as if the policy had used up what it was asked for."""
+    server = Endpoint(**dialect, room=3)
+    async with server.serve() as url, opened(url, codec=TOKENIZER) as endpoint:
+        with pytest.raises(InferenceError, match=r"too_long.* ended at 3 of 4") as caught:
+            await ask(endpoint, [30])
+        assert not caught.value.retryable
+
+
+@pytest.mark.parametrize("reason", ["abort", "error", None])
+async def test_an_end_that_is_the_servers_is_its_failure(reason: str | None) -> None:
+    for server in (Endpoint(with_ids=False), Endpoint(with_ids=True)):
+        async with server.serve() as url, opened(url, codec=TOKENIZER) as endpoint:
+            server.change = {"finish_reason": reason}
+            with pytest.raises(InferenceError, match="bad_reply") as caught:
+                await ask(endpoint, [11], stop_ids=frozenset({STOP}))
+            assert caught.value.retryable
+
+
+async def test_a_connection_that_was_kept_and_closed_is_no_failure() -> None:
+    """The server closes it without a word as it is used again; what was asked is asked once more."""
+    answer = json.dumps({"choices": [{"text": "", "token_ids": [5], "finish_reason": "length"}]}).encode()
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer)
+    asked: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for number in range(2):  # the second request of a connection is its end
+            length = int(
+                (await reader.readuntil(b"\r\n\r\n")).lower().split(b"content-length: ")[1].split()[0]
+            )
+            await reader.readexactly(length)
+            asked.append(number)
+            if number == 0:
+                writer.write(head + answer)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        async with opened(url) as endpoint:
+            assert (await ask(endpoint, [3], max_new_tokens=1)).ids == (5,)
+            assert asked == [0, 1, 0], "the probe, the same connection again, and a new one"
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+async def test_it_goes_on_behind_the_models_own_end_of_text(is_heard: bool) -> None:
+    """The server stops there, as at a token that was asked for: no end of a turn, unless it was."""
+    server = Endpoint(with_ids=True)
+    server.own_end = 15
+    told: list[tuple[int, int]] = []
+    async with server.serve() as url, opened(url) as endpoint:
+        if is_heard:
+            endpoint.on_tokens("s0/t/0", lambda place, token: told.append((place, token)))
+        got = await ask(endpoint, [12], stop_ids=frozenset({17}), max_new_tokens=9)
+        assert (got.ids, got.finish) == ((13, 14, 15, 16, 17), StopReason.stop)
+        assert got.logprobs == tuple(-0.5 - token / 1000 for token in got.ids)
+        assert server.requests[-1]["prompt"] == [12, 13, 14, 15]
+        assert told == (list(enumerate(got.ids)) if is_heard else [])
+        got = await ask(endpoint, [12], stop_ids=frozenset({17}), max_new_tokens=3)
+        assert (got.ids, got.finish) == ((13, 14, 15), StopReason.length)
+        assert "ignore_eos" not in server.requests[-1], "SGLang takes it for no stop token at all"

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason, TellsTokens
 from rocstar.engine.inference.openai import OpenAIEndpoint
-from rocstar.engine.inference.openai_stream import StreamedChoice, WordIds
+from rocstar.engine.inference.openai_stream import SentIds, SpelledIds, StreamedChoice, WordIds
 from rocstar.engine.testing.policy import ByteTokenizer
 from tests.fakes.openai_endpoint import STOP, TOKENIZER, VOCAB, Endpoint
 
@@ -169,8 +169,14 @@ def test_ids_of_growing_text_are_those_of_the_whole(text: str, data: st.DataObje
     text = text.encode("utf-8", "replace").decode()
     cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=8)))
     words = WordIds(BPE)
-    told = [token for upto in [*cuts, len(text)] for token in words.grow(text[:upto])]
-    assert words.all_of(text) == BPE.encode(text) and words.all_of(text)[: len(told)] == told
+    told = [token for piece in cut_up(text, cuts) for token in words.take({"text": piece})]
+    ids = [token for token, _ in words.whole(None)]
+    assert ids == BPE.encode(text) and ids[: len(told)] == told
+
+
+def cut_up(text: str, cuts: Sequence[int]) -> list[str]:
+    ends = [*cuts, len(text)]
+    return [text[a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
 
 class Joining:
@@ -190,9 +196,72 @@ class Joining:
 def test_what_was_told_comes_first_whatever_the_tokenizer_does() -> None:
     codec = Joining()
     words = WordIds(codec)
-    told = [token for k in range(12) for token in words.grow("ab cd ef gh!"[: k + 1])]
-    ids = words.all_of("ab cd ef gh!")
+    told = [token for letter in "ab cd ef gh!" for token in words.take({"text": letter})]
+    ids = [token for token, _ in words.whole(None)]
     assert told and ids[: len(told)] == told and codec.decode(ids) == "ab cd ef gh!"
+
+
+def piece(text: str, *tokens: tuple[int, str], finish: str | None = None) -> dict[str, Any]:
+    """As llama.cpp has it: ids with the text that each added."""
+    content = [{"id": k, "logprob": -float(k), "bytes": list(added.encode())} for k, added in tokens]
+    return {"choices": [{"text": text, "logprobs": {"content": content}, "finish_reason": finish}]}
+
+
+A, LESS, B, FIRST, LAST = (*TOKENIZER.encode("a<b"), *TOKENIZER.encode("é"))
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_ids_that_come_with_their_text_are_the_ids(at_once: bool) -> None:
+    """A special token adds none; what may become a stop text is held back, and comes with the next."""
+    told: Told = []
+    choice = StreamedChoice(SpelledIds(TOKENIZER, with_logprobs=True), heard=hearing(told), most=9)
+    pieces = [piece("a", (A, "a")), piece("", (LESS, "")), piece("<b", (B, "<b")), piece("", (STOP, ""))]
+    if at_once:
+        pieces = [piece("a<b", (A, "a"), (LESS, "<"), (B, "b"), (STOP, ""))]
+    for one in pieces:
+        choice.add(one)
+        assert len(told) != 2, "of the held back nothing is sure"
+    choice.add({**piece("", finish="stop"), "usage": {"completion_tokens": 4}})
+    ids = [A, LESS, B, STOP]
+    assert choice.scored() == [(token, -float(token)) for token in ids] and told == list(enumerate(ids))
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_behind_a_character_in_two_tokens_the_text_is_encoded_anew(at_once: bool) -> None:
+    """The first of the two never comes: of what follows no log-prob is known, and nothing is told."""
+    told: Told = []
+    choice = StreamedChoice(SpelledIds(TOKENIZER, with_logprobs=True), heard=hearing(told), most=9)
+    pieces = [piece("a", (A, "a")), piece("é", (LAST, "é")), piece("b", (B, "b"))]
+    if at_once:
+        pieces = [piece("aéb", (A, "a"), (LAST, "é"), (B, "b"))]
+    for one in pieces:
+        choice.add(one)
+    choice.add({**piece("", finish="length"), "usage": {"completion_tokens": 4}})
+    scored = choice.scored()
+    assert [token for token, _ in scored] == [A, FIRST, LAST, B] and scored[0] == (A, -float(A))
+    assert all(math.isnan(logprob) for _, logprob in scored[1:]) and told == [(0, A)]
+
+
+def hearing(told: Told) -> Any:
+    return lambda place, token: told.append((place, token))
+
+
+class Beginning:
+    """A tokenizer that puts a token of a beginning before every text, unless told not to."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return [1] * add_special_tokens + [int(letter) + 10 for letter in text if letter.isdigit()]
+
+    def decode(self, ids: Any, *, skip_special_tokens: bool = False) -> str:
+        return ""
+
+
+def test_no_beginning_is_put_before_an_answer() -> None:
+    words, letters = WordIds(Beginning()), SpelledIds(Beginning(), with_logprobs=True)
+    assert words.take({"text": "1 2 3 4"}) == [11, 12, 13]
+    assert letters.take({"text": "12"}) == []
+    assert [token for token, _ in words.whole(None)] == [11, 12, 13, 14]
+    assert [token for token, _ in letters.whole(None)] == [11, 12]
 
 
 @given(st.integers(1, 20), st.sets(st.integers(1, 20)), st.integers(0, 20), st.booleans(), st.booleans())
@@ -200,7 +269,7 @@ def test_a_choice_does_not_depend_on_its_pieces(
     size: int, cuts: set[int], most: int, ends_apart: bool, has_usage: bool
 ) -> None:
     told: Told = []
-    streamed = StreamedChoice(lambda place, token: told.append((place, token)), most=most, words=None)
+    streamed = StreamedChoice(SentIds(with_logprobs=True), heard=hearing(told), most=most)
     ids = list(range(40, 40 + size))
     ends = sorted(cut for cut in cuts | {size} if cut <= size)
     for a, b in zip([0, *ends], ends, strict=False):
@@ -212,11 +281,7 @@ def test_a_choice_does_not_depend_on_its_pieces(
     if ends_apart:
         streamed.add({"choices": [{"text": "", "finish_reason": "length"}]})
     if has_usage:
-        streamed.add({"choices": [], "usage": {}})
-    assert streamed.choice() == {
-        "text": "x" * size,
-        "token_ids": ids,
-        "logprobs": {"token_logprobs": [-float(token) for token in ids]},
-        "finish_reason": "length",
-    }
+        streamed.add({"choices": [], "usage": {"completion_tokens": size}})
+    assert streamed.scored() == [(token, -float(token)) for token in ids]
+    assert (streamed.finish, streamed.counted) == ("length", size if has_usage else None)
     assert told == list(enumerate(ids))[:most]
