@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import secrets
 import sys
 from collections.abc import Callable, Sequence
@@ -105,7 +106,11 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
         return chat_with(order, url=options.target, model=options.served_model, token=token)
     if missing := lacking("rocstar chat of a model that is opened here", "train"):
         raise ConfigError(missing)
+    from rocstar.train.served.solved import solved_question
+
     recipe = recipe_of(options.target, options.model, rest)
+    if order.prompts is None and options.model is None:
+        order = dataclasses.replace(order, example=solved_question(Path(options.target)))
     with loading():
         from rocstar.train.served.answering import ServeOrder
 
