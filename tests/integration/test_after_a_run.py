@@ -1,4 +1,4 @@
-"""What a person does right after a run, in a terminal: the commands that it prints, and a chat with its model."""
+"""What a person does right after a run, in a terminal: the commands that it prints, a chat with its model."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from rich.console import Console
 
@@ -51,7 +52,9 @@ class ChatOrder:
 
 
 def chat_with(order: ChatOrder, *, url: str, model: str, token: str | None) -> int:
-    """Chat with an endpoint. 1 if an answer failed."""
+    """Chat with an endpoint; of a URL that names a server alone, at its /v1. 1 if an answer failed."""
+    if not urlsplit(url).path.strip("/"):
+        url = f"{url.rstrip('/')}/v1"
     remote = RemoteChat(url=url.rstrip("/"), model=model, token=token, fields=order.fields)
     return asyncio.run(_chat(order, remote, f"{model} at {url}"))
 

@@ -63,7 +63,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 def add_chat(parser: argparse.ArgumentParser, *, recipe_help: str) -> None:
     """The options of `rocstar chat`."""
-    _add_target(parser, f"the URL of an endpoint (http://.../v1), or {recipe_help}")
+    _add_target(parser, f"the URL of a server (http://HOST:PORT), or {recipe_help}")
     text = "of a URL: the model's name there; default rocstar-agent"
     parser.add_argument("--served-model", default="rocstar-agent", metavar="NAME", help=text)
     text = "of a URL: a file that holds its token"
