@@ -26,7 +26,7 @@ def unseen_keys() -> Iterator[None]:
         yield
         return
     unseen = [*before]
-    unseen[3] &= ~termios.ECHO
+    unseen[3] = unseen[3] & ~termios.ECHO | termios.NOFLSH  # Ctrl-C leaves what was typed before it
     termios.tcsetattr(descriptor, termios.TCSANOW, unseen)
     try:
         yield

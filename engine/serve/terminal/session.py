@@ -165,7 +165,8 @@ class ChatSession:
         told = [part for part in answer.parts if not isinstance(part, Said) and part.choice == chosen]
         for part in told:
             whole.show(part)
-        self.screen.note("" if told else "no tool was called")
+        if not told:
+            self.screen.note("no tool was called")
 
     def _load(self, path: str) -> None:
         self.talk = Talk.load(_path(path))
