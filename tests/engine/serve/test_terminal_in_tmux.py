@@ -158,7 +158,7 @@ async def test_what_was_asked_comes_back_and_pasted_lines_are_one_message(
             await terminal.showing("yes", times=2)
         async with chatting(tmux, client, **kept) as terminal:
             await terminal.type("Up")
-            await terminal.ending("you> First,\n     then.")
+            await terminal.ending("you> First,\nthen.")
             await terminal.type("Enter")
             await terminal.ending("yes\nyou>")
     assert [pasted in read for read in asked(client)] == [True, True, False]
