@@ -5,7 +5,8 @@ The endpoint runs here and follows a script; the chat is a process in tmux, with
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+import sys
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from ...tmux import Terminal, TmuxServer, tmux_server
 from ...warm_python import warm
 from .conftest import Client, Serving, SlowTool, call, scripted
 
+ROCSTAR = "import sys; from rocstar.train.cli import main; sys.exit(main())"
 LONG = "a comment that is longer than the forty columns of this terminal"
 THINKS = [
     f"<think>Two numbers, which are added: that is done by a program.</think>{call(f'print(2+2)  # {LONG}')}",
@@ -40,14 +42,19 @@ def tmux() -> Iterator[TmuxServer]:
 
 @asynccontextmanager
 async def chatting(
-    tmux: TmuxServer, client: Client, *options: str, columns: int = 40, **environment: str | None
+    tmux: TmuxServer, client: Client, *, columns: int = 40, cold: bool = False, **environment: str | None
 ) -> AsyncIterator[Terminal]:
-    """A terminal with a chat that waits for its first question; it has left when the block ends well."""
-    command = [str(warm().executable.with_name("rocstar")), "chat", f"{client.listening.url}/v1", *options]
+    """A terminal with a chat that waits for its first question; it has left when the block ends well.
+
+    cold: a Python of its own, which reads its settings and has the terminal to itself, as a fork has not.
+    """
+    rocstar = [sys.executable, "-c", ROCSTAR] if cold else [str(warm().executable.with_name("rocstar"))]
+    command = [*rocstar, "chat", f"{client.listening.url}/v1"]
     told = {"NO_COLOR": "1", "ROCSTAR_CHAT_HISTORY": "", "LC_ALL": "C.UTF-8"} | environment
     terminal = await tmux.open(command, columns=columns, environment=told)
     await terminal.ending("/help lists commands\nyou>")
     yield terminal
+    await terminal.ending("you>")  # before, Ctrl-C would be of the answer
     await terminal.type("C-c")
     await terminal.ending("Ctrl-C once more leaves\nyou>")
     await terminal.type("C-c")
@@ -165,22 +172,19 @@ async def test_what_was_asked_comes_back_and_pasted_lines_are_one_message(
     assert "First,\nthen." in asked(client)[1] and "First,\nthen." in asked(client)[2]
 
 
-@pytest.mark.parametrize(
-    ("environment", "letters"),
-    [({}, "é → 年"), ({"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, "? ? ?")],
-    ids=["UTF-8 in the C locale", "ASCII"],
-)
-async def test_a_terminal_that_can_do_nothing(
-    tmux: TmuxServer, serving: Serving, environment: Mapping[str, str], letters: str
-) -> None:
-    told = {"TERM": "dumb", "LC_ALL": "C", "NO_COLOR": None, **environment}
+@pytest.mark.parametrize("is_ascii", [False, True], ids=["UTF-8 in the C locale", "ASCII"])
+async def test_a_terminal_that_can_do_nothing(tmux: TmuxServer, serving: Serving, is_ascii: bool) -> None:
+    told = {"TERM": "dumb", "LC_ALL": "C", "NO_COLOR": None}
+    if is_ascii:
+        told |= {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     replies = [call("print('é → 年')"), "é → 年 \\boxed{4}"]
     async with (
         serving(scripted(replies), tool=_opened(SlowTool(text="é → 年"))) as client,
-        chatting(tmux, client, **told) as terminal,
+        chatting(tmux, client, cold=is_ascii, **told) as terminal,
     ):
         await terminal.type("2+2?", "Enter")
         text = await terminal.ending("\\boxed{4}\nyou>")
+    letters = "? ? ?" if is_ascii else "é → 年"
     expected = f"you> 2+2?\n> calc\nprint('{letters}')\n| {letters}\n{letters} \\boxed{{4}}\nyou>"
     assert text[text.index("you>") :] == expected
 

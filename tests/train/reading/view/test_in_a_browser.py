@@ -454,7 +454,8 @@ def test_a_phone_shows_how_a_call_with_a_long_name_went(page: Page, served: Serv
     page.locator("details.call summary > .soft").first.evaluate(
         "(element) => { element.textContent = 'calls python_code_with_standard_io_and_more'; }"
     )
-    fits = """(summary) => [...summary.querySelectorAll('.chip, .took')].map((one) => one.scrollWidth <= one.offsetWidth
+    fits = """(summary) => [...summary.querySelectorAll('.chip, .took')].map((one) =>
+        one.scrollWidth <= one.offsetWidth
         && one.getBoundingClientRect().right <= summary.getBoundingClientRect().right)"""
     assert page.locator("details.call summary").first.evaluate(fits) == [True, True]
 
