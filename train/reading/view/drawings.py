@@ -111,7 +111,8 @@ def task_drawing(over_steps: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[
     chart = Chart(
         title="Solved", subtitle="share of the attempts at this task", unit="share", series=series, top=1.0
     )
-    return told(Drawn(partial(line_chart, chart), "Of all attempts of a step, the failed ones too."))
+    caption = "Of all attempts of a step, the failed ones too."
+    return told(Drawn(partial(line_chart, chart), caption, is_wide=True))
 
 
 def pass_rate_drawing(groups: Sequence[int], step: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from typing import Any
 
-from rocstar.train.reading.view.drawings import charts, overlays
+from rocstar.train.reading.view.drawings import charts, overlays, task_drawing
 
 
 def rows(**metrics: float) -> list[dict[str, Any]]:
@@ -43,3 +43,8 @@ def test_a_plot_says_which_of_its_metrics_is_drawn() -> None:
     both = rows(**{"num_turns/mean": 2.0, "tool/calls_mean": 1.0})
     (drawn,) = overlays({"first": both, "second": both})
     assert ">turns, per trajectory</tspan>" in drawn["screen"]
+
+
+def test_a_drawing_that_stands_alone_fills_a_screen_and_is_not_blown_up() -> None:
+    drawn = task_drawing({"mine": [{"step": 1, "correct": 1, "attempts": 4}]})
+    assert drawn["wide"] and 'viewBox="0 0 1060 ' in drawn["screen"]

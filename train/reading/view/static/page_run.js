@@ -12,11 +12,10 @@ export async function show({ root, params, signal, is }) {
     const [groups, families, alarms] = await Promise.all([listed("groups"), listed("families"),
       run.steps ? ask("alarms", { run: name }, signal).catch((error) => ({ problem: error.message })) : null]);
     if (!is()) return;
-    const status = alarms?.state?.told ? words(alarms.state.name) : run.status; // a killed run never said its end
     const y = scrollY;
     fill(root,
       h("h1", {}, run.name),
-      h("p", { class: "soft path" }, run.path, status && ` (${status})`),
+      h("p", { class: "soft path" }, run.path, run.status && ` (${run.status})`),
       run.problem && h("p", { class: "bad" }, run.problem),
       run.growing && h("p", { class: "soft", id: "growing" },
         `step ${run.growing.step} is being rolled out: ${(run.growing.bytes / 1e6).toFixed(1)} MB of trajectories so far`),
