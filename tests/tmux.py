@@ -144,12 +144,15 @@ class Terminal:
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 told = await self.server.do(
-                    "display-message", "-p", "-t", self.name,
-                    "#{pane_dead} #{?pane_dead_signal,1#{pane_dead_signal},0} #{pane_dead_status}",
-                )  # fmt: skip
-                dead, _, code = told.split(" ")
-                if dead == "1" and code.strip():
-                    return int(code)
+                    "display-message",
+                    "-p",
+                    "-t",
+                    self.name,
+                    "#{pane_dead},#{pane_dead_signal},#{pane_dead_status}",
+                )
+                dead, number, code = told.strip().split(",")
+                if dead == "1" and (number or code):
+                    return 128 + int(number) if number else int(code)
                 await asyncio.sleep(AGAIN_S)
 
     async def _captured(self, *options: str) -> str:
