@@ -58,7 +58,9 @@ class TmuxServer:
         unset = [word for key, value in told.items() if value is None for word in ("-u", key)]
         given = [f"{key}={value}" for key, value in told.items() if value is not None]
         size = ["-x", str(columns), "-y", str(rows), "-c", str(cwd or self.folder)]
-        await self.do("new-session", "-d", "-s", name, *size, "env", *unset, *given, *command)
+        code = str(self.folder / f"{name}.code")  # tmux itself loses it now and then
+        noting = ["/bin/sh", "-c", 'trap : INT; "$@"; echo $? > "$0"', code]
+        await self.do("new-session", "-d", "-s", name, *size, *noting, "env", *unset, *given, *command)
         return Terminal(self, name)
 
     async def do(self, *words: str) -> str:
@@ -141,19 +143,11 @@ class Terminal:
 
     async def ended(self) -> int:
         """The exit code of its command, as soon as there is one; 128 and more for a signal."""
+        file = self.server.folder / f"{self.name}.code"
         async with asyncio.timeout(PATIENCE_S):
-            while True:
-                told = await self.server.do(
-                    "display-message",
-                    "-p",
-                    "-t",
-                    self.name,
-                    "#{pane_dead},#{pane_dead_signal},#{pane_dead_status}",
-                )
-                dead, number, code = told.strip().split(",")
-                if dead == "1" and (number or code):
-                    return 128 + int(number) if number else int(code)
+            while not (file.exists() and file.read_text().endswith("\n")):  # noqa: ASYNC110
                 await asyncio.sleep(AGAIN_S)
+        return int(file.read_text())
 
     async def _captured(self, *options: str) -> str:
         return await self.server.do("capture-pane", "-p", *HISTORY, *options, "-t", self.name)
