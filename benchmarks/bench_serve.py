@@ -179,6 +179,10 @@ async def serve_for(
                 elif asked == "on":
                     gate.set()
                     pipe.send("on")
+                elif asked == "memory at rest":
+                    in_flight = listening.endpoint.desk.in_flight
+                    await listening.endpoint.desk._idle.wait()
+                    pipe.send(memory_facts(in_flight))
                 elif asked == "memory":
                     pipe.send(memory_facts(listening.endpoint.desk.in_flight))
                 elif asked == "stages":
@@ -260,7 +264,11 @@ async def direct(agent: Agent) -> float:
 
 
 def memory_facts(in_flight: int) -> dict[str, float]:
-    """What this process holds: blocks of Python's allocator, bytes of the C library's, used and kept free."""
+    """What this process holds: blocks of Python's allocator, bytes of the C library's, used and kept free.
+
+    Nothing may go on meanwhile: a tuple that another thread makes of a generator cannot be finished while
+    `gc.get_objects` holds it, and that thread's work ends with a SystemError.
+    """
     gc.collect()
     libc = ctypes.CDLL(None)
     libc.mallinfo2.restype = Mallinfo
@@ -553,10 +561,8 @@ async def memory(folder: Path, num: int) -> dict[str, Any]:
         for at in range(0, num, step):
             await asyncio.gather(*(one(k) for k in range(at, at + step)))
             rss = rss_bytes(pid) / 2**20
-            pipe.send("memory")
+            pipe.send("memory at rest")
             facts = await asyncio.to_thread(pipe.recv)
-            pipe.send("idle")
-            await asyncio.to_thread(pipe.recv)
             samples.append({"requests": at + step, "rss_mib": rss, **facts})
     by = {one["requests"]: one for one in samples}
     first, last = by[num // 5], by[num]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from rocstar.train.cli.own_command import own_command
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record.run_directory import cold_start_of
@@ -60,7 +62,9 @@ def test_a_complete_run_is_left_as_it_is(resume: Callable[..., Any], run_dir: Pa
         ended = resume(*options)
         assert ended.returncode == 0, ended.stderr
         assert "this run is complete" in ended.stderr and "step_4" in ended.stderr
-        view, chat = f"look into it: rocstar view {run_dir}", f"talk with it: rocstar chat {run_dir}"
+        with contextlib.chdir(run_dir):  # as the command did not run beside its environment either
+            rocstar = own_command()
+        view, chat = f"look into it: {rocstar} view {run_dir}", f"talk with it: {rocstar} chat {run_dir}"
         assert ended.stdout == f"report: {run_dir / 'report.html'}\n{view}\n{chat}\n"
         assert state_of(run_dir) == before
     assert "rl.lr: was 0.001, now 0.5" in ended.stderr

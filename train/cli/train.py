@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.train.cli.arguments import directory_of, load, loading, new_verb, recipe_argument
+from rocstar.train.cli.own_command import own_command
 from rocstar.train.recipe.config import Recipe, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.ending import run_interrupted
@@ -87,9 +88,10 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     train(recipe, directory, resume=options.resume, rollouts=options.from_rollouts)
     if os.environ.get("RANK", "0") == "0":
         print(f"report: {directory / 'report.html'}")
-        print(f"look into it: rocstar view {shlex.quote(str(directory))}")
+        rocstar = own_command()
+        print(f"look into it: {rocstar} view {shlex.quote(str(directory))}")
         if not options.only_sft:
-            print(f"talk with it: rocstar chat {shlex.quote(str(directory))}")
+            print(f"talk with it: {rocstar} chat {shlex.quote(str(directory))}")
     return 0
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import io
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from rich.console import Console
 
@@ -37,6 +40,7 @@ class ChatOrder:
         num_choices: samples of every answer.
         fields: of every request.
         start: where it begins; None = anew.
+        example: a question that the model is known to solve, shown to who types; None = none is known.
     """
 
     prompts: Sequence[str] | None
@@ -44,10 +48,13 @@ class ChatOrder:
     num_choices: int
     fields: Mapping[str, Any] = field(default_factory=dict)
     start: RecordedStart | None = None
+    example: str | None = None
 
 
 def chat_with(order: ChatOrder, *, url: str, model: str, token: str | None) -> int:
-    """Chat with an endpoint. 1 if an answer failed."""
+    """Chat with an endpoint; of a URL that names a server alone, at its /v1. 1 if an answer failed."""
+    if not urlsplit(url).path.strip("/"):
+        url = f"{url.rstrip('/')}/v1"
     remote = RemoteChat(url=url.rstrip("/"), model=model, token=token, fields=order.fields)
     return asyncio.run(_chat(order, remote, f"{model} at {url}"))
 
@@ -66,15 +73,16 @@ def chat_locally(order: ChatOrder, serving: ServeOrder) -> int:
                 order.start.check_tokens(served.agent.chat.decode)
             remote = RemoteChat(url=f"{listening.url}/v1", token=serving.token, fields=order.fields)
             tools = f"tools in {served.isolation}" if served.isolation else "tools"
-            codes.append(await _chat(order, remote, f"{served.recipe.model.path}, {tools}"))
+            codes.append(await _chat(order, remote, f"{_short(served.recipe.model.path)}, {tools}"))
 
     run_to_end(work())
     return codes[0]
 
 
 async def _chat(order: ChatOrder, remote: RemoteChat, whom: str) -> int:
-    console = Console(highlight=False)
-    screen, start = Screen(console), order.start
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a policy writes what this terminal may have no letters for
+    screen, start = Screen(Console(highlight=False)), order.start
     talk = Talk() if start is None else start.talk()
     async with remote:
         if order.prompts is not None:
@@ -93,6 +101,9 @@ async def _chat(order: ChatOrder, remote: RemoteChat, whom: str) -> int:
         from rocstar.engine.serve.terminal.lines import EditedLines
 
         screen.note(f"{whom}; /help lists commands")
+        if order.example is not None and start is None:
+            screen.note(f"solved in training, for example: {order.example}")
+            screen.note("it learned from one question at a time: /new before the next")
         session = ChatSession(remote, screen, talk=talk, num_choices=order.num_choices)
         if start is not None:
             screen.note(_beginning(start))
@@ -100,6 +111,12 @@ async def _chat(order: ChatOrder, remote: RemoteChat, whom: str) -> int:
                 await session.ask(None)
         await session.run(EditedLines(_history()))
     return 0
+
+
+def _short(path: str) -> str:
+    """The path of a model as one would type it here, or its name on the hub."""
+    here = os.path.relpath(path)
+    return here if os.path.isabs(path) and len(here) < len(path) else path
 
 
 def _beginning(start: RecordedStart) -> str:

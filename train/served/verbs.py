@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import secrets
 import sys
 from collections.abc import Callable, Sequence
@@ -62,7 +63,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 def add_chat(parser: argparse.ArgumentParser, *, recipe_help: str) -> None:
     """The options of `rocstar chat`."""
-    _add_target(parser, f"the URL of an endpoint (http://.../v1), or {recipe_help}")
+    _add_target(parser, f"the URL of a server (http://HOST:PORT), or {recipe_help}")
     text = "of a URL: the model's name there; default rocstar-agent"
     parser.add_argument("--served-model", default="rocstar-agent", metavar="NAME", help=text)
     text = "of a URL: a file that holds its token"
@@ -105,7 +106,11 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
         return chat_with(order, url=options.target, model=options.served_model, token=token)
     if missing := lacking("rocstar chat of a model that is opened here", "train"):
         raise ConfigError(missing)
+    from rocstar.train.served.solved import solved_question
+
     recipe = recipe_of(options.target, options.model, rest)
+    if order.prompts is None and options.model is None:
+        order = dataclasses.replace(order, example=solved_question(Path(options.target)))
     with loading():
         from rocstar.train.served.answering import ServeOrder
 

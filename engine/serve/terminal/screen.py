@@ -52,6 +52,12 @@ class Screen:
         self._line()
         self.console.print(Text(_printable(text), style="dim"), soft_wrap=True)
 
+    def mark(self) -> None:
+        """A dot for one of several things that are awaited."""
+        self._begin("marks")
+        self.console.print(Text(".", style="dim"), end="", soft_wrap=True)
+        self._at_line_begin = False
+
     def _begin(self, kind: str) -> None:
         if kind != self._kind:
             self._line()
@@ -71,10 +77,7 @@ class Screen:
         )
         for field, value in (arguments or {}).items():
             if field == "code" and isinstance(value, str):
-                code = Syntax(
-                    _printable(value).rstrip("\n"), "python", word_wrap=True, background_color="default"
-                )
-                self.console.print(code)
+                self.console.print(_coloured(value), soft_wrap=True)
             elif value not in ("", None):
                 self.console.print(Text(_printable(f"{field}: {value}")), soft_wrap=True)
 
@@ -85,9 +88,19 @@ class Screen:
         for line in shown:
             self.console.print(Text(f"| {line}", style="red" if is_error else "green"), soft_wrap=True)
         if len(shown) < len(lines):
-            self.console.print(Text(f"| ... {len(lines) - len(shown)} more lines: /tools", style="dim"))
+            left = f"| ... {len(lines) - len(shown)} more lines: /tools"
+            self.console.print(Text(left, style="dim"), soft_wrap=True)
         if is_error:
             self.console.print(Text(f"({_printable(status)})", style="red"))
+
+
+def _coloured(code: str) -> Text:
+    """Python in the colours that the person has chosen for the terminal, which suit its background, in lines
+    as they are: what is copied runs, and a terminal breaks them anew at another width."""
+    syntax = Syntax("", "python", theme="ansi_light", background_color="default")
+    text = syntax.highlight(_printable(code).rstrip("\n"))
+    text.rstrip()
+    return text
 
 
 def _printable(text: str) -> str:

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Protocol
 
 from rocstar.engine.serve.parts import Said
-from rocstar.engine.serve.terminal.remote import RemoteChat, RemoteError, Told
+from rocstar.engine.serve.terminal.keys import unseen_keys
+from rocstar.engine.serve.terminal.remote import ChoiceEnd, RemoteChat, RemoteError, Told
 from rocstar.engine.serve.terminal.screen import Screen
 from rocstar.engine.serve.terminal.talk import HeardAnswer, Talk, TalkError, votes
 
@@ -81,12 +82,14 @@ class ChatSession:
     async def ask(self, question: str | None) -> HeardAnswer:
         """Ask, and show the answer while it comes; Ctrl-C ends it. None: let the policy go on."""
         answer = HeardAnswer()
-        self._asking = asyncio.ensure_future(self._hear(question, answer))
-        with _interrupting(self.stop):
-            await asyncio.wait([self._asking])
-        stopped, self._asking = self._asking.cancelled(), None
-        if stopped:
+        asking = self._asking = asyncio.ensure_future(self._hear(question, answer))
+        with _interrupting(self.stop), unseen_keys():
+            await asyncio.wait([asking])
+        self._asking = None
+        if asking.cancelled():
             self.screen.end("(stopped)")
+        else:
+            asking.result()
         if (answer.parts or answer.end) and not self.talk.add(question, answer, answer.elected()):
             self.screen.note("(not kept: this talk goes on by its tokens, and the last of these are unknown)")
         return answer
@@ -106,6 +109,8 @@ class ChatSession:
                     answer.hear(told)
                     if self.num_choices == 1:
                         self.screen.show(told)
+                    elif isinstance(told, ChoiceEnd):
+                        self.screen.mark()
         except RemoteError as error:
             self.screen.end(f"error: {error}")
             return
@@ -160,7 +165,8 @@ class ChatSession:
         told = [part for part in answer.parts if not isinstance(part, Said) and part.choice == chosen]
         for part in told:
             whole.show(part)
-        self.screen.note("" if told else "no tool was called")
+        if not told:
+            self.screen.note("no tool was called")
 
     def _load(self, path: str) -> None:
         self.talk = Talk.load(_path(path))

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -185,6 +186,28 @@ def test_nothing_that_a_policy_writes_steers_the_terminal() -> None:
         shown.show(told)
     shown.end(evil)
     assert "\x1b" not in out.getvalue() and "\x07" not in out.getvalue()
+
+
+def test_code_keeps_its_lines_and_has_the_colours_of_the_terminal() -> None:
+    """A line that is broken here could not be run; a colour of ours may be that of a person's background."""
+    out = io.StringIO()
+    console = Console(file=out, width=40, force_terminal=True, color_system="truecolor", highlight=False)
+    code = "if True:\n    print('é')  # a comment that is longer than its terminal is wide\n\n"
+    Screen(console).show(ToolUse(choice=0, id="1", name="python", arguments={"code": code}))
+    plain = re.sub(r"\x1b\[[\d;]*m", "", out.getvalue())
+    assert plain == f"> python\n{code.rstrip()}\n"
+    assert "\x1b[" in out.getvalue() and not re.search(r"[34]8;[25];", out.getvalue())
+
+
+async def test_what_goes_wrong_here_is_not_an_end_of_the_answer(serving: Serving) -> None:
+    async with serving(scripted(["4"])) as client, chatting(client) as (session, _):
+
+        def fails(told: Any) -> None:
+            raise BrokenPipeError("nobody reads it")
+
+        session.screen.show = fails  # type: ignore[method-assign]
+        with pytest.raises(BrokenPipeError):
+            await session.ask("2+2?")
 
 
 def test_long_results_are_cut_until_they_are_asked_for() -> None:

@@ -67,6 +67,11 @@ def test_a_mistake_is_one_message(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_endpoint_that_is_not_there_fails_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["chat", "http://127.0.0.1:1/v1", "--prompt", "hello"]) == 1
-    assert "error: http://127.0.0.1:1/v1" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("given", "asked"), [("", "/v1"), ("/", "/v1"), ("/v1", "/v1"), ("/v1/", "/v1"), ("/of/mine", "/of/mine")]
+)
+def test_an_endpoint_that_is_not_there_fails_the_answer(
+    given: str, asked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["chat", f"http://127.0.0.1:1{given}", "--prompt", "hello"]) == 1
+    assert f"error: http://127.0.0.1:1{asked}: " in capsys.readouterr().out

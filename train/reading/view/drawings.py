@@ -44,13 +44,16 @@ def overlay(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Drawn:
     """One plot of several runs; of one run all metrics of the plot."""
     series: list[Series] = []
     intervals: list[Interval] = []
-    for run, rows in list(rows_by_run.items())[:MAX_OVERLAID]:
+    alone = len(rows_by_run) == 1
+    for place, (run, rows) in enumerate(list(rows_by_run.items())[:MAX_OVERLAID]):
         steps = rows_of(rows, "rl")
-        keys = plot.keys if len(rows_by_run) == 1 else dict(list(plot.keys.items())[:1])
+        keys = plot.keys if alone else dict(list(plot.keys.items())[:1])
         for key, label in keys.items():
             points = [(row["step"], number(row, key)) for row in steps]
             if any(y is not None for _, y in points):
-                series.append(Series(label=run or label, color=len(series), points=points))
+                # A run has one colour in all drawings, also beside others that lack what this one shows.
+                color = len(series) if alone else place
+                series.append(Series(label=run or label, color=color, points=points))
         main = main_set_of(evaluations(rows))
         if plot is REWARD and len(rows_by_run) == 1:
             intervals += [
@@ -61,9 +64,10 @@ def overlay(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Drawn:
     unit = next(metric_of(key).unit for key in plot.keys)
     values = [y for s in series for _, y in s.points if y is not None]
     top = plot.top if plot.top is None or max(values, default=0.0) <= plot.top else None
-    chart = Chart(
-        title=plot.title, subtitle=plot.subtitle, unit=unit, series=series, intervals=intervals, top=top
-    )
+    subtitle = plot.subtitle
+    if not alone and len(plot.keys) > 1:  # the first metric stands for the plot: say which it is
+        subtitle = ", ".join([next(iter(plot.keys.values())), subtitle or unit])
+    chart = Chart(title=plot.title, subtitle=subtitle, unit=unit, series=series, intervals=intervals, top=top)
     return Drawn(partial(line_chart, chart), plot.caption, is_wide=plot is REWARD)
 
 
@@ -74,8 +78,7 @@ def overlays(rows_by_run: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
 
 
 def _has(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> bool:
-    keys = list(plot.keys)[:1]
-    return any(number(row, key) for rows in rows_by_run.values() for row in rows for key in keys)
+    return any(plot.says_something(rows_of(rows, "rl")) for rows in rows_by_run.values())
 
 
 def _evaluation_overlays(rows_by_run: Mapping[str, Sequence[Row]]) -> list[Drawn]:
@@ -108,7 +111,8 @@ def task_drawing(over_steps: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[
     chart = Chart(
         title="Solved", subtitle="share of the attempts at this task", unit="share", series=series, top=1.0
     )
-    return told(Drawn(partial(line_chart, chart), "Of all attempts of a step, the failed ones too."))
+    caption = "Of all attempts of a step, the failed ones too."
+    return told(Drawn(partial(line_chart, chart), caption, is_wide=True))
 
 
 def pass_rate_drawing(groups: Sequence[int], step: int) -> dict[str, Any]:

@@ -25,6 +25,8 @@ LANE, TOP, FOOT = 16, 46, 24
 MOST_LANES: Final = 64
 """Trajectories of a step's drawing."""
 MOST_CALL_LANES: Final = 4
+CHAR: Final = 7
+"""User units of a character of a lane's name."""
 APART: Final = 1.0
 """Pixels below which two parts of one kind are drawn as one."""
 
@@ -111,6 +113,15 @@ def _spans(times: TrajectoryTimes) -> Iterator[tuple[str, tuple[float, float]]]:
         yield "judge", (times.judged.start_s, times.judged.end_s)
 
 
+def _shortened(name: str, chars: int) -> str:
+    """A name in at most so many characters; of siblings the number stays, which tells them apart."""
+    if len(name) <= chars:
+        return name
+    head, mark, sibling = name.rpartition(" #")
+    end = f"… #{sibling}" if mark else "…"
+    return (head or name)[: max(1, chars - len(end))] + end
+
+
 def drawn_lanes(lanes: TimelineLanes, *, width: int, height: int) -> str:
     """The lanes as one <svg>, as high as they need; `height` is that of curves."""
     is_narrow = width <= NARROW
@@ -126,9 +137,9 @@ def drawn_lanes(lanes: TimelineLanes, *, width: int, height: int) -> str:
                 f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 4}" y2="{bottom}"/>'
                 f'<text class="tick" x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">{tick:g} s</text>'
             )
-    chars = (left - 10) // 6
+    chars = (left - 10) // CHAR
     for lane, name in enumerate(lanes.names):
-        shown = name if len(name) <= chars else name[: chars - 1] + "…"
+        shown = _shortened(name, chars)
         body.append(
             f'<text class="tick" x="{left - 6}" y="{TOP + LANE * lane + 11}" text-anchor="end">'
             f"{escape(shown)}</text>"

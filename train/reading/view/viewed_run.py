@@ -8,6 +8,7 @@ For one thread: what is read stays in memory until the file changes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -29,6 +30,7 @@ from rocstar.train.record.run_directory import (
     TRAJECTORIES,
     complete_checkpoints,
     config_of,
+    is_held,
     records_file,
 )
 
@@ -83,12 +85,17 @@ class ViewedRun:
         return self.path.is_dir() and bool(complete_checkpoints(self.path))
 
     def status(self) -> str:
-        """How the last start ended, as manifest.json has it; "" where it has none."""
+        """How the last start ended, as manifest.json has it; "" where it has none. One that nobody works on
+        and that never said its end was killed."""
         try:
             starts = read_manifest(self.path) if self.path.is_dir() else []
         except ManifestError:
             return ""
-        return str(starts[-1].get("status", "")) if starts else ""
+        told = str(starts[-1].get("status", "")) if starts else ""
+        with contextlib.suppress(OSError):  # a lock that is another user's tells nothing
+            if told == "running" and not is_held(self.path):
+                return "killed"
+        return told
 
     def listing(self, collection: str) -> Listing | None:
         """The trajectories of a collection, as far as they are written; None: no such one."""

@@ -41,11 +41,18 @@ class Plot:
     unless_same_as: str = ""
     """Left out where every value is that of this metric."""
 
+    def says_something(self, steps: Sequence[Row]) -> bool:
+        """Whether it is worth a drawing of these steps."""
+        values = [number(row, key) for row in steps for key in self.keys]
+        if self.unless_same_as and values == [number(row, self.unless_same_as) for row in steps]:
+            return False
+        return any(v is not None and (v or not self.is_dull_at_zero) for v in values)
+
 
 NOTE = "Faint points are steps, a line is their running mean; the number at its end is the last step's own."
 REWARD = Plot(
     title="Reward",
-    keys={"reward/correct_share": "training"},
+    keys={"reward/mean": "training"},
     subtitle="mean of the generated trajectories",
     top=1.0,
     caption="Mean reward of the generated trajectories; with rewards of 1 and 0 the share judged correct. "
@@ -242,10 +249,7 @@ def drawn_curves(rows: Sequence[Row]) -> list[Drawn]:
         draw = partial(plot_svg, rows, REWARD, set_name=main_set_of(found))
         figures.append(Drawn(draw, REWARD.caption, is_wide=True))
     for plot in PLOTS:
-        values = [number(row, key) for row in steps for key in plot.keys]
-        if plot.unless_same_as and values == [number(row, plot.unless_same_as) for row in steps]:
-            continue
-        if any(v is not None and (v or not plot.is_dull_at_zero) for v in values):
+        if plot.says_something(steps):
             figures.append(Drawn(partial(plot_svg, rows, plot), plot.caption))
     if (speed := _speed(steps)) is not None:
         figures.append(speed)

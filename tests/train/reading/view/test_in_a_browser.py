@@ -179,6 +179,7 @@ def test_a_group_says_why_and_its_sums_are_the_ledgers(page: Page, served: Serve
     page.wait_for_selector("main:not([aria-busy]) .turn")
     page.keyboard.press("g")
     expect(page.locator("#ledger")).to_have_text("The rows' sums equal the step's ledger.")
+    expect(page.locator("#question")).to_have_text("gcd of 84 and 36?expected answer12")
     assert page.locator(".sibling").count() == 6
     expect(page.locator(".sibling.dropped_positive").first).to_contain_text(
         "not drawn among the correct siblings"
@@ -445,6 +446,18 @@ def test_what_is_hostile_in_every_field_does_nothing(page: Page, served: ServedP
     expect(page.locator("#hits, .siblings").first).to_be_visible()
     go(page, trajectory)
     expect(page.locator(".turn").last).to_contain_text("<script>globalThis.broken=1</script>")
+
+
+def test_a_phone_shows_how_a_call_with_a_long_name_went(page: Page, served: ServedPage) -> None:
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.goto(served.address + "#/trajectory?run=plain&file=step_000001&row=0")
+    page.locator("details.call summary > .soft").first.evaluate(
+        "(element) => { element.textContent = 'calls python_code_with_standard_io_and_more'; }"
+    )
+    fits = """(summary) => [...summary.querySelectorAll('.chip, .took')].map((one) =>
+        one.scrollWidth <= one.offsetWidth
+        && one.getBoundingClientRect().right <= summary.getBoundingClientRect().right)"""
+    assert page.locator("details.call summary").first.evaluate(fits) == [True, True]
 
 
 PAGES = (

@@ -12,9 +12,10 @@ from rocstar.engine.record.times import encode_times
 from rocstar.engine.types import Span, TrajectoryTimes, TurnTimes
 from rocstar.train.reading.view.conversation import conversation
 from rocstar.train.reading.view.listing import Listing
-from rocstar.train.reading.view.timeline import MOST_LANES, trajectory_timeline
+from rocstar.train.reading.view.timeline import MOST_LANES, TimelineLanes, drawn_lanes, trajectory_timeline
 from rocstar.train.reading.view.timeline_of_step import timeline_of_step
 from rocstar.train.reading.view.viewed_run import records_of
+from rocstar.train.record.report.svg import NARROW
 
 from .view_runs import MadeSibling, groups_of, write_step
 
@@ -79,3 +80,12 @@ def test_a_step_shows_those_that_ended_last(tmp_path: Path) -> None:
     assert len(lanes) == MOST_LANES and f"of {len(siblings)} trajectories" in told["drawing"]["caption"]
     with pytest.raises(RecordError, match="no records of a step 5"):
         timeline_of_step(listing, 5)
+
+
+def test_names_of_siblings_are_told_apart_where_there_is_little_room() -> None:
+    """On a phone a lane has seven characters for its name."""
+    names = ["03cf46848e9daae4 #2", "03cf46848e9daae4 #13", "turn 1", "python_code, 2"]
+    lanes = TimelineLanes(title="Times", names=names, bars=[], end_s=1.0)
+    shown = re.findall(r'text-anchor="end">(.*?)</text>', drawn_lanes(lanes, width=NARROW, height=250))
+    assert shown == ["03c… #2", "03… #13", "turn 1", "python…"]
+    assert "03cf46848e9daae4 #13" in drawn_lanes(lanes, width=1060, height=250)

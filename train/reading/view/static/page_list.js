@@ -114,8 +114,8 @@ class TrajectoryTable {
     this.total = first.matched;
     const parts = Object.entries(first.buckets).filter(([, count]) => count)
       .map(([name, count]) => `${number(count)} ${words(name)}`);
-    fill(this.counts, h("b", {}, number(first.matched)), ` of ${number(first.total)} in ${number(first.steps)} files: `,
-      `${number(first.correct)} correct; ${parts.join(", ")}`,
+    fill(this.counts, h("b", {}, number(first.matched)), ` of ${number(first.total)} in ${number(first.steps)} files`,
+      first.matched ? `: ${number(first.correct)} correct; ${parts.join(", ")}` : ". The filter lets none through.",
       first.problems.map((text) => h("span", { class: "bad" }, ` ${text}`)));
   }
 

@@ -123,7 +123,7 @@ class TrajectoryPage {
     const first = call.arguments.map(([, text]) => text).join(" ").split("\n").find((line) => line.trim()) ?? "";
     return h("details", { class: `call ${call.is_error ? "error" : ""}`, ...this.fold(key) },
       h("summary", {}, h("span", { class: "soft" }, `calls ${call.name} `), chip(call.status, call.is_error ? "bad" : "good"),
-        ran !== undefined && ran !== null && h("span", { class: "soft" }, seconds(ran)), h("code", { class: "peek" }, first.slice(0, 160))),
+        ran !== undefined && ran !== null && h("span", { class: "soft took" }, seconds(ran)), h("code", { class: "peek" }, first.slice(0, 160))),
       call.arguments.map(([name, text], k) => [name === null ? null : h("div", { class: "who" }, name), this.text(text, `${key}a${k}`)]),
       h("div", { class: "result" }, this.text(call.result, `${key}r`)));
   }

@@ -1,0 +1,211 @@
+"""`rocstar chat` as a person has it: keys pressed in a terminal of 40 columns, and what stands on its screen.
+
+The endpoint runs here and follows a script; the chat is a process in tmux, without colours.
+"""
+
+import json
+import re
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from rocstar.engine.testing.policy import Reply
+
+from ...tmux import Terminal, TmuxServer, tmux_server
+from ...warm_python import warm
+from .conftest import Client, Serving, SlowTool, call, scripted
+
+ROCSTAR = "import sys; from rocstar.train.cli import main; sys.exit(main())"
+LONG = "a comment that is longer than the forty columns of this terminal"
+THINKS = [
+    f"<think>Two numbers, which are added: that is done by a program.</think>{call(f'print(2+2)  # {LONG}')}",
+    "So it is, as everybody would have expected of it, \\boxed{4}",
+]
+TOLD = f"""\
+you> 2+2?
+Two numbers, which are added: that is done by a program.
+> calc
+print(2+2)  # {LONG}
+| 4
+So it is, as everybody would have expected of it, \\boxed{{4}}
+you>"""
+
+
+@pytest.fixture(scope="module")
+def tmux() -> Iterator[TmuxServer]:
+    with tmux_server() as server:
+        yield server
+
+
+@asynccontextmanager
+async def chatting(
+    tmux: TmuxServer, client: Client, *, columns: int = 40, cold: bool = False, **environment: str | None
+) -> AsyncIterator[Terminal]:
+    """A terminal with a chat that waits for its first question; it has left when the block ends well.
+
+    cold: a Python of its own, which reads its settings and has the terminal to itself, as a fork has not.
+    """
+    rocstar = [sys.executable, "-c", ROCSTAR] if cold else [str(warm().executable.with_name("rocstar"))]
+    command = [*rocstar, "chat", f"{client.listening.url}/v1"]
+    told = {"NO_COLOR": "1", "ROCSTAR_CHAT_HISTORY": "", "LC_ALL": "C.UTF-8"} | environment
+    terminal = await tmux.open(command, columns=columns, environment=told)
+    await terminal.ending("/help lists commands\nyou>")
+    yield terminal
+    await terminal.ending("you>")  # before, Ctrl-C would be of the answer
+    await terminal.type("C-c")
+    await terminal.ending("Ctrl-C once more leaves\nyou>")
+    await terminal.type("C-c")
+    assert await terminal.ended() == 0
+
+
+def asked(client: Client) -> list[str]:
+    """What the policy read, request by request."""
+    return [client.agent.chat.decode(request.ids) for request in client.agent.inference.requests]
+
+
+async def test_what_happens_stands_there_when_it_happens(tmux: TmuxServer, serving: Serving) -> None:
+    tool = SlowTool()
+    async with serving(scripted(THINKS), tool=tool) as client, chatting(tmux, client) as terminal:
+        await terminal.type("2+2?", "Enter")
+        before = await terminal.ending(LONG)
+        tool.gate.set()
+        after = await terminal.ending("\\boxed{4}\nyou>")
+        lines = await terminal.lines()
+    assert TOLD.startswith(before[before.index("you>") :]) and "| 4" not in before
+    assert after[after.index("you>") :] == TOLD
+    assert max(map(len, lines)) <= 40 and "".join(lines).replace(" ", "") == re.sub(r"\s", "", after)
+
+
+async def test_an_answer_comes_word_by_word_at_any_width_until_ctrl_c(
+    tmux: TmuxServer, serving: Serving
+) -> None:
+    endless = scripted([Reply(text="word ", stops=False)])
+    limits = {"max_response_tokens": 100_000}
+    async with (
+        serving(endless, token_s=0.001, limits=limits, max_context=200_000) as client,
+        chatting(tmux, client) as terminal,
+    ):
+        await terminal.type("Go on.", "Enter")
+        for times, columns in ((20, 25), (60, 70), (90, 40)):
+            await terminal.showing("word", times=times)
+            await terminal.resize(columns, 24)
+        await terminal.type("typed meanwhile")
+        shown = await terminal.showing("word", times=120)
+        await terminal.type("C-c")
+        stopped = await terminal.ending("(stopped)\nyou> typed meanwhile")
+        await client.desk._idle.wait()
+        await terminal.type("Enter")
+        await terminal.showing("you> typed meanwhile\nword word")
+        await terminal.type("C-c")
+        await terminal.showing("(stopped)", times=2)
+    assert "typed" not in shown
+    said = re.search(r"you> Go on\.\n(.*)\n\(stopped\)", stopped)
+    assert said and re.fullmatch(r"(word )+(w|wo|wor|word)?", said[1] + " " * said[1].endswith("d"))
+    assert "word word" in asked(client)[-1] and "typed meanwhile" in asked(client)[-1]
+
+
+async def test_ctrl_c_ends_a_tool_and_keeps_the_turn(tmux: TmuxServer, serving: Serving) -> None:
+    tool = SlowTool()
+    async with (
+        serving(scripted(["First. " + call("1"), "Second."]), tool=tool) as client,
+        chatting(tmux, client) as terminal,
+    ):
+        await terminal.type("2+2?", "Enter")
+        await terminal.ending("> calc\n1")
+        await terminal.type("C-c")
+        text = await terminal.ending("(stopped)\nyou>")
+        await client.desk._idle.wait()
+        tool.gate.set()
+        await terminal.type("And now?", "Enter")
+        await terminal.ending("Second.\nyou>")
+    assert tool.noted[0] == "cancelled" and "^C" not in text
+    assert any("First." in read and "And now?" in read for read in asked(client))
+
+
+async def test_every_command(tmux: TmuxServer, serving: Serving, tmp_path: Path) -> None:
+    texts = ["\\boxed{5}", *["\\boxed{4}"] * 7]
+    script = lambda request: texts[request.sibling] if request.turn > 1 else call("1")  # noqa: E731
+    async with serving(script) as client, chatting(tmux, client, columns=80) as terminal:
+
+        async def do(line: str, told: str) -> None:
+            await terminal.type(line, "Enter")
+            await terminal.ending(f"{told}\nyou>")
+
+        await do("/system Be brief.", "system: Be brief.")
+        await do("/n 8", "you> /n 8")
+        await do("What?", "........\n7 of 8: 4\n1 of 8: 5")
+        await do("/tools", "> calc\n1\n| 4")
+        await do(f"/save {tmp_path / 'talk.json'}", f"saved in {tmp_path / 'talk.json'}")
+        await do("/undo", "taken back: What?")
+        await do("/undo", "error: there is nothing to take back")
+        await do(f"/load {tmp_path / 'talk.json'}", "system: Be brief.\nuser: What?\nassistant: \\boxed{4}")
+        await do("/n 1", "you> /n 1")
+        await do("/save /nowhere/talk", "error: '/nowhere/talk' cannot be written: No such file or directory")
+        await do("More?", "> calc\n1\n| 4\n\\boxed{5}")
+    saved = json.loads((tmp_path / "talk.json").read_text())
+    assert [one["role"] for one in saved["messages"]] == ["system", "user", "assistant"]
+    assert all(text in asked(client)[-1] for text in ("Be brief.", "What?", "\\boxed{4}", "More?"))
+
+
+async def test_what_was_asked_comes_back_and_pasted_lines_are_one_message(
+    tmux: TmuxServer, serving: Serving, tmp_path: Path
+) -> None:
+    pasted = "\n".join(f"line {k}" for k in range(200))
+    kept = {"ROCSTAR_CHAT_HISTORY": str(tmp_path / "state" / "history")}
+    async with serving(scripted(["yes"])) as client:
+        async with chatting(tmux, client, **kept) as terminal:
+            await terminal.paste(pasted)
+            await terminal.showing("line 199")
+            await terminal.type("Enter")
+            await terminal.ending("yes\nyou>")
+            await terminal.type("First,", "M-Enter", "then.", "Enter")
+            await terminal.showing("yes", times=2)
+        async with chatting(tmux, client, **kept) as terminal:
+            await terminal.type("Up")
+            await terminal.ending("you> First,\nthen.")
+            await terminal.type("Enter")
+            await terminal.ending("yes\nyou>")
+    assert [pasted in read for read in asked(client)] == [True, True, False]
+    assert "First,\nthen." in asked(client)[1] and "First,\nthen." in asked(client)[2]
+
+
+@pytest.mark.parametrize("is_ascii", [False, True], ids=["UTF-8 in the C locale", "ASCII"])
+async def test_a_terminal_that_can_do_nothing(tmux: TmuxServer, serving: Serving, is_ascii: bool) -> None:
+    told = {"TERM": "dumb", "LC_ALL": "C", "NO_COLOR": None}
+    if is_ascii:
+        told |= {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    replies = [call("print('é → 年')"), "é → 年 \\boxed{4}"]
+    async with (
+        serving(scripted(replies), tool=_opened(SlowTool(text="é → 年"))) as client,
+        chatting(tmux, client, cold=is_ascii, **told) as terminal,
+    ):
+        await terminal.type("2+2?", "Enter")
+        text = await terminal.ending("\\boxed{4}\nyou>")
+    letters = "? ? ?" if is_ascii else "é → 年"
+    # Such a terminal may show keys twice: it echoes what comes before the prompt has it.
+    expected = f"> calc\nprint('{letters}')\n| {letters}\n{letters} \\boxed{{4}}\nyou>"
+    assert text[text.index("> calc") :] == expected
+
+
+def _opened(tool: SlowTool) -> SlowTool:
+    tool.gate.set()
+    return tool
+
+
+async def test_without_a_person(tmux: TmuxServer, serving: Serving) -> None:
+    """One question, and two that are piped in."""
+    async with serving(scripted(THINKS)) as client:
+        chat = f"{warm().executable.with_name('rocstar')} chat {client.listening.url}/v1"
+        once = await tmux.open(["/bin/sh", "-c", f"{chat} --prompt 2+2?"], columns=40)
+        assert await once.ended() == 0
+        shown = await once.text()
+        piped = await tmux.open(["/bin/sh", "-c", f"printf '2+2?\\n3+1?\\n' | {chat} --json"], columns=40)
+        assert await piped.ended() == 0
+        lines = (await piped.text()).splitlines()
+    assert shown[: shown.rindex("\\boxed{4}")] == TOLD[TOLD.index("\n") + 1 : TOLD.rindex("\\boxed{4}")]
+    answers = [json.loads(line) for line in lines if line.startswith("{")]
+    assert [one["prompt"] for one in answers] == ["2+2?", "3+1?"]
+    assert all(one["content"].endswith("\\boxed{4}") for one in answers)
