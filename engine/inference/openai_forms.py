@@ -54,8 +54,9 @@ def form_of(choice: Mapping[str, Any]) -> Form:
     if isinstance(choice.get("token_ids"), list):
         return Form.SENT_IDS
     content = (choice.get("logprobs") or {}).get("content")
-    known = isinstance(content, list) and content and isinstance(content[0], dict)
-    return Form.SPELLED_IDS if known and {"id", "bytes", "logprob"} <= content[0].keys() else Form.TEXT
+    first = content[0] if isinstance(content, list) and content else None
+    is_spelled = isinstance(first, dict) and {"id", "bytes", "logprob"} <= first.keys()
+    return Form.SPELLED_IDS if is_spelled else Form.TEXT
 
 
 def asked(
@@ -96,7 +97,7 @@ def read(
 
     ValueError for one that does not add up; InferenceError(too_long) for one that the server cut.
     """
-    if choice.finish not in ENDS:
+    if choice.finish is None or choice.finish not in ENDS:
         raise ValueError(f"it ended as {choice.finish!r}")
     finish, scored = ENDS[choice.finish], choice.scored()
     written = len(scored) if form is Form.SENT_IDS else choice.counted
