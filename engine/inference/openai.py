@@ -24,7 +24,15 @@ import aiohttp
 from rocstar.engine.inference.base import Generation, Heard, InferenceError, KvLoad, Sampling, StopReason
 from rocstar.engine.inference.busy import BusyClock
 from rocstar.engine.inference.events import read_events
-from rocstar.engine.inference.openai_forms import NEUTRAL, STANDARD, Form, asked, form_of, ids_of, read
+from rocstar.engine.inference.openai_forms import (
+    NEUTRAL,
+    STANDARD,
+    EndpointForm,
+    asked,
+    form_of,
+    ids_of,
+    read,
+)
 from rocstar.engine.inference.openai_stream import ChoiceIds, Codec, Scored, StreamedChoice
 from rocstar.engine.inference.weights import WeightSource
 
@@ -70,7 +78,7 @@ class OpenAIEndpoint:
         headers: dict[str, str] | None = None,
     ) -> None:
         self.url, self.version = url.rstrip("/"), 0
-        self.form, self.gives_logprobs = Form.TEXT, False
+        self.form, self.gives_logprobs = EndpointForm.TEXT, False
         self._neutral = NEUTRAL
         self._model, self._vocab_size, self._kv_tokens = model, vocab_size, kv_tokens
         self._timeout_s, self._gap_timeout_s = timeout_s, gap_timeout_s
@@ -116,24 +124,24 @@ class OpenAIEndpoint:
         """Ask for one token, and see what comes with it. InferenceError(unfit) if it is not enough, another
         if the endpoint refuses a text as well."""
         async with asyncio.timeout(self._timeout_s):
-            for form in (Form.SENT_IDS, Form.SPELLED_IDS):
+            for form in (EndpointForm.SENT_IDS, EndpointForm.SPELLED_IDS):
                 found = await self._first_choice(form)
                 if found is not None and form_of(found) is form:
                     self.form = form
-                    self.gives_logprobs = form is Form.SPELLED_IDS or _logprobs(found) is not None
+                    self.gives_logprobs = form is EndpointForm.SPELLED_IDS or _logprobs(found) is not None
                     return
             if self._codec is None:
                 raise _unfit(f"{self.url} speaks text alone", "give the model's tokenizer as codec")
-            if await self._first_choice(Form.TEXT) is None:
+            if await self._first_choice(EndpointForm.TEXT) is None:
                 self._neutral = STANDARD
-                await self._post(self._body(Form.TEXT, [1], 1, frozenset(), 1.0, 0))
+                await self._post(self._body(EndpointForm.TEXT, [1], 1, frozenset(), 1.0, 0))
                 LOG.warning(
                     "%s takes no top_k, min_p or repetition_penalty: what it has set of them holds", self.url
                 )
 
-    async def _first_choice(self, form: Form) -> dict[str, Any] | None:
+    async def _first_choice(self, form: EndpointForm) -> dict[str, Any] | None:
         """Of a prompt of one token; None where it is refused."""
-        if form is not Form.SENT_IDS and self._codec is None:
+        if form is not EndpointForm.SENT_IDS and self._codec is None:
             return None
         try:
             reply = await self._post(self._body(form, [1], 1, frozenset(), 1.0, 0))
@@ -172,7 +180,7 @@ class OpenAIEndpoint:
                 while not live.aborted:
                     before, left = len(written), max_new_tokens - len(written)
                     # Where a text may end in a stop token, the last place is left to who reads the answer.
-                    most = left - (self.form is not Form.SENT_IDS)
+                    most = left - (self.form is not EndpointForm.SENT_IDS)
                     choice = StreamedChoice(
                         self._ids(with_logprobs=is_scored), heard=_behind(heard, before), most=most
                     )
@@ -226,7 +234,7 @@ class OpenAIEndpoint:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._ask(body, choice, is_streamed=True)
-            lacks = not choice.scored() and self.form is not Form.TEXT
+            lacks = not choice.scored() and self.form is not EndpointForm.TEXT
         except (InferenceError, TimeoutError, ValueError) as error:
             LOG.warning("%s streams no answers (%s): turns are told when they end", self.url, error)
             return False
@@ -246,7 +254,13 @@ class OpenAIEndpoint:
                 self._room.release()
 
     def _body(
-        self, form: Form, ids: list[int], n: int, stop_ids: frozenset[int], temperature: float, seed: int
+        self,
+        form: EndpointForm,
+        ids: list[int],
+        n: int,
+        stop_ids: frozenset[int],
+        temperature: float,
+        seed: int,
     ) -> dict[str, Any]:
         return {
             "model": self._model,

@@ -41,7 +41,7 @@ ENDS: Mapping[str, StopReason] = {"stop": StopReason.stop, "length": StopReason.
 """Any other reason (an abort, an error, a filter) is of the server, and no end of the policy's."""
 
 
-class Form(StrEnum):
+class EndpointForm(StrEnum):
     """What an endpoint takes and gives."""
 
     SENT_IDS = "ids"
@@ -49,21 +49,25 @@ class Form(StrEnum):
     TEXT = "text"
 
 
-def form_of(choice: Mapping[str, Any]) -> Form:
+def form_of(choice: Mapping[str, Any]) -> EndpointForm:
     """The form of an endpoint that answered a prompt of ids with this."""
     if isinstance(choice.get("token_ids"), list):
-        return Form.SENT_IDS
+        return EndpointForm.SENT_IDS
     content = (choice.get("logprobs") or {}).get("content")
     first = content[0] if isinstance(content, list) and content else None
     is_spelled = isinstance(first, dict) and {"id", "bytes", "logprob"} <= first.keys()
-    return Form.SPELLED_IDS if is_spelled else Form.TEXT
+    return EndpointForm.SPELLED_IDS if is_spelled else EndpointForm.TEXT
 
 
 def asked(
-    form: Form, ids: Sequence[int], stop_ids: frozenset[int], codec: Codec | None, neutral: Mapping[str, Any]
+    form: EndpointForm,
+    ids: Sequence[int],
+    stop_ids: frozenset[int],
+    codec: Codec | None,
+    neutral: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The fields of a request that depend on its form."""
-    if form is Form.SENT_IDS:
+    if form is EndpointForm.SENT_IDS:
         return {
             **neutral,
             "prompt": list(ids),
@@ -74,23 +78,23 @@ def asked(
         }
     assert codec is not None, "a form with text needs a codec"
     texts = {"stop": [codec.decode([token]) for token in sorted(stop_ids)]} if stop_ids else {}
-    if form is Form.SPELLED_IDS:
+    if form is EndpointForm.SPELLED_IDS:
         return {**neutral, **texts, "prompt": list(ids), "logprobs": 1}
     return {**neutral, **texts, "prompt": codec.decode(ids)}
 
 
-def ids_of(form: Form, codec: Codec | None, *, with_logprobs: bool) -> ChoiceIds:
+def ids_of(form: EndpointForm, codec: Codec | None, *, with_logprobs: bool) -> ChoiceIds:
     """What makes ids of one answer."""
-    if form is Form.SENT_IDS:
+    if form is EndpointForm.SENT_IDS:
         return SentIds(with_logprobs=with_logprobs)
     assert codec is not None, "a form with text needs a codec"
-    if form is Form.SPELLED_IDS:
+    if form is EndpointForm.SPELLED_IDS:
         return SpelledIds(codec, with_logprobs=with_logprobs)
     return WordIds(codec)
 
 
 def read(
-    form: Form, choice: StreamedChoice, most: int, stop_ids: frozenset[int]
+    form: EndpointForm, choice: StreamedChoice, most: int, stop_ids: frozenset[int]
 ) -> tuple[Scored, StopReason]:
     """The tokens of an answer that has ended, at most `most`, the stop token with them. One that ended as
     `stop` with another token ended at the model's own end of text.
@@ -100,17 +104,17 @@ def read(
     if choice.finish is None or choice.finish not in ENDS:
         raise ValueError(f"it ended as {choice.finish!r}")
     finish, scored = ENDS[choice.finish], choice.scored()
-    written = len(scored) if form is Form.SENT_IDS else choice.counted
+    written = len(scored) if form is EndpointForm.SENT_IDS else choice.counted
     if finish is StopReason.length and written is not None and written < most:
         detail = f"the server ended at {written} of {most} tokens: its context or its memory for it is full"
         raise InferenceError("too_long", detail, retryable=False)
     ends_in_stop = bool(scored) and scored[-1][0] in stop_ids
-    if form is Form.SENT_IDS:
+    if form is EndpointForm.SENT_IDS:
         if not scored or (ends_in_stop and finish is StopReason.length) or len(scored) > most:
             raise ValueError(f"finish {choice.finish!r} with {len(scored)} of {most} ids")
         return scored, finish
     # A stop text is left out, and a turn ends with the first of the tokens it may mean.
-    is_whole = form is Form.SPELLED_IDS and len(scored) == choice.counted
+    is_whole = form is EndpointForm.SPELLED_IDS and len(scored) == choice.counted
     scored = scored[:most]
     if finish is StopReason.stop and not ends_in_stop and not is_whole:
         scored = [*scored[: most - 1], (min(stop_ids), math.nan)]

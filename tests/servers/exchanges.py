@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.inference.openai_forms import NEUTRAL, Form, asked
+from rocstar.engine.inference.openai_forms import NEUTRAL, EndpointForm, asked
 from rocstar.engine.inference.openai_stream import Codec
 
 from .vendors import CONTEXT, NAME, Running
@@ -31,7 +31,7 @@ async def play(server: Running, codec: Codec, ids: Sequence[int]) -> list[dict[s
     base = {"model": NAME, "temperature": 1.0, "seed": 5}
     cut = {**base, **asked(form, ids, frozenset({2}), codec, NEUTRAL), "max_tokens": 6}
     ending = {**cut, "temperature": 0.0, "max_tokens": 60}
-    if form is Form.SENT_IDS:  # an end that surely comes
+    if form is EndpointForm.SENT_IDS:  # an end that surely comes
         ending |= {"stop_token_ids": list(range(2, 600)), "max_tokens": 20}
     else:
         ending |= {"prompt": codec.encode(TURN, add_special_tokens=False)}

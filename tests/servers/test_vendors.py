@@ -28,6 +28,7 @@ from rocstar.train.plan.preflight import load_all_tasks
 from rocstar.train.recipe.load import load_recipe, recipe_of_model
 from rocstar.train.served.answering import ServeOrder, serving
 
+from ..patience import PATIENCE_S
 from .asking import Asking, check_agent, check_completions, check_leaving, check_stop
 from .exchanges import keep, play, version
 from .vendors import CONTEXT, LLAMACPP, NAME, ROOT, VENDORS, Running, Vendor, started
@@ -197,7 +198,7 @@ async def test_an_abort_ends_it_there_too(endpoint: OpenAIEndpoint, running: Run
     await endpoint.abort(HEARD)
     got = await turn
     assert got.finish is StopReason.aborted and list(got.ids[: len(told)]) == told
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while await running.running():  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.01)
 

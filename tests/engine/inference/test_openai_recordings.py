@@ -15,12 +15,12 @@ import pytest
 
 from rocstar.engine.inference.base import StopReason
 from rocstar.engine.inference.events import DONE
-from rocstar.engine.inference.openai_forms import Form, asked, form_of, ids_of, read
+from rocstar.engine.inference.openai_forms import EndpointForm, asked, form_of, ids_of, read
 from rocstar.engine.inference.openai_stream import StreamedChoice
 from tests.fakes.openai_endpoint import STOP, TOKENIZER, Endpoint
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "completions"
-FORMS = {"vllm": Form.SENT_IDS, "sglang": Form.SENT_IDS, "llamacpp": Form.SPELLED_IDS}
+FORMS = {"vllm": EndpointForm.SENT_IDS, "sglang": EndpointForm.SENT_IDS, "llamacpp": EndpointForm.SPELLED_IDS}
 NUM_ASKED = 6
 Exchanges = dict[str, dict[str, Any]]
 
@@ -52,12 +52,14 @@ def _choices(exchange: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(params=sorted(FORMS))
-def recorded(request: pytest.FixtureRequest) -> tuple[Form, Exchanges]:
+def recorded(request: pytest.FixtureRequest) -> tuple[EndpointForm, Exchanges]:
     lines = (RECORDINGS / f"{request.param}.jsonl").read_text(encoding="utf-8").splitlines()
     return FORMS[request.param], {one["name"]: one for one in map(json.loads, lines)}
 
 
-def _read(form: Form, exchanges: Exchanges, name: str) -> tuple[StreamedChoice, list[tuple[int, int]]]:
+def _read(
+    form: EndpointForm, exchanges: Exchanges, name: str
+) -> tuple[StreamedChoice, list[tuple[int, int]]]:
     told: list[tuple[int, int]] = []
     ids = ids_of(form, Spelling(exchanges), with_logprobs=True)
     choice = StreamedChoice(ids, heard=lambda place, token: told.append((place, token)), most=99)
@@ -67,7 +69,7 @@ def _read(form: Form, exchanges: Exchanges, name: str) -> tuple[StreamedChoice, 
 
 
 @pytest.mark.parametrize("name", ["at_once", "streamed", "streamed_with_usage"])
-def test_what_was_cut_off_is_read(recorded: tuple[Form, Exchanges], name: str) -> None:
+def test_what_was_cut_off_is_read(recorded: tuple[EndpointForm, Exchanges], name: str) -> None:
     """As many ids as were asked for, each with its log-prob, and told as they came."""
     form, exchanges = recorded
     choice, told = _read(form, exchanges, name)
@@ -84,7 +86,7 @@ def test_what_was_cut_off_is_read(recorded: tuple[Form, Exchanges], name: str) -
 
 
 @pytest.mark.parametrize("name", ["ended", "ended_streamed"])
-def test_what_ended_has_its_stop_token(recorded: tuple[Form, Exchanges], name: str) -> None:
+def test_what_ended_has_its_stop_token(recorded: tuple[EndpointForm, Exchanges], name: str) -> None:
     """Of vLLM and SGLang the id that stopped it, of llama.cpp the end of the turn, with its log-prob."""
     form, exchanges = recorded
     stops = frozenset(exchanges[name]["request"].get("stop_token_ids", [2]))
@@ -95,7 +97,7 @@ def test_what_ended_has_its_stop_token(recorded: tuple[Form, Exchanges], name: s
     assert not any(math.isnan(logprob) for _, logprob in scored)
 
 
-def test_what_is_refused(recorded: tuple[Form, Exchanges]) -> None:
+def test_what_is_refused(recorded: tuple[EndpointForm, Exchanges]) -> None:
     """With a status, before a stream begins, and nothing of it is a choice."""
     _, exchanges = recorded
     for name in ("too_long", "bad_field"):
@@ -104,11 +106,11 @@ def test_what_is_refused(recorded: tuple[Form, Exchanges]) -> None:
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_the_stand_in_says_nothing_that_they_do_not(
-    recorded: tuple[Form, Exchanges], is_streamed: bool
+    recorded: tuple[EndpointForm, Exchanges], is_streamed: bool
 ) -> None:
     """Its fields are among theirs; the piece with the reason of a stream's end has ids if theirs has."""
     form, exchanges = recorded
-    server = Endpoint(with_ids=form is Form.SENT_IDS, spells=form is Form.SPELLED_IDS)
+    server = Endpoint(with_ids=form is EndpointForm.SENT_IDS, spells=form is EndpointForm.SPELLED_IDS)
     fields = asked(form, [30], frozenset({STOP}), TOKENIZER, {})
     body = {**fields, "model": "m", "max_tokens": 3, "stream": is_streamed}
     async with server.serve() as url, aiohttp.ClientSession() as session:
@@ -127,8 +129,8 @@ async def test_the_stand_in_says_nothing_that_they_do_not(
         assert ends[0] == ends[1]
 
 
-def _ids(form: Form) -> str:
-    return "token_ids" if form is Form.SENT_IDS else "logprobs"
+def _ids(form: EndpointForm) -> str:
+    return "token_ids" if form is EndpointForm.SENT_IDS else "logprobs"
 
 
 def _fields(value: Any, path: str = "") -> set[str]:

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from rocstar.engine.inference.openai import OpenAIEndpoint
-from rocstar.engine.inference.openai_forms import Form
+from rocstar.engine.inference.openai_forms import EndpointForm
 from rocstar.engine.serve.endpoint import ServeOptions
 from rocstar.engine.serve.opened import open_endpoint
 from rocstar.engine.testing.policy import Request
@@ -107,5 +107,5 @@ async def test_one_of_our_own_serves_another() -> None:
                     assert of_stream(chunks) == whole["choices"][0]["message"]
                     told = [c for c in chunks if not isinstance(c, str) and c["choices"]]
                     assert len(told) > 10, "word by word"
-                    assert endpoint._streams and endpoint.form is Form.TEXT
+                    assert endpoint._streams and endpoint.form is EndpointForm.TEXT
                     await asyncio.sleep(0)
