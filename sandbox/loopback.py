@@ -1,4 +1,4 @@
-"""Servers on this machine alone: which names stand for it, and which requests are a web page's.
+"""Servers on this machine: which names stand for it, which requests are a web page's, whose client is gone.
 
 A page in a browser on this machine reaches loopback too, also under a name that somebody else has made to
 stand for it (DNS rebinding), under which the page would be the server's own.
@@ -11,8 +11,14 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+GONE = 499
+"""Nginx's number for a client that closed its request; nobody receives it."""
 
 
 class Foreign(NamedTuple):
@@ -60,3 +66,13 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def hung_up(request: web.Request) -> web.Response:
+    """What a handler returns whose client is gone or takes nothing. Its connection ends here. aiohttp would
+    log a ConnectionError that is raised instead with its traceback, as a mistake of the server."""
+    from aiohttp import web  # who only asks for names does without it
+
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response(status=GONE)

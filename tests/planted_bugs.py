@@ -48,6 +48,7 @@ BUGS = [
     Bug("Door.sweep", "(late if guest.takes_nothing() else reading)", "reading", "service/test_door.py::test_a_connection_that_rests_is_closed_and_one_that_works_is_not"),
     Bug("Draw.weight", "self.eps + penalty", "self.eps", "view/test_siblings.py::test_weights_are_those_of_the_draw"),
     Bug("EmbeddedEngine._step", "len(request.new_ids) - 1", "len(request.new_ids)", "inference/test_embedded_scoring.py::test_every_row_hears_its_own_tokens_in_order"),
+    Bug("Endpoint._answered", "return hung_up(request)", "raise", "serve/test_endpoint.py::test_a_client_that_is_gone_is_no_mistake_of_the_server"),
     Bug("EventLines.feed", "data.endswith(b'\\r')", "False", "inference/test_events.py::test_payloads_do_not_depend_on_the_cuts"),
     Bug("EventLines.feed", 'self._ended_in_return = data.endswith(b"\\r")', "self._ended_in_return = False", "inference/test_events.py::test_payloads_do_not_depend_on_the_cuts"),
     Bug("Faces._continued", "[] if ids[-1] == chat.stop_id else [chat.stop_id]", "[]", "serve/test_endpoint.py::test_a_conversation_goes_on_by_its_tokens"),

@@ -40,6 +40,7 @@ from rocstar.engine.serve.openapi import HTML, JSON, document
 from rocstar.engine.serve.page import HEADERS, page
 from rocstar.engine.serve.refusals import ServeRefusal
 from rocstar.engine.serve.said import PING, ChatWords, CompletionWords, as_json, event, plain_id
+from rocstar.sandbox.loopback import hung_up
 
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -143,9 +144,12 @@ class Endpoint:
             response = refused(_of_router(error))
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
-        except (asyncio.CancelledError, ConnectionError):
+        except asyncio.CancelledError:
             self.counts.disconnects += 1
             raise
+        except ConnectionError:
+            self.counts.disconnects += 1
+            return hung_up(request)
         resource = request.match_info.route.resource
         self.counts.answers[resource.canonical if resource else "unknown", str(response.status)] += 1
         return response

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from rocstar.sandbox.loopback import hung_up
 from rocstar.sandbox.service.answers import Healthy, Ready, Refusal
 from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.auth import Owners, refuse_web_pages
@@ -187,9 +188,12 @@ class Service:
             )
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
-        except (asyncio.CancelledError, ConnectionResetError):
+        except asyncio.CancelledError:
             self.metrics.disconnects += 1
             raise
+        except ConnectionError:
+            self.metrics.disconnects += 1
+            return hung_up(request)
         finally:
             self._incoming.release(request)
             self.door.ends(request.protocol)

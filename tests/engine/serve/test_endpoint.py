@@ -7,6 +7,7 @@ import signal
 from typing import Any
 
 import aiohttp
+import aiohttp.web
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -441,6 +442,29 @@ async def test_a_client_that_leaves_ends_the_generation(serving: Serving) -> Non
         asking.cancel()
         await client.desk._idle.wait()
         assert client.desk.counts.ends[("aborted",)] == 1 and client.desk.counts.disconnects == 1
+
+
+async def test_a_client_that_is_gone_is_no_mistake_of_the_server(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    written: list[bytes] = []
+    write = aiohttp.web.StreamResponse.write
+
+    async def gone(response: aiohttp.web.StreamResponse, data: bytes) -> None:
+        if written:
+            raise aiohttp.ClientConnectionResetError("Cannot write to closing transport")
+        written.append(data)
+        await write(response, data)
+
+    monkeypatch.setattr(aiohttp.web.StreamResponse, "write", gone)
+    async with serving(scripted(THINKS), keeps=True) as client:
+        body = {"model": "rocstar-agent", "messages": [QUESTION], "stream": True}
+        with pytest.raises(aiohttp.ClientError):
+            async with client.post("/v1/chat/completions", body) as response:
+                await response.read()
+        await client.desk._idle.wait()
+        assert client.desk.counts.disconnects == 1
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_a_failure_of_ours_is_no_answer(serving: Serving) -> None:
