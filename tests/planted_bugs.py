@@ -144,7 +144,7 @@ BUGS = [
     Bug("WeightStream.put", "taken.result()", "taken.done()", "inference/test_weight_stream.py::test_two_buckets_are_there_at_a_time"),
     Bug("WorkerCommands.pull", "self._redis.xreadgroup(GROUP, self._info.name, streams, count=1, block=BLOCK_MS)", "self._redis.xreadgroup(GROUP, self._info.name, streams, count=1, block=BLOCK_MS, noack=True)", "test_chaos.py::test_an_entry_is_acknowledged_only_with_its_answers"),
     Bug("WorkerCommands.reclaim", "held.get(make_ref(flavour, stream_id.decode()))", "None", "fabric/test_chaos.py::test_a_worker_that_stood_still_has_not_died"),
-    Bug("Written.add", "begin = self.spans.pop()[0]", "self.spans.pop()", "sandbox/service/test_written.py"),
+    Bug("Written.add", "begin = self.spans.pop()[0]", "self.spans.pop()", "engine/inference/test_written.py"),
     Bug("_Batch._accept_more", "await self._calls.accept(call)", "await self._calls.submit(call)", "sandbox/test_calls.py::test_what_can_be_sent_together_is_written_at_once"),
     Bug("_Batch._accept_more", "len(self._submitted) >= self._ahead", "False", "sandbox/test_calls.py::test_a_batch_runs_a_little_ahead_of_its_reader"),
     Bug("_Batch._accept_more", "self._unread_bytes > MAX_UNREAD_BYTES", "False", "sandbox/test_calls.py::test_a_batch_starts_nothing_while_much_of_it_is_not_read"),
