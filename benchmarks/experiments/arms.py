@@ -131,20 +131,24 @@ class Curve:
 
 def curve_of(directory: Path) -> Curve:
     steps = rows(directory, "rl")
-    tokens = np.cumsum([row["tokens/generated"] for row in steps]).tolist()
+    return Curve(
+        tokens=np.cumsum([row["tokens/generated"] for row in steps]).tolist(),
+        rewards=[row.get("reward/mean", 0.0) for row in steps],
+        errors=[(step.errors, step.calls) for step in correct_ones(directory)],
+        evaluations=evaluations_of(directory),
+        steps=steps,
+    )
+
+
+def evaluations_of(directory: Path) -> list[tuple[int, float]]:
+    """RL step and held-out avg@k of each evaluation: by the verdicts, for rewards are what arms differ in."""
     found = []
     for file in sorted((directory / "evaluations").glob("step_*/results.json")):
         questions = json.loads(file.read_text())["sets"]["heldout"]["questions"].values()
-        known = [[r for r in question["rewards"] if r is not None] for question in questions]
+        known = [[a for a in question["attempts"] if a is not None] for question in questions]
         step = int(file.parent.name.removeprefix("step_"))
-        found.append((step, fmean(fmean(rewards) for rewards in known if rewards)))
-    return Curve(
-        tokens=tokens,
-        rewards=[row.get("reward/mean", 0.0) for row in steps],
-        errors=[(step.errors, step.calls) for step in correct_ones(directory)],
-        evaluations=sorted(found),
-        steps=steps,
-    )
+        found.append((step, fmean(fmean(correct) for correct in known if correct)))
+    return sorted(found)
 
 
 def error_share(errors: Sequence[tuple[int, int]]) -> float | None:

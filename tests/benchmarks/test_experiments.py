@@ -81,6 +81,21 @@ def test_a_finished_arm_is_not_made_again_and_a_begun_one_goes_on(
     assert all(command[-1] == "--rl.lr=1" for command in called)
 
 
+def test_accuracy_is_what_the_judge_says_whatever_a_reward_adds(
+    experiments: dict[str, ModuleType], tmp_path: Path
+) -> None:
+    arms = experiments["arms"]
+    (tmp_path / "evaluations" / "step_000004").mkdir(parents=True)
+    questions = {
+        "a": {"attempts": [True, False, None], "rewards": [1.5, 0.5, None]},
+        "b": {"attempts": [True], "rewards": [0.6]},
+        "c": {"attempts": [None], "rewards": [None]},
+    }
+    results = {"sets": {"heldout": {"questions": questions}}}
+    (tmp_path / "evaluations" / "step_000004" / "results.json").write_text(json.dumps(results))
+    assert arms.evaluations_of(tmp_path) == [(4, 0.75)]
+
+
 def curve(arms: ModuleType, tokens: list[float], evaluations: list[tuple[int, float]]) -> Any:
     errors = [(1, 10)] * (len(tokens) // 2) + [(0, 10)] * (len(tokens) - len(tokens) // 2)
     return arms.Curve(tokens=tokens, rewards=[], errors=errors, evaluations=evaluations, steps=[])
