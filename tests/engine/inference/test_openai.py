@@ -187,22 +187,28 @@ async def test_a_connection_that_was_kept_and_closed_is_no_failure() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer)
     asked: list[int] = []
 
+    ended = asyncio.Semaphore(0)
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for number in range(2):  # the second request of a connection is its end
-            length = int(
-                (await reader.readuntil(b"\r\n\r\n")).lower().split(b"content-length: ")[1].split()[0]
-            )
-            await reader.readexactly(length)
+            try:
+                asking = (await reader.readuntil(b"\r\n\r\n")).lower()
+            except asyncio.IncompleteReadError:  # of the new one the client ends it
+                break
+            await reader.readexactly(int(asking.split(b"content-length: ")[1].split()[0]))
             asked.append(number)
             if number == 0:
                 writer.write(head + answer)
         writer.close()
+        ended.release()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
         async with opened(url) as endpoint:
             assert (await ask(endpoint, [3], max_new_tokens=1)).ids == (5,)
             assert asked == [0, 1, 0], "the probe, the same connection again, and a new one"
+        for _ in range(2):
+            await ended.acquire()
 
 
 @pytest.mark.parametrize("is_heard", [False, True])
