@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,11 +76,16 @@ def _clean(value: Any) -> Any:
     return [_clean(one) for one in value] if isinstance(value, list) else value
 
 
+MACHINE = re.compile(r"(?:/[^/\s\"']+)+/site-packages/")
+"""Where the server lay: SGLang's refusals name lines of its files."""
+
+
 def keep(exchanges: Sequence[Mapping[str, Any]], server: str, path: Path) -> None:
     """One file per server, an exchange a line; `server` is its name and version."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps({"server": server, **one}, ensure_ascii=False) for one in exchanges]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    told = MACHINE.sub("site-packages/", "\n".join(lines))
+    path.write_text(told + "\n", encoding="utf-8")
 
 
 async def version(server: Running) -> str:

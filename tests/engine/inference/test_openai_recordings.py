@@ -57,6 +57,11 @@ def recorded(request: pytest.FixtureRequest) -> tuple[EndpointForm, Exchanges]:
     return FORMS[request.param], {one["name"]: one for one in map(json.loads, lines)}
 
 
+@pytest.mark.parametrize("server", sorted(FORMS))
+def test_a_recording_does_not_tell_where_its_server_lay(server: str) -> None:
+    assert "/site-packages" not in (RECORDINGS / f"{server}.jsonl").read_text(encoding="utf-8")
+
+
 def _read(
     form: EndpointForm, exchanges: Exchanges, name: str
 ) -> tuple[StreamedChoice, list[tuple[int, int]]]:
