@@ -2,7 +2,7 @@
 
     python benchmarks/bench_sandbox.py cpu --data llm_python_programs.jsonl
     python benchmarks/bench_sandbox.py peers --code-judge DIR --data llm_python_programs.jsonl
-    python benchmarks/bench_sandbox.py sessions|layers|open-loop|flood|holds
+    python benchmarks/bench_sandbox.py forks|sessions|layers|open-loop|flood|holds
 
 Without a part it lists them. docs/measured/sandbox.md says what each measures. Exit status 1 says
 that a bar is missed.
@@ -16,11 +16,12 @@ import sys
 from pathlib import Path
 
 import uvloop
-from sandbox_bench import cpu, flood, holds, layers, open_loop, peers, sessions
+from sandbox_bench import cpu, flood, forks, holds, layers, open_loop, peers, sessions
 
 PARTS = {
     "cpu": cpu,
     "peers": peers,
+    "forks": forks,
     "sessions": sessions,
     "layers": layers,
     "open-loop": open_loop,

@@ -2,6 +2,7 @@
 
     703 requests of 64 and one of 8, together  ->  service  ->  every answer checked against its own nonce
     gauge every 0.25 s, memory every second    ->  peak in flight, peak memory
+    before and after it: the same programs by bare forks of warm interpreters, one on each core (forks.py)
 
 Memory: `peak_bytes` is the largest sum seen of the client's resident set and the proportional set sizes of
 the service's whole tree; the sum of peaks of the service and the client (VmHWM) is given beside it.
@@ -18,11 +19,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from hogs import cores
+from sandbox_bench.forks import cheapest, forks, of_forks
 from sandbox_bench.http_client import Client, HttpError
-from sandbox_bench.programs import MAKERS, Program
+from sandbox_bench.programs import MAKERS, Program, nonced
 from sandbox_bench.report import bar, finish
 from sandbox_bench.rocstar_service import Service, service
-from sandbox_bench.stats import percentile
+from sandbox_bench.stats import median, percentile
 
 from rocstar.sandbox import proctree
 
@@ -32,7 +35,8 @@ TIMEOUT_S = 600.0
 GAUGE = "rocstar_sandbox_in_flight"
 GIB = 1 << 30
 IN_FLIGHT_SHARE = 40_000 / 45_000
-MEMORY_BAR_GB, RATE_BAR = 2.5, 700.0
+MEMORY_BAR_GB, RATE_BAR, FORKS_BAR = 2.5, 700.0, 0.9
+FORKED_CALLS = 4096
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -111,6 +115,7 @@ async def run(options: argparse.Namespace) -> int:
         [make(10**6 + nonce) for nonce in range(first, min(first + BATCH, options.calls))]
         for first in range(0, options.calls, BATCH)
     ]
+    before = await _forks_per_s()
     with service("--max-calls", str(options.calls + BATCH), *options.serve_option) as server:
         flood = Flood(server)
         async with server.client() as client:
@@ -127,11 +132,26 @@ async def run(options: argparse.Namespace) -> int:
             await asyncio.wait(watchers)
         cpu, own = proctree.cpu_s([server.pid]) - cpu, time.process_time() - own
         service_peak = sum(proctree.peak_rss_bytes(member.pid) for member in proctree.tree([server.pid]))
-    return _report(options, flood, seconds, cpu, own, service_peak)
+    forked = [before, await _forks_per_s()]
+    return _report(options, flood, seconds, cpu, own, service_peak, forked)
+
+
+async def _forks_per_s() -> float:
+    """What bare forks reach on the same cores: unconfined, nothing over HTTP, no answer that waits."""
+    programs = nonced("print")
+    warm, _ = await cheapest("print", programs, FORKED_CALLS // 8)
+    async with forks(warm, len(cores())) as some:
+        return (await of_forks(some, programs, FORKED_CALLS)).calls_per_s
 
 
 def _report(
-    options: argparse.Namespace, flood: Flood, seconds: float, cpu: float, own: float, service_peak: int
+    options: argparse.Namespace,
+    flood: Flood,
+    seconds: float,
+    cpu: float,
+    own: float,
+    service_peak: int,
+    forked: list[float],
 ) -> int:
     in_flight = max(value for _, value in flood.gauge)
     peak = max(tree + client for _, tree, client in flood.memory)
@@ -144,6 +164,8 @@ def _report(
         "failures": flood.failures[:20],
         "seconds": round(seconds, 2),
         "calls_per_s": round(options.calls / seconds, 1),
+        "bare_forks_per_s": [round(rate, 1) for rate in forked],
+        "rate_over_bare_forks": round(options.calls / seconds / median(forked), 3),
         "service_cpu_ms_per_call": round(1e3 * cpu / options.calls, 4),
         "client_cpu_ms_per_call": round(1e3 * own / options.calls, 4),
         "max_in_flight_gauge": in_flight,
@@ -169,6 +191,7 @@ def _report(
         bar("in-flight gauge", in_flight, round(IN_FLIGHT_SHARE * options.calls), at_most=False),
         bar("service and client memory in GB", peak / 1e9, MEMORY_BAR_GB, at_most=True),
         bar("calls per second", options.calls / seconds, RATE_BAR, at_most=False),
+        bar("rate over that of bare forks", result["rate_over_bare_forks"], FORKS_BAR, at_most=False),
     ]
     if options.plot:
         _plot(flood, options.plot)

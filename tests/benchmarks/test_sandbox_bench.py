@@ -20,7 +20,7 @@ from rocstar.sandbox.pool import wire
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-from sandbox_bench import flood, http_client, load, programs, pure_parse, python_c, report, stats  # noqa: E402
+from sandbox_bench import flood, forks, http_client, load, programs, pure_parse, python_c, report, stats  # noqa: E402
 
 
 def test_slope_and_median_and_arrivals() -> None:
@@ -50,6 +50,49 @@ def test_a_program_prints_what_it_is_expected_to(kind: str) -> None:
     assert two[0].code != two[1].code and two[0].expected != two[1].expected
     assert not two[0].right(two[1].expected) and not two[0].right(None)
     assert python_c.run_all(two[:1], at_once=1).wrong == []
+
+
+async def test_bare_forks_answer_in_order_and_know_a_failure() -> None:
+    ended_badly = [
+        "print(1); raise SystemExit(1)",
+        "print(1",
+        "import os; os._exit(0)",
+        "print('a' * 100_000)",
+    ]
+    some = [programs.Program(code=code, expected="", flavour="stdlib") for code in ended_badly]
+    good = programs.print_program(7)
+    async with forks.forks(forks.Warm(name="bare"), 2) as interpreters:
+        assert await interpreters.run([*some, good]) == [None, None, "", "a" * 100_000 + "\n", "7\n"]
+        done = await forks.of_forks(interpreters, programs.nonced("print"), 3 * forks.BATCH)
+    assert (done.calls, done.wrong) == (3 * forks.BATCH, [])
+    assert done.cpu_s > 0
+
+
+async def test_a_fork_has_what_its_interpreter_imported() -> None:
+    program = programs.Program(
+        code="import sys; print('fractions' in sys.modules, seen)", expected="", flavour="stdlib"
+    )
+    warm = forks.Warm(
+        name="warm",
+        modules=("fractions",),
+        warm_up="import builtins; builtins.seen = 3; print('not an answer')",
+        frozen=True,
+    )
+    async with forks.forks(warm, 1) as interpreters:
+        assert await interpreters.run([program]) == ["True 3\n"]
+
+
+async def test_an_interpreter_that_does_not_get_warm_is_told() -> None:
+    with pytest.raises(RuntimeError, match="warm 'nothing of this name'"):
+        async with forks.forks(forks.Warm(name="nothing of this name", modules=("nothing_of_this_name",)), 1):
+            pass
+
+
+def test_the_ratio_is_of_rounds_that_ran_one_after_the_other() -> None:
+    def loads(*cpu_s: float) -> list[load.Load]:
+        return [load.Load(calls=10, cpu_s=some) for some in cpu_s]
+
+    assert forks.ratio(loads(1, 2, 30), loads(2, 4, 10)) == 0.5
 
 
 def test_python_c_counts_cpu_and_wrong_answers() -> None:
