@@ -2,7 +2,7 @@
 # tries: to make all others wait: for the disk, by a better place in the queue, by the machine's clock
 # breach: it is allowed
 # expect: ok
-# output: HELD: \d
+# output: HELD: -?\d
 # held-by: seccomp, capabilities
 usual=$(nice)
 sync -f . 2>/dev/null && echo "BREACH: a whole file system was written out"

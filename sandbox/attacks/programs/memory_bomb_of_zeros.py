@@ -4,8 +4,8 @@
 # expect: memory_limit
 # output: MemoryError
 # held-by: rlimits
-# limits: memory_bytes=268435456 wall_s=10
-# loosened: memory_bytes=2147483648 wall_s=20
+# limits: memory_bytes=268435456 wall_s=300
+# loosened: memory_bytes=2147483648 wall_s=300
 import zlib
 
 packer = zlib.compressobj(1)

@@ -78,7 +78,10 @@ async def test_a_compilation_that_takes_too_long_is_an_error_and_leaves_nothing(
     assert is_compile_error(result), result
     assert "compilation stopped: it took more than 600 ms" in result.stderr
     await until(lambda: not compilers(quick))
-    assert (await runner(quick)("int main() { return 0; }")).status is Status.OK
+    async with asyncio.timeout(PATIENCE_S):  # on a busy machine a short one takes as long, too
+        while is_compile_error(result := await runner(quick)("int main() { return 0; }")):
+            assert "took more than" in result.stderr
+    assert result.status is Status.OK
 
 
 async def test_a_cancelled_compilation_leaves_nothing(pool: SandboxPool) -> None:
