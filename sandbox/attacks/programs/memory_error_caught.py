@@ -4,7 +4,7 @@
 # expect: timeout
 # output: full
 # held-by: rlimits, wall clock
-# limits: memory_bytes=134217728 wall_s=1
+# limits: memory_bytes=134217728 wall_s=4
 held = []
 said = False
 while True:
