@@ -56,7 +56,7 @@ class Apart:
         of one; `rules` among its arguments are the service's. Blocks. Raises SandboxError if no process gives
         an answer."""
         for _ in range(TRIES):
-            with suppress(Ended):
+            with suppress(Ended, OSError):  # of files and memory that there are not, too
                 outcome: T = unpacked(self._asked(decode, body), self._rules)
                 return outcome
         raise SandboxError("the process that reads large bodies has ended", kind="decoder", retryable=True)
@@ -118,6 +118,7 @@ class Decoder:
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                process_group=0,  # the interrupt of a terminal is the service's, which may still have bodies
             )
             undo.pop_all()
 
