@@ -5,6 +5,7 @@ import json
 import re
 import threading
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,37 @@ async def test_output_beyond_what_may_be_held_is_cut_and_marked(serve: Any) -> N
             _, answer = await service.post("/v1/batch", {"requests": [{"code": "x"}] * 5})
             found = [(len(result["stdout"]), result["stdout_truncated"]) for result in answer["results"]]
             assert found == [(4096, True)] * 2 + [(50_000, False)] * 3
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "lengths"),
+    [
+        ("/v1/batch", {"requests": [{"code": "x"}] * 5}, lambda a: [len(r["value"]) for r in a["results"]]),
+        (
+            "/get_observation",
+            {"trajectory_ids": ["1"] * 5, "actions": ["<python>x</python>"] * 5},
+            lambda answer: sorted(
+                len(text) - len("\n<result>\n" + "\n</result>\n") for text in answer["observations"]
+            ),
+        ),
+        (
+            "/run_jupyter",
+            {"cells": ["x"] * 5},
+            lambda answer: [len(cell["stdout"]) for cell in answer["cells"]],
+        ),
+    ],
+)
+async def test_of_many_outputs_in_one_answer_those_beyond_what_may_be_held_are_heads(
+    serve: Any, path: str, body: Any, lengths: Callable[[Any], list[int]]
+) -> None:
+    """In whatever dialect, and by whichever text of a result."""
+    text = "x" * 50_000
+    result = ok(value=text) if path == "/v1/batch" else ok(text)
+    async with serve(FakeSandbox({}, otherwise=result), max_held_bytes=100_000) as service:
+        for _ in range(2):  # and what was held is given back
+            _, answer = await service.post(path, body)
+            assert sorted(lengths(answer)) == [4096] * 2 + [50_000] * 3
+            assert service.service.admission.held.taken == 0
 
 
 async def test_more_calls_than_fit_are_a_429_and_run_nothing(serve: Any) -> None:
