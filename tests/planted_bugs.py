@@ -213,6 +213,7 @@ BUGS = [
     Bug("correct", "(ratio_T < floor) | (ratio_T > cap)", "ratio_T > cap", "test_off_policy.py"),
     Bug("decode_verl_tool._blocks", "unclosed.add(end_mark)", "None", "service/test_verl_tool.py::test_blocks_that_are_only_begun_are_looked_through_once"),
     Bug("decode_verl_tool._step", "check_text(text, \"extra_fields\")", "None", "service/test_verl_tool.py::test_a_body_that_does_not_fit_is_a_422_that_names_the_field"),
+    Bug("described", '"loc": _short(detail["loc"]), ', "", "service/test_decode.py::test_a_refusal_is_short_also_of_names_that_are_long"),
     Bug("detectable", "(interval[1] - interval[0]) / (2 * BOTH_TAILS)", "(interval[1] - interval[0]) / BOTH_TAILS", "report/test_tables.py::test_a_difference_that_is_detectable_is_found_four_times_in_five"),
     Bug("difficulty._task_name", "len(name) < NAME_BYTES", "True", "test_difficulty.py::test_attempts_of_a_run_are_those_of_its_columns"),
     Bug("effective_size", "num_questions / np.clip(ratio_E, num_questions / num_attempts, 1.0)", "num_attempts + 0 * ratio_E", "test_intervals.py::test_attempts_at_a_question_are_alike"),
