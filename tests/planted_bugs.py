@@ -23,6 +23,7 @@ class Bug(NamedTuple):
 # fmt: off
 BUGS = [
     Bug("AheadGroups._learned", "self._tickets.take_out(keys)", "keys", "test_ahead.py::test_a_killed_process_costs_no_group_that_had_ended"),
+    Bug("Apart._taken", "self._idle and not fresh", "self._idle", "service/test_apart.py::test_two_that_end_for_want_of_work_together_cost_no_answer"),
     Bug("ArenaJudge.score", "((baseline, answer), (answer, baseline))", "((baseline, answer), (baseline, answer))", "benchmarks/test_arena_hard.py::test_the_better_answer_wins_both_games_on_both_sides"),
     Bug("AttemptsFile._recovered", "len(siblings) == self._k", "siblings", "test_attempts.py::test_whatever_is_cut_off_the_rest_is_done_and_the_end_is_the_same"),
     Bug("BodyModel.__init__", "msgspec.json.Decoder(exact or model)", "msgspec.json.Decoder(model)", "test_decode.py::test_a_hostile_body_of_61_kb_has_one_short_answer"),

@@ -183,6 +183,22 @@ def test_one_that_ended_for_want_of_work_is_replaced(monkeypatch: pytest.MonkeyP
         processes.close()
 
 
+def test_two_that_end_for_want_of_work_together_cost_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those do that were last asked together: each is still there when it is asked."""
+    processes = Apart(RULES)
+    try:
+        together = [processes._taken(fresh=True) for _ in range(2)]
+        processes._idle += together
+        for one in together:
+            one._process.kill()
+            one._process.wait()
+        monkeypatch.setattr(apart.Decoder, "lives", True)
+        assert processes.call(DECODE["session"], b"{}").seed is None
+    finally:
+        monkeypatch.undo()
+        processes.close()
+
+
 def test_without_a_process_nothing_is_refused_that_may_be_right(monkeypatch: pytest.MonkeyPatch) -> None:
     for program in ("/bin/false", "/no/such/python"):
         monkeypatch.setattr(apart.sys, "executable", program)
