@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from rocstar.sandbox.loopback import hung_up
+from rocstar.sandbox.loopback import hung_up, log_no_clients_mistakes
 from rocstar.sandbox.service.answers import Healthy, Ready, Refusal
 from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.auth import Owners, refuse_web_pages
@@ -89,6 +89,7 @@ class Service:
     """The service over one sandbox. `app` is what a server runs; `draining` refuses what is new."""
 
     def __init__(self, sandbox: SessionSandbox, options: ServiceOptions) -> None:
+        log_no_clients_mistakes()
         self.options = options
         self.metrics = Metrics(self._told)
         self.draining = False

@@ -137,6 +137,28 @@ async def test_a_compressed_body_is_refused_as_it_came(serve: Any, encoding: str
         assert (await service.post("/v1/run", {"code": "x"}))[0] == 200
 
 
+@pytest.mark.parametrize(
+    "crooked",
+    [
+        b"x: " + b"y" * 10_000,
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n-1\r\n",
+    ],
+    ids=["long header", "two lengths", "negative chunk"],
+)
+async def test_what_is_no_http_is_answered_and_fills_no_log(
+    serve: Any, caplog: pytest.LogCaptureFixture, crooked: bytes
+) -> None:
+    """A few bytes of a stranger's would be a kilobyte of traceback."""
+    async with serve(FakeSandbox({}, otherwise=ok())) as service, asyncio.timeout(PATIENCE_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+        writer.write(b"POST /v1/run HTTP/1.1\r\nHost: localhost\r\n" + crooked + b"\r\n\r\n")
+        assert b" 400 " in await reader.readline()
+        writer.close()
+        assert (await service.get("/healthz"))[0] == 200
+    assert caplog.records == []
+
+
 async def test_bodies_that_are_not_complete_count_as_held(serve: Any) -> None:
     async with serve(FakeSandbox({}, otherwise=ok()), max_held_bytes=10_000) as service:
         begun = []
