@@ -38,7 +38,7 @@ from rocstar.sandbox.service.http import (
 from rocstar.sandbox.service.idempotency import Execution, HttpAnswer, IdempotencyStore, key_of
 from rocstar.sandbox.service.incoming import Incoming, owner_of
 from rocstar.sandbox.service.models import CellBody
-from rocstar.sandbox.service.outputs import shortened
+from rocstar.sandbox.service.outputs import Held, shortened
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.service.turns import Turns
@@ -88,7 +88,7 @@ class Native:
             owner = owner_of(request)
             decode = partial(decode_run, rules=self._rules, owner=owner)
             call = await self._incoming.decoded(owner, body, decode)
-            return await _answer(self._admission.run(call.request, call.deadline_s))
+            return await self._answer(owner, self._admission.run(call.request, call.deadline_s))
 
         return await self._sent(request, await self._once(request, body, work))
 
@@ -154,7 +154,11 @@ class Native:
         await write(response, content, self._write_timeout_s)
 
     async def _sent(self, request: web.Request, answer: HttpAnswer) -> web.StreamResponse:
-        return await send(request, answer, self._write_timeout_s)
+        if len(answer.body) < LARGE_BYTES:
+            return respond(answer)
+        with Held(self._held, owner_of(request)) as held:
+            held.take(len(answer.body))
+            return await send(request, answer, self._write_timeout_s)
 
     async def _stream_by_key(
         self, request: web.Request, call: BatchCall, key: str, fingerprint: bytes
@@ -211,7 +215,7 @@ class Native:
         async def work(_: Execution | None = None) -> HttpAnswer:
             call = await self._incoming.decoded(owner, body, decode)
             with self._admission.admitted(owner):
-                return await _answer(self._cell(session_id, call, owner))
+                return await self._answer(owner, self._cell(session_id, call, owner))
 
         kind = stream_kind(request.headers.get("Accept", ""))
         if kind:
@@ -325,6 +329,17 @@ class Native:
         known = key_of(owner_of(request), key)
         return await self._keys.once(known, await _fingerprint(request.path, body, False), work)
 
+    async def _answer(self, owner: str, running: Awaitable[ExecResult]) -> HttpAnswer:
+        """Of one call. Where clients have yet to take much, its heads alone."""
+        try:
+            result = await running
+            check_taken(result)
+            if not self._held.fits(owner, 0):
+                result = shortened(result)
+            return HttpAnswer(status=200, body=await written(result, chars_of(result)))
+        except SandboxError as error:
+            return failure_answer(error)
+
     async def _id_answer(self, opening: Awaitable[str]) -> HttpAnswer:
         try:
             session_id = await opening
@@ -333,15 +348,6 @@ class Native:
         return HttpAnswer(
             status=201, body=to_json(SessionId(session_id)), stands=lambda: session_id in self._sessions
         )
-
-
-async def _answer(running: Awaitable[ExecResult]) -> HttpAnswer:
-    try:
-        result = await running
-        check_taken(result)
-        return HttpAnswer(status=200, body=await written(result, chars_of(result)))
-    except SandboxError as error:
-        return failure_answer(error)
 
 
 async def _open_stream(request: web.Request, kind: str = NDJSON) -> web.StreamResponse:

@@ -94,10 +94,14 @@ class SandboxFusion:
             result = await self._admission.run(self._request(run, owner_of(request)))
         except SandboxError as error:
             return _json(_no_code(str(error)), status=_status(error))
-        if not result.files:
-            return await _long_json(request, _code_answer(run, result), chars_of(result))
-        answer = await asyncio.to_thread(_code_answer, run, result)
-        return await _long_json(request, answer, chars_of(result) + sum(map(len, answer.files.values())))
+        with Held(self._admission.held, owner_of(request)) as held:
+            if held.full:
+                result = shortened(result)
+            held.take(chars_of(result))
+            if not result.files:
+                return await _long_json(request, _code_answer(run, result), chars_of(result))
+            answer = await asyncio.to_thread(_code_answer, run, result)
+            return await _long_json(request, answer, chars_of(result) + sum(map(len, answer.files.values())))
 
     def _request(self, run: CodeRun, owner: str) -> ExecRequest:
         is_python = run.language not in OWN_FLAVOURS

@@ -262,6 +262,36 @@ async def test_of_many_outputs_in_one_answer_those_beyond_what_may_be_held_are_h
             assert service.service.admission.held.taken == 0
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "length"),
+    [
+        ("/v1/run", {"code": "x"}, lambda answer: len(answer["stdout"])),
+        (
+            "/run_code",
+            {"code": "x", "language": "python"},
+            lambda answer: len(answer["run_result"]["stdout"]),
+        ),
+    ],
+)
+async def test_what_a_client_does_not_take_counts_as_held(
+    serve: Any, until: Any, path: str, body: Any, length: Callable[[Any], int]
+) -> None:
+    """It may have thousands of connections, and an answer be 128 MiB."""
+    text = "x" * (16 << 20)  # more than the buffers between the two
+    fake = FakeSandbox({}, otherwise=ok(text))
+    async with serve(fake, max_held_bytes=len(text) - 1) as service:
+        held = service.service.admission.held
+        sent = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(sent)}\r\n\r\n".encode()
+        _, writer = await asyncio.open_connection("127.0.0.1", service.port, limit=1024)
+        writer.write(head + sent)
+        await until(lambda: held.taken >= len(text))
+        assert length((await service.post(path, body))[1]) == 4096
+        writer.transport.abort()
+        await until(lambda: not held.taken)
+        assert length((await service.post(path, body))[1]) == len(text)
+
+
 async def test_more_calls_than_fit_are_a_429_and_run_nothing(serve: Any) -> None:
     hanging = Hanging()
     async with serve(hanging, max_calls=10) as service:
