@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 # group: others
 # tries: to walk from its own frame into those that run it, and to read and change their locals
 # breach: there is one

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 # group: sessions
 # mode: session
 # tries: to walk into the frames that run a cell: from a function, from the repr of its value, from an await
