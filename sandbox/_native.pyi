@@ -42,6 +42,9 @@ def evaluate(
 ) -> object:
     """Runs the statements; the value of a trailing expression. `tree`: what does so by the syntax tree."""
 
+def call_alone(function: Callable[..., Any], /, *arguments: object) -> Any:
+    """What it gives, called with no frame of ours below it: what a program finds of its stack is its own."""
+
 def serve(
     fd: int,
     *,

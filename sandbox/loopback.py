@@ -7,6 +7,7 @@ stand for it (DNS rebinding), under which the page would be the server's own.
 from __future__ import annotations
 
 import ipaddress
+import logging
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -76,3 +77,15 @@ def hung_up(request: web.Request) -> web.Response:
     if request.transport is not None:
         request.transport.abort()
     return web.Response(status=GONE)
+
+
+def log_no_clients_mistakes() -> None:
+    """Has aiohttp's servers of this process write no traceback for a request that is no HTTP: anybody may
+    send some, as many as the disk has room for. They are answered 400."""
+    logging.getLogger("aiohttp.server").addFilter(_is_no_clients)
+
+
+def _is_no_clients(record: logging.LogRecord) -> bool:
+    from aiohttp.http_exceptions import HttpProcessingError
+
+    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)

@@ -197,6 +197,12 @@ py::object evaluate_or_raise(const py::object& source, const py::object& names, 
   return value;
 }
 
+py::object call_alone_or_raise(const py::object& function, const py::args& arguments) {
+  py::object value = rocstar::call_alone(function, arguments);
+  if (!value) throw py::error_already_set();
+  return value;
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_native, module) {
@@ -214,6 +220,7 @@ PYBIND11_MODULE(_native, module) {
           },
           py::arg("code"), py::arg("seed"));
   module.def("evaluate", &evaluate_or_raise, py::arg("source"), py::arg("names"), py::arg("file"), py::arg("tree"));
+  module.def("call_alone", &call_alone_or_raise, py::arg("function"));
   module.def("serve", &serve, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("hello"), py::arg("programs"),
              py::arg("run_session_cell"));
   module.def("serve_cpp", &serve_cpp, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("command"));

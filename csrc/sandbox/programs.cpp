@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 
 namespace py = pybind11;
@@ -56,6 +57,33 @@ std::optional<LastLine> last_call(std::string_view text) {
   if (!is_name || text.substr(begin, last - begin).find(';') != std::string_view::npos) return {};
   return LastLine{begin, last + 1};
 }
+
+// Where the interpreter keeps the frame that runs. Null where it is not known to keep it so.
+auto running_frame() {
+#if PY_VERSION_HEX >= 0x030E0000
+  return static_cast<void**>(nullptr);
+#elif PY_VERSION_HEX >= 0x030D0000
+  return &PyThreadState_Get()->current_frame;
+#else
+  return &PyThreadState_Get()->cframe->current_frame;
+#endif
+}
+
+// While it lives, what is run has no frame of ours below it: as in a thread of its own, where a walk through the stack
+// ends at the program's first frame.
+class NoFramesBelow {
+ public:
+  NoFramesBelow() : place_(running_frame()), frame_(place_ == nullptr ? nullptr : std::exchange(*place_, nullptr)) {}
+  ~NoFramesBelow() {
+    if (place_ != nullptr) *place_ = frame_;
+  }
+  NoFramesBelow(const NoFramesBelow&) = delete;
+  NoFramesBelow& operator=(const NoFramesBelow&) = delete;
+
+ private:
+  decltype(running_frame()) const place_;
+  std::remove_pointer_t<decltype(running_frame())> const frame_;
+};
 
 // What was raised, with its traceback.
 py::object take_error() {
@@ -121,12 +149,18 @@ py::object evaluate(const py::object& source, const py::object& names, const py:
     py::object body;
     if (tail && !above.empty()) body = compiled(std::string(above), file, Py_file_input);
     if (tail && (body || above.empty())) {
+      const NoFramesBelow alone;
       if (body && !owned(PyEval_EvalCode(body.ptr(), names.ptr(), names.ptr()))) return {};
       return owned(PyEval_EvalCode(tail.ptr(), names.ptr(), names.ptr()));
     }
     if (!forget_compilation()) return {};
   }
   return owned(PyObject_CallFunctionObjArgs(tree.ptr(), source.ptr(), names.ptr(), file.ptr(), nullptr));
+}
+
+py::object call_alone(const py::object& function, const py::args& arguments) {
+  const NoFramesBelow alone;
+  return owned(PyObject_CallObject(function.ptr(), arguments.ptr()));
 }
 
 Programs::Programs(const py::module_& cell)

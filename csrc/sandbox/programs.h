@@ -21,8 +21,13 @@ namespace rocstar {
 // A last line that is a call of its own is compiled as text, for a syntax tree made of Python objects costs a tenth of
 // a millisecond in pages alone. Whatever else it may be makes one of the compilations fail: then, and for any other
 // last line, `tree` is asked, with the same arguments. Null, with Python's error set, for whatever the program raises.
+// The program has no frame of ours below it, as with `call_alone`, by which `tree` runs what it compiles.
 pybind11::object evaluate(const pybind11::object& source, const pybind11::object& names, const pybind11::object& file,
                           const pybind11::object& tree);
+
+// What `function` gives, called with no frame of ours below it: what a program finds of its stack is its own, as under
+// the interpreter alone. Null, with Python's error set, for whatever it raises.
+pybind11::object call_alone(const pybind11::object& function, const pybind11::args& arguments);
 
 // Runs programs in a zygote's children, one each.
 class Programs {

@@ -162,7 +162,7 @@ def run_source(code: bytes, name: str = CELL, take_value: "Callable[[str], objec
 
 def tell(value: object, take_value: "Callable[[str], object] | None" = None) -> None:
     """Of a trailing expression that has one."""
-    (take_value or write_value)(repr(value))
+    (take_value or write_value)(_native.call_alone(repr, value))
     display.show_value(value)
 
 
@@ -258,8 +258,8 @@ def compiled_deeper(source: str, name: str) -> Parts:
 
 def evaluated(body: types.CodeType | None, tail: types.CodeType | None, namespace: dict[str, Any]) -> object:
     if body is not None:
-        exec(body, namespace)
-    value: object = None if tail is None else eval(tail, namespace)
+        _native.call_alone(exec, body, namespace)
+    value: object = None if tail is None else _native.call_alone(eval, tail, namespace)
     return value
 
 
@@ -278,15 +278,17 @@ def awaited(body: types.CodeType | None, tail: types.CodeType | None, namespace:
                 value = await value  # type: ignore[misc]
         return value if tail is not None else None
 
+    whole.__code__ = whole.__code__.replace(co_filename="<string>")  # between the cell's frames and asyncio's
     loop = asyncio.new_event_loop()
     try:
         asyncio.set_event_loop(loop)
-        return loop.run_until_complete(whole())
+        value: object = _native.call_alone(loop.run_until_complete, whole())
+        return value
     finally:
         for task in (left := asyncio.all_tasks(loop)):
             task.cancel()
         if left:
-            loop.run_until_complete(asyncio.wait(left, timeout=AWAIT_END_S))
+            _native.call_alone(loop.run_until_complete, asyncio.wait(left, timeout=AWAIT_END_S))
         asyncio.set_event_loop(None)
         loop.close()
 
@@ -341,9 +343,9 @@ def say(text: str) -> None:
 def finish(exit_code: int) -> int:
     """What the interpreter does on its way out: joins threads, runs exit handlers, flushes."""
     if len(threading._active) > 1:  # type: ignore[attr-defined]
-        threading._shutdown()  # type: ignore[attr-defined]
+        _native.call_alone(threading._shutdown)  # type: ignore[attr-defined]
     if atexit._ncallbacks():
-        atexit._run_exitfuncs()
+        _native.call_alone(atexit._run_exitfuncs)
     flush()
     return exit_code
 

@@ -86,7 +86,8 @@ class CallLedger:
     any of their calls: the caller deletes them there and clears the list. `flavours` and `weight` sum up
     `calls`. Of a flavour in `windows` a call is sent only where its window has room, beside those that are
     being sent or in entries: what waits here can still be shared out, what Redis has is taken in order. An
-    owner that has nothing there finds a few places more, and so does not wait for what others have there."""
+    owner that has nothing there finds a few places more, and so does not wait for what others have there. Of
+    an owner's calls those that were sent before are next: nothing that comes later passes them."""
 
     max_attempts: int = 3
     max_losses: int = 10
@@ -138,13 +139,14 @@ class CallLedger:
 
     def _next(self) -> tuple[tuple[str, bool], str, int] | None:
         """The outbox that is next, the owner that is next there, and how many of its calls may be sent."""
-        for key, owners in self._outboxes.items():
-            window = self.windows.get(key[0])
+        for flavour in dict.fromkeys(flavour for flavour, _ in self._outboxes):
+            window, again = self.windows.get(flavour), self._outboxes.get((flavour, True), {})
+            owners = {**self._outboxes.get((flavour, False), {}), **again}
             oldest = {owner: next(iter(calls)) for owner, calls in owners.items()}
-            owner = self._turns[key[0]].next(oldest, places=window.capacity if window else 0)
+            owner = self._turns[flavour].next(oldest, places=window.capacity if window else 0)
             room = self._room(window, self.calls[oldest[owner]]) if window else len(self.calls)
             if room > 0:
-                return key, owner, room
+                return (flavour, owner in again), owner, room
         return None
 
     def _room(self, window: CallWindow, first: OpenCall) -> int:

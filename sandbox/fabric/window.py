@@ -31,7 +31,7 @@ class CallWindow:
         with few answers no more than those, for the quickest calls are answered first."""
         ahead = pace.answers
         if pace.mean_s > 0:
-            ahead = min(ahead, int(AHEAD_S * self.capacity / pace.mean_s))
+            ahead = int(min(ahead, AHEAD_S * self.capacity / pace.mean_s))  # a quotient that may be infinite
         return min(self.most, 2 * self.capacity + ahead)
 
 

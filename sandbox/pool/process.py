@@ -26,6 +26,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.machinery import all_suffixes
 from pathlib import Path
 from typing import Any, cast
 
@@ -359,13 +360,25 @@ def linked_packages() -> list[str]:
     folders = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
     if site.ENABLE_USER_SITE:
         folders.add(site.getusersitepackages())
-    links = [
-        entry.path
-        for folder in sorted(filter(os.path.isdir, folders))
-        for entry in os.scandir(folder)
-        if entry.is_symlink() and os.path.exists(entry.path)
-    ]
-    return sorted(set(map(os.path.realpath, links)))
+    found: set[str] = set()
+    for folder in sorted(folders):
+        with suppress(OSError):  # it is not there, or not ours to list
+            found.update(os.path.realpath(entry.path) for entry in os.scandir(folder) if is_package(entry))
+    return sorted(found)
+
+
+def is_package(link: "os.DirEntry[str]") -> bool:
+    """Whether it is a link to what an import opens: a file by the name of a module, or a folder that is
+    neither hidden, as ~/.ssh is, nor around its own or a home, as / is."""
+    if not link.is_symlink():
+        return False
+    target = os.path.realpath(link.path)
+    if not os.path.isdir(target):
+        return os.path.isfile(target) and link.name.endswith(tuple(all_suffixes()))
+    around = Path(target)
+    inner = (Path(link.path).parent.resolve(), Path("~").expanduser().resolve())
+    hidden = link.name.startswith(".") or around.name.startswith(".")
+    return not hidden and not any(path.is_relative_to(around) for path in inner)
 
 
 def kept_paths(python: str) -> list[str]:

@@ -32,7 +32,7 @@ ANSWER_S = 60.0
 IDLE_S = 60.0
 MESSAGE_BYTES = 1 << 16
 TRIES = 2
-"""A process may end for want of work in the moment in which it is given some."""
+"""A process may end for want of work in the moment in which it is given some; the next is a new one."""
 
 RULES = "rules"
 
@@ -55,14 +55,14 @@ class Apart:
         """What `decode` makes of the body, or raises of Refused. It is a function of a module, or a partial
         of one; `rules` among its arguments are the service's. Blocks. Raises SandboxError if no process gives
         an answer."""
-        for _ in range(TRIES):
-            with suppress(Ended):
-                outcome: T = unpacked(self._asked(decode, body), self._rules)
+        for tried in range(TRIES):
+            with suppress(Ended, OSError):  # of files and memory that there are not, too
+                outcome: T = unpacked(self._asked(decode, body, fresh=tried > 0), self._rules)
                 return outcome
         raise SandboxError("the process that reads large bodies has ended", kind="decoder", retryable=True)
 
-    def _asked(self, decode: Callable[[bytes], Any], body: bytes) -> Packed:
-        decoder, lives = self._taken(), False
+    def _asked(self, decode: Callable[[bytes], Any], body: bytes, *, fresh: bool) -> Packed:
+        decoder, lives = self._taken(fresh), False
         try:
             answer = decoder.ask(decode, body)
             lives = True
@@ -76,11 +76,11 @@ class Apart:
                 else:
                     self._all.discard(decoder)
 
-    def _taken(self) -> "Decoder":
+    def _taken(self, fresh: bool) -> "Decoder":
         with self._lock:
             if self._closed:
                 raise SandboxError("the service is closed", kind="closed", retryable=False)
-            while self._idle:
+            while self._idle and not fresh:
                 decoder = self._idle.pop()
                 if decoder.lives:
                     return decoder
@@ -118,6 +118,7 @@ class Decoder:
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                process_group=0,  # the interrupt of a terminal is the service's, which may still have bodies
             )
             undo.pop_all()
 

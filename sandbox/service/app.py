@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from rocstar.sandbox.loopback import hung_up
+from rocstar.sandbox.loopback import hung_up, log_no_clients_mistakes
 from rocstar.sandbox.service.answers import Healthy, Ready, Refusal
 from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.auth import Owners, refuse_web_pages
@@ -56,8 +56,8 @@ class ServiceOptions:
     Args:
         max_calls: calls in flight, beyond which the answer is 429.
         max_body_bytes: the body of one request.
-        max_held_bytes: all bodies of requests under way, and again all outputs that wait for their
-            batch.
+        max_held_bytes: all bodies of requests under way, and again all outputs that wait for the
+            rest of their answer.
         body_timeout_s: the time a request's body has to arrive.
         max_connections: of clients, seven eighths of them of such that have shown a token.
         header_timeout_s: the time a new connection has to send a request.
@@ -89,6 +89,7 @@ class Service:
     """The service over one sandbox. `app` is what a server runs; `draining` refuses what is new."""
 
     def __init__(self, sandbox: SessionSandbox, options: ServiceOptions) -> None:
+        log_no_clients_mistakes()
         self.options = options
         self.metrics = Metrics(self._told)
         self.draining = False
@@ -109,7 +110,13 @@ class Service:
             idle_s=options.idle_timeout_s,
             clock=time.monotonic,
         )
-        self.admission = Admission(sandbox, self.metrics, max_in_flight=options.max_calls, weights=weights)
+        self.admission = Admission(
+            sandbox,
+            self.metrics,
+            max_in_flight=options.max_calls,
+            max_held_chars=options.max_held_bytes,
+            weights=weights,
+        )
         self.sessions = SessionTable(
             sandbox,
             self.metrics,
@@ -136,8 +143,6 @@ class Service:
             self.keys,
             rules,
             self._incoming,
-            max_held_chars=options.max_held_bytes,
-            weights=options.owners.weights(),
             write_timeout_s=options.idle_timeout_s,
         )
         judge = CodeJudge(

@@ -33,13 +33,16 @@ class Admission:
         metrics: Metrics,
         *,
         max_in_flight: int,
+        max_held_chars: int = 1 << 30,
         weights: Mapping[str, int] = NO_WEIGHTS,
     ) -> None:
+        """`max_held_chars`: of outputs that wait for the rest of their answers."""
         if max_in_flight < 1:
             raise ValueError(f"max_in_flight is {max_in_flight}; at least 1 is needed")
         self._sandbox = sandbox
         self._metrics = metrics
         self._shares = Shares(max_in_flight, weights)
+        self.held = Shares(max_held_chars, weights)
         self._idle: asyncio.Event | None = None  # while somebody waits for it
 
     async def run(self, request: ExecRequest, deadline_s: float | None = None) -> ExecResult:

@@ -182,6 +182,8 @@ def _refusal(mistake: Mistake) -> Refused:
         refused = TooLarge if mistake.kind == "too_long" else Refused
         what = "calls" if path == "requests" else "entries"
         return refused(f"{path} has {number} {what}; {mistake.fix}", field=path)
+    if mistake.kind == "value_error":
+        return Refused(f"{path}: {mistake.msg}; {mistake.fix}", field=path)
     shown = "missing" if mistake.kind == "missing" else _shown(mistake.value)
     kind = "unknown_flavour" if mistake.loc[-1:] == ("flavour",) else ""
     return Refused(f"{path or 'the body'} is {shown}; {mistake.fix}", field=path or "body", kind=kind)

@@ -7,6 +7,9 @@ from typing import Any
 MAX_REFUSAL_BYTES = 1 << 16
 """Of an answer that says what is wrong with a body."""
 
+MAX_NAME_CHARS = 100
+"""Of a name in a longer one, where the body has names of its own: those of options, or of files."""
+
 
 class Refused(Exception):
     """A request that is answered without running anything. `field` names the part of it that is at fault."""
@@ -52,13 +55,13 @@ class SchemaError(Refused):
     @classmethod
     def of(cls, details: list[dict[str, Any]]) -> "SchemaError":
         first = details[0]
-        field = ".".join(str(part) for part in first["loc"][1:]) or "body"
+        field = ".".join(map(str, _short(first["loc"])[1:])) or "body"
         return cls(first["msg"], field=field, answer=described(details))
 
 
 def described(details: list[dict[str, Any]]) -> bytes:
     """What they quote of the body may be no JSON (NaN), nested beyond the encoder, or the whole body once for
-    every field that is missing: then nothing is quoted."""
+    every field that is missing: then nothing is quoted, and of long names there the beginning."""
     texts, size = [], len('{"detail":[]}') - 1
     with suppress(ValueError, RecursionError):
         for detail in details:
@@ -68,8 +71,12 @@ def described(details: list[dict[str, Any]]) -> bytes:
                 break
         else:
             return f'{{"detail":[{",".join(texts)}]}}'.encode()
-    quiet = [{**detail, "input": None} for detail in details]
+    quiet = [{**detail, "loc": _short(detail["loc"]), "input": None} for detail in details]
     return json.dumps({"detail": quiet}, separators=(",", ":")).encode()
+
+
+def _short(loc: list[str | int]) -> list[str | int]:
+    return [part[:MAX_NAME_CHARS] if isinstance(part, str) else part for part in loc]
 
 
 class Unparsable(Refused):

@@ -4,7 +4,6 @@ An outcome is an `ExecResult` as JSON, or `{"error": {"kind", "message", "retrya
 """
 
 import asyncio
-import dataclasses
 import hashlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
@@ -39,16 +38,14 @@ from rocstar.sandbox.service.http import (
 from rocstar.sandbox.service.idempotency import Execution, HttpAnswer, IdempotencyStore, key_of
 from rocstar.sandbox.service.incoming import Incoming, owner_of
 from rocstar.sandbox.service.models import CellBody
+from rocstar.sandbox.service.outputs import Held, shortened
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.sessions import SessionTable
-from rocstar.sandbox.service.shares import Shares
 from rocstar.sandbox.service.turns import Turns
 from rocstar.sandbox.service.written import LONG_CHARS, chars_of, written
 from rocstar.sandbox.types import ExecRequest, ExecResult, OnOutput, SandboxError, Status
 
 BYTES = "application/octet-stream"
-SHORT_CHARS = 4096
-"""Kept of a stream when too much output is held."""
 
 
 class Native:
@@ -62,12 +59,10 @@ class Native:
         rules: Rules,
         incoming: Incoming,
         *,
-        max_held_chars: int,
-        weights: Mapping[str, int],
         write_timeout_s: float,
     ) -> None:
         self._write_timeout_s = write_timeout_s
-        self._held = Shares(max_held_chars, weights)  # output that waits for its batch, in characters
+        self._held = admission.held
         self._admission = admission
         self._sessions = sessions
         self._keys = keys
@@ -93,7 +88,7 @@ class Native:
             owner = owner_of(request)
             decode = partial(decode_run, rules=self._rules, owner=owner)
             call = await self._incoming.decoded(owner, body, decode)
-            return await _answer(self._admission.run(call.request, call.deadline_s))
+            return await self._answer(owner, self._admission.run(call.request, call.deadline_s))
 
         return await self._sent(request, await self._once(request, body, work))
 
@@ -134,7 +129,7 @@ class Native:
                     if isinstance(outcome, ExecResult):
                         if not self._held.fits(owner, 0):
                             outcome = shortened(outcome)
-                        size = len(outcome.stdout) + len(outcome.stderr)
+                        size = chars_of(outcome)
                         held += size
                         self._held.take(owner, size)
                     outcomes[indices[position]] = await _outcome_json(outcome)
@@ -159,7 +154,11 @@ class Native:
         await write(response, content, self._write_timeout_s)
 
     async def _sent(self, request: web.Request, answer: HttpAnswer) -> web.StreamResponse:
-        return await send(request, answer, self._write_timeout_s)
+        if len(answer.body) < LARGE_BYTES:
+            return respond(answer)
+        with Held(self._held, owner_of(request)) as held:
+            held.take(len(answer.body))
+            return await send(request, answer, self._write_timeout_s)
 
     async def _stream_by_key(
         self, request: web.Request, call: BatchCall, key: str, fingerprint: bytes
@@ -216,7 +215,7 @@ class Native:
         async def work(_: Execution | None = None) -> HttpAnswer:
             call = await self._incoming.decoded(owner, body, decode)
             with self._admission.admitted(owner):
-                return await _answer(self._cell(session_id, call, owner))
+                return await self._answer(owner, self._cell(session_id, call, owner))
 
         kind = stream_kind(request.headers.get("Accept", ""))
         if kind:
@@ -330,6 +329,17 @@ class Native:
         known = key_of(owner_of(request), key)
         return await self._keys.once(known, await _fingerprint(request.path, body, False), work)
 
+    async def _answer(self, owner: str, running: Awaitable[ExecResult]) -> HttpAnswer:
+        """Of one call. Where clients have yet to take much, its heads alone."""
+        try:
+            result = await running
+            check_taken(result)
+            if not self._held.fits(owner, 0):
+                result = shortened(result)
+            return HttpAnswer(status=200, body=await written(result, chars_of(result)))
+        except SandboxError as error:
+            return failure_answer(error)
+
     async def _id_answer(self, opening: Awaitable[str]) -> HttpAnswer:
         try:
             session_id = await opening
@@ -338,26 +348,6 @@ class Native:
         return HttpAnswer(
             status=201, body=to_json(SessionId(session_id)), stands=lambda: session_id in self._sessions
         )
-
-
-def shortened(result: ExecResult) -> ExecResult:
-    """With heads of its streams only: what a batch does to a result when too much output is held already."""
-    return dataclasses.replace(
-        result,
-        stdout=result.stdout[:SHORT_CHARS],
-        stderr=result.stderr[:SHORT_CHARS],
-        stdout_truncated=result.stdout_truncated or len(result.stdout) > SHORT_CHARS,
-        stderr_truncated=result.stderr_truncated or len(result.stderr) > SHORT_CHARS,
-    )
-
-
-async def _answer(running: Awaitable[ExecResult]) -> HttpAnswer:
-    try:
-        result = await running
-        check_taken(result)
-        return HttpAnswer(status=200, body=await written(result, chars_of(result)))
-    except SandboxError as error:
-        return failure_answer(error)
 
 
 async def _open_stream(request: web.Request, kind: str = NDJSON) -> web.StreamResponse:

@@ -33,6 +33,7 @@ from rocstar.sandbox.service.http import send, to_json
 from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.incoming import Incoming, owner_of
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES, NotebookBody
+from rocstar.sandbox.service.outputs import Held, shortened
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.written import chars_of, written
 from rocstar.sandbox.types import (
@@ -93,10 +94,14 @@ class SandboxFusion:
             result = await self._admission.run(self._request(run, owner_of(request)))
         except SandboxError as error:
             return _json(_no_code(str(error)), status=_status(error))
-        if not result.files:
-            return await _long_json(request, _code_answer(run, result), chars_of(result))
-        answer = await asyncio.to_thread(_code_answer, run, result)
-        return await _long_json(request, answer, chars_of(result) + sum(map(len, answer.files.values())))
+        with Held(self._admission.held, owner_of(request)) as held:
+            if held.full:
+                result = shortened(result)
+            held.take(chars_of(result))
+            if not result.files:
+                return await _long_json(request, _code_answer(run, result), chars_of(result))
+            answer = await asyncio.to_thread(_code_answer, run, result)
+            return await _long_json(request, answer, chars_of(result) + sum(map(len, answer.files.values())))
 
     def _request(self, run: CodeRun, owner: str) -> ExecRequest:
         is_python = run.language not in OWN_FLAVOURS
@@ -117,14 +122,15 @@ class SandboxFusion:
         run, limits = await self._incoming.decoded(owner_of(request), body, decode)
         del body
         try:
-            with self._admission.admitted(owner_of(request)):
-                answer = await self._notebook(run, limits, owner_of(request))
+            owner = owner_of(request)
+            with self._admission.admitted(owner), Held(self._admission.held, owner) as held:
+                answer = await self._notebook(run, limits, owner, held)
                 num_chars = sum(len(cell.stdout) + len(cell.stderr) for cell in answer.cells)
                 return await _long_json(request, answer, num_chars + sum(map(len, answer.files.values())))
         except SandboxError as error:
             return _json(_no_notebook(error), status=_status(error))
 
-    async def _notebook(self, run: NotebookBody, limits: Limits, owner: str) -> NotebookAnswer:
+    async def _notebook(self, run: NotebookBody, limits: Limits, owner: str, held: Held) -> NotebookAnswer:
         loop = asyncio.get_running_loop()
         start_s = loop.time()
         flavour = self._rules.choose("\n".join(run.cells))
@@ -147,6 +153,9 @@ class SandboxFusion:
                 if result is None or result.status is Status.TIMEOUT:
                     status = "TimeLimitExceeded"
                     break
+                if held.full:
+                    result = shortened(result)
+                held.take(chars_of(result))
                 shown, room = _fitting(result.displays, room)
                 cells.append(_cell(result, shown))
             if run.fetch_files and status == "Finished":

@@ -23,8 +23,9 @@ from rocstar.sandbox.service.http import send, to_json
 from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.incoming import Incoming, owner_of
 from rocstar.sandbox.service.metrics import Metrics
+from rocstar.sandbox.service.outputs import Held, shortened
 from rocstar.sandbox.service.rules import Rules
-from rocstar.sandbox.service.written import LONG_CHARS, chars_of, in_pieces
+from rocstar.sandbox.service.written import LONG_CHARS, in_pieces
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, Status
 
 Outcomes = AsyncGenerator[tuple[int, Outcome], None]
@@ -63,27 +64,30 @@ class VerlTool:
         decode = partial(decode_actions, rules=self._rules, owner=owner)
         steps = await self._incoming.decoded(owner, body, decode)
         del body
-        results = await self._results({i: one.request for i, one in enumerate(steps) if one.request})
-        milliseconds = (time.monotonic() - began_s) * 1e3
-        if len(steps) <= FEW and sum(map(chars_of, results.values())) < LONG_CHARS:
-            body = to_json(_answer(steps, results, milliseconds))
-        else:
-            body = await asyncio.to_thread(lambda: in_pieces(_answer(steps, results, milliseconds)))
-        return await send(request, HttpAnswer(status=200, body=body))
+        with Held(self._admission.held, owner) as held:
+            texts = await self._texts({i: one.request for i, one in enumerate(steps) if one.request}, held)
+            milliseconds = (time.monotonic() - began_s) * 1e3
+            if len(steps) <= FEW and sum(map(len, texts.values())) < LONG_CHARS:
+                body = to_json(_answer(steps, texts, milliseconds))
+            else:
+                body = await asyncio.to_thread(lambda: in_pieces(_answer(steps, texts, milliseconds)))
+            return await send(request, HttpAnswer(status=200, body=body))
 
-    async def _results(self, requests: dict[int, ExecRequest]) -> dict[int, ExecResult]:
-        """By their keys. Raises SandboxError if one has none; the others are killed then."""
-        results: dict[int, ExecResult] = {}
+    async def _texts(self, requests: dict[int, ExecRequest], held: Held) -> dict[int, str]:
+        """What the policy is shown of each program, by its key. Raises SandboxError if one has no result; the
+        others are killed then."""
+        texts: dict[int, str] = {}
         places = list(requests)
         if not places:
-            return results
+            return texts
         outcomes = cast(Outcomes, self._admission.run_batch(list(requests.values())))
         async with aclosing(outcomes):
             async for place, outcome in outcomes:
                 if isinstance(outcome, SandboxError):
                     raise outcome
-                results[places[place]] = outcome
-        return results
+                text = texts[places[place]] = text_of(shortened(outcome) if held.full else outcome)
+                held.take(len(text))
+        return texts
 
 
 def text_of(result: ExecResult) -> str:
@@ -95,16 +99,16 @@ def text_of(result: ExecResult) -> str:
     return text[:MAX_OBSERVATION_CHARS]
 
 
-def _answer(steps: Sequence[Step], results: dict[int, ExecResult], milliseconds: float) -> Observations:
+def _answer(steps: Sequence[Step], texts: dict[int, str], milliseconds: float) -> Observations:
     observations: list[str | InvalidAction] = []
     for index, step in enumerate(steps):
-        if index in results:
-            observations.append(text_of(results[index]).join(step.marks))
+        if index in texts:
+            observations.append(texts[index].join(step.marks))
         else:
             observations.append("" if step.is_last else InvalidAction(invalid_reason="no program was found"))
     return Observations(
         observations=observations,
         dones=[step.is_last for step in steps],
-        valids=[step.is_last or index in results for index, step in enumerate(steps)],
+        valids=[step.is_last or index in texts for index, step in enumerate(steps)],
         processing_time_ms=milliseconds,
     )

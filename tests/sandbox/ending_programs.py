@@ -288,6 +288,21 @@ WARNINGS = [
     "import warnings\nwarnings.filterwarnings('error')\nprint(eval('1 is 1'))",
 ]
 
+STACKS = [
+    "import warnings\nwarnings.warn('w', stacklevel=2)",
+    "import warnings\nwarnings.warn('w', stacklevel=2)\nx = 1",
+    "import warnings\ndef f():\n    warnings.warn('w', stacklevel=3)\nf()",
+    "import traceback\ntraceback.print_stack()",
+    "import traceback\ndef f():\n    traceback.print_stack()\nf()\nx = 1",
+    "import sys\nprint(sys._getframe().f_back)",
+    "import sys\nsys._getframe(1)",
+    "import inspect\nprint(len(inspect.stack()))",
+    "import threading, traceback\nthreading.Thread(target=traceback.print_stack).start()",
+    "import atexit, traceback\natexit.register(traceback.print_stack) and None",
+    "import logging\nlogging.warning('w', stack_info=True)",
+]
+"""Programs that look down their stack."""
+
 DEEP = [
     "(" * 300,
     *(f"{'(' * n}1{')' * n}" for n in (90, 100, 300)),
@@ -387,5 +402,6 @@ PROGRAMS = {
     "deep": DEEP,
     "errors": ERRORS,
     "warnings": WARNINGS,
+    "stacks": STACKS,
     "odd texts": ODD_TEXTS,
 }

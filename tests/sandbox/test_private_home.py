@@ -96,6 +96,36 @@ def test_a_package_that_is_a_link_into_a_home_is_imported(tmp_path: Path, mode: 
     assert stdout == "found\n" and ("PermissionError" in stderr or "FileNotFoundError" in stderr)
 
 
+def test_a_link_opens_what_an_import_takes_and_nothing_that_is_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, packages = tmp_path / "home", tmp_path / "home" / "venv" / "lib" / "site-packages"
+    for folder in (packages, home / ".ssh", home / ".cache" / "store", home / "work" / ".git", home / "lib"):
+        folder.mkdir(parents=True)
+    for file in ("one.py", "two.so", "id_rsa", "token.txt"):
+        (home / file).write_text("x")
+    os.mkfifo(home / "pipe.py")
+    opened = {"numpy": ".cache/store", "numpy.libs": "lib", "one.py": "one.py", "two.so": "two.so"}
+    # A store below a hidden folder is a usual one; a folder that is hidden itself holds no modules.
+    (home / ".cache" / "store" / "numpy").mkdir()
+    opened["numpy"] += "/numpy"
+    closed = {"ssh": ".ssh", ".git": "work/.git", "id_rsa": "id_rsa", "token.txt": "token.txt"}
+    closed |= {"home": ".", "venv": "venv", "itself": "venv/lib/site-packages", "all": "..", "gone": "none"}
+    closed |= {"pipe.py": "pipe.py"}
+    for name, target in (opened | closed).items():
+        (packages / name).symlink_to(home / target)
+    (packages / "root").symlink_to("/")
+    (packages / "null.py").symlink_to("/dev/null")
+    (packages / "loop").symlink_to(packages / "loop")
+    (packages / "own.py").write_text("")
+    monkeypatch.setattr(process.sysconfig, "get_path", lambda name: str(packages))
+    monkeypatch.setattr(process.site, "ENABLE_USER_SITE", False)
+    monkeypatch.setenv("HOME", str(home))
+    assert process.linked_packages() == sorted(str((home / target).resolve()) for target in opened.values())
+    packages.rename(tmp_path / "away")
+    assert process.linked_packages() == []
+
+
 def test_the_topmost_folder_that_is_closed_is_the_private_one(tmp_path: Path) -> None:
     for path in (tmp_path, *tmp_path.parents):
         if not path.stat().st_mode & 0o001:

@@ -11,18 +11,23 @@ which the short way tells, too.
 
 import asyncio
 import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rocstar.sandbox.child import cell
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 from rocstar.sandbox.pool.pool import SandboxPool
-from rocstar.sandbox.types import ExecRequest
+from rocstar.sandbox.types import ExecRequest, ExecResult
 
-from .ending_programs import LATE, PROGRAMS
+from ..patience import PATIENCE_S
+from .ending_programs import LATE, PROGRAMS, STACKS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -46,9 +51,12 @@ Outcome = tuple[object, ...]
 Ways = Callable[[Sequence[str]], Awaitable[list[tuple[str, Outcome, Outcome]]]]
 
 
+Both = Callable[[str], Awaitable[list[ExecResult]]]
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def ways(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ways]:
-    """Runs programs both ways: those that end differently, with how they do."""
+async def both(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Both]:
+    """Runs a program the short way and the plain one."""
     site = tmp_path_factory.mktemp("site")
     (site / "plain_way.py").write_text(PLAIN_WAY)
     modules = FLAVOURS["stdlib"].modules
@@ -58,24 +66,70 @@ async def ways(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ways]:
     }
     async with SandboxPool((SHORT, PLAIN), declared=declared) as pool:
 
-        async def outcome(code: str, flavour: str) -> Outcome:
-            ended = await pool.run(ExecRequest(code=code, flavour=flavour, seed=7, stdin="one\ntwo\n"))
-            told = [ended.stdout, ended.stderr, ended.value or ""]
-            for pattern, instead in INHERENT:
-                told = [pattern.sub(instead, text) for text in told]
-            return (ended.status, ended.exit_code, ended.signal, ended.value is None, *told)
+        async def ended(code: str) -> list[ExecResult]:
+            ways = (ExecRequest(code=code, flavour=way, seed=7, stdin="one\ntwo\n") for way in (SHORT, PLAIN))
+            return await asyncio.gather(*map(pool.run, ways))
 
-        async def different(programs: Sequence[str]) -> list[tuple[str, Outcome, Outcome]]:
-            both = [asyncio.gather(outcome(code, SHORT), outcome(code, PLAIN)) for code in programs]
-            ended = zip(programs, await asyncio.gather(*both), strict=True)
-            return [(code, short, plain) for code, (short, plain) in ended if short != plain]
+        yield ended
 
-        yield different
+
+@pytest.fixture(scope="module")
+def ways(both: Both) -> Ways:
+    """Runs programs both ways: those that end differently, with how they do."""
+
+    def outcome(ended: ExecResult) -> Outcome:
+        told = [ended.stdout, ended.stderr, ended.value or ""]
+        for pattern, instead in INHERENT:
+            told = [pattern.sub(instead, text) for text in told]
+        return (ended.status, ended.exit_code, ended.signal, ended.value is None, *told)
+
+    async def different(programs: Sequence[str]) -> list[tuple[str, Outcome, Outcome]]:
+        all_ended = zip(programs, await asyncio.gather(*map(both, programs)), strict=True)
+        outcomes = ((code, *map(outcome, ended)) for code, ended in all_ended)
+        return [(code, short, plain) for code, short, plain in outcomes if short != plain]
+
+    return different
 
 
 @pytest.mark.parametrize("about", PROGRAMS)
 async def test_both_ways_end_a_program_in_the_same_way(ways: Ways, about: str) -> None:
     assert await ways(PROGRAMS[about]) == []
+
+
+AWAITED = """
+import traceback
+class Value:
+    def __repr__(self):
+        traceback.print_stack()
+        return ""
+async def f():
+    traceback.print_stack()
+    return Value()
+await f()
+"""
+
+
+async def test_of_its_stack_a_program_sees_what_it_does_under_the_interpreter_alone(
+    both: Both, tmp_path: Path
+) -> None:
+    for code in STACKS:
+        expected = interpreted(code, tmp_path / "program.py")
+        for ended in await both(code):
+            assert (ended.exit_code, ended.stdout, ended.stderr) == expected
+
+
+def interpreted(code: str, file: Path) -> tuple[int, str, str]:
+    file.write_text(code)
+    command = [sys.executable, "-I", "-S", file]
+    alone = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    return alone.returncode, alone.stdout, alone.stderr.replace(str(file), "<cell>")
+
+
+async def test_no_stack_names_a_file_of_ours(both: Both) -> None:
+    """Also where the interpreter alone runs nothing: with an await, and of a trailing value."""
+    for ended in await both(AWAITED):
+        assert 'File "<cell>", line 8, in f' in ended.stderr and "line 5, in __repr__" in ended.stderr
+        assert str(Path(cell.__file__).parent) not in ended.stderr
 
 
 PIECES = (

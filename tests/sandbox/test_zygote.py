@@ -98,6 +98,25 @@ def test_exit_codes_and_reports(
     assert "sandbox/child/cell.py" not in error_stream.getvalue()
 
 
+WALK = """
+files, frame = [], sys._getframe()
+while frame:
+    files.append(frame.f_code.co_filename)
+    frame = frame.f_back
+"""
+
+
+@pytest.mark.parametrize("evaluate", [cell.evaluate, cell.evaluate_tree])
+@pytest.mark.parametrize("end", ["print()", "files", "await last()"])
+def test_a_program_has_no_frame_of_ours_below_its_own(evaluate: Any, end: str) -> None:
+    names: dict[str, Any] = {}
+    evaluate(f"import sys\nasync def last(): pass\n{WALK}\n{end}", names, cell.CELL)
+    files = names["files"]
+    assert files[0] == cell.CELL and cell.__file__ not in files
+    assert (len(files) == 1) == ("await" not in end)
+    assert sys._getframe().f_back is not None  # those of the caller are there again
+
+
 LAST_LINES = [
     "f()",
     "x = 1\nf(x)",

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rocstar.sandbox.fabric.ledger import CallLedger, Effect, OpenCall, Place
+from rocstar.sandbox.fabric.pace import Pace
 from rocstar.sandbox.fabric.window import CallWindow
 from rocstar.sandbox.fabric.wire import Answer, Outcome
 from rocstar.sandbox.testing import ok
@@ -393,6 +394,40 @@ def test_the_first_of_another_owners_batch_waits_for_no_slow_program() -> None:
     request = ExecRequest(code="x", flavour="stdlib", owner="other")
     late = [answering.ledger.open(request, lambda _: None, batch=2) for _ in range(2)]
     assert answering.ledger.take(1 << 20) == late[:1]
+
+
+def test_an_owners_call_that_was_lost_is_its_next_whatever_comes() -> None:
+    """Also while others, and it, have more than the window holds."""
+    ledger = CallLedger(windows={"stdlib": CallWindow(capacity=2, most=4)})
+
+    def open_many(owner: str, count: int) -> list[OpenCall]:
+        request = ExecRequest(code="x", flavour="stdlib", owner=owner)
+        return [ledger.open(request, lambda _: None, entry_calls=1) for _ in range(count)]
+
+    first = open_many("few", 30)[0]
+    ledger.sent(ledger.take(1 << 20), "stdlib/1-0")
+    open_many("many", 60)
+    assert first.place is Place.ENTRY
+    ledger.lost("stdlib/1-0")
+    sent: list[OpenCall] = []
+    for _ in range(8):
+        while calls := ledger.take(1 << 20):
+            sent += calls
+            ledger.sent(calls, f"stdlib/{calls[0].id}-1")
+        ref = next(iter(ledger.entries))
+        ledger.answer(Answer(ref=ref, call_id=min(ledger.entries[ref]), outcome=ok()))
+    assert next(call for call in sent if call.request.owner == "few") is first
+    assert {call.request.owner for call in sent} == {"few", "many"}
+
+
+def test_programs_that_take_no_time_at_all_widen_no_window_beyond_its_most() -> None:
+    """A compiler's refusals are measured as 0 s: the mean of thousands is less than a number can be that a
+    capacity is divided by."""
+    pace = Pace()
+    pace.answered(0.5)
+    for _ in range(30_000):
+        pace.answered(0.0)
+    assert CallWindow(capacity=8, most=64).calls(pace) == 64
 
 
 def test_a_flavour_that_nobody_runs_keeps_no_other_waiting() -> None:

@@ -1,5 +1,6 @@
 """What is decoded in another process has the verdict that it has here, and one that ends costs no answer."""
 
+import errno
 import json
 import os
 import signal
@@ -182,6 +183,22 @@ def test_one_that_ended_for_want_of_work_is_replaced(monkeypatch: pytest.MonkeyP
         processes.close()
 
 
+def test_two_that_end_for_want_of_work_together_cost_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those do that were last asked together: each is still there when it is asked."""
+    processes = Apart(RULES)
+    try:
+        together = [processes._taken(fresh=True) for _ in range(2)]
+        processes._idle += together
+        for one in together:
+            one._process.kill()
+            one._process.wait()
+        monkeypatch.setattr(apart.Decoder, "lives", True)
+        assert processes.call(DECODE["session"], b"{}").seed is None
+    finally:
+        monkeypatch.undo()
+        processes.close()
+
+
 def test_without_a_process_nothing_is_refused_that_may_be_right(monkeypatch: pytest.MonkeyPatch) -> None:
     for program in ("/bin/false", "/no/such/python"):
         monkeypatch.setattr(apart.sys, "executable", program)
@@ -189,6 +206,33 @@ def test_without_a_process_nothing_is_refused_that_may_be_right(monkeypatch: pyt
         with pytest.raises(SandboxError, match="has ended") as failure:
             processes.call(DECODE["session"], b"{}")
         assert failure.value.retryable and not processes._all
+        processes.close()
+
+
+def test_where_no_file_can_be_opened_it_may_be_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(name: str, flags: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    processes = Apart(RULES)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "memfd_create", none_left)
+            with pytest.raises(SandboxError) as failure:
+                processes.call(DECODE["session"], b"{}")
+        assert failure.value.retryable and not processes._all
+        assert processes.call(DECODE["session"], b"{}").seed is None
+    finally:
+        processes.close()
+
+
+def test_the_interrupt_of_a_terminal_is_for_the_service_alone() -> None:
+    """Which then answers what it has: bodies that are decoded among it."""
+    processes = Apart(RULES)
+    try:
+        processes.call(DECODE["session"], b"{}")
+        (one,) = processes._all
+        assert os.getpgid(one.pid) == one.pid
+    finally:
         processes.close()
 
 

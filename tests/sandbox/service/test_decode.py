@@ -19,7 +19,7 @@ from rocstar.sandbox.service.decode import (
 )
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions, decode_submission, decode_submissions
 from rocstar.sandbox.service.decode_sandbox_fusion import decode_run_code, decode_run_jupyter
-from rocstar.sandbox.service.errors import Refused
+from rocstar.sandbox.service.errors import Refused, SchemaError
 from rocstar.sandbox.service.mistakes import mistakes
 from rocstar.sandbox.service.models import BodyModel, models_of
 from rocstar.sandbox.service.rules import Rules
@@ -225,6 +225,26 @@ def test_a_hostile_body_of_61_kb_has_one_short_answer(name: str, path: str) -> N
     if call is not None:  # each item of a batch has its own
         assert (name, path) == ("many bad items", "/v1/batch")
         assert all(isinstance(item, Refused) and len(str(item)) < 200 for item in call.requests)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/run", {"type": "python", "solution": "x", "options": {"k" * 200_000: 1, "é" * 200_000: 2}}),
+        ("/run_code", {"code": "x", "language": "python", "files": {"../" + "k" * 200_000: "YQ=="}}),
+        ("/run_jupyter", {"cells": ["x"], "files": {"k" * 200_000: 1}}),
+    ],
+)
+def test_a_refusal_is_short_also_of_names_that_are_long(path: str, body: Any) -> None:
+    with pytest.raises(SchemaError) as refusal:
+        DECODERS[path](json.dumps(body).encode())
+    assert len(refusal.value.answer) < 4096 and len(refusal.value.field) < 200
+    assert json.loads(refusal.value.answer)["detail"][0]["loc"][0] == "body"
+
+
+def test_what_is_no_base64_is_not_called_missing() -> None:
+    with pytest.raises(Refused, match=r"^files\.x: the content is not base64; give base64$"):
+        decode_run(b'{"code":"x","files":{"x":"!!"}}', RULES)
 
 
 @pytest.mark.parametrize("path", sorted(DECODERS))

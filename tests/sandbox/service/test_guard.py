@@ -5,6 +5,7 @@ import json
 import re
 import threading
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,28 @@ async def test_a_compressed_body_is_refused_as_it_came(serve: Any, encoding: str
         assert (await service.post("/v1/run", {"code": "x"}))[0] == 200
 
 
+@pytest.mark.parametrize(
+    "crooked",
+    [
+        b"x: " + b"y" * 10_000,
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n-1\r\n",
+    ],
+    ids=["long header", "two lengths", "negative chunk"],
+)
+async def test_what_is_no_http_is_answered_and_fills_no_log(
+    serve: Any, caplog: pytest.LogCaptureFixture, crooked: bytes
+) -> None:
+    """A few bytes of a stranger's would be a kilobyte of traceback."""
+    async with serve(FakeSandbox({}, otherwise=ok())) as service, asyncio.timeout(PATIENCE_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+        writer.write(b"POST /v1/run HTTP/1.1\r\nHost: localhost\r\n" + crooked + b"\r\n\r\n")
+        assert b" 400 " in await reader.readline()
+        writer.close()
+        assert (await service.get("/healthz"))[0] == 200
+    assert caplog.records == []
+
+
 async def test_bodies_that_are_not_complete_count_as_held(serve: Any) -> None:
     async with serve(FakeSandbox({}, otherwise=ok()), max_held_bytes=10_000) as service:
         begun = []
@@ -206,6 +229,67 @@ async def test_output_beyond_what_may_be_held_is_cut_and_marked(serve: Any) -> N
             _, answer = await service.post("/v1/batch", {"requests": [{"code": "x"}] * 5})
             found = [(len(result["stdout"]), result["stdout_truncated"]) for result in answer["results"]]
             assert found == [(4096, True)] * 2 + [(50_000, False)] * 3
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "lengths"),
+    [
+        ("/v1/batch", {"requests": [{"code": "x"}] * 5}, lambda a: [len(r["value"]) for r in a["results"]]),
+        (
+            "/get_observation",
+            {"trajectory_ids": ["1"] * 5, "actions": ["<python>x</python>"] * 5},
+            lambda answer: sorted(
+                len(text) - len("\n<result>\n" + "\n</result>\n") for text in answer["observations"]
+            ),
+        ),
+        (
+            "/run_jupyter",
+            {"cells": ["x"] * 5},
+            lambda answer: [len(cell["stdout"]) for cell in answer["cells"]],
+        ),
+    ],
+)
+async def test_of_many_outputs_in_one_answer_those_beyond_what_may_be_held_are_heads(
+    serve: Any, path: str, body: Any, lengths: Callable[[Any], list[int]]
+) -> None:
+    """In whatever dialect, and by whichever text of a result."""
+    text = "x" * 50_000
+    result = ok(value=text) if path == "/v1/batch" else ok(text)
+    async with serve(FakeSandbox({}, otherwise=result), max_held_bytes=100_000) as service:
+        for _ in range(2):  # and what was held is given back
+            _, answer = await service.post(path, body)
+            assert sorted(lengths(answer)) == [4096] * 2 + [50_000] * 3
+            assert service.service.admission.held.taken == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "length"),
+    [
+        ("/v1/run", {"code": "x"}, lambda answer: len(answer["stdout"])),
+        (
+            "/run_code",
+            {"code": "x", "language": "python"},
+            lambda answer: len(answer["run_result"]["stdout"]),
+        ),
+    ],
+)
+async def test_what_a_client_does_not_take_counts_as_held(
+    serve: Any, until: Any, path: str, body: Any, length: Callable[[Any], int]
+) -> None:
+    """It may have thousands of connections, and an answer be 128 MiB."""
+    text = "x" * (16 << 20)  # more than the buffers between the two
+    fake = FakeSandbox({}, otherwise=ok(text))
+    async with serve(fake, max_held_bytes=len(text) - 1) as service:
+        held = service.service.admission.held
+        sent = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(sent)}\r\n\r\n".encode()
+        _, writer = await asyncio.open_connection("127.0.0.1", service.port, limit=1024)
+        writer.write(head + sent)
+        await until(lambda: held.taken >= len(text))
+        assert length((await service.post(path, body))[1]) == 4096
+        writer.transport.abort()
+        await until(lambda: not held.taken)
+        assert length((await service.post(path, body))[1]) == len(text)
 
 
 async def test_more_calls_than_fit_are_a_429_and_run_nothing(serve: Any) -> None:

@@ -1,0 +1,51 @@
+"""Output that waits for the rest of its answer: of a batch's calls, a notebook's cells, an agent's actions.
+
+    result --> full? its heads alone --> take --> ... the answer is sent --> given back
+
+A request may have 65,536 calls, each of which writes megabytes.
+"""
+
+import dataclasses
+
+from rocstar.sandbox.service.shares import Shares
+from rocstar.sandbox.types import ExecResult
+
+SHORT_CHARS = 4096
+"""Kept of a text when too much output is held."""
+
+
+class Held:
+    """What one request holds, given back when it is left. Invariant: where `full` is asked before each result
+    is kept, requests hold one result each beyond the total of `shares`, and heads."""
+
+    def __init__(self, shares: Shares, owner: str) -> None:
+        self._shares = shares
+        self._owner = owner
+        self._chars = 0
+
+    def __enter__(self) -> "Held":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._shares.give(self._owner, self._chars)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more than heads are to be kept."""
+        return not self._shares.fits(self._owner, 0)
+
+    def take(self, chars: int) -> None:
+        self._chars += chars
+        self._shares.take(self._owner, chars)
+
+
+def shortened(result: ExecResult) -> ExecResult:
+    """With heads of its texts only: what becomes of a result when too much output is held already."""
+    return dataclasses.replace(
+        result,
+        stdout=result.stdout[:SHORT_CHARS],
+        stderr=result.stderr[:SHORT_CHARS],
+        value=None if result.value is None else result.value[:SHORT_CHARS],
+        stdout_truncated=result.stdout_truncated or len(result.stdout) > SHORT_CHARS,
+        stderr_truncated=result.stderr_truncated or len(result.stderr) > SHORT_CHARS,
+    )
