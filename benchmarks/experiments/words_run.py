@@ -177,7 +177,7 @@ def flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def held_out_set(config: Mapping[str, Any], *, every: int) -> str:
-    """The override that has a run evaluated on the held-out questions alone, each time after so many steps."""
+    """The override that has a run evaluated on the held-out questions alone, after every so many steps."""
     (one,) = [found for found in config["eval"] if found["name"] == HELD_OUT]
     fields = [f"{name} = {json.dumps(one[name])}" for name in SET]
     source = json.dumps(one["data"]["source"])
