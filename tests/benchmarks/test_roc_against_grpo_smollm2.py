@@ -93,7 +93,7 @@ def folder(tmp_path: Path) -> Path:
     """A seed whose RoC made three steps, and was asked behind the second for the last time."""
     write_run(
         tmp_path / "out" / "run",
-        tokens=[150, 150, 900],
+        tokens=[150, 175, 900],
         evaluations={0: asked(0, 1), 2: asked(4, 2)},
         fields=("--rl.rollouts_per_task=12", "--rl.group_size=8"),
     )
@@ -122,14 +122,14 @@ def run(script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *ar
 def test_grpo_is_seen_after_as_many_steps_and_as_many_tokens(
     script: ModuleType, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RoC's 300 tokens are GRPO's third step, half-way between evaluations; RoC's third is no matter."""
+    """RoC's 325 tokens are a quarter into GRPO's fourth step. RoC's own third step is no matter."""
     assert run(script, monkeypatch, tmp_path, folder, "--grpo", grpo(tmp_path)) == 0
     told = json.loads((tmp_path / "found.json").read_text())
     (seed,) = told["results"]
-    assert seed["tokens"] == {"roc": 300, "grpo_at_steps": 200, "grpo": 400}
-    assert seed["as_many_tokens"] == {"step": 3.0, "is_reached": True}
+    assert seed["tokens"] == {"roc": 325, "grpo_at_steps": 200, "grpo": 400}
+    assert seed["as_many_tokens"] == {"step": 3.25, "is_reached": True}
     values = {p: [one["roc"]["value"], one["grpo"]["value"]] for p, one in seed["held_out"].items()}
-    assert values == {"start": [0.125, 0.125], "steps": [0.75, 0.5], "tokens": [0.75, 0.75]}
+    assert values == {"start": [0.125, 0.125], "steps": [0.75, 0.5], "tokens": [0.75, 0.8125]}
     assert seed["roc_minus_grpo"]["steps"]["value"] == told["all_seeds"]["steps"]["value"] == 0.25
     assert seed["errors"]["steps"]["roc"] == seed["errors"]["steps"]["roc"] | {"errors": 0, "calls": 8}
     assert seed["errors"]["tokens"]["grpo"]["calls"] == 12 and seed["errors"]["tokens"]["grpo"]["errors"] == 6
