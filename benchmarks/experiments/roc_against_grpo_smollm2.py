@@ -221,12 +221,14 @@ def steps_with_the_same_tasks(roc: WordsRun, grpo: WordsRun, last: int) -> int:
 
 
 def told_arm(run: WordsRun, last: int) -> dict[str, Any]:
+    """Up to a step, and what the rewards were behind it, which nothing else here goes by."""
     steps = run.steps[:last]
     return {
         "steps": len(steps),
         "attempts": sum(step.attempts for step in steps),
         "learned": sum(step.learned for step in steps),
         "attempts_of_a_step": stretches(steps),
+        "rewards_behind": [step.reward for step in run.steps[last:]],
         "starts": run.starts,
     }
 

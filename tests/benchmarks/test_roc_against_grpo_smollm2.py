@@ -134,6 +134,7 @@ def test_grpo_is_seen_after_as_many_steps_and_as_many_tokens(
     assert seed["errors"]["steps"]["roc"] == seed["errors"]["steps"]["roc"] | {"errors": 0, "calls": 8}
     assert seed["errors"]["tokens"]["grpo"]["calls"] == 12 and seed["errors"]["tokens"]["grpo"]["errors"] == 6
     assert seed["roc"]["steps"] == 2 and seed["grpo"]["steps"] == 4
+    assert len(seed["roc"]["rewards_behind"]) == 1 and seed["grpo"]["rewards_behind"] == []
     assert seed["differs"] == {"rl.roc_mode": ["paper", "none"], "rl.rollouts_per_task": [12, 8]}
     assert str(tmp_path) not in json.dumps(told)
     assert (tmp_path / "found.svg").read_text().startswith("<svg")
