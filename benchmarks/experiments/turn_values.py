@@ -1,7 +1,8 @@
 """What a turn is worth: siblings branched from the middle of a trajectory, and what that costs.
 
     python benchmarks/experiments/turn_values.py --model runs/mine/checkpoints/step_0 --seeds 2
-    python benchmarks/experiments/turn_values.py --model RUN/checkpoints/step_0 --recipe RUN/config.toml
+    python benchmarks/experiments/turn_values.py --model runs/notes/checkpoints/step_0 \\
+        --also 'tools=[{kind = "jupyter"}]' --out benchmarks/results/turn_values_jupyter.json
 
     trajectory ──cut behind each tool response──> K continuations each ──> value = mean reward of them
                                                        value after a turn - value before it = the turn's worth
@@ -20,6 +21,8 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +42,7 @@ from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.evaluation.saved_model import last_stage, open_agent
 from rocstar.train.plan.preflight import load_all_tasks
 from rocstar.train.reading.analysis.statistics.cluster_bootstrap import TaskDraws, interval
+from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
 
 SEED_STEP = 1_000_000
@@ -115,7 +119,7 @@ async def turns_of(
 
 async def measure(options: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
     """The tasks of a seed, each from its file where that is there."""
-    recipe = load_recipe(options.recipe, [f"--run.seed={seed}"])
+    recipe = load_recipe(options.recipe, [*(f"--{one}" for one in options.also), f"--run.seed={seed}"])
     stage = last_stage(recipe)
     tasks = load_all_tasks(recipe, options.model, built_in=load_tasks_of).stages[-1][: options.tasks]
     options.runs.mkdir(parents=True, exist_ok=True)
@@ -169,6 +173,8 @@ def main() -> None:
     )
     parser.add_argument("--model", required=True, help="a Hugging Face directory or checkpoint")
     parser.add_argument("--recipe", default=str(ROOT / "recipes" / "quickstart.toml"))
+    text = "a field of the recipe, as the model learned with it; may be repeated"
+    parser.add_argument("--also", action="append", default=[], metavar="FIELD=VALUE", help=text)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tasks", type=int, default=24)
     parser.add_argument("--trajectories", type=int, default=4, help="of a task, whose turns are valued")
@@ -177,8 +183,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "turn_values.json")
     options = parser.parse_args()
     options.miniature = False
-    with StatusLine(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        found = [one for seed in range(options.seeds) for one in runner.run(measure(options, seed))]
+    try:
+        with StatusLine(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            found = [one for seed in range(options.seeds) for one in runner.run(measure(options, seed))]
+    except ConfigError as error:
+        print(f"turn_values: {error}", file=sys.stderr)
+        sys.exit(2)
     turns = [turn for one in found for turn in one["turns"]]
     branch_s = [seconds for turn in turns for seconds in turn["branch_s"]]
     cost = {name: sum(one["cost"][name] for one in found) for name in found[0]["cost"]}
@@ -191,6 +201,7 @@ def main() -> None:
         "tokens_of_a_trajectory": tokens / made,
         "seconds_of_trajectories": sum(one["seconds"] for one in found),
         "values": cost | {"tokens_over_trajectories": cost["tokens"] / tokens},
+        "load_of_the_machine": os.getloadavg()[0],
         "branches": len(branch_s),
         "branch_ms": median(branch_s) * 1e3 if branch_s else None,
     }
