@@ -39,6 +39,7 @@ MODULES = (
     "environment_under_load",
     "turn_values",
     "branched_notebook",
+    "cold_start",
 )
 
 
@@ -146,6 +147,33 @@ def test_what_a_difference_shows_follows_from_its_interval(
     assert found["shows"] == shows
     harm = experiments["rewards"].judged(found, 1)["harm"]
     assert harm == ("shown" if shows == "less" else "not shown")
+
+
+def test_a_seed_is_paired_with_itself_whichever_arms_are_finished(
+    experiments: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arms that go on are left out, and what differs between seeds is no difference of arms."""
+    ended = {"non_reasoning_1": 0.5, "non_reasoning_2": 0.8, "reasoning_0": 0.1, "reasoning_1": 0.6}
+    ended |= {"reasoning_2": 0.9, "none_2": 0.0}
+    for name in (*ended, "none_1"):
+        (tmp_path / name).mkdir()
+        status = "complete" if name in ended else "running"
+        (tmp_path / name / "manifest.json").write_text(json.dumps({"starts": [{"status": status}]}))
+
+    def told(directory: Path, _: int) -> dict[str, Any]:
+        values = dict.fromkeys(experiments["cold_start"].VALUES, ended[directory.name])
+        return {**values, "curve": [[0, 0.0], [24, ended[directory.name]]]}
+
+    monkeypatch.setattr(experiments["cold_start"], "told", told)
+    out = tmp_path / "found.json"
+    given = ["--runs", str(tmp_path), "--out", str(out), "--figure", str(tmp_path / "found.svg")]
+    monkeypatch.setattr(sys, "argv", ["cold_start", "--seeds", "3", "--finished", *given])
+    assert experiments["cold_start"].main() == 0
+    found = json.loads(out.read_text())["minus_non_reasoning"]
+    assert found["reasoning"]["held_out_end"]["difference"] == pytest.approx(0.1)
+    assert [found[arm]["held_out_end"]["seeds"] for arm in ("reasoning", "none")] == [2, 1]
+    monkeypatch.setattr(sys, "argv", ["cold_start", "--seeds", "1", "--finished", *given])
+    assert experiments["cold_start"].main() == 2
 
 
 # ---- reasons ----
