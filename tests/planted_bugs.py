@@ -66,6 +66,8 @@ BUGS = [
     Bug("Incoming.decoded", "len(body) <= MIDDLE_BYTES", "True", "service/test_incoming.py::test_a_large_body_is_decoded_in_another_process"),
     Bug("Interpreter._replay", "enumerate(self._cells, 1)", "enumerate(self._cells[:-1], 1)", "engine/test_interpreter.py"),
     Bug("Interpreter._replay", "status is not cell.status", "status is None", "engine/test_interpreter.py"),
+    Bug("Interpreter.branch", "list(self._cells)", "[]", "engine/test_interpreter.py::test_a_branch_goes_on_as_the_other_does"),
+    Bug("Interpreter.branch", "list(self._cells)", "self._cells", "engine/test_interpreter.py::test_whichever_of_two_is_lost_is_built_from_its_own_cells"),
     Bug("Interpreter.run", "self._cells.clear()", "pass", "engine/test_interpreter.py"),
     Bug("Journal._look", "any(broken)", "all(broken)", "test_journal.py::test_a_failure_that_the_end_may_have_caused_is_tried_again"),
     Bug("Journal._prune", "min(step - self._keep_steps, saved)", "step - self._keep_steps", "test_journal.py::test_old_records_go_and_those_that_a_resume_needs_stay"),

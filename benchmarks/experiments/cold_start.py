@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,6 +33,7 @@ from arms import (
     train,
     write,
 )
+from quickstart_seeds import is_complete
 from reasons import with_reasons
 
 STEPS = 24
@@ -39,21 +41,30 @@ ROOM = ("--sft.max_tokens=640", "--stages.0.max_response_tokens=400")
 VALUES = ("held_out_start", "held_out_end", "response_tokens", "error_share")
 
 
-def main() -> None:
+def main() -> int:
     parser = options_of(__doc__, "cold_start", seeds=5, steps=STEPS)
+    text = "train nothing: conclude of the arms that came to their end, each seed with those that it has"
+    parser.add_argument("--finished", action="store_true", help=text)
     options = parser.parse_args()
     steps = options.steps or (MINIATURE_STEPS if options.miniature else STEPS)
     results: dict[str, list[dict[str, Any]]] = {}
     for seed in range(options.seeds):
-        plain, reasoned = conversations(options, seed)
+        plain, reasoned = (Path(), Path()) if options.finished else conversations(options, seed)
         for arm in (
             Arm(name="non_reasoning", overrides=(f"--sft.data={plain}",)),
             Arm(name="reasoning", overrides=(f"--sft.data={reasoned}",)),
             Arm(name="none", overrides=(f"--sft.data={plain}", "--sft.steps=1", "--sft.warmup_steps=0")),
         ):
+            if options.finished and not is_complete(options.runs / f"{arm.name}_{seed}"):
+                continue
             more = (*ROOM, f"--stages.0.steps={steps}", f"--eval.0.every={steps // 6}")
-            results.setdefault(arm.name, []).append(told(train(options, arm, seed, more), steps))
+            found = told(train(options, arm, seed, more), steps)
+            results.setdefault(arm.name, []).append({"seed": seed, **found})
+    if "non_reasoning" not in results:
+        print(f"cold_start: no arm 'non_reasoning' in {options.runs} came to its end", file=sys.stderr)
+        return 2
     conclude(options, results)
+    return 0
 
 
 def conversations(options: argparse.Namespace, seed: int) -> tuple[Path, Path]:
@@ -105,10 +116,10 @@ def told(directory: Path, steps: int) -> dict[str, Any]:
 
 
 def conclude(options: argparse.Namespace, results: dict[str, list[dict[str, Any]]]) -> None:
-    base = results["non_reasoning"]
+    base = {one["seed"]: one for one in results["non_reasoning"]}
     against = {
         name: {
-            value: paired([mine[value] - its[value] for mine, its in zip(of_arm, base, strict=True)])
+            value: paired([one[value] - base[one["seed"]][value] for one in of_arm if one["seed"] in base])
             for value in VALUES
             if value != "response_tokens"  # a difference of lengths is no share
         }
@@ -129,4 +140,4 @@ def conclude(options: argparse.Namespace, results: dict[str, list[dict[str, Any]
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -5,8 +5,9 @@
 One pool of the sandbox, more and more calls in flight. Of the programs one in ten does what a policy's
 programs do when they go wrong: loops, exits with an error, asks for too much memory, floods its output. Every
 answer is checked: of a good program its own number, of a bad one its status. Reported for each level and
-seed: calls per second, how long a good call took at the median and at the 99th percentile, and how many
-answers were wrong (in a run, a wrong tool result) or lost. A level that was measured is not measured again.
+seed: calls per second, how long a good call took at the median and at the 99th percentile, how many answers
+were wrong (in a run, a wrong tool result) or lost, and the load that other work made before it began. A level
+that was measured is not measured again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import time
 from collections import Counter
@@ -92,6 +94,7 @@ async def load(seed: int, level: int, calls: int, kinds: list[str]) -> dict[str,
     rng = random.Random(f"environment|{seed}|{level}")
     waiting = iter([drawn_call(rng, number, kinds) for number in range(calls)])
     answers: list[Answered] = []
+    busy = os.getloadavg()[0]
 
     async with SandboxPool(FLAVOURS) as pool:
         for flavour in FLAVOURS:  # warm before the clock starts
@@ -106,7 +109,8 @@ async def load(seed: int, level: int, calls: int, kinds: list[str]) -> dict[str,
             for _ in range(min(level, calls)):
                 group.create_task(lane())
         seconds = time.perf_counter() - started
-    return {"seed": seed, "in_flight": level, "calls": calls, **told(answers, seconds)}
+    at = {"seed": seed, "in_flight": level, "calls": calls, "load_of_the_machine": busy}
+    return at | told(answers, seconds)
 
 
 def drawn_call(rng: random.Random, number: int, kinds: list[str]) -> tuple[str, str, str, str]:

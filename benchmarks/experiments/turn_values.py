@@ -1,65 +1,52 @@
 """What a turn is worth: siblings branched from the middle of a trajectory, and what that costs.
 
     python benchmarks/experiments/turn_values.py --model runs/mine/checkpoints/step_0 --seeds 2
+    python benchmarks/experiments/turn_values.py --model runs/notes/checkpoints/step_0 \\
+        --also 'tools=[{kind = "jupyter"}]' --out benchmarks/results/turn_values_jupyter.json
 
     trajectory ──cut behind each tool response──> K continuations each ──> value = mean reward of them
                                                        value after a turn - value before it = the turn's worth
 
-Nothing of the system is changed for it: an agent's `prompt` begins a trajectory with given ids, and a sandbox
-whose new sessions are branches (by fork) of one that has run the cells so far stands in its tool box. The
-value before the first turn is the mean reward of K attempts at the task. Reported: the mean worth of turns
-whose calls went well and of those that failed, with 95% intervals over tasks, and the tokens and seconds of a
-value beside those of a trajectory. A task that was measured is not measured again. The programs of a recipe's
-tool `python` have no state and need no session; with `jupyter` each value branches one.
+An agent's `prompt` begins a trajectory with given ids, and a tool whose interpreters are branches (by fork)
+of one that has run the cells so far stands in its tool box. The value before the first turn is the mean
+reward of K attempts at the task. Reported: the mean worth of turns whose calls went well and of those that
+failed, with 95% intervals over tasks, and the tokens and seconds of a value beside those of a trajectory. A
+task that was measured is not measured again. The programs of a recipe's tool `python` have no state and need
+no session; with `jupyter` every continuation that calls it branches one.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 import uvloop
 from arms import ROOT, write
+from branched_notebook import BranchedNotebook
 
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.rollout.rollout import Agent, run_trajectory
-from rocstar.engine.seeds import stream_of
 from rocstar.engine.types import Origin, Scored, Task, Trajectory, TrajectoryKey
-from rocstar.sandbox.types import Session
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.evaluation.saved_model import last_stage, open_agent
 from rocstar.train.plan.preflight import load_all_tasks
 from rocstar.train.reading.analysis.statistics.cluster_bootstrap import TaskDraws, interval
+from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
 
 SEED_STEP = 1_000_000
 """The step in the keys of continuations: their noise is that of no step of a run."""
-
-
-class Branches:
-    """A sandbox whose new sessions go on from one snapshot; programs of their own run as before."""
-
-    def __init__(self, sandbox: Any, snapshot: Session) -> None:
-        self._sandbox, self._snapshot = sandbox, snapshot
-        self.branch_s: list[float] = []
-        """How long each fork took."""
-
-    async def open_session(self, **_: Any) -> Session:
-        started = time.perf_counter()
-        session = await self._snapshot.branch()
-        self.branch_s.append(time.perf_counter() - started)
-        return session
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sandbox, name)
 
 
 @dataclass(kw_only=True)
@@ -70,6 +57,9 @@ class Cost:
     seconds: float = 0.0
     continuations: int = 0
     failed: int = 0
+    """Of these."""
+    astray: int = 0
+    """Trajectories whose cells, run again, ended otherwise; what comes behind has no value."""
 
 
 async def value_of(
@@ -102,55 +92,34 @@ async def turns_of(
     agent: Agent, task: Task, one: Trajectory, number: int, cost: Cost
 ) -> list[dict[str, Any]]:
     """Each turn that a tool answered, with its value before and after."""
-    prompt = one.ids[: one.prompt_length].tolist()
-    before = await value_of(agent, task, prompt, 0, one.key, number, cost)
+    before = await value_of(agent, task, one.ids[: one.prompt_length].tolist(), 0, one.key, number, cost)
     ends = [s.end for s in one.segments if s.origin is Origin.tool]
     answered = [turn for turn in one.turns if turn.results][: len(ends)]
-    rows, cells = [], []
-    for k, (turn, end) in enumerate(zip(answered, ends, strict=True), 1):
-        cells += [str((call.arguments or {}).get("code", "")) for call in turn.calls]
-        async with branching(agent, one.key, cells) as (branched, branches):
-            after = await value_of(branched, task, one.ids[:end].tolist(), k, one.key, number, cost)
-        if before is not None and after is not None:
-            rows.append({
-                "task": task.id,
-                "turn": k,
-                "is_error": any(result.is_error for result in turn.results),
-                "before": before,
-                "after": after,
-                "branch_s": branches.branch_s if branches else [],
-            })  # fmt: skip
-        before = after
+    rows: list[dict[str, Any]] = []
+    async with contextlib.aclosing(BranchedNotebook(agent, one.key)) as notebook:
+        for k, (turn, end) in enumerate(zip(answered, ends, strict=True), 1):
+            if not await notebook.follow(turn):
+                cost.astray += 1
+                break
+            branch_s: list[float] = []
+            branching = notebook.branching(branch_s)
+            after = await value_of(branching, task, one.ids[:end].tolist(), k, one.key, number, cost)
+            if before is not None and after is not None:
+                rows.append({
+                    "task": task.id,
+                    "turn": k,
+                    "is_error": any(result.is_error for result in turn.results),
+                    "before": before,
+                    "after": after,
+                    "branch_s": branch_s,
+                })  # fmt: skip
+            before = after
     return rows
-
-
-class branching:  # used as a function
-    """The agent with a sandbox that branches, where its tools have sessions; else the agent itself."""
-
-    def __init__(self, agent: Agent, key: TrajectoryKey, cells: Sequence[str]) -> None:
-        self._agent, self._key, self._cells = agent, key, cells
-        self._snapshot: Session | None = None
-
-    async def __aenter__(self) -> tuple[Agent, Branches | None]:
-        box: Any = self._agent.tools
-        tool = next((tool for tool in box.tools if hasattr(tool, "flavour") and not tool.parallel), None)
-        if tool is None:
-            return self._agent, None
-        seed = stream_of(self._key, purpose="tools")
-        self._snapshot = await box.sandbox.open_session(flavour=tool.flavour, limits=tool.limits, seed=seed)
-        for cell in self._cells:
-            await self._snapshot.run(cell)
-        branches = Branches(box.sandbox, self._snapshot)
-        return replace(self._agent, tools=replace(box, sandbox=branches)), branches
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._snapshot is not None:
-            await self._snapshot.close()
 
 
 async def measure(options: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
     """The tasks of a seed, each from its file where that is there."""
-    recipe = load_recipe(options.recipe, [f"--run.seed={seed}"])
+    recipe = load_recipe(options.recipe, [*(f"--{one}" for one in options.also), f"--run.seed={seed}"])
     stage = last_stage(recipe)
     tasks = load_all_tasks(recipe, options.model, built_in=load_tasks_of).stages[-1][: options.tasks]
     options.runs.mkdir(parents=True, exist_ok=True)
@@ -204,6 +173,8 @@ def main() -> None:
     )
     parser.add_argument("--model", required=True, help="a Hugging Face directory or checkpoint")
     parser.add_argument("--recipe", default=str(ROOT / "recipes" / "quickstart.toml"))
+    text = "a field of the recipe, as the model learned with it; may be repeated"
+    parser.add_argument("--also", action="append", default=[], metavar="FIELD=VALUE", help=text)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tasks", type=int, default=24)
     parser.add_argument("--trajectories", type=int, default=4, help="of a task, whose turns are valued")
@@ -212,9 +183,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "turn_values.json")
     options = parser.parse_args()
     options.miniature = False
-    with StatusLine(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        found = [one for seed in range(options.seeds) for one in runner.run(measure(options, seed))]
+    try:
+        with StatusLine(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            found = [one for seed in range(options.seeds) for one in runner.run(measure(options, seed))]
+    except ConfigError as error:
+        print(f"turn_values: {error}", file=sys.stderr)
+        sys.exit(2)
     turns = [turn for one in found for turn in one["turns"]]
+    branch_s = [seconds for turn in turns for seconds in turn["branch_s"]]
     cost = {name: sum(one["cost"][name] for one in found) for name in found[0]["cost"]}
     tokens, made = sum(one["tokens"] for one in found), sum(one["trajectories"] for one in found)
     told = {
@@ -225,7 +201,9 @@ def main() -> None:
         "tokens_of_a_trajectory": tokens / made,
         "seconds_of_trajectories": sum(one["seconds"] for one in found),
         "values": cost | {"tokens_over_trajectories": cost["tokens"] / tokens},
-        "branches": sum(len(turn["branch_s"]) for turn in turns),
+        "load_of_the_machine": os.getloadavg()[0],
+        "branches": len(branch_s),
+        "branch_ms": median(branch_s) * 1e3 if branch_s else None,
     }
     write(options, told | {"results": found})
     print(json.dumps(told, indent=1))

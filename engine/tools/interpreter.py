@@ -84,6 +84,24 @@ class Interpreter:
                 self._cells.append(_Cell(code=code, status=result.status))
                 return Ran(result=result, restarted=restarted, replayed=replayed)
 
+    async def branch(self) -> Interpreter:
+        """Another one that goes on from here by itself, by a fork of what lives; both keep the invariant.
+
+        One that is lost is lost in both, and each tells of it or replays at its next cell. Several may be
+        made at a time; `branch` must not overlap with `run` or `close`.
+
+        Raises:
+            SandboxError: the fork failed.
+        """
+        other = Interpreter(self._sandbox, flavour=self._flavour, limits=self._limits, seed=self._seed)
+        other._cells = list(self._cells)
+        if self._session is not None:
+            try:
+                other._session = await self._session.branch()
+            except SessionLost:
+                other._session = self._session
+        return other
+
     async def close(self) -> None:
         """Let the interpreter go; a sandbox that cannot be told has a lease that ends it."""
         session, self._session = self._session, None

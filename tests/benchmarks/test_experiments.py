@@ -10,14 +10,19 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from rocstar.engine.types import Attempt, Task, ToolCall, ToolResult, Turn
-from rocstar.sandbox.testing import FakeSandbox, ok
+from rocstar.engine.rollout.rollout import Agent, RolloutLimits
+from rocstar.engine.tools.box import Dispatcher
+from rocstar.engine.tools.jupyter import JupyterTool
+from rocstar.engine.types import Attempt, Span, Task, ToolCall, ToolResult, TrajectoryKey, Turn
+from rocstar.sandbox.testing import FakeSandbox, error, ok
+from rocstar.sandbox.types import Limits, SandboxError
 from rocstar.train.algorithm.advantages import ESTIMATORS, Sample
 from rocstar.train.groups.advantages import check_advantage
 from rocstar.train.recipe import own_code
@@ -26,7 +31,16 @@ from rocstar.train.tasks.own_reward import check_reward
 
 ROOT = Path(__file__).parents[2]
 IDEAS = ROOT / "examples" / "failed_ideas" / "ideas.py"
-MODULES = ("arms", "reasons", "roc_against_grpo", "rewards", "environment_under_load", "turn_values")
+MODULES = (
+    "arms",
+    "reasons",
+    "roc_against_grpo",
+    "rewards",
+    "environment_under_load",
+    "turn_values",
+    "branched_notebook",
+    "cold_start",
+)
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +149,33 @@ def test_what_a_difference_shows_follows_from_its_interval(
     assert harm == ("shown" if shows == "less" else "not shown")
 
 
+def test_a_seed_is_paired_with_itself_whichever_arms_are_finished(
+    experiments: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arms that go on are left out, and what differs between seeds is no difference of arms."""
+    ended = {"non_reasoning_1": 0.5, "non_reasoning_2": 0.8, "reasoning_0": 0.1, "reasoning_1": 0.6}
+    ended |= {"reasoning_2": 0.9, "none_2": 0.0}
+    for name in (*ended, "none_1"):
+        (tmp_path / name).mkdir()
+        status = "complete" if name in ended else "running"
+        (tmp_path / name / "manifest.json").write_text(json.dumps({"starts": [{"status": status}]}))
+
+    def told(directory: Path, _: int) -> dict[str, Any]:
+        values = dict.fromkeys(experiments["cold_start"].VALUES, ended[directory.name])
+        return {**values, "curve": [[0, 0.0], [24, ended[directory.name]]]}
+
+    monkeypatch.setattr(experiments["cold_start"], "told", told)
+    out = tmp_path / "found.json"
+    given = ["--runs", str(tmp_path), "--out", str(out), "--figure", str(tmp_path / "found.svg")]
+    monkeypatch.setattr(sys, "argv", ["cold_start", "--seeds", "3", "--finished", *given])
+    assert experiments["cold_start"].main() == 0
+    found = json.loads(out.read_text())["minus_non_reasoning"]
+    assert found["reasoning"]["held_out_end"]["difference"] == pytest.approx(0.1)
+    assert [found[arm]["held_out_end"]["seeds"] for arm in ("reasoning", "none")] == [2, 1]
+    monkeypatch.setattr(sys, "argv", ["cold_start", "--seeds", "1", "--finished", *given])
+    assert experiments["cold_start"].main() == 2
+
+
 # ---- reasons ----
 
 QUESTIONS = {
@@ -240,15 +281,58 @@ def test_wrong_answers_are_told_apart_from_lost_ones(experiments: dict[str, Modu
     assert found["calls_per_s"] == 51.0 and found["good_p50_ms"] == pytest.approx(510.0)
 
 
-async def test_every_session_is_a_branch_of_the_snapshot(experiments: dict[str, ModuleType]) -> None:
+CELLS = ("x = 1", "refused", "x = 2")
+KEY = TrajectoryKey(seed=0, step=1, task_id="t", sibling=0)
+
+
+def notebook_agent(sandbox: Any) -> Agent:
+    """An agent whose only tool is a notebook; nothing of it generates or judges here."""
+    tool = JupyterTool(limits=Limits(), flavour="stdlib", style="plain")
+    limits = RolloutLimits(max_response_tokens=9, max_turns=9, max_tool_tokens=9, timeout_s=9.0)
+    nothing: Any = None
+    return Agent(
+        inference=nothing,
+        chat=nothing,
+        tools=Dispatcher(tools=[tool], sandbox=sandbox),
+        judge=nothing,
+        limits=limits,
+        sampling=nothing,
+    )
+
+
+def notebook_turn() -> Turn:
+    """Three calls, of which the tool never had the second."""
+    calls = tuple(ToolCall(name="jupyter_code", arguments={"code": code}) for code in CELLS)
+    ran = ToolResult(status="ok", is_error=False, text="", ran=Span(0.0, 1.0))
+    refused = ToolResult(status="too_many_calls", is_error=True, text="")
+    return Turn(start=0, end=1, text="", stopped=True, calls=calls, results=(ran, refused, ran))
+
+
+async def test_every_continuation_goes_on_from_what_ran_so_far(experiments: dict[str, ModuleType]) -> None:
     sandbox = FakeSandbox({}, otherwise=ok())
-    snapshot = await sandbox.open_session()
-    await snapshot.run("x = 1")
-    branches = experiments["turn_values"].Branches(sandbox, snapshot)
-    first, second = await branches.open_session(seed=4), await branches.open_session()
-    await first.run("x = 2")
-    assert first.cells == ["x = 1", "x = 2"] and second.cells == snapshot.cells == ["x = 1"]
-    assert len(branches.branch_s) == 2 and branches.sessions is sandbox.sessions
+    notebook = experiments["branched_notebook"].BranchedNotebook(notebook_agent(sandbox), KEY)
+    assert await notebook.follow(notebook_turn())
+    branch_s: list[float] = []
+    box = notebook.branching(branch_s).tools
+    for code in ("x = 3", "x = 4"):
+        async with box.open(seed=4) as tools:
+            call = ToolCall(name="jupyter_code", arguments={"code": code})
+            await tools.execute([call], turn=2, deadline=None)
+    own, *branches = (session.cells for session in sandbox.sessions)
+    assert branches == [["x = 1", "x = 2", "x = 3"], ["x = 1", "x = 2", "x = 4"]]
+    assert own == ["x = 1", "x = 2"] and len(branch_s) == 2
+    await notebook.aclose()
+    assert all(session.lost == "closed" for session in sandbox.sessions)
+
+
+async def test_a_cell_that_ends_otherwise_leads_to_another_state(experiments: dict[str, ModuleType]) -> None:
+    notebooks = experiments["branched_notebook"].BranchedNotebook
+    for answer in (error(), SandboxError("no", kind="overloaded", retryable=True)):
+        agent = notebook_agent(FakeSandbox({"x = 1": ok(), "x = 2": answer}))
+        assert not await notebooks(agent, KEY).follow(notebook_turn())
+    without = replace(agent, tools=Dispatcher(tools=[]))
+    plain = notebooks(without, KEY)
+    assert await plain.follow(notebook_turn()) and plain.branching([]) is without
 
 
 def test_what_turns_are_worth_has_an_interval_over_tasks(experiments: dict[str, ModuleType]) -> None:
