@@ -36,6 +36,7 @@ BUGS = [
     Bug("ChatFormat._find_fixed_ids", "before, after = b.end[len(self.stop_text) :] + b.before_tools, b.after_tools", "before, after = b.before_tools, b.after_tools", "test_chat.py::test_rstar2_results_share_one_user_turn"),
     Bug("ChatFormat.encode_conversation", "mask += [0] * len(context) + [1] * len(turn)", "mask += [0] * len(context) + [1] * (len(turn) - 1) + [0]", "test_chat.py::test_tool_calls_of_messages_are_what_the_policy_would_write[rstar2]"),
     Bug("ChatFormat.tool_suffix_ids", "self.boundaries.between_tools.join([self._plain(text) for text in texts])", "self.boundaries.between_tools.join(texts)", "test_chat.py::test_content_never_becomes_a_special_token[rstar2-False]"),
+    Bug("ChatSession._until_stopped", "doing.cancel()", "pass", "serve/test_terminal.py::test_who_is_cancelled_asks_no_more"),
     Bug("Connection.takes_nothing", "self.unread_bytes == 0 or self.unread_bytes >= before", "True", "service/test_door.py::test_who_takes_its_answer_slowly_is_waited_for_and_who_takes_nothing_is_not"),
     Bug("Desk._see_disk", "self._unwritten < self.limits.max_unwritten", "True", "serve/test_kept.py::test_a_disk_that_is_far_behind_holds_requests_back"),
     Bug("Desk.check_room", "self.in_flight + num_choices > self.limits.max_choices", "self.in_flight > self.limits.max_choices", "serve/test_endpoint.py::test_more_than_there_is_room_for_is_turned_away"),
