@@ -252,8 +252,11 @@ async def test_who_is_cancelled_asks_no_more(serving: Serving) -> None:
         with pytest.raises(asyncio.CancelledError):
             await asking
         hearing = [task for task in asyncio.all_tasks() if "ChatSession._hear" in repr(task)]
-        assert all(task.cancelling() for task in hearing)
-        await client.desk._idle.wait()
+        try:
+            assert all(task.cancelling() for task in hearing)
+            await client.desk._idle.wait()
+        finally:
+            tool.gate.set()
     assert tool.noted == ["cancelled"]
 
 
