@@ -251,7 +251,7 @@ BUGS = [
     Bug("numbers_equal", "prediction.base != truth.base or prediction.percent != truth.percent", "prediction.base != truth.base", "test_reward.py"),
     Bug("off_policy.measure", "(ELSEWHERE, ~after_tool_T.cpu())", "(ELSEWHERE, torch.ones_like(after_tool_T.cpu()))", "test_off_policy.py"),
     Bug("offered_flavours", "name != bash.BASH", "True", "test_extras.py::test_a_flavour_without_its_packages_is_left_out_and_told"),
-    Bug("openai_forms.read", "(scored, finish) if len(scored) <= most else (scored[:most], StopReason.length)", "(scored[:most], finish)", "test_openai.py::test_of_a_text_of_too_many_tokens_no_end_is_made_up"),
+    Bug("openai_forms.read", "[*scored, (min(stop_ids), math.nan)]", "[*scored[: most - 1], (min(stop_ids), math.nan)]", "test_openai.py::test_of_a_text_of_too_many_tokens_no_end_is_made_up"),
     Bug("openai_forms.read", "written < most", "False", "test_openai.py::test_what_the_servers_room_cuts_is_no_end_of_the_policys"),
     Bug("order_of", "number % len(_ORDERS)", "0 * number", "benchmarks/test_gpqa.py::test_each_letter_is_as_often_right_as_chance_has_it"),
     Bug("own_code._from_file", "known is not None or importlib.util.find_spec(name) is not None", "False", "test_own_code.py::test_a_file_beside_the_recipe_comes_before_sys_path"),
