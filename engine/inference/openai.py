@@ -332,7 +332,7 @@ class OpenAIEndpoint:
         if not is_streamed:
             choice.add(await self._post(body))
             return
-        async with self._opened(body | self._stream_fields) as response:
+        async with self._opened({**body, **self._stream_fields}) as response:
             async for payload in read_events(response, gap_s=self._gap_timeout_s):
                 event = self._json(payload)
                 if isinstance(event, dict) and event.get("error"):
