@@ -74,6 +74,21 @@ def test_a_mistake_is_one_message(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("verb", ["serve", "chat"])
+def test_the_folder_of_a_run_is_no_folder_of_what_is_served(
+    verb: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    checkpoint_of(tmp_path, 2)
+    (tmp_path / "config.toml").write_text('[run]\nname = "mine"\n')
+    (tmp_path / "metrics.jsonl").touch()
+    (tmp_path / "trajectories").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    more = ["--prompt", "p"] if verb == "chat" else []
+    assert main([verb, str(tmp_path), "--out", str(tmp_path), *more]) == 2
+    assert "holds a run, whose records are of training" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_prompt_that_is_no_text_is_one_message(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
