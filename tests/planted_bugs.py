@@ -74,6 +74,7 @@ BUGS = [
     Bug("KeptAnswers.ask", "len(text) > self._room", "False", "view/test_export_page.py::test_what_has_no_room_is_left_out_and_counted"),
     Bug("KeptConversations._fit", "given == self._temperature", "True", "serve/test_kept.py::test_another_temperature_is_never_learned"),
     Bug("KeptConversations._rewarded", "REWARDS[thumb]", "1.0", "serve/test_kept.py::test_a_thumb_is_a_reward"),
+    Bug("KeptConversations.feedback", "step not in self._open", "now is None", "serve/test_kept.py::test_a_thumb_that_comes_while_a_file_gets_its_index_is_taken_in"),
     Bug("Lanes._lane", "_Lane(1, self._now)", "_Lane(1, 0.0)", "sandbox/test_lanes.py::test_who_comes_late_has_no_turns_to_catch_up_with"),
     Bug("Lanes._offer", "len(self._heap) > 4 * len(self._lanes) + MOST_STALE", "False", "sandbox/test_lanes.py::test_a_lane_that_is_busy_for_ever_takes_no_more_room"),
     Bug("LearnedStep.__init__", "file.ranks == ranks", "True", "record/test_learned.py::test_each_rank_has_its_own_and_those_of_a_former_world_are_not_looked_at"),
