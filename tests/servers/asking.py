@@ -53,8 +53,10 @@ class Asking:
         server of the model."""
         async with contextlib.AsyncExitStack() as streams:
             began = [asyncio.create_task(self._begun(streams, path, body)) for body in bodies]
-            await asyncio.wait(began, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(began, return_when=asyncio.FIRST_COMPLETED)
             seen = await running()
+            for task in done:
+                task.result()
             for task in began:
                 task.cancel()
             await asyncio.wait(began)
@@ -64,7 +66,9 @@ class Asking:
         """Return when the first piece has come; the stream goes on until `streams` are closed."""
         response = await self.session.post(self.listening.url + path, json=body | {"stream": True})
         streams.callback(response.close)
-        async for _ in events(response):
+        assert response.status == 200, await response.text()
+        async for piece in events(response):
+            assert "error" not in piece, piece
             break
 
 
@@ -125,17 +129,23 @@ async def check_stop(asking: Asking, prompt: str | Sequence[int], text: str) -> 
 
 
 async def check_leaving(
-    asking: Asking, prompt: str | Sequence[int], running: Callable[[], Awaitable[int]], *, tokens: int
+    asking: Asking,
+    prompt: str | Sequence[int],
+    running: Callable[[], Awaitable[int]],
+    *,
+    tokens: int,
+    temperature: float = 2.0,
 ) -> None:
     """A client that goes away ends its requests on the server of the model, too.
 
     A tiny model writes an answer in less time than its server takes to say that it does: many are asked
-    for, which makes each slow, and hot, for then a policy seldom ends its turn (`unending` makes sure of it).
-    If all had ended, others are asked for.
+    for, which makes each slow, and hot, for then a policy seldom ends its turn (`unending` makes sure of it;
+    vLLM takes no temperature above 2). If all had ended, others are asked for.
     """
     for first in range(0, 30 * MANY, MANY):
         seeds = range(first, first + MANY)
-        bodies = [raw(prompt, max_tokens=tokens) | {"temperature": 10.0, "seed": seed} for seed in seeds]
+        body = raw(prompt, max_tokens=tokens) | {"temperature": temperature}
+        bodies = [body | {"seed": seed} for seed in seeds]
         if await asking.leave(COMPLETIONS, running, bodies):
             break
     else:
@@ -147,8 +157,14 @@ async def check_leaving(
 
 @contextlib.contextmanager
 def unending(fields: Mapping[str, Any]) -> Iterator[None]:
-    """Inside the block endpoints are asked with these fields, too, which keep a policy from its end."""
+    """Inside the block endpoints are asked with these fields, too, which keep a policy from its end; but for
+    a single token, by which they are looked at."""
     body = OpenAIEndpoint._body
+
+    def longer(self: OpenAIEndpoint, *of: Any) -> dict[str, Any]:
+        asked = body(self, *of)
+        return asked if asked["max_tokens"] == 1 else {**asked, **fields}
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OpenAIEndpoint, "_body", lambda self, *of: {**body(self, *of), **fields})
+        patch.setattr(OpenAIEndpoint, "_body", longer)
         yield
