@@ -27,6 +27,8 @@ from rocstar.engine.inference.events import read_events
 from rocstar.engine.inference.openai_forms import (
     NEUTRAL,
     STANDARD,
+    STREAMED,
+    STREAMED_WITH_USAGE,
     EndpointForm,
     asked,
     form_of,
@@ -85,6 +87,8 @@ class OpenAIEndpoint:
         self._codec, self._headers = codec, headers or {}
         self._streams: bool | None = None
         """Streamed answers tell what those at once do; None: nobody has listened yet."""
+        self._stream_fields = STREAMED_WITH_USAGE
+        self._looking = asyncio.Lock()
         self._hearing: dict[str, Heard] = {}
         self._room = asyncio.Semaphore(max_requests)
         self._max_requests = max_requests
@@ -224,23 +228,36 @@ class OpenAIEndpoint:
         """Who is told of its tokens as they come; None where nobody listens, or nothing could be heard."""
         heard = self._hearing.get(request_id)
         if heard is not None and self._streams is None:
-            self._streams = await self._can_stream()
+            async with self._looking:  # the first look is everybody's
+                if self._streams is None:
+                    self._streams = await self._can_stream()
         return heard if self._streams else None
 
     async def _can_stream(self) -> bool:
         """Ask for one token as a stream, and see whether it brings what an answer at once does."""
-        choice = StreamedChoice(self._ids(with_logprobs=self.gives_logprobs))
-        body = self._body(self.form, [1], 1, frozenset(), 1.0, 0)
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._ask(body, choice, is_streamed=True)
-            lacks = not choice.scored() and self.form is not EndpointForm.TEXT
+                lacks = not await self._first_streamed() and self.form is not EndpointForm.TEXT
         except (InferenceError, TimeoutError, ValueError) as error:
             LOG.warning("%s streams no answers (%s): turns are told when they end", self.url, error)
             return False
         if lacks:
             LOG.warning("%s streams no token ids: turns are told when they end", self.url)
         return not lacks
+
+    async def _first_streamed(self) -> Scored:
+        """Of a prompt of one token; from now on streams are asked for as this one was."""
+        body = self._body(self.form, [1], 1, frozenset(), 1.0, 0)
+        choice = StreamedChoice(self._ids(with_logprobs=self.gives_logprobs))
+        try:
+            await self._ask(body, choice, is_streamed=True)
+        except InferenceError as error:
+            if error.retryable:
+                raise
+            self._stream_fields = STREAMED
+            await self._ask(body, choice, is_streamed=True)
+            LOG.warning("%s does not count what it streams: that it cuts an answer is not seen", self.url)
+        return choice.scored()
 
     @contextlib.asynccontextmanager
     async def _room_for(self) -> AsyncIterator[None]:
@@ -315,7 +332,7 @@ class OpenAIEndpoint:
         if not is_streamed:
             choice.add(await self._post(body))
             return
-        async with self._opened(body | {"stream": True}) as response:
+        async with self._opened({**body, **self._stream_fields}) as response:
             async for payload in read_events(response, gap_s=self._gap_timeout_s):
                 event = self._json(payload)
                 if isinstance(event, dict) and event.get("error"):

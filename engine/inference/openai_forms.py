@@ -37,6 +37,9 @@ NEUTRAL: Mapping[str, Any] = {
     "repeat_penalty": 1.0,
 }
 """Those of servers beyond it, too: -1 is every token to all of them, the last two are one thing's names."""
+STREAMED: Mapping[str, Any] = {"stream": True}
+STREAMED_WITH_USAGE: Mapping[str, Any] = {**STREAMED, "stream_options": {"include_usage": True}}
+"""Its end says how many tokens were written: of text nothing else tells that the server cut it."""
 ENDS: Mapping[str, StopReason] = {"stop": StopReason.stop, "length": StopReason.length}
 """Any other reason (an abort, an error, a filter) is of the server, and no end of the policy's."""
 
@@ -96,8 +99,8 @@ def ids_of(form: EndpointForm, codec: Codec | None, *, with_logprobs: bool) -> C
 def read(
     form: EndpointForm, choice: StreamedChoice, most: int, stop_ids: frozenset[int]
 ) -> tuple[Scored, StopReason]:
-    """The tokens of an answer that has ended, at most `most`, the stop token with them. One that ended as
-    `stop` with another token ended at the model's own end of text.
+    """The tokens of an answer that has ended, the stop token with them; of more than `most` the first ones,
+    as `length`. One that ended as `stop` with another token ended at the model's own end of text.
 
     ValueError for one that does not add up; InferenceError(too_long) for one that the server cut.
     """
@@ -115,7 +118,7 @@ def read(
         return scored, finish
     # A stop text is left out, and a turn ends with the first of the tokens it may mean.
     is_whole = form is EndpointForm.SPELLED_IDS and len(scored) == choice.counted
-    scored = scored[:most]
     if finish is StopReason.stop and not ends_in_stop and not is_whole:
-        scored = [*scored[: most - 1], (min(stop_ids), math.nan)]
-    return scored, finish
+        scored = [*scored, (min(stop_ids), math.nan)]
+    # Encoded again a text may have more tokens than it was sampled with: what is cut off has not ended.
+    return (scored, finish) if len(scored) <= most else (scored[:most], StopReason.length)

@@ -145,7 +145,7 @@ class KeptConversations:
             return False
         told = {"id": name, "index": choice, "thumb": thumb, "comment": comment, "time": time.time()}
         await self._do(self._tell, told)
-        if now is None:
+        if step not in self._open:  # now: it may have been closed meanwhile
             self._unsettled.add(step)
         return True
 

@@ -24,7 +24,7 @@ VOCAB = TOKENIZER.vocab_size
 
 STANDARD_FIELDS = {
     *("model", "prompt", "max_tokens", "temperature", "top_p", "seed", "stop", "stream"),
-    *("presence_penalty", "frequency_penalty"),
+    *("presence_penalty", "frequency_penalty", "stream_options"),
 }
 
 
@@ -42,6 +42,8 @@ class Endpoint:
         self.with_ids, self.text, self.spells, self.room = with_ids, text, spells, room
         self.strict = False
         """Refuses fields that OpenAI's own API does not have."""
+        self.counts_streams = True
+        """Takes `stream_options`, and counts what it streams."""
         self.requests: list[dict[str, Any]] = []
         self.release = asyncio.Event()
         self.release.set()
@@ -87,10 +89,12 @@ class Endpoint:
             return web.json_response({"error": "prompt must be a string"}, status=400)
         if self.strict and not body.keys() <= STANDARD_FIELDS:
             return web.json_response({"error": "Unrecognized request arguments"}, status=400)
+        if "stream_options" in body and not self.counts_streams:
+            return web.json_response({"error": "Unrecognized request argument: stream_options"}, status=400)
         if is_streamed:
             return await self._stream(request, body, self._pieces(body))
         (choice,) = self._pieces(body, at_once=True)
-        usage = {"usage": {"completion_tokens": self.written}} if self.spells else {}
+        usage = {} if self.with_ids else {"usage": {"completion_tokens": self.written}}
         return web.json_response({"choices": [choice | self.change], **usage})
 
     def _pieces(self, body: dict[str, Any], *, at_once: bool = False) -> list[dict[str, Any]]:
@@ -98,10 +102,13 @@ class Endpoint:
         if self.spells:
             return self._spelled(body, at_once=at_once)
         if not self.with_ids:
-            ends = [len(self.text)] if at_once else self.cuts(len(self.text))
-            texts = [self.text[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+            text = self.text[: self.room]
+            self.written = len(TOKENIZER.encode(text))
+            ends = [len(text)] if at_once else self.cuts(len(text))
+            texts = [text[a:b] for a, b in zip([0, *ends], ends, strict=False)]
             pieces: list[dict[str, Any]] = [{"text": text, "finish_reason": None} for text in texts]
-            return [*pieces[:-1], {**pieces[-1], "finish_reason": "stop"}]
+            reason = "stop" if len(text) == len(self.text) else "length"
+            return [*pieces[:-1], {**pieces[-1], "finish_reason": reason}]
         out: list[int] = []
         stops = {*body["stop_token_ids"], self.own_end}
         for k in range(min(body["max_tokens"], self.room)):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import pytest
 
+from rocstar.engine.inference.openai import OpenAIEndpoint
 from rocstar.engine.serve.opened import Listening
 
 from ..engine.serve.conftest import events, of_stream
@@ -16,6 +19,8 @@ from ..engine.serve.conftest import events, of_stream
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 LEFT_S = 60.0
 """How long a server may take to let a request go. It is waited for, never measured."""
+MANY = 16
+"""Requests of a client that goes away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +46,30 @@ class Asking:
         assert not [chunk for chunk in chunks if "error" in chunk]
         return chunks
 
-    async def leave(self, path: str, running: Callable[[], Awaitable[int]], **body: Any) -> int:
-        """Go away in the middle of a stream; how many requests ran then on the server of the model."""
-        async with self.session.post(self.listening.url + path, json=body | {"stream": True}) as response:
-            async for _ in events(response):
-                break
+    async def leave(
+        self, path: str, running: Callable[[], Awaitable[int]], bodies: Sequence[dict[str, Any]]
+    ) -> int:
+        """Go away in the middle of streams, as soon as one has begun; how many requests ran then on the
+        server of the model."""
+        async with contextlib.AsyncExitStack() as streams:
+            began = [asyncio.create_task(self._begun(streams, path, body)) for body in bodies]
+            done, _ = await asyncio.wait(began, return_when=asyncio.FIRST_COMPLETED)
             seen = await running()
-            response.close()
+            for task in done:
+                task.result()
+            for task in began:
+                task.cancel()
+            await asyncio.wait(began)
         return seen
+
+    async def _begun(self, streams: contextlib.AsyncExitStack, path: str, body: dict[str, Any]) -> None:
+        """Return when the first piece has come; the stream goes on until `streams` are closed."""
+        response = await self.session.post(self.listening.url + path, json=body | {"stream": True})
+        streams.callback(response.close)
+        assert response.status == 200, await response.text()
+        async for piece in events(response):
+            assert "error" not in piece, piece
+            break
 
 
 def agent(question: str, **fields: Any) -> dict[str, Any]:
@@ -108,18 +129,42 @@ async def check_stop(asking: Asking, prompt: str | Sequence[int], text: str) -> 
 
 
 async def check_leaving(
-    asking: Asking, prompt: str | Sequence[int], running: Callable[[], Awaitable[int]], *, tokens: int
+    asking: Asking,
+    prompt: str | Sequence[int],
+    running: Callable[[], Awaitable[int]],
+    *,
+    tokens: int,
+    temperature: float = 2.0,
 ) -> None:
-    """A client that goes away ends the request on the server of the model, too.
+    """A client that goes away ends its requests on the server of the model, too.
 
-    It is asked hot, for then a policy seldom ends its turn; where it did, somebody is asked again.
+    A tiny model writes an answer in less time than its server takes to say that it does: many are asked
+    for, which makes each slow, and hot, for then a policy seldom ends its turn (`unending` makes sure of it;
+    vLLM takes no temperature above 2). If all had ended, others are asked for.
     """
-    for seed in range(30):
-        body = raw(prompt, max_tokens=tokens) | {"temperature": 10.0, "seed": seed}
-        if await asking.leave(COMPLETIONS, running, **body):
+    for first in range(0, 30 * MANY, MANY):
+        seeds = range(first, first + MANY)
+        body = raw(prompt, max_tokens=tokens) | {"temperature": temperature}
+        bodies = [body | {"seed": seed} for seed in seeds]
+        if await asking.leave(COMPLETIONS, running, bodies):
             break
     else:
         raise AssertionError("every answer had ended before its client went away")
     async with asyncio.timeout(LEFT_S):
         while asking.listening.endpoint.desk.in_flight or await running():  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.01)
+
+
+@contextlib.contextmanager
+def unending(fields: Mapping[str, Any]) -> Iterator[None]:
+    """Inside the block endpoints are asked with these fields, too, which keep a policy from its end; but for
+    a single token, by which they are looked at."""
+    body = OpenAIEndpoint._body
+
+    def longer(self: OpenAIEndpoint, *of: Any) -> dict[str, Any]:
+        asked = body(self, *of)
+        return asked if asked["max_tokens"] == 1 else {**asked, **fields}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OpenAIEndpoint, "_body", longer)
+        yield

@@ -29,7 +29,7 @@ from rocstar.train.recipe.load import load_recipe, recipe_of_model
 from rocstar.train.served.answering import ServeOrder, serving
 
 from ..patience import PATIENCE_S
-from .asking import Asking, check_agent, check_completions, check_leaving, check_stop
+from .asking import Asking, check_agent, check_completions, check_leaving, check_stop, unending
 from .exchanges import keep, play, version
 from .vendors import CONTEXT, LLAMACPP, NAME, ROOT, VENDORS, Running, Vendor, started
 
@@ -91,7 +91,7 @@ async def endpoint(running: Running, weights: Path) -> AsyncIterator[OpenAIEndpo
 async def asking(running: Running, weights: Path) -> AsyncIterator[Asking]:
     """`rocstar serve` over the server."""
     recipe = recipe_of_model(weights, _options(running, weights))
-    order = ServeOrder(recipe=recipe, out=None, max_tokens=600, drain_s=10.0)
+    order = ServeOrder(recipe=recipe, out=None, max_tokens=CONTEXT, drain_s=10.0)
     async with serving(order) as (_, listening), aiohttp.ClientSession() as session:
         yield Asking(session=session, listening=listening)
 
@@ -225,7 +225,8 @@ async def test_served_over_it_streams_are_the_answers_at_once(
     ids = _prompt(weights)
     choice = await check_completions(asking, ids)
     await check_stop(asking, ids, choice["text"])
-    await check_leaving(asking, ids, running.running, tokens=500)
+    with unending(vendor.unending):
+        await check_leaving(asking, ids, running.running, tokens=vendor.longest)
 
 
 async def test_evaluated_and_rolled_out(

@@ -38,6 +38,8 @@ class Vendor:
     Attributes:
         command: interpreter, model and port to the command line.
         env: what its environment has beside ours.
+        longest: tokens of an answer behind a short prompt, for which there is surely room.
+        unending: fields of a request that keep a policy from ending its turn before `longest`.
         running: how many requests it has now, asked of the server itself.
     """
 
@@ -47,6 +49,8 @@ class Vendor:
     command: Callable[[str, Path, int], list[str]]
     running: Counted
     env: dict[str, str]
+    longest: int
+    unending: dict[str, Any]
 
     @property
     def python(self) -> str:
@@ -148,6 +152,8 @@ VLLM = Vendor(
     running=_running_vllm,
     env={**ONE_THREAD, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     | {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"},
+    longest=900,
+    unending={"min_tokens": 900},
 )
 SGLANG = Vendor(
     name="sglang",
@@ -156,6 +162,8 @@ SGLANG = Vendor(
     command=_sglang,
     running=_running_sglang,
     env={**ONE_THREAD, "SGLANG_CPU_OMP_THREADS_BIND": "0", "HF_HUB_OFFLINE": "1"},
+    longest=900,
+    unending={"min_tokens": 900},
 )
 LLAMACPP = Vendor(
     name="llamacpp",
@@ -164,5 +172,7 @@ LLAMACPP = Vendor(
     command=_llamacpp,
     running=_running_llamacpp,
     env=ONE_THREAD,
+    longest=400,
+    unending={"ignore_eos": True},
 )
 VENDORS = (VLLM, SGLANG, LLAMACPP)

@@ -106,5 +106,5 @@ async def test_logprobs_of_what_was_sampled_and_streamed(served: Served) -> None
 
 
 async def test_a_client_that_goes_away_ends_it_on_the_server(served: Served) -> None:
-    await check_leaving(served.asking, prompt(9), served.running, tokens=500)
+    await check_leaving(served.asking, prompt(9), served.running, tokens=500, temperature=10.0)
     assert (await served.asking.at_once(COMPLETIONS, **raw(prompt(9), max_tokens=4)))["choices"]

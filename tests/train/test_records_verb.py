@@ -57,7 +57,10 @@ async def test_what_cannot_be_given_says_why(tmp_path: Path, capsys: pytest.Capt
         assert words in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
     assert main(["records", str(tmp_path / "empty"), out]) == 2
-    assert "no records of a finished step" in capsys.readouterr().err
+    assert "no records of a finished step; give a run directory" in capsys.readouterr().err
+    (tmp_path / "empty" / "step_000001.columns").touch()  # as of a server that has not ended
+    assert main(["records", str(tmp_path / "empty"), out]) == 2
+    assert "has not ended: wait for it" in capsys.readouterr().err
     assert main(["records", str(tmp_path / "run"), out, "--step=2"]) == 0
     assert main(["records", str(tmp_path / "run"), out]) == 2
     assert "not empty" in capsys.readouterr().err

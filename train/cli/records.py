@@ -22,7 +22,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
-    from rocstar.engine.record.files import record_files
+    from rocstar.engine.record.files import FRAMES, record_files
     from rocstar.engine.record.reading import RecordError, export_lines
     from rocstar.train.record.run_directory import TRAJECTORIES
     from rocstar.train.record.targets import make_folder
@@ -34,7 +34,9 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if missing := [step for step in options.steps or [] if step not in there]:
         raise ConfigError(f"{str(options.run)!r} has no records of step {missing[0]}; it has {list(there)}")
     if not there:
-        raise ConfigError(f"{str(options.run)!r} has no records of a finished step; give a run directory")
+        is_begun = any(folder.glob(f"step_*{FRAMES}"))
+        fix = "its step, or its server, has not ended: wait for it" if is_begun else "give a run directory"
+        raise ConfigError(f"{str(options.run)!r} has no records of a finished step; {fix}")
     make_folder(options.out)
     try:
         for path in export_lines(folder, options.out, steps=options.steps):

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +23,8 @@ TRAJECTORIES = "trajectories"
 """The folder of the records, one `records_file` per step with its index."""
 COMPLETE = "COMPLETE"
 """Written last into a checkpoint: a folder without it does not exist for anybody."""
+LOOKED_AT_S = (0.02, 0.1)
+"""Before a folder is in use: `is_held`, which a viewer asks again and again, has the lock for a moment."""
 _UP_TO = "# in force up to step "
 
 
@@ -147,14 +150,14 @@ def check_claim(directory: Path, *, resume: bool, mark: str = METRICS) -> None:
 
 
 def _unwritable(directory: Path, reason: str | None) -> str:
-    return f"output directory {str(directory)!r} cannot be written ({reason}); choose another --output-dir"
+    return f"output directory {str(directory)!r} cannot be written ({reason}); choose another folder"
 
 
 def _check(directory: Path, *, resume: bool, mark: str) -> None:
     if not resume and any((directory / name).exists() for name in (METRICS, TRAJECTORIES)):
         raise ConfigError(
             f"output directory {str(directory)!r} holds a run; pass --resume to go on with it, "
-            "or another --output-dir"
+            "or choose another folder"
         )
     if resume and not (directory / mark).exists():
         raise ConfigError(f"output directory {str(directory)!r} holds no run to resume; leave --resume out")
@@ -162,15 +165,19 @@ def _check(directory: Path, *, resume: bool, mark: str) -> None:
 
 def _lock(path: Path) -> Lock:
     lock = path.open("a+", encoding="utf-8")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        raise ConfigError(
-            f"output directory {str(path.parent)!r} is in use by another process; wait for it, "
-            "or choose another --output-dir"
-        ) from None
-    return lock
+    for wait_s in (*LOOKED_AT_S, None):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if wait_s is not None:
+                time.sleep(wait_s)
+            continue
+        return lock
+    lock.close()
+    raise ConfigError(
+        f"output directory {str(path.parent)!r} is in use by another process; wait for it, "
+        "or choose another folder"
+    )
 
 
 def discard_if_unused(directory: Path) -> None:

@@ -25,7 +25,7 @@ from rocstar.train.evaluation.saved_model import run_to_end
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.toml import to_toml
-from rocstar.train.record.run_directory import CONFIG, TRAJECTORIES, claim, discard_if_unused
+from rocstar.train.record.run_directory import CONFIG, METRICS, TRAJECTORIES, claim, discard_if_unused
 
 RESPONSE_TOKENS, TURNS = 4096, 16
 """Limits of an answer of a recipe that has no stage to take them from."""
@@ -121,6 +121,10 @@ async def serving(order: ServeOrder) -> AsyncIterator[tuple[OpenedModel, Listeni
 @contextlib.contextmanager
 def _folder(out: Path, recipe: Recipe) -> Iterator[None]:
     """The folder of the records, this process's alone: new, or of the same recipe and model."""
+    if (out / METRICS).exists():
+        raise ConfigError(
+            f"--out {str(out)!r} holds a run, whose records are of training; take another folder"
+        )
     with claim(out, resume=(out / TRAJECTORIES).exists(), mark=TRAJECTORIES):
         try:
             path, text = out / CONFIG, to_toml(recipe)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from rocstar.sandbox.extras import lacking
 from rocstar.train.recipe.config import Recipe
@@ -102,6 +103,7 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
         if rest or options.model or options.out or options.max_turns:
             given = rest[0] if rest else "--model, --out and --max-turns"
             raise ConfigError(f"{given}: of a model that is opened here; {options.target} is open already")
+        _check_address(options.target)
         token = _token(options.token_file)
         return chat_with(order, url=options.target, model=options.served_model, token=token)
     if missing := lacking("rocstar chat of a model that is opened here", "train"):
@@ -140,7 +142,10 @@ def _prompts(options: argparse.Namespace, start: RecordedStart | None) -> list[s
         if options.json:
             raise ConfigError("--json is of --prompt, or of prompts that are piped in")
         return None
-    text = sys.stdin.read()
+    try:
+        text = sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"standard input is no text in {error.encoding}: {error.reason}") from None
     given = [line.strip() for line in text.splitlines()] if options.json else [text.strip()]
     if not any(given):
         raise ConfigError("standard input holds no prompt; pipe one in, or give --prompt")
@@ -213,6 +218,18 @@ def _token(path: Path | None) -> str | None:
         raise ConfigError(
             f"--token-file {str(path)!r} cannot be read: {error}; write the token into it"
         ) from None
+
+
+def _check_address(url: str) -> None:
+    """ConfigError for what can be no server's."""
+    try:
+        parts = urlsplit(url)
+        if parts.hostname and parts.port != 0:
+            return
+        problem = "has the port 0" if parts.hostname else "names no host"
+    except ValueError as error:
+        problem = f"is no address ({error})"
+    raise ConfigError(f"{url} {problem}; give http://HOST:PORT") from None
 
 
 def _port(text: str) -> int:

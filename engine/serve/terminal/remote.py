@@ -1,7 +1,8 @@
 """An endpoint as a client sees it: one request, and what comes of it while it comes.
 
-Who waits: `ask` for the next event of the stream, at most `silence_s`, as a server that lives says so every
-few seconds. Leaving it ends the stream, and so the conversation at the server, down to a tool's child.
+Who waits: `ask` for the answer's beginning, at most `begin_s`, as a server may be full; then for the next
+event of the stream, at most `silence_s`, as one that lives says so every few seconds. Leaving it ends the
+stream, and so the conversation at the server, down to a tool's child.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import aiohttp
 from rocstar.engine.serve.parts import Said, ToolAnswer, ToolUse
 
 CONNECT_S = 10.0
+BEGIN_S = 300.0
 SILENCE_S = 60.0
 MAX_LINE_BYTES = 16 << 20
 
@@ -68,12 +70,15 @@ class RemoteChat:
         model: as the endpoint names it.
         token: sent with every request, if there is one.
         fields: further fields of every request.
+        begin_s: how long an answer may take to begin, its place in the engine included.
+        silence_s: how long an answer that has begun may say nothing.
     """
 
     url: str
     model: str = "rocstar-agent"
     token: str | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
+    begin_s: float = BEGIN_S
     silence_s: float = SILENCE_S
     _session: aiohttp.ClientSession | None = None
 
@@ -113,43 +118,52 @@ class RemoteChat:
             **({} if prefix_ids is None else {"prefix_token_ids": prefix_ids, "return_token_ids": True}),
             **self.fields,
         }
-        assert self._session is not None, "the client has not been entered"
         usage: Mapping[str, Any] = {}
         facts: Mapping[str, Any] = {}
         answer_id: str | None = None
         prompt_ids: Sequence[int] = ()
         try:
-            async with self._session.post(f"{self.url}/chat/completions", json=body) as response:
-                if response.status != 200:
-                    raise RemoteError(await _refusal(response))
+            async with await self._begun("chat/completions", body) as response:
                 async for chunk in self._chunks(response):
                     answer_id = chunk.get("id", answer_id)
                     prompt_ids = chunk.get("prompt_token_ids") or prompt_ids
-                    usage, facts = chunk.get("usage") or usage, chunk.get("rocstar") or facts
-                    for told in _told(chunk):
+                    usage = _object(chunk.get("usage"), usage)
+                    facts = _object(chunk.get("rocstar"), facts)
+                    for told in self._read(chunk):
                         yield told
         except (aiohttp.ClientError, ConnectionError) as error:
             raise RemoteError(f"{self.url}: {error}") from None
-        except TimeoutError:
-            raise RemoteError(f"{self.url} said nothing for {self.silence_s:g} s") from None
         yield AnswerEnd(answer_id, usage, facts, prompt_ids)
 
     async def thumb(self, answer_id: str, choice: int, thumb: str) -> None:
         """Tell what a person thinks of an answer. RemoteError where it is not stored."""
-        assert self._session is not None, "the client has not been entered"
         told = {"id": answer_id, "index": choice, "thumb": thumb}
+        (await self._begun("feedback", told)).release()
+
+    async def _begun(self, path: str, body: Mapping[str, Any]) -> aiohttp.ClientResponse:
+        """An answer that begins with status 200. RemoteError for another, or for none in time."""
+        assert self._session is not None, "the client has not been entered"
         try:
-            async with asyncio.timeout(self.silence_s):
-                async with self._session.post(f"{self.url}/feedback", json=told) as response:
-                    if response.status != 200:
-                        raise RemoteError(await _refusal(response))
-        except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
-            raise RemoteError(f"{self.url}: {error or 'no answer in time'}") from None
+            async with asyncio.timeout(self.begin_s):
+                response = await self._session.post(f"{self.url}/{path}", json=body)
+                if response.status == 200:
+                    return response
+                async with response:
+                    raise RemoteError(await _refusal(response))
+        except (aiohttp.ClientError, ConnectionError) as error:  # of which some are a TimeoutError
+            raise RemoteError(f"{self.url}: {error}") from None
+        except TimeoutError:
+            raise RemoteError(f"{self.url} did not begin an answer in {self.begin_s:g} s") from None
 
     async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
         while True:
-            async with asyncio.timeout(self.silence_s):
-                line = await response.content.readline()
+            try:
+                async with asyncio.timeout(self.silence_s):
+                    line = await response.content.readline()
+            except TimeoutError:
+                raise RemoteError(f"{self.url} said nothing for {self.silence_s:g} s") from None
+            except ValueError:
+                raise RemoteError(f"{self.url} sent a line of more than {MAX_LINE_BYTES} bytes") from None
             if not line:
                 raise RemoteError(f"{self.url} ended its stream in the middle")
             if not line.startswith(b"data:"):
@@ -163,9 +177,20 @@ class RemoteChat:
                 raise RemoteError(f"{self.url} sent what is no JSON: {data[:80]!r}") from None
             if not isinstance(chunk, dict):
                 raise RemoteError(f"{self.url} sent what is no object: {data[:80]!r}")
-            if "error" in chunk:
-                raise RemoteError(str((chunk["error"] or {}).get("message", chunk["error"])))
+            if chunk.get("error"):
+                raise RemoteError(_message(chunk["error"]))
             yield chunk
+
+    def _read(self, chunk: Mapping[str, Any]) -> list[Told]:
+        """What a chunk says. RemoteError for one that is of another protocol."""
+        try:
+            return _told(chunk)
+        except (AttributeError, TypeError, ValueError):
+            raise RemoteError(f"{self.url} sent what is no part of an answer: {str(chunk)[:200]}") from None
+
+
+def _object(value: Any, otherwise: Mapping[str, Any]) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) and value else otherwise
 
 
 def _told(chunk: Mapping[str, Any]) -> list[Told]:
@@ -199,9 +224,14 @@ def _tool_event(event: Mapping[str, Any]) -> ToolUse | ToolAnswer:
     )
 
 
+def _message(error: Any) -> str:
+    """What an error says: OpenAI's are objects with a message, others texts."""
+    return str(error["message"] if isinstance(error, dict) and "message" in error else error)
+
+
 async def _refusal(response: aiohttp.ClientResponse) -> str:
     body = await response.read()
     try:
-        return str(json.loads(body)["error"]["message"])
+        return _message(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
         return f"{response.url} answered {response.status}: {body[:200]!r}"

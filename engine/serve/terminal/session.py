@@ -3,7 +3,8 @@
     tty    prompt_toolkit ──line──> command | question ──> RemoteChat.ask ──> Screen
     else   --prompt, or what is piped in ──> answers on standard output, with --json a line each
 
-Who waits: the person for the answer, which Ctrl-C ends and keeps; the program for the person, without end.
+Who waits: the person for the answer, which Ctrl-C ends and keeps, or for a command, which it ends; the
+program for the person, without end.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import contextlib
 import copy
 import json
+import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -55,7 +57,7 @@ class ChatSession:
     screen: Screen
     talk: Talk = field(default_factory=Talk)
     num_choices: int = 1
-    _asking: asyncio.Task[None] | None = None
+    _doing: asyncio.Future[None] | None = None
     _is_warned: bool = False
 
     async def run(self, lines: Lines) -> None:
@@ -82,22 +84,30 @@ class ChatSession:
     async def ask(self, question: str | None) -> HeardAnswer:
         """Ask, and show the answer while it comes; Ctrl-C ends it. None: let the policy go on."""
         answer = HeardAnswer()
-        asking = self._asking = asyncio.ensure_future(self._hear(question, answer))
-        with _interrupting(self.stop), unseen_keys():
-            await asyncio.wait([asking])
-        self._asking = None
-        if asking.cancelled():
+        if not await self._until_stopped(self._hear(question, answer)):
             self.screen.end("(stopped)")
-        else:
-            asking.result()
         if (answer.parts or answer.end) and not self.talk.add(question, answer, answer.elected()):
             self.screen.note("(not kept: this talk goes on by its tokens, and the last of these are unknown)")
         return answer
 
     def stop(self) -> None:
-        """End the answer that is being heard; what was heard is kept."""
-        if self._asking is not None:
-            self._asking.cancel()
+        """End the answer that is being heard, of which what was heard is kept, or the command at work."""
+        if self._doing is not None:
+            self._doing.cancel()
+
+    async def _until_stopped(self, work: Awaitable[None]) -> bool:
+        """Whether the work came to its end; `stop`, and so Ctrl-C, ends it before."""
+        doing = self._doing = asyncio.ensure_future(work)
+        try:
+            with _interrupting(self.stop), unseen_keys():
+                await asyncio.wait([doing])
+        finally:
+            self._doing = None
+            doing.cancel()  # who waited for it was cancelled: nobody hears it any more
+        if doing.cancelled():
+            return False
+        doing.result()
+        return True
 
     async def _hear(self, question: str | None, answer: HeardAnswer) -> None:
         stream = self.remote.ask(
@@ -140,16 +150,16 @@ class ChatSession:
         try:
             if name not in commands:
                 raise TalkError(f"{name} is no command; /help lists them")
-            done = commands[name](rest.strip())
-            if done is not None:
-                await done
+            work = commands[name](rest.strip())
+            if work is not None and not await self._until_stopped(work):
+                self.screen.note("(stopped)")
             if name == "/save":
                 self.screen.note(f"saved in {rest.strip()}")
         except (TalkError, RemoteError) as error:
             self.screen.note(f"error: {error}")
 
     def _set_choices(self, text: str) -> None:
-        if not text.isdecimal() or not 1 <= int(text) <= 128:
+        if not re.fullmatch("[0-9]{1,3}", text) or not 1 <= int(text) <= 128:
             raise TalkError(f"/n {text[:20]}: give a number from 1 to 128")
         self.num_choices = int(text)
 
@@ -190,7 +200,10 @@ class ChatSession:
 def _path(text: str) -> Path:
     if not text:
         raise TalkError("give a file behind the command")
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise TalkError(f"{text}: there is nobody of that name here; give the folder itself") from None
 
 
 def _ending(answer: HeardAnswer) -> str:

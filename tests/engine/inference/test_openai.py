@@ -67,6 +67,15 @@ async def test_text_alone_has_no_logprobs() -> None:
             assert server.requests[-1]["stop"] == ["<|im_end|>"]
 
 
+@pytest.mark.parametrize(("room", "ends"), [(5, True), (4, False), (3, False)])
+async def test_of_a_text_of_too_many_tokens_no_end_is_made_up(room: int, ends: bool) -> None:
+    """The server's own tokens were fewer; the stop token is one of ours."""
+    async with Endpoint(with_ids=False).serve() as url, opened(url, codec=TOKENIZER) as endpoint:
+        got = await ask(endpoint, [3], max_new_tokens=room, stop_ids=frozenset({STOP}))
+    whole = (*TOKENIZER.encode("four"), STOP)
+    assert got.ids == whole[:room] and (got.finish is StopReason.stop) is ends
+
+
 @pytest.mark.parametrize(
     ("status", "kind", "retryable"), [(500, "server_error", True), (400, "bad_request", False)]
 )
@@ -161,14 +170,47 @@ async def test_llamacpps_ids_are_those_that_were_sampled() -> None:
         assert all(math.isnan(logprob) for logprob in got.logprobs)
 
 
-@pytest.mark.parametrize("dialect", [{"with_ids": True}, {"with_ids": False, "spells": True}])
-async def test_what_the_servers_room_cuts_is_no_end_of_the_policys(dialect: dict[str, bool]) -> None:
-    """It says "length", as if the policy had used up what it was asked for."""
+@pytest.mark.parametrize("is_heard", [False, True])
+@pytest.mark.parametrize(
+    "dialect", [{"with_ids": True}, {"with_ids": False, "spells": True}, {"with_ids": False}]
+)
+async def test_what_the_servers_room_cuts_is_no_end_of_the_policys(
+    dialect: dict[str, bool], is_heard: bool
+) -> None:
+    """It says "length", as if the policy had used up what it was asked for; of text its usage tells."""
     server = Endpoint(**dialect, room=3)
     async with server.serve() as url, opened(url, codec=TOKENIZER) as endpoint:
+        if is_heard:
+            endpoint.on_tokens("s0/t/0", lambda place, token: None)
         with pytest.raises(InferenceError, match=r"too_long.* ended at 3 of 4") as caught:
-            await ask(endpoint, [30])
-        assert not caught.value.retryable
+            await ask(endpoint, [30], stop_ids=frozenset({STOP}))
+        assert not caught.value.retryable and bool(server.requests[-1].get("stream")) is is_heard
+
+
+async def test_what_does_not_count_its_streams_is_heard_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = Endpoint(with_ids=False)
+    server.counts_streams = False
+    told: list[int] = []
+    async with server.serve() as url, opened(url, codec=TOKENIZER) as endpoint:
+        endpoint.on_tokens("s0/t/0", lambda place, token: told.append(token))
+        server.text = "one two three"
+        got = await ask(endpoint, [30], stop_ids=frozenset({STOP}), max_new_tokens=30)
+        assert got.ids == (*TOKENIZER.encode(server.text), STOP) and told
+        await ask(endpoint, [30], stop_ids=frozenset({STOP}), max_new_tokens=30)
+    assert ["stream_options" in body for body in server.requests[-4:]] == [True, False, False, False]
+    assert "does not count what it streams" in caplog.text
+
+
+async def test_who_listens_first_looks_for_all() -> None:
+    server = Endpoint(with_ids=True)
+    async with server.serve() as url, opened(url) as endpoint:
+        names = [f"s0/t/{k}" for k in range(4)]
+        for name in names:
+            endpoint.on_tokens(name, lambda place, token: None)
+        await asyncio.gather(*(ask(endpoint, [11], request_id=name) for name in names))
+    assert len(server.requests) == 1 + 1 + 4
 
 
 @pytest.mark.parametrize("reason", ["abort", "error", None])

@@ -1,7 +1,9 @@
 """What was served is records of a run: whole after a kill, and rewarded by thumbs."""
 
+import asyncio
 import json
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,31 @@ async def test_a_late_thumb_is_taken_in(tmp_path: Path) -> None:
         size = (tmp_path / "trajectories" / "step_000001.columns").stat().st_size
     assert (tmp_path / "trajectories" / "step_000001.columns").stat().st_size == size
     assert outcomes(tmp_path) == [0.0, 1.0]
+
+
+async def test_a_thumb_that_comes_while_a_file_gets_its_index_is_taken_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thumbs were read already: it is of a file that is closed when it is told."""
+    gate, began, settle = threading.Event(), threading.Event(), KeptConversations._settle
+
+    def settled(kept: KeptConversations, steps: Sequence[int]) -> None:
+        settle(kept, steps)
+        began.set()
+        gate.wait()
+
+    async with folder_of(tmp_path, per_file=1) as kept:
+        monkeypatch.setattr(KeptConversations, "_settle", settled)
+        keeping = asyncio.create_task(one(kept, 1))
+        await asyncio.to_thread(began.wait)
+        ((name, choice),) = kept._open[1].names
+        thumb = asyncio.create_task(kept.feedback(name, choice, "down", ""))
+        await asyncio.sleep(0)
+        gate.set()
+        assert await thumb and await keeping == name
+        assert outcomes(tmp_path) == [1.0]
+        monkeypatch.undo()
+    assert outcomes(tmp_path) == [0.0]
 
 
 async def test_the_same_question_with_the_same_seed_is_one_record(tmp_path: Path) -> None:

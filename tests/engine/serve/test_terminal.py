@@ -104,10 +104,29 @@ async def test_a_talk_is_saved_and_loaded(serving: Serving, tmp_path: Path) -> N
             Typed(["/system Be brief.", "2+2?", f"/save {path}", "/new", f"/load {path}", "/nope"])
         )
         saved = session.talk.messages
-        await session.run(Typed(["/load nowhere", "/bad", "/help", "/system", "/quit", "never"]))
+        await session.run(
+            Typed(
+                [
+                    "/load nowhere",
+                    "/save ~nobody.here/x",
+                    "/n " + "9" * 5000,
+                    "/bad",
+                    "/help",
+                    "/system",
+                    "/quit",
+                    "never",
+                ]
+            )
+        )
     assert saved == session.talk.messages == json.loads(path.read_text())["messages"]
     assert [m["role"] for m in saved] == ["system", "user", "assistant"]
-    for told in ("/nope is no command", "'nowhere' cannot be read", "no finished answer", "Alt-Enter"):
+    for told in (
+        "/nope is no command",
+        "'nowhere' cannot be read",
+        "nobody of that name",
+        "no finished answer",
+        "Alt-Enter",
+    ):
         assert told in out.getvalue()
 
 
@@ -162,6 +181,83 @@ async def test_an_endpoint_that_refuses_is_told(serving: Serving) -> None:
             with pytest.raises(RemoteError, match="/v1: "):
                 async for _ in nobody.ask([]):
                     pass
+
+
+@asynccontextmanager
+async def answering(*pieces: bytes, status: int = 200, ends: bool = True) -> AsyncIterator[str]:
+    """The URL of somebody else's endpoint, which says these pieces to whatever it is asked."""
+    head = b"HTTP/1.1 %d X\r\nContent-Type: text/event-stream\r\n\r\n" % status
+    over = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.writelines([head, *pieces] if pieces else [])
+        if not ends:
+            await over.wait()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        try:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        finally:
+            over.set()
+
+
+@pytest.mark.parametrize(
+    ("piece", "told"),
+    [
+        (b'data: {"error": "out of memory"}\n\n', "out of memory"),
+        (b'data: {"error": {"message": "no room"}}\n\n', "no room"),
+        (b'data: {"error": null, "choices": [7]}\n\n', "no part of an answer"),
+        (b'data: {"choices": [{"index": null}]}\n\n', "no part of an answer"),
+        (b'data: {"choices": 7}\n\n', "no part of an answer"),
+        (b"data: 7\n\n", "no object"),
+        (b"data: {\n\n", "no JSON"),
+        (b"", "ended its stream in the middle"),
+    ],
+)
+async def test_what_is_no_answer_is_one_message(piece: bytes, told: str) -> None:
+    async with answering(piece) as url, RemoteChat(url=url) as remote:
+        shown, out = screen()
+        await ChatSession(remote, shown).ask("2+2?")
+    assert told in out.getvalue().replace("\n", " ")
+
+
+async def test_an_endpoint_that_says_nothing_is_left() -> None:
+    """Whether it begins no answer, none with a refusal, or does not go on."""
+    cases = [
+        ((), 200, "did not begin"),
+        ((b"no",), 500, "did not begin"),
+        ((b": ping\n",), 200, "said nothing"),
+    ]
+    for pieces, status, told in cases:
+        async with answering(*pieces, status=status, ends=False) as url:
+            async with RemoteChat(
+                url=url, begin_s=0.05 if "begin" in told else 60.0, silence_s=0.05
+            ) as remote:
+                with pytest.raises(RemoteError, match=told):
+                    async for _ in remote.ask([]):
+                        pass
+                if status == 500:
+                    with pytest.raises(RemoteError, match=told):
+                        await remote.thumb("i", 0, "up")
+
+
+async def test_who_is_cancelled_asks_no_more(serving: Serving) -> None:
+    tool = SlowTool()
+    async with serving(scripted([call("1")]), tool=tool) as client, chatting(client) as (session, _):
+        asking = asyncio.ensure_future(session.ask("2+2?"))
+        await tool.began.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        hearing = [task for task in asyncio.all_tasks() if "ChatSession._hear" in repr(task)]
+        try:
+            assert all(task.cancelling() for task in hearing)
+            await client.desk._idle.wait()
+        finally:
+            tool.gate.set()
+    assert tool.noted == ["cancelled"]
 
 
 async def test_prompts_that_nobody_types(serving: Serving, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ The endpoint runs here and follows a script; the chat is a process in tmux, with
 import json
 import re
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -123,6 +124,26 @@ async def test_ctrl_c_ends_a_tool_and_keeps_the_turn(tmux: TmuxServer, serving: 
         await terminal.ending("Second.\nyou>")
     assert tool.noted[0] == "cancelled" and "^C" not in text
     assert any("First." in read and "And now?" in read for read in asked(client))
+
+
+async def test_ctrl_c_ends_a_command_and_not_the_chat(tmux: TmuxServer, serving: Serving) -> None:
+    """A thumb waits for the disk, where the server has much to write."""
+    gate = threading.Event()
+    async with serving(scripted(["4"]), keeps=True) as client, chatting(tmux, client) as terminal:
+        await terminal.type("2+2?", "Enter")
+        await terminal.ending("4\nyou>")
+        await client.desk._idle.wait()
+        assert client.desk.kept is not None
+        client.desk.kept._thread.submit(gate.wait)
+        try:
+            await terminal.type("/good", "Enter")
+            await terminal.ending("you> /good")
+            await terminal.type("C-c")
+            await terminal.ending("you> /good\n(stopped)\nyou>")
+        finally:
+            gate.set()
+        await terminal.type("/good", "Enter")
+        await terminal.ending("noted: up\nyou>")
 
 
 async def test_every_command(tmux: TmuxServer, serving: Serving, tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """A run directory belongs to one process, is never written over, and is taken back if nothing happened."""
 
+import fcntl
 from pathlib import Path
 
 import pytest
 
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.record.run_directory import claim, discard_if_unused
+from rocstar.train.record.run_directory import claim, discard_if_unused, is_held
 
 
 def begin(directory: Path, row: str = "{}\n") -> None:
@@ -25,6 +26,17 @@ def test_nobody_else_gets_it_while_it_is_held(tmp_path: Path) -> None:
             with pytest.raises(ConfigError, match="in use by another process"):
                 claim(tmp_path / "run", resume=resume)
     claim(tmp_path / "run", resume=True).close()
+
+
+def test_who_only_looks_keeps_nobody_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A viewer has the lock while it asks whether the run is held."""
+    begin(tmp_path)
+    looking = (tmp_path / "lock").open("rb")
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    monkeypatch.setattr("time.sleep", lambda seconds: looking.close())
+    with claim(tmp_path, resume=True):
+        assert is_held(tmp_path)
+    assert not is_held(tmp_path)
 
 
 def test_a_run_is_only_gone_on_with(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`rocstar serve` and `rocstar chat` before anything is opened: what is meant, and mistakes of the user."""
 
+import io
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,12 @@ MISTAKES = [
     (["eval", "nowhere"], "'nowhere' does not exist; give a model's folder or a recipe: a TOML file"),
     (["serve", "quickstart", "--portt", "1"], "--portt"),
     (["chat", "http://localhost:1/v1", "--model", "x", "--prompt", "p"], "is open already"),
+    (
+        ["chat", "http://[::1", "--prompt", "p"],
+        "http://[::1 is no address (Invalid IPv6 URL); give http://HOST",
+    ),
+    (["chat", "http://", "--prompt", "p"], "http:// names no host"),
+    (["chat", "http://localhost:70000", "--prompt", "p"], "Port out of range"),
     (["chat", "quickstart", "--seed", "x"], "not a seed"),
     (["chat", "quickstart", "--from", "nowhere:1"], "--from 'nowhere'"),
     (["chat", "quickstart", "--temperature", "-1"], "not a temperature"),
@@ -65,6 +72,29 @@ def test_a_mistake_is_one_message(
     said = capsys.readouterr().err
     assert code == 2 and told in said and "Traceback" not in said, said
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("verb", ["serve", "chat"])
+def test_the_folder_of_a_run_is_no_folder_of_what_is_served(
+    verb: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    checkpoint_of(tmp_path, 2)
+    (tmp_path / "config.toml").write_text('[run]\nname = "mine"\n')
+    (tmp_path / "metrics.jsonl").touch()
+    (tmp_path / "trajectories").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    more = ["--prompt", "p"] if verb == "chat" else []
+    assert main([verb, str(tmp_path), "--out", str(tmp_path), *more]) == 2
+    assert "holds a run, whose records are of training" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_prompt_that_is_no_text_is_one_message(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\xffb"), encoding="utf-8"))
+    assert main(["chat", "http://127.0.0.1:1"]) == 2
+    assert "standard input is no text in utf-8: invalid start byte" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

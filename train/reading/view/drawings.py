@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -41,13 +42,13 @@ def told(drawn: Drawn) -> dict[str, Any]:
 
 
 def overlay(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Drawn:
-    """One plot of several runs; of one run all metrics of the plot."""
+    """One plot of several runs, of which one metric stands for it; of one run all metrics of the plot."""
+    keys = _shown_keys(plot, rows_by_run)
     series: list[Series] = []
     intervals: list[Interval] = []
     alone = len(rows_by_run) == 1
     for place, (run, rows) in enumerate(list(rows_by_run.items())[:MAX_OVERLAID]):
         steps = rows_of(rows, "rl")
-        keys = plot.keys if alone else dict(list(plot.keys.items())[:1])
         for key, label in keys.items():
             points = [(row["step"], number(row, key)) for row in steps]
             if any(y is not None for _, y in points):
@@ -61,14 +62,22 @@ def overlay(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Drawn:
                 for e in evaluations(rows)
                 if e.set_name == main
             ]
-    unit = next(metric_of(key).unit for key in plot.keys)
+    unit = next(metric_of(key).unit for key in keys)
     values = [y for s in series for _, y in s.points if y is not None]
     top = plot.top if plot.top is None or max(values, default=0.0) <= plot.top else None
     subtitle = plot.subtitle
-    if not alone and len(plot.keys) > 1:  # the first metric stands for the plot: say which it is
-        subtitle = ", ".join([next(iter(plot.keys.values())), subtitle or unit])
+    if len(keys) < len(plot.keys):  # say which of them it is
+        subtitle = ", ".join([*keys.values(), subtitle or unit])
     chart = Chart(title=plot.title, subtitle=subtitle, unit=unit, series=series, intervals=intervals, top=top)
     return Drawn(partial(line_chart, chart), plot.caption, is_wide=plot is REWARD)
+
+
+def _shown_keys(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Mapping[str, str]:
+    """The metrics of a plot that are drawn: of several runs the first that has something to say in one."""
+    if len(rows_by_run) == 1:
+        return plot.keys
+    alone = [replace(plot, keys={key: label}) for key, label in plot.keys.items()]
+    return next((one.keys for one in alone if _has(one, rows_by_run)), alone[0].keys)
 
 
 def overlays(rows_by_run: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:

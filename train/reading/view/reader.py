@@ -13,10 +13,11 @@ from dataclasses import asdict
 from typing import Any, Final, Protocol
 
 from rocstar.engine.record.learned import LearnedTokens
+from rocstar.engine.record.reading import RecordError
 from rocstar.train.reading.view import drawings
 from rocstar.train.reading.view.alarms import alarms
 from rocstar.train.reading.view.choosing import Places, chosen
-from rocstar.train.reading.view.conversation import check_shown, conversation, overview, tokens
+from rocstar.train.reading.view.conversation import WithheldError, check_shown, conversation, overview, tokens
 from rocstar.train.reading.view.evaluated import evaluation_page, grid, paired
 from rocstar.train.reading.view.families import families, families_drawing
 from rocstar.train.reading.view.listing import Listing
@@ -162,14 +163,21 @@ class RunReader:
         return timeline_of_step(self._listing(name, STEPS), step)
 
     def group(self, name: str, *, step: int, task: int) -> dict[str, Any]:
-        """Siblings side by side."""
+        """Siblings side by side, with what they were asked; None where that is not to be shown."""
         run, listing = self._run(name), self._listing(name, STEPS)
         found = group(
             listing, step=step, task=task, draw=Draw.of(run.config(step)), ledger=_ledger(run, step)
         )
         if not found["siblings"]:
             raise NothingThereError(f"{name} has no group of this task at step {step}")
-        return found
+        return {**found, "asked": self._asked(name, found["siblings"][0])}
+
+    def _asked(self, name: str, sibling: Mapping[str, Any]) -> dict[str, Any] | None:
+        try:
+            task = self._shown(name, STEPS, sibling["file"], sibling["row"]).get("task") or {}
+        except (WithheldError, RecordError):  # the index tells of the group all the same
+            return None
+        return {part: task.get(part) for part in ("question", "answer")}
 
     def task(self, name: str, *, task: int) -> dict[str, Any]:
         """A task over the steps of the run, and of the other runs that have it."""

@@ -45,6 +45,14 @@ def test_a_plot_says_which_of_its_metrics_is_drawn() -> None:
     assert ">turns, per trajectory</tspan>" in drawn["screen"]
 
 
+def test_of_several_metrics_one_that_says_something_is_drawn() -> None:
+    """With clip-higher tokens are held by the upper bound alone: the other share is 0 all over."""
+    clipped = rows(**{"clip/low_fraction": 0.0, "clip/high_fraction": 0.25})
+    (drawn,) = overlays({"first": rows(**{"clip/low_fraction": 0.0}), "second": clipped})
+    assert told(drawn) == ("Clipped tokens", [["25%", "25%"]])
+    assert ">high, " in drawn["screen"]
+
+
 def test_a_drawing_that_stands_alone_fills_a_screen_and_is_not_blown_up() -> None:
     drawn = task_drawing({"mine": [{"step": 1, "correct": 1, "attempts": 4}]})
     assert drawn["wide"] and 'viewBox="0 0 1060 ' in drawn["screen"]

@@ -1,5 +1,6 @@
 """A group: the weights are those that the algorithm drew with, and the sums are the ledger's."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,26 @@ def test_sums_equal_the_ledger(reader: RunReader) -> None:
 def test_a_group_without_a_signal_had_no_draw(reader: RunReader) -> None:
     found = reader.group("made", step=1, task=number_of(reader, "sum-1"))
     assert not found["draw"]["happened"] and {s["weight"] for s in found["siblings"]} == {None}
+
+
+@pytest.mark.parametrize("reveal", [False, True])
+def test_a_group_tells_its_question_where_that_may_be_shown(viewed: Path, reveal: bool) -> None:
+    reader = RunReader(Shelf([viewed]), reveal=reveal)
+    asked = reader.group("made", step=1, task=number_of(reader, "gcd-1"))["asked"]
+    assert asked == {"question": "gcd of 84 and 36?", "answer": "12"}
+    hidden = reader.group("made", step=1, task=number_of(reader, "secret"))
+    assert (hidden["asked"] is not None and hidden["asked"]["question"] == "the hidden question") is reveal
+    assert hidden["siblings"], "what is hidden is the question"
+
+
+def test_a_group_whose_records_are_damaged_has_no_question(viewed: Path, tmp_path: Path) -> None:
+    shutil.copytree(viewed, tmp_path / "made")
+    reader = RunReader(Shelf([tmp_path / "made"]), reveal=False)
+    task = number_of(reader, "gcd-1")
+    path = tmp_path / "made" / "trajectories" / "step_000001.columns"
+    path.write_bytes(path.read_bytes()[:200])
+    found = reader.group("made", step=1, task=task)
+    assert found["asked"] is None and len(found["siblings"]) == 6
 
 
 @pytest.mark.parametrize(

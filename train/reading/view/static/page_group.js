@@ -2,14 +2,14 @@
 
 import { address, ask } from "./api.js";
 import { chip, fill, h, number, signed, STYLE_OF, table, words } from "./dom.js";
-import { isAnswered, kept } from "./kept.js";
+import { isAnswered } from "./kept.js";
 
 const BUCKETS = ["kept", "dropped_positive", "dropped_negative", "no_signal", "failed"];
 
 export async function show({ root, params, signal, is }) {
   const run = params.get("run"), step = params.get("step"), task = params.get("task");
   const told = await ask("group", { run, step, task }, signal);
-  const asked = await questionOf(run, told.siblings, signal);
+  const { asked } = told;
   if (!is()) return null;
   const place = (s) => address("trajectory", { run, file: s.file, row: s.row, filter: `task=${task} step=${step}`, sort: "sibling", i: told.siblings.indexOf(s) });
   const cards = h("div", { class: "siblings" }, told.siblings.map((s) => card(s, place(s), run, signal)));
@@ -34,16 +34,6 @@ export async function show({ root, params, signal, is }) {
     h("h2", {}, "Side by side"), cards,
     h("h2", {}, "Sums"), sums(told));
   return { title: `${told.name}, step ${step}`, keys: { j: () => move(1), k: () => move(-1) } };
-}
-
-// What all of them were asked; nothing where the licence of the task asks that it is not shown, or where a file
-// that was exported has none of their conversations.
-async function questionOf(run, siblings, signal) {
-  for (const one of kept ? siblings : siblings.slice(0, 1)) {
-    const told = !one.hidden && await ask("conversation", { run, file: one.file, row: one.row }, signal).catch(() => null);
-    if (told) return told.task;
-  }
-  return null;
 }
 
 function drawText({ draw, sums: counts, siblings }) {
