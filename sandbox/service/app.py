@@ -97,6 +97,8 @@ class Service:
         self.metrics = Metrics(self._told)
         self.draining = False
         self._sandbox = sandbox
+        self._owners = options.owners
+        self._open_to_all = not options.owners
         weights = options.owners.weights()
         self._incoming = Incoming(
             max_bytes=options.max_body_bytes,
@@ -193,9 +195,10 @@ class Service:
     async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
         assert isinstance(request, Request)
         found = self.routes.known(request) or await self.routes.find(request)
+        connection = request.protocol
         try:
             owner = self._owner_of(request, found)
-            self.door.begins(request.protocol, owner)
+            self.door.begins(connection, owner)
             request.owner = owner or ""
             request.names = found.names
             if "Expect" in request.headers:
@@ -219,7 +222,7 @@ class Service:
             return hung_up(request)
         finally:
             self._incoming.release(request)
-            self.door.ends(request.protocol)
+            self.door.ends(connection)
         self.metrics.answers[found.place, response.status] += 1
         return response
 
@@ -227,12 +230,12 @@ class Service:
         """Whose it is; None for what anybody may ask. Raises Refused."""
         if found.open:
             return None
-        owner = self.options.owners.of(request.headers)
+        owner = self._owners.of(request.headers)
         if owner is None:
             raise Refused(
                 "give the service's token as `Authorization: Bearer TOKEN`", status=401, kind="unauthorized"
             )
-        if not self.options.owners:
+        if self._open_to_all:
             refuse_web_pages(request.headers, request.host)
         if self.draining and request.method == "POST":
             raise Refused("the service is shutting down", status=503, kind="closed")

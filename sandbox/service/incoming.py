@@ -70,20 +70,21 @@ class Incoming:
         if encoding != "identity":
             message = f"Content-Encoding is {encoding[:60]!r}; send the body as it is"
             raise Refused(message, field="Content-Encoding", status=415, kind="encoded_body")
-        length, owner = request.content_length, request.owner
-        self._check_held(length or 0, owner)
+        if request.content.is_eof():  # it came with its head, as a short one does
+            body = request.content.read_nowait()
+            self._hold(request, len(body))
+            return body
+        length = request.content_length
+        self._check_held(length or 0, request.owner)
         if length is not None and length > self._max_bytes:
             raise self._too_large()
         chunks: list[bytes] = []
-        if request.content.is_eof():  # it came with its head, as a short one does
-            await self._take(request, owner, chunks)
-        else:
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    await self._take(request, owner, chunks)
-            except TimeoutError:
-                message = f"the body did not arrive within {self._timeout_s:g} s"
-                raise Refused(message, field="body", status=408, kind="slow_body") from None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._take(request, chunks)
+        except TimeoutError:
+            message = f"the body did not arrive within {self._timeout_s:g} s"
+            raise Refused(message, field="body", status=408, kind="slow_body") from None
         if len(chunks) == 1:
             return chunks[0]
         if sum(map(len, chunks)) < LARGE_BYTES:
@@ -123,19 +124,24 @@ class Incoming:
 
     def _check_held(self, more_bytes: int, owner: str) -> None:
         if not self._shares.fits(owner, more_bytes):
-            held, most = self._shares.taken, self._shares.total
-            raise Full(f"programs of {held} bytes are in flight and at most {most} may be; ask again later")
+            raise self._full()
 
-    async def _take(self, request: Request, owner: str, chunks: list[bytes]) -> None:
+    def _full(self) -> Full:
+        held, most = self._shares.taken, self._shares.total
+        return Full(f"programs of {held} bytes are in flight and at most {most} may be; ask again later")
+
+    def _hold(self, request: Request, more_bytes: int) -> None:
+        """So much more of its body has come."""
+        if request.held_bytes + more_bytes > self._max_bytes:
+            raise self._too_large()
+        if not self._shares.try_take(request.owner, more_bytes):
+            raise self._full()
+        request.held_bytes += more_bytes
+
+    async def _take(self, request: Request, chunks: list[bytes]) -> None:
         """All that comes, each piece counted as it does."""
-        size = 0
         while chunk := await request.content.readany():
-            size += len(chunk)
-            if size > self._max_bytes:
-                raise self._too_large()
-            self._check_held(len(chunk), owner)
-            self._shares.take(owner, len(chunk))
-            request.held_bytes = size
+            self._hold(request, len(chunk))
             chunks.append(chunk)
             if request.content.at_eof():
                 return

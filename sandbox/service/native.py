@@ -97,7 +97,7 @@ class Native:
             call = await self._incoming.decoded(owner, body, decode)
             return await _answer(self._admission.run(call.request, call.deadline_s))
 
-        return await self._sent(request, await self._once(request, body, work))
+        return await send(request, await self._once(request, body, work), self._write_timeout_s)
 
     async def batch(self, request: Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
@@ -231,7 +231,7 @@ class Native:
                 return await self._followed(
                     request, kind, lambda tell: self._cell(session_id, call, owner, tell)
                 )
-        return await self._sent(request, await self._once(request, body, work))
+        return await send(request, await self._once(request, body, work), self._write_timeout_s)
 
     def _cell(
         self, session_id: str, call: CellBody, owner: str, tell: OnOutput | None = None
@@ -323,12 +323,16 @@ class Native:
             return respond(failure_answer(error))
         return web.Response(status=204)
 
-    async def _once(
+    def _once(
         self, request: Request, body: bytes, work: Callable[[Execution | None], Awaitable[HttpAnswer]]
-    ) -> HttpAnswer:
+    ) -> Awaitable[HttpAnswer]:
+        """The answer, from `work` unless the request has a key that has one. Raises Refused."""
         key = request.headers.get("Idempotency-Key")
-        if key is None:
-            return await work(None)
+        return work(None) if key is None else self._by_key(request, key, body, work)
+
+    async def _by_key(
+        self, request: Request, key: str, body: bytes, work: Callable[[Execution], Awaitable[HttpAnswer]]
+    ) -> HttpAnswer:
         known = key_of(request.owner, key)
         return await self._keys.once(known, await _fingerprint(request.path, body, False), work)
 
@@ -356,7 +360,8 @@ def shortened(result: ExecResult) -> ExecResult:
 async def _answer(running: Awaitable[ExecResult]) -> HttpAnswer:
     try:
         result = await running
-        check_taken(result)
+        if result.files or result.displays:
+            check_taken(result)
         return HttpAnswer(status=200, body=await written(result, chars_of(result)))
     except SandboxError as error:
         return failure_answer(error)
