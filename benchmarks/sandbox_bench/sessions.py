@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sandbox_bench.http_client import Client
+from sandbox_bench.processes import have_core
 from sandbox_bench.report import bar, finish
 from sandbox_bench.rocstar_service import HttpSession, bare_http, service
 from sandbox_bench.stats import latency_ms, median
@@ -35,6 +36,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = verbs.add_parser("sessions", help="CPU per session cell, through the pool and HTTP")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cells", type=int, default=CELLS, help="cells per round and row")
+    parser.add_argument(
+        "--own-core",
+        type=int,
+        help="measure on this core, before all else there (root)",
+    )
 
 
 def of_session(session: Session) -> Cell:
@@ -105,6 +111,8 @@ async def _pool_rows(options: argparse.Namespace) -> tuple[list[dict[str, Any]],
         sessions = [await pool.open_session() for _ in range(SESSIONS)]
         cells = [of_session(session) for session in sessions]
         await _cells("warm-up", cells, WARM_UP * SESSIONS, [os.getpid()])
+        if options.own_core is not None:
+            have_core(options.own_core, [os.getpid()])
         rows = []
         for _ in range(options.rounds):
             rows.append(await _cells("pool, one session", cells[:1], options.cells, [os.getpid()]))
@@ -134,6 +142,8 @@ async def _http_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
             nothing = [of_nothing(HttpSession(bare_client, str(number))) for number in range(SESSIONS)]
             await _cells("warm-up", cells, WARM_UP * SESSIONS, [server.pid])
             await _cells("warm-up", nothing, WARM_UP * SESSIONS, [bare.pid])
+            if options.own_core is not None:
+                have_core(options.own_core, [os.getpid(), server.pid, bare.pid])
             for _ in range(options.rounds):
                 for name, some, pid in (("HTTP", cells, server.pid), (BARE, nothing, bare.pid)):
                     rows.append(await _cells(f"{name}, one session", some[:1], options.cells, [pid]))

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.lanes import Lanes
 from rocstar.sandbox.pool.taken import Taken
+from rocstar.sandbox.pool.turn import TurnLock
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, SessionLost
 
 MAX_ATTEMPTS = 4
@@ -44,7 +45,6 @@ class Call:
         longest_s: how long it may take once it runs.
         restartable: it can be sent to another supervisor.
         opens: the limits of the session that it starts.
-        session: whose cell or branch it is.
         lane: calls of one wait for each other, those of different ones share the places.
         weight: of the lane, against others.
         taken: what comes before the result.
@@ -55,7 +55,6 @@ class Call:
     longest_s: float
     restartable: bool
     opens: Limits | None = None
-    session: object | None = None
     lane: int = 0
     weight: int = 1
     taken: Taken = field(default_factory=Taken)
@@ -85,7 +84,7 @@ class Calls:
         self, line: Line, *, window: int, max_queued: int, unclaimed: Callable[[object], None]
     ) -> None:
         self.window = window
-        self.room = asyncio.Semaphore(window + max_queued)
+        self.room = TurnLock(window + max_queued)
         self.sent: dict[int, Call] = {}
         self._line = line
         self._unclaimed = unclaimed
@@ -106,14 +105,21 @@ class Calls:
         """The call's outcome. Raises SandboxError. When it is cancelled, so is what it started."""
         taken = False
         try:
-            if self.room.locked():
+            if self.room.try_take():  # nothing is waited for
+                self._placed(call)
+            else:
                 async with asyncio.timeout_at(deadline):
                     await self.submit(call)
-            else:  # nothing is waited for
-                await self.submit(call)
-            outcome = await self._answer(call, deadline)
+            if deadline is None:
+                outcome = await call.future
+            else:  # a bare timer, which takes a quarter of the time of an `asyncio.timeout`
+                timer = asyncio.get_running_loop().call_at(deadline, _expire, call.future)
+                try:
+                    outcome = await call.future
+                finally:
+                    timer.cancel()
             taken = True
-            if call.taken and isinstance(outcome, ExecResult):
+            if call.taken.pieces and isinstance(outcome, ExecResult):
                 async with asyncio.timeout_at(deadline):
                     outcome = await call.taken.added_to(outcome)
             return outcome
@@ -123,16 +129,6 @@ class Calls:
             if not taken:
                 self.abandon(call)
 
-    async def _answer(self, call: Call, deadline: float | None) -> Any:
-        """A bare timer, which takes a quarter of the time of an `asyncio.timeout`."""
-        if deadline is None:
-            return await call.future
-        timer = asyncio.get_running_loop().call_at(deadline, _expire, call.future)
-        try:
-            return await call.future
-        finally:
-            timer.cancel()
-
     async def submit(self, call: Call) -> None:
         """Returns when the call has a place, and is sent as soon as the window has one."""
         await self.accept(call)
@@ -141,11 +137,25 @@ class Calls:
     async def accept(self, call: Call) -> None:
         """Returns when the call has a place. It waits for the next `send_more`."""
         self._check_open()
-        await self.room.acquire()
+        await self.room.take(None)
         if self._closed:  # meanwhile
-            self.room.release()
+            self.room.give()
         self._check_open()
         self._waiting.append(call.lane, call, call.weight)
+
+    def _placed(self, call: Call) -> None:
+        """`submit`, once the call has its place."""
+        if self._closed:
+            self.room.give()
+            self._check_open()
+        waiting = self._waiting
+        if waiting.size or len(self.sent) >= self.window or not self._line.ready():
+            waiting.append(call.lane, call, call.weight)
+            self.send_more()
+            return
+        waiting.pass_by(call.lane, call.weight)
+        if frames := self._frames_of(call):
+            self._line.write(*frames)
 
     def abandon(self, call: Call) -> None:
         """Nobody waits for it any more: what is under way is killed, and its place given back after that."""
@@ -156,14 +166,13 @@ class Calls:
         if call.id in self.sent:
             self._line.write(wire.encode_id(wire.CANCEL, call.id))
 
-    def when_answered(self, session: object, then: Callable[[], None]) -> None:
-        """Calls `then` once nothing of the session is under way. A cell whose caller was cancelled still has
-        the interpreter until it was interrupted."""
-        for call in self.sent.values():
-            if call.session is session:
-                call.then = then
-                return
-        then()
+    def when_answered(self, call: Call, then: Callable[[], None]) -> None:
+        """Calls `then` once the supervisor has not got the call any more. A cell whose caller was cancelled
+        still has the interpreter until it was interrupted."""
+        if call.id in self.sent:
+            call.then = then
+        else:
+            then()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -173,28 +182,32 @@ class Calls:
 
     def send_more(self) -> None:
         """Sends what fits into the window, of the lanes with least under way."""
-        if not self._waiting or not self._line.ready():
+        if not self._waiting.size or not self._line.ready():
             return
         frames: list[bytes] = []
-        while self._waiting and self._fits():
+        while self._waiting.size and self._fits():
             call = self._waiting.pop()
             if call.future.done():  # cancelled while it waited
                 self._waiting.ended(call.lane)
-                self.room.release()
-                continue
-            self._next_id += 1
-            call.id = self._next_id
-            call.attempts += 1
-            try:
-                frames += call.encode(call.id)
-            except ValueError as error:
-                self._waiting.ended(call.lane)
-                self.room.release()
-                call.future.set_exception(error)
-                continue
-            self.sent[call.id] = call
+                self.room.give()
+            else:
+                frames += self._frames_of(call)
         if frames:
             self._line.write(*frames)
+
+    def _frames_of(self, call: Call) -> list[bytes]:
+        """With them the supervisor has it. One that is too long to be sent has none: it has ended."""
+        self._next_id = call.id = self._next_id + 1
+        call.attempts += 1
+        try:
+            frames = call.encode(call.id)
+        except ValueError as error:
+            self._waiting.ended(call.lane)
+            self.room.give()
+            call.future.set_exception(error)
+            return []
+        self.sent[call.id] = call
+        return frames
 
     def _fits(self) -> bool:
         """One of a lane that has nothing with the supervisor does not wait behind the window: that is for
@@ -228,7 +241,7 @@ class Calls:
                 message = f"the sandbox supervisor died {MAX_ATTEMPTS} times under this call"
                 self._fail(call, SandboxError(message, kind="supervisor_died", retryable=True))
             elif call.future.done():
-                self.room.release()
+                self.room.give()
             else:
                 self._waiting.append_first(call.lane, call)
 
@@ -250,7 +263,7 @@ class Calls:
             call.future.exception()  # whoever waits still gets it; nobody need wait
 
     def _end(self, call: Call) -> None:
-        self.room.release()
+        self.room.give()
         if call.then is not None:
             call.then()
 
@@ -327,7 +340,7 @@ class _Batch:
     async def _accept_more(self) -> tuple[int, SandboxError] | None:
         while self._next < len(self._requests):
             waits = len(self._submitted) >= self._ahead or self._unread_bytes > MAX_UNREAD_BYTES
-            if self._submitted and (waits or self._calls.room.locked()):
+            if self._submitted and (waits or not self._calls.room.free):
                 return None  # an outcome to come makes room
             index = self._next
             try:

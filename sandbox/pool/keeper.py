@@ -86,15 +86,15 @@ class Keeper:
 
     def ready(self) -> bool:
         """Whether a supervisor takes frames now. One that is dead is replaced."""
-        if self._living is not None:
+        if self._supervisor is not None and self._supervisor.alive:
             return True
         self._restart_if_dead()
         return False
 
     def write(self, *pieces: bytes) -> None:
         """Nothing is sent to a dead one, which has no calls any more."""
-        if (living := self._living) is not None:
-            living.write(*pieces)
+        if self._supervisor is not None and self._supervisor.alive:
+            self._supervisor.write(*pieces)
 
     def _new(self) -> Supervisor:
         return Supervisor(

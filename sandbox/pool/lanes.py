@@ -44,10 +44,11 @@ class Lanes(Generic[T]):
         self._now = 0.0  # the turns of who was next last: a lane that comes has had as many
         self._arrivals = 0
         self._before = 0
-        self._size = 0
+        self.size = 0
+        """How much waits."""
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def append(self, lane: int, item: T, weight: int = 1) -> None:
         """`weight`: of the lane from now on."""
@@ -55,9 +56,16 @@ class Lanes(Generic[T]):
         found.weight = weight
         self._arrivals += 1
         found.waiting.append((self._arrivals, item))
-        self._size += 1
+        self.size += 1
         if len(found.waiting) == 1:
             self._offer(found, lane)
+
+    def pass_by(self, lane: int, weight: int = 1) -> None:
+        """As if an item had been appended and popped, while nothing waits: it is under way until `ended`."""
+        found = self._lane(lane)
+        found.weight = weight
+        self._arrivals += 1
+        self._have_turn(found)
 
     def append_first(self, lane: int, item: T) -> None:
         """Before the others of its lane, and of lanes that are as good: it had its turn."""
@@ -65,7 +73,7 @@ class Lanes(Generic[T]):
         self._before -= 1
         found.waiting.appendleft((self._before, item))
         found.due -= 1 / found.weight
-        self._size += 1
+        self.size += 1
         self._offer(found, lane)
 
     def pop(self) -> T:
@@ -73,11 +81,9 @@ class Lanes(Generic[T]):
         self._drop_stale()
         _, lane = heapq.heappop(self._heap)
         found = self._lanes[lane]
-        self._size -= 1
+        self.size -= 1
         _, item = found.waiting.popleft()
-        self._now = max(self._now, found.due)
-        found.under_way += 1
-        found.due += 1 / found.weight
+        self._have_turn(found)
         if found.waiting:
             self._offer(found, lane)
         return item
@@ -101,6 +107,12 @@ class Lanes(Generic[T]):
         items = [item for lane in self._lanes.values() for _, item in lane.waiting]
         self.__init__()  # type: ignore[misc]
         return items
+
+    def _have_turn(self, found: _Lane[T]) -> None:
+        if found.due > self._now:
+            self._now = found.due
+        found.under_way += 1
+        found.due += 1 / found.weight
 
     def _lane(self, lane: int) -> _Lane[T]:
         found = self._lanes.get(lane)

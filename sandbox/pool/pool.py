@@ -383,7 +383,7 @@ class SandboxPool:
             self._on_warm(self.flavours[flavour])
 
     def _result(self, frame: tuple[Any, ...]) -> ExecResult:
-        facts = self._facts
+        facts = self._keeper.facts
         return ExecResult(
             status=wire.STATUSES[frame[2]],
             exit_code=frame[3],

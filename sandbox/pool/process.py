@@ -161,13 +161,12 @@ class Supervisor(asyncio.BufferedProtocol):
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
+        self.alive = True
+        """Until its connection is lost."""
+
         self._socket: socket.socket
         self._process: subprocess.Popen[bytes]
         self.facts: dict[str, Any] = {}
-
-    @property
-    def alive(self) -> bool:
-        return not self._lost.done()
 
     @property
     def pid(self) -> int:
@@ -294,6 +293,7 @@ class Supervisor(asyncio.BufferedProtocol):
             self._hello.set_exception(SandboxError(message, kind="zygote_start", retryable=True))
         if scratch := self.facts.get("scratch"):
             remove_scratch(scratch, self.pid)
+        self.alive = False
         self._lost.set_result(None)
         self._on_end()
 

@@ -4,16 +4,14 @@ caller -> LiveSession (one cell at a time) -> OpenSessions -> Calls -> superviso
 """
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.calls import Call, Calls, Line
 from rocstar.sandbox.pool.taken import Taken
 from rocstar.sandbox.pool.turn import TurnLock
 from rocstar.sandbox.types import ExecResult, Limits, OnOutput, SandboxError, SessionLost
-
-T = TypeVar("T")
 
 BRANCH_S = 30.0
 """No branch takes so long."""
@@ -68,26 +66,30 @@ class LiveSession:
             fetch=tuple(fetch),
             displays=displays,
         )
-        return await self._in_turn(deadline, lambda: self._owner.run_cell(self, cell, deadline, on_output))
+        result: ExecResult = await self._in_turn(self._owner.cell(self, cell, on_output), deadline)
+        return result
 
     async def branch(self) -> "LiveSession":
-        return await self._in_turn(None, lambda: self._owner.branch(self))
+        branch: LiveSession = await self._in_turn(self._owner.branch(self), None)
+        return branch
 
-    async def _in_turn(self, deadline: float | None, act: Callable[[], Awaitable[T]]) -> T:
-        """The turn is over when the supervisor has answered, which a caller that was cancelled does not wait
-        for."""
+    async def _in_turn(self, call: Call, deadline: float | None) -> Any:
+        """The call's outcome, after those before it. The turn is over when the supervisor has answered, which
+        a caller that was cancelled does not wait for."""
         try:
             await self._turn.take(deadline)
         except TimeoutError:
             message = "the deadline passed before the session was free"
             raise SandboxError(message, kind="deadline", retryable=True) from None
+        calls = self._owner.calls
         try:
-            self._check()
-            return await act()
+            if self._lost is not None:
+                raise self._loss(self._lost)
+            return await calls.perform(call, deadline)
         except SandboxError as error:
             raise self._told(error) from None
         finally:
-            self._owner.when_answered(self, self._turn.give)
+            calls.when_answered(call, self._turn.give)
 
     async def close(self) -> None:
         self._owner.close(self)
@@ -104,10 +106,6 @@ class LiveSession:
             return self._loss(self._lost)
         return SessionLost(str(error), reason="unknown") if error.kind == "session_lost" else error
 
-    def _check(self) -> None:
-        if self._lost is not None:
-            raise self._loss(self._lost)
-
     def _loss(self, reason: str) -> SessionLost:
         why = self._ending or _WHY.get(reason, reason)
         return SessionLost(f"session {self.id} is gone: {why}", reason=reason, ending=self._ending)
@@ -117,7 +115,7 @@ class OpenSessions:
     """The sessions of a pool that live. Invariant: one that is not in here is lost, and says why."""
 
     def __init__(self, calls: Calls, line: Line) -> None:
-        self._calls = calls
+        self.calls = calls
         self._line = line
         self._living: dict[int, LiveSession] = {}
         self.evictions = 0
@@ -128,46 +126,31 @@ class OpenSessions:
 
     # --- for LiveSession ---------------------------------------------------------------------------------
 
-    async def run_cell(
-        self,
-        session: LiveSession,
-        cell: wire.CellOrder,
-        deadline: float | None,
-        on_output: OnOutput | None,
-    ) -> ExecResult:
+    def cell(self, session: LiveSession, cell: wire.CellOrder, on_output: OnOutput | None) -> Call:
         def encode(call_id: int) -> list[bytes]:
             return wire.encode_cell(call_id, session.number, cell, follows=on_output is not None)
 
-        call = Call(
+        return Call(
             encode,
             cell.wall_s,
             restartable=False,
-            session=session,
             lane=session.lane,
             weight=session.weight,
             taken=Taken(on_output),
         )
-        result: ExecResult = await self._calls.perform(call, deadline)
-        return result
 
-    async def branch(self, session: LiveSession) -> LiveSession:
+    def branch(self, session: LiveSession) -> Call:
         def encode(call_id: int) -> list[bytes]:
             return [wire.encode_branch(call_id, session.number)]
 
-        call = Call(
+        return Call(
             encode,
             BRANCH_S,
             restartable=False,
             opens=session.limits,
-            session=session,
             lane=session.lane,
             weight=session.weight,
         )
-        branch: LiveSession = await self._calls.perform(call, None)
-        return branch
-
-    def when_answered(self, session: LiveSession, then: Callable[[], None]) -> None:
-        self._calls.when_answered(session, then)
 
     def close(self, session: LiveSession) -> None:
         """Also a session that was opened for a caller who is gone."""

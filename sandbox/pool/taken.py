@@ -22,13 +22,10 @@ class Taken:
     def __init__(self, on_output: OnOutput | None = None) -> None:
         self._on_output = on_output
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
-        self._pieces: dict[str, list[bytes]] = {}
+        self.pieces: dict[str, list[bytes]] = {}
+        """Of files and displays, to be added to the result."""
         self.bytes = 0
         """Of the pieces."""
-
-    def __bool__(self) -> bool:
-        """Whether there are files, or displays, to be added."""
-        return bool(self._pieces)
 
     def output(self, stream: str, data: bytes) -> None:
         if self._on_output is None:
@@ -39,14 +36,14 @@ class Taken:
             self._on_output(stream, text)
 
     def piece(self, name: str, data: bytes) -> None:
-        self._pieces.setdefault(name, []).append(data)
+        self.pieces.setdefault(name, []).append(data)
         self.bytes += len(data)
 
     async def added_to(self, result: ExecResult) -> ExecResult:
         """The result with what was taken."""
-        if not self._pieces:
+        if not self.pieces:
             return result
-        pieces, self._pieces = self._pieces, {}
+        pieces, self.pieces = self.pieces, {}
         if self.bytes < JOINED_BYTES:
             return _added(result, pieces)
         return await asyncio.to_thread(_added, result, pieces)

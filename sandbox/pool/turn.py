@@ -1,4 +1,4 @@
-"""One at a time, in the order in which they came.
+"""One at a time, or so many, in the order in which they came.
 
     take --> it is free: at once, and nothing was waited for
        |     it is taken: until whoever has it gives it up, or the deadline
@@ -7,6 +7,7 @@
 
 `asyncio.Lock` is free for a moment between two that want it, so nobody can tell before whether it will wait,
 and a deadline would be set up for each: a third of what a short cell costs on its way to the interpreter.
+`asyncio.Semaphore` looks through all that wait, twice, to take what is free.
 """
 
 import asyncio
@@ -14,18 +15,24 @@ from collections import deque
 
 
 class TurnLock:
-    """Invariants: at most one has it; it is free only while nobody waits."""
+    """Invariants: at most `number` have it; it is free only while nobody waits. `free`: for how many."""
 
-    __slots__ = ("_taken", "_waiting")
+    __slots__ = ("_waiting", "free")
 
-    def __init__(self) -> None:
-        self._taken = False
+    def __init__(self, number: int = 1) -> None:
+        self.free = number
         self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def try_take(self) -> bool:
+        """Whether the caller has it now, for it was free."""
+        if not self.free:
+            return False
+        self.free -= 1
+        return True
 
     async def take(self, deadline: float | None) -> None:
         """Returns when the caller has it. `deadline`: absolute `loop.time()`. Raises TimeoutError then."""
-        if not self._taken:
-            self._taken = True
+        if self.try_take():
             return
         mine = asyncio.get_running_loop().create_future()
         self._waiting.append(mine)
@@ -46,4 +53,4 @@ class TurnLock:
             if not following.done():
                 following.set_result(None)
                 return
-        self._taken = False
+        self.free += 1

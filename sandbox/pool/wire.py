@@ -50,8 +50,10 @@ class CellOrder:
     displays: bool = False
 
     def __post_init__(self) -> None:
-        program_files.check(self.files)
-        program_files.check_fetch(self.fetch)
+        if self.files is not NO_FILES:
+            program_files.check(self.files)
+        if self.fetch:
+            program_files.check_fetch(self.fetch)
 
 
 _HEADER = struct.Struct("=IB")
@@ -105,7 +107,8 @@ def encode_run(
 
 
 def encode_code(code: str, files: Mapping[str, bytes], displays: bool = False) -> list[bytes]:
-    return program_files.pack(files, encode_text("code", code, "surrogatepass"), displays=displays)
+    text = encode_text("code", code, "surrogatepass")
+    return program_files.pack(files, text, displays=displays) if files or displays else [text]
 
 
 def encode_fetch(names: Sequence[str]) -> bytes:
@@ -166,8 +169,9 @@ def _run_head(
 
 
 def encode_cell(call_id: int, session: int, cell: CellOrder, *, follows: bool = False) -> list[bytes]:
-    text, fetch = encode_code(cell.code, cell.files, cell.displays), encode_fetch(cell.fetch)
-    wants = wants_of(follows, cell.displays)
+    text = encode_code(cell.code, cell.files, cell.displays)
+    fetch = encode_fetch(cell.fetch) if cell.fetch else b""
+    wants = wants_of(follows, cell.displays) if follows or cell.displays else 0
     sizes = (sum(map(len, text)), len(fetch))
     return frame_of(
         CELL, _CELL.pack(call_id, session, round(cell.wall_s * 1e6), *sizes, wants), [*text, fetch]

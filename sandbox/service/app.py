@@ -1,15 +1,21 @@
-"""The aiohttp application: routes, and what holds for all of them.
+"""The service: what holds for all of its routes.
 
-    request --> guard (drain, token, origin) --> handler --> response
-                  |  Refused -> the dialect's own 4xx;  cancelled -> client gone, its programs are killed
+    request --> route --> guard (drain, token, origin) --> handler --> response
+                            |  Refused -> the dialect's own 4xx
+                            |  cancelled -> client gone, its programs are killed
 
-Start and end are in `serve.py`.
+It is the one handler of aiohttp's low-level server, which reads and checks the requests. An aiohttp
+application, of which the service used next to nothing, would take half as much again of each. Start and end
+of the process are in `serve.py`.
 """
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from aiohttp import web
 
@@ -24,29 +30,26 @@ from rocstar.sandbox.service.door import Door
 from rocstar.sandbox.service.errors import Full, Refused, SchemaError, Unparsable
 from rocstar.sandbox.service.http import JSON, failure_answer, respond, to_json
 from rocstar.sandbox.service.idempotency import IdempotencyStore
-from rocstar.sandbox.service.incoming import OWNER, Incoming
+from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.metrics import CONTENT_TYPE, Metrics
 from rocstar.sandbox.service.native import Native
 from rocstar.sandbox.service.openapi import document
 from rocstar.sandbox.service.page import HEADERS, page
+from rocstar.sandbox.service.request import Request
+from rocstar.sandbox.service.routes import Found, Route, Routes
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.sandbox_fusion import SandboxFusion
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.service.verl_tool import VerlTool
 from rocstar.sandbox.types import ExecRequest, SandboxError, SessionSandbox, Status
 
-OPEN_PATHS = frozenset(("/healthz", "/ping", "/", "/docs", "/openapi.json"))
-"""Paths that need no token: they tell nothing of any program, and a browser that opens a page sends none."""
-
 READY_S = 10.0
 READY_KEPT_S = 1.0
 READINESS = " readiness"
 """The owner of that program, under a name that no token can have: it waits for no owner's calls."""
 
-HANDLER_ARGUMENTS = {"handler_cancellation": True, "auto_decompress": False}
-"""aiohttp inflates a body as it arrives, before anybody has counted it."""
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+SHUTDOWN_S = 60.0
+"""How long requests under way have at the end, as aiohttp has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,8 @@ class ServiceOptions:
 
 
 class Service:
-    """The service over one sandbox. `app` is what a server runs; `draining` refuses what is new."""
+    """The service over one sandbox. `opened` gives what makes the protocols of its connections; `draining`
+    refuses what is new."""
 
     def __init__(self, sandbox: SessionSandbox, options: ServiceOptions) -> None:
         log_no_clients_mistakes()
@@ -94,6 +98,8 @@ class Service:
         self.metrics = Metrics(self._told)
         self.draining = False
         self._sandbox = sandbox
+        self._owners = options.owners
+        self._open_to_all = not options.owners
         weights = options.owners.weights()
         self._incoming = Incoming(
             max_bytes=options.max_body_bytes,
@@ -132,11 +138,10 @@ class Service:
         self._ready_lock = asyncio.Lock()
         self._ready_s = float("-inf")
         self._unready = ""
-        self.app = self._build()
+        self.routes = Routes(self._routes())
 
-    def _build(self) -> web.Application:
+    def _routes(self) -> list[Route]:
         options, rules = self.options, self.options.rules
-        app = web.Application(middlewares=[self._guard], handler_args=HANDLER_ARGUMENTS)
         native = Native(
             self.admission,
             self.sessions,
@@ -150,39 +155,60 @@ class Service:
         )
         fusion = SandboxFusion(self.admission, self._sandbox, rules, self._incoming)
         tools = VerlTool(self.admission, self.metrics, rules, self._incoming)
-        app.add_routes([*native.routes(), *judge.routes(), *fusion.routes(), *tools.routes()])
-        app.router.add_get("/healthz", self.healthz)
-        app.router.add_get("/readyz", self.readyz)
-        app.router.add_get("/metrics", self.show_metrics)
-        app.router.add_get("/openapi.json", self.show_document)
-        app.router.add_get("/", self.show_page)
-        app.router.add_get("/docs", self.point_to_page)
-        app.cleanup_ctx.append(self._background)
-        return app
+        return [
+            *(*native.routes(), *judge.routes(), *fusion.routes(), *tools.routes()),
+            Route("GET", "/healthz", self.healthz),
+            Route("GET", "/readyz", self.readyz),
+            Route("GET", "/metrics", self.show_metrics),
+            Route("GET", "/openapi.json", self.show_document),
+            Route("GET", "/", self.show_page),
+            Route("GET", "/docs", self.point_to_page),
+        ]
 
-    async def _background(self, app: web.Application) -> AsyncIterator[None]:
+    @asynccontextmanager
+    async def opened(
+        self, *, access_log: logging.Logger | None = None, shutdown_s: float = SHUTDOWN_S
+    ) -> AsyncIterator[web.Server]:
+        """Inside, what makes a protocol for each connection. Behind it all requests have ended."""
+        server = web.Server(
+            self._answered,
+            request_factory=partial(Request, loop=asyncio.get_running_loop()),
+            handler_cancellation=True,
+            auto_decompress=False,  # aiohttp inflates a body as it arrives, before anybody has counted it
+            access_log=access_log,
+        )
+        runner = web.ServerRunner(server, shutdown_timeout=shutdown_s)
+        await runner.setup()
         sweepers = [asyncio.create_task(part.sweep_for_ever()) for part in (self.sessions, self.door)]
-        yield
-        for sweeper in sweepers:
-            sweeper.cancel()
-        await asyncio.gather(*sweepers, return_exceptions=True)
-        await self.keys.close()
-        self._incoming.close()
-        await self.sessions.close_all()
+        try:
+            yield server
+        finally:
+            self.door.close()
+            await runner.cleanup()
+            for sweeper in sweepers:
+                sweeper.cancel()
+            await asyncio.gather(*sweepers, return_exceptions=True)
+            await self.keys.close()
+            self._incoming.close()
+            await self.sessions.close_all()
 
     def num_workers(self) -> int:
         """Programs at a time: of the sandbox itself where that changes, as a fabric's does."""
         capacity: int | None = getattr(self._sandbox, "capacity", None)
         return self.options.num_workers if capacity is None else capacity
 
-    @web.middleware
-    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
+        assert isinstance(request, Request)
+        found = self.routes.known(request) or await self.routes.find(request)
+        connection = request.protocol
         try:
-            request[OWNER] = ""
-            owner = self._owner_of(request)
-            self.door.begins(request.protocol, owner)
-            request[OWNER] = owner or ""
-            response = await handler(request)
+            owner = self._owner_of(request, found)
+            self.door.begins(connection, owner)
+            request.owner = owner or ""
+            request.names = found.names
+            if "Expect" in request.headers:
+                await found.expect(request)
+            response = await found.handler(request)
         except Refused as refusal:
             response = refused(request.path, refusal)
         except SandboxError as error:
@@ -201,30 +227,29 @@ class Service:
             return hung_up(request)
         finally:
             self._incoming.release(request)
-            self.door.ends(request.protocol)
-        resource = request.match_info.route.resource
-        self.metrics.answers[resource.canonical if resource else "unknown", response.status] += 1
+            self.door.ends(connection)
+        self.metrics.answers[found.place, response.status] += 1
         return response
 
-    def _owner_of(self, request: web.Request) -> str | None:
+    def _owner_of(self, request: Request, found: Found) -> str | None:
         """Whose it is; None for what anybody may ask. Raises Refused."""
-        if request.path in OPEN_PATHS:
+        if found.open:
             return None
-        owner = self.options.owners.of(request.headers)
+        owner = self._owners.of(request.headers)
         if owner is None:
             raise Refused(
                 "give the service's token as `Authorization: Bearer TOKEN`", status=401, kind="unauthorized"
             )
-        if not self.options.owners:
+        if self._open_to_all:
             refuse_web_pages(request.headers, request.host)
         if self.draining and request.method == "POST":
             raise Refused("the service is shutting down", status=503, kind="closed")
         return owner
 
-    async def healthz(self, request: web.Request) -> web.Response:
+    async def healthz(self, request: Request) -> web.Response:
         return web.Response(body=to_json(Healthy()), content_type=JSON)
 
-    async def readyz(self, request: web.Request) -> web.Response:
+    async def readyz(self, request: Request) -> web.Response:
         """Whether the sandbox runs a program now. One is run at most every second, however many ask."""
         if self.draining:
             return _unready("the service is shutting down")
@@ -250,7 +275,7 @@ class Service:
             "" if result.status is Status.OK and result.stdout == "1\n" else f"print(1) gave {result.status}"
         )
 
-    async def show_metrics(self, request: web.Request) -> web.Response:
+    async def show_metrics(self, request: Request) -> web.Response:
         return web.Response(body=self.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
     def _told(self) -> dict[str, float]:
@@ -265,15 +290,15 @@ class Service:
             **backend_stats(self._sandbox),
         }
 
-    async def show_document(self, request: web.Request) -> web.Response:
+    async def show_document(self, request: Request) -> web.Response:
         return web.Response(body=to_json(document(self.options.rules)), content_type=JSON)
 
-    async def show_page(self, request: web.Request) -> web.Response:
+    async def show_page(self, request: Request) -> web.Response:
         options = self.options
         text = page(request.host, options.rules.flavours, needs_token=bool(options.owners))
         return web.Response(text=text, content_type="text/html", headers=HEADERS)
 
-    async def point_to_page(self, request: web.Request) -> web.Response:
+    async def point_to_page(self, request: Request) -> web.Response:
         return web.Response(status=302, headers={"Location": "./"})
 
 

@@ -44,16 +44,16 @@ class Owners:
         """The name of a request's owner, "" for nobody in particular; None for one that may not call. Looks
         at all tokens, each in constant time. Raises Refused for a name of a run that is none."""
         if not self.known:
-            return _run_of(headers)
+            name = headers.get(RUN_HEADER, "")
+            return _run_of(name) if name else ""
         scheme, _, given = headers.get("Authorization", "").partition(" ")
         sent = given.strip().encode("utf-8", "replace")
         found = [owner for owner in self.known if hmac.compare_digest(sent, owner.token.encode())]
         return found[0].name if found and scheme.lower() == "bearer" else None
 
 
-def _run_of(headers: Mapping[str, str]) -> str:
-    name = headers.get(RUN_HEADER, "")
-    if name and not _is_word(name):
+def _run_of(name: str) -> str:
+    if not _is_word(name):
         message = f"{RUN_HEADER} is {name[:60]!a}; give at most {MAX_OWNER_CHARS} printable ASCII letters"
         raise Refused(message, field=RUN_HEADER)
     return name

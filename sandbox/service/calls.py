@@ -9,7 +9,7 @@ A handler that is cancelled (its client went away) closes the sandbox's iterator
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import cast
+from typing import NoReturn, cast
 
 from rocstar.sandbox.service.errors import Full, Refused
 from rocstar.sandbox.service.metrics import Metrics
@@ -97,8 +97,10 @@ class Admission:
 
     def admit(self, num_calls: int, owner: str) -> None:
         """Raises Full if so many calls of `owner` could not enter now."""
-        if self._shares.fits(owner, num_calls):
-            return
+        if not self._shares.fits(owner, num_calls):
+            self._refuse(num_calls, owner)
+
+    def _refuse(self, num_calls: int, owner: str) -> NoReturn:
         in_flight, most = self._shares.taken, self._shares.most(owner)
         if num_calls > most:
             raise Refused(
@@ -118,8 +120,8 @@ class Admission:
 
     def enter(self, num_calls: int, owner: str) -> None:
         """So many calls begin. Raises Full."""
-        self.admit(num_calls, owner)
-        self._shares.take(owner, num_calls)
+        if not self._shares.try_take(owner, num_calls):
+            self._refuse(num_calls, owner)
         self._metrics.in_flight += num_calls
 
     def leave(self, num_calls: int, owner: str) -> None:

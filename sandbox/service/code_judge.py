@@ -27,8 +27,10 @@ from rocstar.sandbox.service.decode_code_judge import (
 )
 from rocstar.sandbox.service.http import filled, send, to_json
 from rocstar.sandbox.service.idempotency import HttpAnswer
-from rocstar.sandbox.service.incoming import Incoming, owner_of
+from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.metrics import Metrics
+from rocstar.sandbox.service.request import Request
+from rocstar.sandbox.service.routes import Route
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.turns import Turns
 from rocstar.sandbox.types import ExecResult, SandboxError, Status
@@ -58,30 +60,29 @@ class CodeJudge:
         self._incoming = incoming
         self._num_workers = num_workers
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         wait_s, long_wait_s = float(self._options.wait_s), float(self._options.long_batch_wait_s)
-        return [
-            web.get("/ping", self.ping),
-            web.get("/status", self.status),
-            *(web.post(f"/{verb}", self._single(verb == "run", wait_s)) for verb in ("run", "judge")),
-            *(web.post(f"/{verb}/batch", self._batch(verb == "run", wait_s)) for verb in ("run", "judge")),
-            *(
-                web.post(f"/{verb}/long-batch", self._batch(verb == "run", long_wait_s))
-                for verb in ("run", "judge")
-            ),
-        ]
+        routes = [Route("GET", "/ping", self.ping), Route("GET", "/status", self.status)]
+        for verb in ("run", "judge"):
+            shown = verb == "run"
+            routes += [
+                Route("POST", f"/{verb}", self._single(shown, wait_s)),
+                Route("POST", f"/{verb}/batch", self._batch(shown, wait_s)),
+                Route("POST", f"/{verb}/long-batch", self._batch(shown, long_wait_s)),
+            ]
+        return routes
 
-    async def ping(self, request: web.Request) -> web.Response:
+    async def ping(self, request: Request) -> web.Response:
         return web.Response(body=PONG, content_type="application/json")
 
-    async def status(self, request: web.Request) -> web.Response:
+    async def status(self, request: Request) -> web.Response:
         num_workers = self._num_workers()
         waiting = max(0, self._metrics.in_flight - num_workers)
         return _json(QueueStatus(queue=waiting, num_workers=num_workers))
 
     def _single(self, with_output: bool, wait_s: float) -> Any:
-        async def handler(request: web.Request) -> web.Response:
-            body, owner = await self._incoming.read(request), owner_of(request)
+        async def handler(request: Request) -> web.Response:
+            body, owner = await self._incoming.read(request), request.owner
             decode = partial(decode_submission, rules=self._rules, limits=self._limits, owner=owner)
             submission = await self._incoming.decoded(owner, body, decode)
             del body
@@ -96,8 +97,8 @@ class CodeJudge:
         return handler
 
     def _batch(self, with_output: bool, wait_s: float) -> Any:
-        async def handler(request: web.Request) -> web.StreamResponse:
-            body, owner = await self._incoming.read(request), owner_of(request)
+        async def handler(request: Request) -> web.StreamResponse:
+            body, owner = await self._incoming.read(request), request.owner
             decode = partial(decode_submissions, rules=self._rules, limits=self._limits, owner=owner)
             sub_id, submissions = await self._incoming.decoded(owner, body, decode)
             del body

@@ -77,13 +77,10 @@ def parse_json(body: bytes, *, strict: bool = True) -> Any:
 
 def decode_run(body: bytes, rules: Rules, owner: str = "") -> RunCall:
     run = _read(body, models_of(rules).run)
-    check_files(run.files, run.fetch_files)
-    request = replace(
-        _request(run, "", rules, owner),
-        files=run.files,
-        fetch=tuple(run.fetch_files),
-        displays=run.displays,
-    )
+    request = _request(run, "", rules, owner)
+    if run.files or run.fetch_files or run.displays:
+        check_files(run.files, run.fetch_files)
+        request = replace(request, files=run.files, fetch=tuple(run.fetch_files), displays=run.displays)
     return RunCall(request=request, deadline_s=run.deadline_s)
 
 
@@ -150,7 +147,8 @@ def decode_session(body: bytes, rules: Rules) -> SessionCall:
 def decode_cell(body: bytes, rules: Rules) -> CellBody:
     cell = _read(body, models_of(rules).cell)
     _check_code(cell.code, "")
-    check_files(cell.files, cell.fetch_files)
+    if cell.files or cell.fetch_files:
+        check_files(cell.files, cell.fetch_files)
     return cell
 
 

@@ -39,14 +39,12 @@ class Connection(asyncio.Protocol):
         self.unread_bytes = _NOT_LOOKED
         self.transport: asyncio.Transport
         self._door = door
+        self.data_received = inner.data_received  # type: ignore[method-assign]  # a call less with each piece
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]  # uvloop's are no subclass of asyncio's
         self._door.came(self)
         self.inner.connection_made(transport)
-
-    def data_received(self, data: bytes) -> None:
-        self.inner.data_received(data)
 
     def eof_received(self) -> bool | None:
         return self.inner.eof_received()

@@ -30,7 +30,7 @@ Event = Output | ExecResult | SandboxError
 
 def stream_kind(accept: str) -> str:
     """In which of the two forms a client wants to follow; empty when it does not."""
-    return next((kind for kind in (EVENTS, NDJSON) if kind in accept), "")
+    return EVENTS if EVENTS in accept else NDJSON if NDJSON in accept else ""
 
 
 async def followed(

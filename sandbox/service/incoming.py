@@ -5,20 +5,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakValueDictionary
-
-from aiohttp import web
 
 from rocstar.sandbox.pool.soon import run_soon
 from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.errors import Full, Refused, TooLarge
+from rocstar.sandbox.service.request import Request
 from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
-
-# Older aiohttp knows no such keys, newer warns of others.
-OWNER: Any = getattr(web, "RequestKey", lambda name, kind: name)("owner", str)
-"""Whose a request is, under this key of it."""
-
 
 D = TypeVar("D")
 
@@ -34,11 +28,6 @@ is larger is decoded in another process."""
 
 DECODERS = 4
 """Owners whose bodies are decoded at the same time."""
-
-
-def owner_of(request: web.Request) -> str:
-    owner: str = request[OWNER]
-    return owner
 
 
 class Incoming:
@@ -69,33 +58,33 @@ class Incoming:
         self._beside = ThreadPoolExecutor(DECODERS, thread_name_prefix="decode", initializer=run_soon)
         # By owner, while somebody has or wants it.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._sizes: dict[int, int] = {}  # by id(request), while it is handled
 
     @property
     def held_bytes(self) -> int:
         return self._shares.taken
 
-    async def read(self, request: web.Request) -> bytes:
+    async def read(self, request: Request) -> bytes:
         """The body. Its size counts as held until `release`, for its text lives as long; the body itself is
         not kept in the request: what waits for programs holds only decoded calls. Raises Refused."""
         encoding = request.headers.get("Content-Encoding", "identity").lower()
         if encoding != "identity":
             message = f"Content-Encoding is {encoding[:60]!r}; send the body as it is"
             raise Refused(message, field="Content-Encoding", status=415, kind="encoded_body")
-        length, owner = request.content_length, owner_of(request)
-        self._check_held(length or 0, owner)
+        if request.content.is_eof():  # it came with its head, as a short one does
+            body = request.content.read_nowait()
+            self._hold(request, len(body))
+            return body
+        length = request.content_length
+        self._check_held(length or 0, request.owner)
         if length is not None and length > self._max_bytes:
             raise self._too_large()
         chunks: list[bytes] = []
-        if request.content.is_eof():  # it came with its head, as a short one does
-            await self._take(request, owner, chunks)
-        else:
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    await self._take(request, owner, chunks)
-            except TimeoutError:
-                message = f"the body did not arrive within {self._timeout_s:g} s"
-                raise Refused(message, field="body", status=408, kind="slow_body") from None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._take(request, chunks)
+        except TimeoutError:
+            message = f"the body did not arrive within {self._timeout_s:g} s"
+            raise Refused(message, field="body", status=408, kind="slow_body") from None
         if len(chunks) == 1:
             return chunks[0]
         if sum(map(len, chunks)) < LARGE_BYTES:
@@ -127,26 +116,32 @@ class Incoming:
         self._apart.close()
         self._beside.shutdown(wait=False, cancel_futures=True)
 
-    def release(self, request: web.Request) -> None:
+    def release(self, request: Request) -> None:
         """The request is answered. Also for one whose body was not read."""
-        if size := self._sizes.pop(id(request), 0):
-            self._shares.give(owner_of(request), size)
+        if size := request.held_bytes:
+            request.held_bytes = 0
+            self._shares.give(request.owner, size)
 
     def _check_held(self, more_bytes: int, owner: str) -> None:
         if not self._shares.fits(owner, more_bytes):
-            held, most = self._shares.taken, self._shares.total
-            raise Full(f"programs of {held} bytes are in flight and at most {most} may be; ask again later")
+            raise self._full()
 
-    async def _take(self, request: web.Request, owner: str, chunks: list[bytes]) -> None:
+    def _full(self) -> Full:
+        held, most = self._shares.taken, self._shares.total
+        return Full(f"programs of {held} bytes are in flight and at most {most} may be; ask again later")
+
+    def _hold(self, request: Request, more_bytes: int) -> None:
+        """So much more of its body has come."""
+        if request.held_bytes + more_bytes > self._max_bytes:
+            raise self._too_large()
+        if not self._shares.try_take(request.owner, more_bytes):
+            raise self._full()
+        request.held_bytes += more_bytes
+
+    async def _take(self, request: Request, chunks: list[bytes]) -> None:
         """All that comes, each piece counted as it does."""
-        size = 0
         while chunk := await request.content.readany():
-            size += len(chunk)
-            if size > self._max_bytes:
-                raise self._too_large()
-            self._check_held(len(chunk), owner)
-            self._shares.take(owner, len(chunk))
-            self._sizes[id(request)] = size
+            self._hold(request, len(chunk))
             chunks.append(chunk)
             if request.content.at_eof():
                 return

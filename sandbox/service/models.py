@@ -192,7 +192,7 @@ class BodyModel(Generic[S]):
     def decode(self, body: bytes) -> S | None:
         """The body, or None if it does not fit, or only just: `mistakes` tells. Raises Refused for one that
         takes too long to read, or to read once more."""
-        if holds_more_values(body, MAX_VALUES):
+        if len(body) > MAX_VALUES and holds_more_values(body, MAX_VALUES):
             raise TooLarge(f"the body has more than {MAX_VALUES} values; send fewer at a time", field="body")
         try:
             return self._decoder.decode(body)

@@ -36,9 +36,11 @@ from rocstar.sandbox.service.http import (
     write,
 )
 from rocstar.sandbox.service.idempotency import Execution, HttpAnswer, IdempotencyStore, key_of
-from rocstar.sandbox.service.incoming import Incoming, owner_of
+from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.models import CellBody
 from rocstar.sandbox.service.outputs import Held, shortened
+from rocstar.sandbox.service.request import Request
+from rocstar.sandbox.service.routes import Route
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.service.turns import Turns
@@ -69,32 +71,32 @@ class Native:
         self._rules = rules
         self._incoming = incoming
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         return [
-            web.post("/v1/run", self.run),
-            web.post("/v1/batch", self.batch),
-            web.post("/v1/sessions", self.open_session),
-            web.post("/v1/sessions/{id}/run", self.run_cell),
-            web.post("/v1/sessions/{id}/branch", self.branch_session),
-            web.put("/v1/sessions/{id}/files/{name:.+}", self.put_file),
-            web.get("/v1/sessions/{id}/files/{name:.+}", self.get_file, allow_head=False),
-            web.delete("/v1/sessions/{id}", self.close_session),
+            Route("POST", "/v1/run", self.run),
+            Route("POST", "/v1/batch", self.batch),
+            Route("POST", "/v1/sessions", self.open_session),
+            Route("POST", "/v1/sessions/{id}/run", self.run_cell),
+            Route("POST", "/v1/sessions/{id}/branch", self.branch_session),
+            Route("PUT", "/v1/sessions/{id}/files/{name:.+}", self.put_file),
+            Route("GET", "/v1/sessions/{id}/files/{name:.+}", self.get_file, head=False),
+            Route("DELETE", "/v1/sessions/{id}", self.close_session),
         ]
 
-    async def run(self, request: web.Request) -> web.StreamResponse:
+    async def run(self, request: Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
 
         async def work(_: Execution | None = None) -> HttpAnswer:
-            owner = owner_of(request)
+            owner = request.owner
             decode = partial(decode_run, rules=self._rules, owner=owner)
             call = await self._incoming.decoded(owner, body, decode)
             return await self._answer(owner, self._admission.run(call.request, call.deadline_s))
 
         return await self._sent(request, await self._once(request, body, work))
 
-    async def batch(self, request: web.Request) -> web.StreamResponse:
+    async def batch(self, request: Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
-        owner = owner_of(request)
+        owner = request.owner
         decode = partial(decode_batch, rules=self._rules, owner=owner)
         call = await self._incoming.decoded(owner, body, decode)
         stream = call.stream or NDJSON in request.headers.get("Accept", "")
@@ -104,13 +106,13 @@ class Native:
         if key is None:
             if stream:
                 return await self._stream(request, call)
-            return await self._sent(request, await self._whole(call, owner_of(request)))
-        key = key_of(owner_of(request), key)
+            return await self._sent(request, await self._whole(call, request.owner))
+        key = key_of(request.owner, key)
         if stream:
             return await self._stream_by_key(request, call, key, fingerprint)
 
         async def work(_: Execution) -> HttpAnswer:
-            return await self._whole(call, owner_of(request))
+            return await self._whole(call, request.owner)
 
         return await self._sent(request, await self._keys.once(key, fingerprint, work))
 
@@ -138,9 +140,9 @@ class Native:
         finally:
             self._held.give(owner, held)
 
-    async def _stream(self, request: web.Request, call: BatchCall) -> web.StreamResponse:
+    async def _stream(self, request: Request, call: BatchCall) -> web.StreamResponse:
         sent, _ = _runnable(call)
-        self._admission.admit(len(sent), owner_of(request))
+        self._admission.admit(len(sent), request.owner)
         response = await _open_stream(request)
         turns = Turns()
         async for line in self._lines(call):
@@ -153,15 +155,15 @@ class Native:
         """While its client takes nothing of it, no more programs start."""
         await write(response, content, self._write_timeout_s)
 
-    async def _sent(self, request: web.Request, answer: HttpAnswer) -> web.StreamResponse:
+    async def _sent(self, request: Request, answer: HttpAnswer) -> web.StreamResponse:
         if len(answer.body) < LARGE_BYTES:
-            return respond(answer)
-        with Held(self._held, owner_of(request)) as held:
+            return await send(request, answer, self._write_timeout_s)
+        with Held(self._held, request.owner) as held:
             held.take(len(answer.body))
             return await send(request, answer, self._write_timeout_s)
 
     async def _stream_by_key(
-        self, request: web.Request, call: BatchCall, key: str, fingerprint: bytes
+        self, request: Request, call: BatchCall, key: str, fingerprint: bytes
     ) -> web.StreamResponse:
         async def work(execution: Execution) -> HttpAnswer:
             # Its lines are kept for whoever asks again, however many clients read them.
@@ -195,9 +197,9 @@ class Native:
                 outcome = shortened(outcome)
             yield await _line(indices[position], await _outcome_json(outcome))
 
-    async def open_session(self, request: web.Request) -> web.Response:
+    async def open_session(self, request: Request) -> web.Response:
         body = await self._incoming.read(request)
-        owner = owner_of(request)
+        owner = request.owner
 
         async def work(_: Execution | None = None) -> HttpAnswer:
             decode = partial(decode_session, rules=self._rules)
@@ -207,9 +209,9 @@ class Native:
 
         return respond(await self._once(request, body, work))
 
-    async def run_cell(self, request: web.Request) -> web.StreamResponse:
+    async def run_cell(self, request: Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
-        session_id, owner = request.match_info["id"], owner_of(request)
+        session_id, owner = request.names["id"], request.owner
         decode = partial(decode_cell, rules=self._rules)
 
         async def work(_: Execution | None = None) -> HttpAnswer:
@@ -247,7 +249,7 @@ class Native:
 
     async def _followed(
         self,
-        request: web.Request,
+        request: Request,
         kind: str,
         start: Callable[[OnOutput], Coroutine[None, None, ExecResult]],
     ) -> web.StreamResponse:
@@ -263,16 +265,16 @@ class Native:
         await response.write_eof()
         return response
 
-    async def put_file(self, request: web.Request) -> web.Response:
+    async def put_file(self, request: Request) -> web.Response:
         """The body, as it is, becomes a file of the session's directory."""
         content = await self._incoming.read(request)
-        result = await self._touch(request, files={request.match_info["name"]: content})
+        result = await self._touch(request, files={request.names["name"]: content})
         if result.status is Status.OK:
             return web.Response(status=204)
         raise Refused(result.stderr.strip() or f"the file cannot be written: {result.status}", field="name")
 
-    async def get_file(self, request: web.Request) -> web.StreamResponse:
-        name = request.match_info["name"]
+    async def get_file(self, request: Request) -> web.StreamResponse:
+        name = request.names["name"]
         content = (await self._touch(request, fetch=(name,))).files.get(name)
         if content is None:
             message = f"the session has no file {ascii(name)[1:61]} that can be fetched"
@@ -284,15 +286,15 @@ class Native:
         return response
 
     async def _touch(
-        self, request: web.Request, *, files: Mapping[str, bytes] | None = None, fetch: Sequence[str] = ()
+        self, request: Request, *, files: Mapping[str, bytes] | None = None, fetch: Sequence[str] = ()
     ) -> ExecResult:
         """An empty cell: it writes and takes files. Raises Refused and SandboxError."""
-        owner = owner_of(request)
-        if why := fault_of(request.match_info["name"]):
+        owner = request.owner
+        if why := fault_of(request.names["name"]):
             raise Refused(f"the file's name is none: {why}", field="name")
         with self._admission.admitted(owner):
             return await self._sessions.run(
-                request.match_info["id"],
+                request.names["id"],
                 "",
                 deadline=self._admission.deadline(None),
                 owner=owner,
@@ -300,9 +302,9 @@ class Native:
                 fetch=fetch,
             )
 
-    async def branch_session(self, request: web.Request) -> web.Response:
+    async def branch_session(self, request: Request) -> web.Response:
         body = await self._incoming.read(request)
-        session_id, owner = request.match_info["id"], owner_of(request)
+        session_id, owner = request.names["id"], request.owner
 
         async def work(_: Execution | None = None) -> HttpAnswer:
             deadline = self._admission.deadline(None)
@@ -313,27 +315,32 @@ class Native:
 
         return respond(await self._once(request, body, work))
 
-    async def close_session(self, request: web.Request) -> web.Response:
+    async def close_session(self, request: Request) -> web.Response:
         try:
-            await self._sessions.close(request.match_info["id"], owner_of(request))
+            await self._sessions.close(request.names["id"], request.owner)
         except SandboxError as error:
             return respond(failure_answer(error))
         return web.Response(status=204)
 
-    async def _once(
-        self, request: web.Request, body: bytes, work: Callable[[Execution | None], Awaitable[HttpAnswer]]
-    ) -> HttpAnswer:
+    def _once(
+        self, request: Request, body: bytes, work: Callable[[Execution | None], Awaitable[HttpAnswer]]
+    ) -> Awaitable[HttpAnswer]:
+        """The answer, from `work` unless the request has a key that has one. Raises Refused."""
         key = request.headers.get("Idempotency-Key")
-        if key is None:
-            return await work(None)
-        known = key_of(owner_of(request), key)
+        return work(None) if key is None else self._by_key(request, key, body, work)
+
+    async def _by_key(
+        self, request: Request, key: str, body: bytes, work: Callable[[Execution], Awaitable[HttpAnswer]]
+    ) -> HttpAnswer:
+        known = key_of(request.owner, key)
         return await self._keys.once(known, await _fingerprint(request.path, body, False), work)
 
     async def _answer(self, owner: str, running: Awaitable[ExecResult]) -> HttpAnswer:
         """Of one call. Where clients have yet to take much, its heads alone."""
         try:
             result = await running
-            check_taken(result)
+            if result.files or result.displays:
+                check_taken(result)
             if not self._held.fits(owner, 0):
                 result = shortened(result)
             return HttpAnswer(status=200, body=await written(result, chars_of(result)))
@@ -350,7 +357,7 @@ class Native:
         )
 
 
-async def _open_stream(request: web.Request, kind: str = NDJSON) -> web.StreamResponse:
+async def _open_stream(request: Request, kind: str = NDJSON) -> web.StreamResponse:
     headers = {"Content-Type": kind, "X-Accel-Buffering": "no", "Cache-Control": "no-store"}
     response = web.StreamResponse(headers=headers)
     await response.prepare(request)

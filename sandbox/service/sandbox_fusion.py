@@ -31,9 +31,11 @@ from rocstar.sandbox.service.decode_sandbox_fusion import (
 )
 from rocstar.sandbox.service.http import send, to_json
 from rocstar.sandbox.service.idempotency import HttpAnswer
-from rocstar.sandbox.service.incoming import Incoming, owner_of
+from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES, NotebookBody
 from rocstar.sandbox.service.outputs import Held, shortened
+from rocstar.sandbox.service.request import Request
+from rocstar.sandbox.service.routes import Route
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.written import chars_of, written
 from rocstar.sandbox.types import (
@@ -69,20 +71,20 @@ class SandboxFusion:
         self._rules = rules
         self._incoming = incoming
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         return [
-            web.post("/run_code", self.run_code),
-            web.post("/run_jupyter", self.run_jupyter),
-            web.get("/v1/ping", self.ping),
+            Route("POST", "/run_code", self.run_code),
+            Route("POST", "/run_jupyter", self.run_jupyter),
+            Route("GET", "/v1/ping", self.ping),
         ]
 
-    async def ping(self, request: web.Request) -> web.Response:
+    async def ping(self, request: Request) -> web.Response:
         return web.Response(body=b'"pong"', content_type="application/json")
 
-    async def run_code(self, request: web.Request) -> web.StreamResponse:
+    async def run_code(self, request: Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
         decode = partial(decode_run_code, rules=self._rules)
-        run = await self._incoming.decoded(owner_of(request), body, decode)
+        run = await self._incoming.decoded(request.owner, body, decode)
         del body
         supported = ("python", *(name for name in OWN_FLAVOURS if name in self._rules.flavours))
         if run.language not in supported:
@@ -91,10 +93,10 @@ class SandboxFusion:
         if run.language == "cpp" and (run.files or run.fetch_files):
             return _json(_no_code("files and fetch_files are not supported for cpp"))
         try:
-            result = await self._admission.run(self._request(run, owner_of(request)))
+            result = await self._admission.run(self._request(run, request.owner))
         except SandboxError as error:
             return _json(_no_code(str(error)), status=_status(error))
-        with Held(self._admission.held, owner_of(request)) as held:
+        with Held(self._admission.held, request.owner) as held:
             if held.full:
                 result = shortened(result)
             held.take(chars_of(result))
@@ -116,13 +118,13 @@ class SandboxFusion:
             owner=owner,
         )
 
-    async def run_jupyter(self, request: web.Request) -> web.StreamResponse:
+    async def run_jupyter(self, request: Request) -> web.StreamResponse:
         body = await self._incoming.read(request)
         decode = partial(decode_run_jupyter, rules=self._rules)
-        run, limits = await self._incoming.decoded(owner_of(request), body, decode)
+        run, limits = await self._incoming.decoded(request.owner, body, decode)
         del body
         try:
-            owner = owner_of(request)
+            owner = request.owner
             with self._admission.admitted(owner), Held(self._admission.held, owner) as held:
                 answer = await self._notebook(run, limits, owner, held)
                 num_chars = sum(len(cell.stdout) + len(cell.stderr) for cell in answer.cells)
@@ -278,7 +280,7 @@ def _status(error: SandboxError) -> int:
     return RETRYABLE_STATUS if error.retryable else 200
 
 
-async def _long_json(request: web.Request, answer: Any, num_chars: int) -> web.StreamResponse:
+async def _long_json(request: Request, answer: Any, num_chars: int) -> web.StreamResponse:
     return await send(request, HttpAnswer(status=200, body=await written(answer, num_chars)))
 
 

@@ -21,8 +21,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from aiohttp import web
-
 from rocstar.sandbox.child.cpp import command_from
 from rocstar.sandbox.child.declared import read_flavours
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
@@ -184,12 +182,9 @@ async def _serve(options: argparse.Namespace, settings: ServiceOptions, address:
             say("interrupted before it was ready", "serve")
             return ending.status
         service = Service(opening.result(), settings)
-        runner = web.AppRunner(service.app, access_log=_access_log(options), shutdown_timeout=FAIL_S)
-        await runner.setup()
-        try:
-            assert runner.server is not None
+        async with service.opened(access_log=_access_log(options), shutdown_s=FAIL_S) as server:
             listening = listen(address)
-            service.door.open(listening, runner.server)
+            service.door.open(listening, server)
             _announce(listening, settings)
             gc.freeze()  # what was imported lives as long as the process
             await ending.stop.wait()
@@ -200,9 +195,6 @@ async def _serve(options: argparse.Namespace, settings: ServiceOptions, address:
             if not await _drained(service, ending.hurry, options.drain_s):
                 await stack.aclose()
                 await _drained(service, asyncio.Event(), FAIL_S)
-        finally:
-            service.door.close()
-            await runner.cleanup()
     return ending.status
 
 

@@ -7,9 +7,8 @@ with the reason. The table adds a lease of its own, so that an abandoned session
 import asyncio
 import secrets
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
 
 from rocstar.sandbox.pool.turn import TurnLock
 from rocstar.sandbox.service.metrics import Metrics
@@ -23,8 +22,6 @@ from rocstar.sandbox.types import (
     SessionLost,
     SessionSandbox,
 )
-
-T = TypeVar("T")
 
 MAX_REMEMBERED = 16_384
 """Ended sessions whose reason is remembered."""
@@ -87,8 +84,8 @@ class SessionTable:
         on_output: OnOutput | None = None,
     ) -> ExecResult:
         """Runs one cell after those that wait; see Session.run. Raises SessionLost."""
-
-        async def cell(entry: _Entry) -> ExecResult:
+        entry = await self._take_turn(session_id, owner, deadline)
+        try:
             result = await entry.session.run(
                 code,
                 wall_s=wall_s,
@@ -98,17 +95,26 @@ class SessionTable:
                 displays=displays,
                 on_output=on_output,
             )
-            self._metrics.saw_result(entry.flavour, result)
-            return result
-
-        return await self._in_turn(session_id, owner, deadline, cell)
+        except SessionLost as loss:
+            self._forget(session_id, loss.reason, loss.ending)
+            raise
+        finally:
+            entry.turn.give()
+            self._used(session_id, entry)
+        self._metrics.saw_result(entry.flavour, result)
+        return result
 
     async def branch(self, session_id: str, *, deadline: float, owner: str = "") -> str:
-        async def branch(entry: _Entry) -> tuple[Session, str]:
-            return await entry.session.branch(), entry.flavour
-
-        session, flavour = await self._in_turn(session_id, owner, deadline, branch)
-        return await self._add(session, flavour, owner)
+        entry = await self._take_turn(session_id, owner, deadline)
+        try:
+            session = await entry.session.branch()
+        except SessionLost as loss:
+            self._forget(session_id, loss.reason, loss.ending)
+            raise
+        finally:
+            entry.turn.give()
+            self._used(session_id, entry)
+        return await self._add(session, entry.flavour, owner)
 
     async def close(self, session_id: str, owner: str = "") -> None:
         """Ends a session. Raises SessionLost for one that is not there."""
@@ -166,33 +172,31 @@ class SessionTable:
             raise _gone("unknown")
         return entry
 
-    async def _in_turn(
-        self, session_id: str, owner: str, deadline: float, act: Callable[[_Entry], Awaitable[T]]
-    ) -> T:
-        """What `act` gives, after those that came before. Raises SessionLost, or a SandboxError at the
-        deadline."""
+    async def _take_turn(self, session_id: str, owner: str, deadline: float) -> _Entry:
+        """Returns after those that came before; what follows are `turn.give` and `_used`. Raises SessionLost,
+        or a SandboxError at the deadline."""
         entry = self._find(session_id, owner)
         entry.users += 1
         try:
-            try:
-                await entry.turn.take(deadline)
-            except TimeoutError:
-                message = "the deadline passed before earlier cells of the session ended"
-                raise SandboxError(message, kind="deadline", retryable=True) from None
-            try:
-                if self._live.get(session_id) is not entry:  # it ended while this call waited
-                    raise self._loss(session_id)
-                return await act(entry)
-            except SessionLost as loss:
-                self._forget(session_id, loss.reason, loss.ending)
+            await entry.turn.take(deadline)
+        except BaseException as error:  # too late, or cancelled
+            self._used(session_id, entry)
+            if not isinstance(error, TimeoutError):
                 raise
-            finally:
-                entry.turn.give()
-        finally:
-            entry.users -= 1
-            if session_id in self._live:
-                entry.used_s = asyncio.get_running_loop().time()
-                self._live.move_to_end(session_id)
+            message = "the deadline passed before earlier cells of the session ended"
+            raise SandboxError(message, kind="deadline", retryable=True) from None
+        if self._live.get(session_id) is not entry:  # it ended while this call waited
+            entry.turn.give()
+            self._used(session_id, entry)
+            raise self._loss(session_id)
+        return entry
+
+    def _used(self, session_id: str, entry: _Entry) -> None:
+        """By one less. Its lease begins anew."""
+        entry.users -= 1
+        if session_id in self._live:
+            entry.used_s = asyncio.get_running_loop().time()
+            self._live.move_to_end(session_id)
 
     def _forget(self, session_id: str, reason: str, ending: str = "", *, count: bool = True) -> None:
         entry = self._live.pop(session_id, None)

@@ -25,6 +25,7 @@ class Shares:
         weight = sum(weights.values())
         alone = len(weights) < 2  # there is nobody to keep it from
         self._kept = {} if alone else {owner: total * w // (2 * weight) for owner, w in weights.items()}
+        self._left = sum(self._kept.values())  # what is kept and not taken, of all owners together
 
     def of(self, owner: str) -> int:
         """What it has."""
@@ -36,22 +37,31 @@ class Shares:
 
     def fits(self, owner: str, number: int) -> bool:
         """Whether it may take so much more now."""
-        if not self._kept:
-            return self.taken + number <= self.total
-        kept = sum(max(0, k - self._by_owner[name]) for name, k in self._kept.items() if name != owner)
-        return self.taken + number + kept <= self.total
+        of_others = 0
+        if self._left:
+            of_others = self._left - max(0, self._kept.get(owner, 0) - self._by_owner.get(owner, 0))
+        return self.taken + number + of_others <= self.total
+
+    def try_take(self, owner: str, number: int) -> bool:
+        """Whether it could, and has."""
+        # Without touching what is kept for anybody it fits for sure; else it is to be looked at.
+        if self.taken + self._left + number > self.total and not self.fits(owner, number):
+            return False
+        self.take(owner, number)
+        return True
 
     def take(self, owner: str, number: int) -> None:
+        had = self._by_owner.get(owner, 0)
         self.taken += number
-        self._by_owner[owner] = self._by_owner.get(owner, 0) + number
-
-    def give(self, owner: str, number: int) -> None:
-        self.taken -= number
-        left = self._by_owner.get(owner, 0) - number
-        if left:
-            self._by_owner[owner] = left
+        if has := had + number:
+            self._by_owner[owner] = has
         else:
             self._by_owner.pop(owner, None)
+        if kept := self._kept.get(owner, 0):
+            self._left += max(0, kept - has) - max(0, kept - had)
+
+    def give(self, owner: str, number: int) -> None:
+        self.take(owner, -number)
 
     def largest(self) -> str:
         """The owner that has most, beyond what is kept for it."""

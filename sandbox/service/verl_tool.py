@@ -21,9 +21,11 @@ from rocstar.sandbox.service.calls import Admission, Outcome
 from rocstar.sandbox.service.decode_verl_tool import WALL_S, Step, decode_actions
 from rocstar.sandbox.service.http import send, to_json
 from rocstar.sandbox.service.idempotency import HttpAnswer
-from rocstar.sandbox.service.incoming import Incoming, owner_of
+from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.metrics import Metrics
 from rocstar.sandbox.service.outputs import Held, shortened
+from rocstar.sandbox.service.request import Request
+from rocstar.sandbox.service.routes import Route
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.written import LONG_CHARS, in_pieces
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, Status
@@ -47,20 +49,20 @@ class VerlTool:
         self._incoming = incoming
         self._began_s = time.monotonic()
 
-    def routes(self) -> list[web.RouteDef]:
-        return [web.post("/get_observation", self.observe), web.get("/health", self.health)]
+    def routes(self) -> list[Route]:
+        return [Route("POST", "/get_observation", self.observe), Route("GET", "/health", self.health)]
 
-    async def health(self, request: web.Request) -> web.Response:
+    async def health(self, request: Request) -> web.Response:
         tools = ["python_code", *(("bash",) if "bash" in self._rules.flavours else ()), "finish"]
         answer = ToolServerHealth(
             active_tasks=self._metrics.in_flight, tools=tools, uptime_seconds=time.monotonic() - self._began_s
         )
         return web.Response(body=to_json(answer), content_type="application/json")
 
-    async def observe(self, request: web.Request) -> web.StreamResponse:
+    async def observe(self, request: Request) -> web.StreamResponse:
         began_s = time.monotonic()
         body = await self._incoming.read(request)
-        owner = owner_of(request)
+        owner = request.owner
         decode = partial(decode_actions, rules=self._rules, owner=owner)
         steps = await self._incoming.decoded(owner, body, decode)
         del body

@@ -37,6 +37,27 @@ def test_it_is_the_turn_of_a_lane_with_least_under_way(steps: list[tuple[str, in
     assert set(lanes.clear()) == left and not lanes
 
 
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(1, 3)), max_size=60))
+def test_to_pass_by_is_to_be_appended_and_popped(steps: list[tuple[bool, int, int]]) -> None:
+    """While nothing waits: whose turn it is afterwards is the same."""
+    passed, popped = Lanes[int](), Lanes[int]()
+    under_way = [0, 0, 0, 0]
+    for comes, lane, weight in steps:
+        if comes:
+            passed.pass_by(lane, weight)
+            popped.append(lane, lane, weight)
+            assert popped.pop() == lane
+            under_way[lane] += 1
+        elif under_way[lane]:
+            under_way[lane] -= 1
+            passed.ended(lane)
+            popped.ended(lane)
+    for lanes in (passed, popped):
+        for lane in range(4):
+            lanes.append(lane, lane)
+    assert [passed.pop() for _ in range(4)] == [popped.pop() for _ in range(4)]
+
+
 def turns(lanes: Lanes[str], number: int, places: int) -> list[str]:
     """Who is next, with so many places, where the first that began is the first to end."""
     names = {"many": 1, "few": 2, "late": 3}

@@ -106,7 +106,7 @@ async def test_calls_cancelled_at_any_moment_leave_all_places_free() -> None:
         await until(lambda: pool.in_flight == 0)
         async with asyncio.timeout(PATIENCE_S):
             assert [(await pool.run(ExecRequest(code="1"))).value for _ in range(4)] == ["1"] * 4
-        assert pool._calls.room._value == pool._calls.window + (1 << 16)
+        assert pool._calls.room.free == pool._calls.window + (1 << 16)
 
 
 async def test_a_deadline_kills_the_child_and_is_no_result() -> None:
@@ -124,7 +124,7 @@ async def test_a_deadline_passes_while_waiting_for_room() -> None:
     async with SandboxPool(max_live=1, max_queued=0) as pool:
         [first], _ = await start_hanging(pool)
         others = [asyncio.create_task(pool.run(ExecRequest(code="1"))) for _ in range(pool._calls.window - 1)]
-        await until(lambda: pool._calls.room.locked())
+        await until(lambda: not pool._calls.room.free)
         with pytest.raises(SandboxError, match="deadline"):
             await pool.run(ExecRequest(code="1"), deadline=asyncio.get_running_loop().time() + 0.05)
         first.cancel()
@@ -154,7 +154,7 @@ async def test_close_leaves_no_process_and_fails_all_calls() -> None:
             running,
             *(asyncio.create_task(pool.run(ExecRequest(code="1"))) for _ in range(pool._calls.window)),
         ]
-        await until(lambda: pool._calls.room.locked())
+        await until(lambda: not pool._calls.room.free)
         pids = [child, pool.supervisor_pid, *pool.zygotes["stdlib"]]
         scratch = Path(pool._facts["scratch"])
     async with asyncio.timeout(PATIENCE_S):

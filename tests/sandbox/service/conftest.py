@@ -11,7 +11,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from rocstar.sandbox.service.app import Service, ServiceOptions
@@ -63,19 +62,13 @@ async def serving(sandbox: Any, **options: Any) -> AsyncIterator[Running]:
     if token := options.pop("token", None):
         options["owners"] = Owners((Owner(name="", token=token),))
     service = Service(sandbox, ServiceOptions(**options))
-    runner = web.AppRunner(service.app, access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
+    async with service.opened(shutdown_s=1.0) as server:
         listening = socket.create_server(("127.0.0.1", 0))
         port = listening.getsockname()[1]
-        assert runner.server is not None
-        service.door.open([listening], runner.server)
+        service.door.open([listening], server)
         limit = aiohttp.ClientTimeout(total=PATIENCE_S)  # a test fails rather than hangs
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", timeout=limit) as http:
             yield Running(service, http, port)
-    finally:
-        service.door.close()
-        await runner.cleanup()
 
 
 async def until(condition: Callable[[], object]) -> None:

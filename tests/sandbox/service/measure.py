@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import uvloop
-from aiohttp import web
 
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.service.app import Service, ServiceOptions
@@ -57,11 +56,9 @@ class Immediate(FakeSandbox):
 
 async def serve() -> None:
     service = Service(Immediate({}), ServiceOptions(rules=Rules(flavours=tuple(FLAVOURS))))
-    runner = web.AppRunner(service.app, access_log=None)
-    await runner.setup()
-    assert runner.server is not None
-    service.door.open([socket.create_server(("127.0.0.1", PORT))], runner.server)
-    await asyncio.Event().wait()
+    async with service.opened() as server:
+        service.door.open([socket.create_server(("127.0.0.1", PORT))], server)
+        await asyncio.Event().wait()
 
 
 def connect() -> http.client.HTTPConnection:

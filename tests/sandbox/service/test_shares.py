@@ -17,8 +17,9 @@ def test_who_has_less_than_its_share_finds_the_rest_of_it(
     for owner, number in steps:
         if number < 0:
             shares.give(owner, min(-number, shares.of(owner)))
-        elif shares.fits(owner, number):
-            shares.take(owner, number)
+        else:
+            fits = shares.fits(owner, number)
+            assert shares.try_take(owner, number) is fits
         assert shares.taken == sum(map(shares.of, OWNERS)) <= total
         for name, weight in zip(OWNERS, weights, strict=True):
             kept = total * weight // (2 * sum(weights))

@@ -1,0 +1,73 @@
+"""What a request is for: as aiohttp's dispatcher has it, the second time too."""
+
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
+
+from rocstar.sandbox.service import routes as module
+from rocstar.sandbox.service.request import Request
+from rocstar.sandbox.service.routes import UNKNOWN, Route, Routes
+
+
+async def nothing(request: Request) -> web.Response:
+    return web.Response()
+
+
+async def something(request: Request) -> web.Response:
+    return web.Response()
+
+
+def made() -> Routes:
+    return Routes(
+        [
+            Route("GET", "/healthz", nothing),
+            Route("POST", "/v1/sessions/{id}/run", something),
+            Route("GET", "/v1/sessions/{id}/files/{name:.+}", nothing, head=False),
+        ]
+    )
+
+
+def asked(method: str, target: str) -> Any:
+    return make_mocked_request(method, target)
+
+
+async def test_what_was_found_once_is_known() -> None:
+    routes, request = made(), asked("POST", "/v1/sessions/a%20b/run?x=1")
+    assert routes.known(request) is None
+    found = await routes.find(request)
+    assert (found.handler, found.place, found.names) == (something, "/v1/sessions/{id}/run", {"id": "a b"})
+    assert not found.open
+    assert routes.known(asked("POST", "/v1/sessions/a%20b/run?x=1")) is found
+    assert routes.known(asked("GET", "/v1/sessions/a%20b/run?x=1")) is None
+    assert (await routes.find(asked("GET", "/healthz"))).open
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [("GET", "/v1/other", 404), ("DELETE", "/healthz", 405), ("HEAD", "/v1/sessions/a/files/b", 405)],
+)
+async def test_what_has_no_route_says_so_each_time_and_is_not_remembered(
+    method: str, target: str, status: int
+) -> None:
+    routes = made()
+    for _ in range(2):
+        found = await routes.find(asked(method, target))
+        assert found.place == UNKNOWN and routes.known(asked(method, target)) is None
+        with pytest.raises(web.HTTPException) as refusal:
+            await found.handler(asked(method, target))
+        assert refusal.value.status == status
+
+
+async def test_so_many_targets_are_remembered_and_none_that_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_KNOWN", 3)
+    routes = made()
+    targets = [f"/v1/sessions/{number}/run" for number in range(7)]
+    for target in targets:
+        await routes.find(asked("POST", target))
+        assert routes.known(asked("POST", target)) is not None
+        assert sum(routes.known(asked("POST", one)) is not None for one in targets) <= 3
+    long = f"/v1/sessions/{'a' * 300}/run"
+    assert (await routes.find(asked("POST", long))).names == {"id": "a" * 300}
+    assert routes.known(asked("POST", long)) is None
