@@ -5,8 +5,8 @@
                             |  cancelled -> client gone, its programs are killed
 
 It is the one handler of aiohttp's low-level server, which reads and checks the requests. An application of
-aiohttp costs each request as much as all of this, for things that the service has no use for. Start and end
-of the process are in `serve.py`.
+aiohttp would look for each request's handler anew, and keep a record of what it found, for which the service
+has no use. Start and end of the process are in `serve.py`.
 """
 
 import asyncio
