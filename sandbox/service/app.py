@@ -4,9 +4,9 @@
                             |  Refused -> the dialect's own 4xx
                             |  cancelled -> client gone, its programs are killed
 
-It is the one handler of aiohttp's low-level server, which reads and checks the requests. An aiohttp
-application, of which the service used next to nothing, would take half as much again of each. Start and end
-of the process are in `serve.py`.
+It is the one handler of aiohttp's low-level server, which reads and checks the requests. An application of
+aiohttp would look for each request's handler anew, and keep a record of what it found, for which the service
+has no use. Start and end of the process are in `serve.py`.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ from rocstar.sandbox.service.metrics import CONTENT_TYPE, Metrics
 from rocstar.sandbox.service.native import Native
 from rocstar.sandbox.service.openapi import document
 from rocstar.sandbox.service.page import HEADERS, page
-from rocstar.sandbox.service.request import Request
-from rocstar.sandbox.service.routes import Found, Route, Routes
+from rocstar.sandbox.service.request import HttpRequest
+from rocstar.sandbox.service.routes import Found, HttpRoute, Routes
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.sandbox_fusion import SandboxFusion
 from rocstar.sandbox.service.sessions import SessionTable
@@ -140,7 +140,7 @@ class Service:
         self._unready = ""
         self.routes = Routes(self._routes())
 
-    def _routes(self) -> list[Route]:
+    def _routes(self) -> list[HttpRoute]:
         options, rules = self.options, self.options.rules
         native = Native(
             self.admission,
@@ -157,12 +157,12 @@ class Service:
         tools = VerlTool(self.admission, self.metrics, rules, self._incoming)
         return [
             *(*native.routes(), *judge.routes(), *fusion.routes(), *tools.routes()),
-            Route("GET", "/healthz", self.healthz),
-            Route("GET", "/readyz", self.readyz),
-            Route("GET", "/metrics", self.show_metrics),
-            Route("GET", "/openapi.json", self.show_document),
-            Route("GET", "/", self.show_page),
-            Route("GET", "/docs", self.point_to_page),
+            HttpRoute("GET", "/healthz", self.healthz),
+            HttpRoute("GET", "/readyz", self.readyz),
+            HttpRoute("GET", "/metrics", self.show_metrics),
+            HttpRoute("GET", "/openapi.json", self.show_document),
+            HttpRoute("GET", "/", self.show_page),
+            HttpRoute("GET", "/docs", self.point_to_page),
         ]
 
     @asynccontextmanager
@@ -172,7 +172,7 @@ class Service:
         """Inside, what makes a protocol for each connection. Behind it all requests have ended."""
         server = web.Server(
             self._answered,
-            request_factory=partial(Request, loop=asyncio.get_running_loop()),
+            request_factory=partial(HttpRequest, loop=asyncio.get_running_loop()),
             handler_cancellation=True,
             auto_decompress=False,  # aiohttp inflates a body as it arrives, before anybody has counted it
             access_log=access_log,
@@ -198,7 +198,7 @@ class Service:
         return self.options.num_workers if capacity is None else capacity
 
     async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
-        assert isinstance(request, Request)
+        assert isinstance(request, HttpRequest)
         found = self.routes.known(request) or await self.routes.find(request)
         connection = request.protocol
         try:
@@ -231,7 +231,7 @@ class Service:
         self.metrics.answers[found.place, response.status] += 1
         return response
 
-    def _owner_of(self, request: Request, found: Found) -> str | None:
+    def _owner_of(self, request: HttpRequest, found: Found) -> str | None:
         """Whose it is; None for what anybody may ask. Raises Refused."""
         if found.open:
             return None
@@ -246,10 +246,10 @@ class Service:
             raise Refused("the service is shutting down", status=503, kind="closed")
         return owner
 
-    async def healthz(self, request: Request) -> web.Response:
+    async def healthz(self, request: HttpRequest) -> web.Response:
         return web.Response(body=to_json(Healthy()), content_type=JSON)
 
-    async def readyz(self, request: Request) -> web.Response:
+    async def readyz(self, request: HttpRequest) -> web.Response:
         """Whether the sandbox runs a program now. One is run at most every second, however many ask."""
         if self.draining:
             return _unready("the service is shutting down")
@@ -275,7 +275,7 @@ class Service:
             "" if result.status is Status.OK and result.stdout == "1\n" else f"print(1) gave {result.status}"
         )
 
-    async def show_metrics(self, request: Request) -> web.Response:
+    async def show_metrics(self, request: HttpRequest) -> web.Response:
         return web.Response(body=self.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
     def _told(self) -> dict[str, float]:
@@ -290,15 +290,15 @@ class Service:
             **backend_stats(self._sandbox),
         }
 
-    async def show_document(self, request: Request) -> web.Response:
+    async def show_document(self, request: HttpRequest) -> web.Response:
         return web.Response(body=to_json(document(self.options.rules)), content_type=JSON)
 
-    async def show_page(self, request: Request) -> web.Response:
+    async def show_page(self, request: HttpRequest) -> web.Response:
         options = self.options
         text = page(request.host, options.rules.flavours, needs_token=bool(options.owners))
         return web.Response(text=text, content_type="text/html", headers=HEADERS)
 
-    async def point_to_page(self, request: Request) -> web.Response:
+    async def point_to_page(self, request: HttpRequest) -> web.Response:
         return web.Response(status=302, headers={"Location": "./"})
 
 

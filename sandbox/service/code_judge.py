@@ -29,8 +29,8 @@ from rocstar.sandbox.service.http import filled, send, to_json
 from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.metrics import Metrics
-from rocstar.sandbox.service.request import Request
-from rocstar.sandbox.service.routes import Route
+from rocstar.sandbox.service.request import HttpRequest
+from rocstar.sandbox.service.routes import HttpRoute
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.turns import Turns
 from rocstar.sandbox.types import ExecResult, SandboxError, Status
@@ -60,28 +60,28 @@ class CodeJudge:
         self._incoming = incoming
         self._num_workers = num_workers
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[HttpRoute]:
         wait_s, long_wait_s = float(self._options.wait_s), float(self._options.long_batch_wait_s)
-        routes = [Route("GET", "/ping", self.ping), Route("GET", "/status", self.status)]
+        routes = [HttpRoute("GET", "/ping", self.ping), HttpRoute("GET", "/status", self.status)]
         for verb in ("run", "judge"):
             shown = verb == "run"
             routes += [
-                Route("POST", f"/{verb}", self._single(shown, wait_s)),
-                Route("POST", f"/{verb}/batch", self._batch(shown, wait_s)),
-                Route("POST", f"/{verb}/long-batch", self._batch(shown, long_wait_s)),
+                HttpRoute("POST", f"/{verb}", self._single(shown, wait_s)),
+                HttpRoute("POST", f"/{verb}/batch", self._batch(shown, wait_s)),
+                HttpRoute("POST", f"/{verb}/long-batch", self._batch(shown, long_wait_s)),
             ]
         return routes
 
-    async def ping(self, request: Request) -> web.Response:
+    async def ping(self, request: HttpRequest) -> web.Response:
         return web.Response(body=PONG, content_type="application/json")
 
-    async def status(self, request: Request) -> web.Response:
+    async def status(self, request: HttpRequest) -> web.Response:
         num_workers = self._num_workers()
         waiting = max(0, self._metrics.in_flight - num_workers)
         return _json(QueueStatus(queue=waiting, num_workers=num_workers))
 
     def _single(self, with_output: bool, wait_s: float) -> Any:
-        async def handler(request: Request) -> web.Response:
+        async def handler(request: HttpRequest) -> web.Response:
             body, owner = await self._incoming.read(request), request.owner
             decode = partial(decode_submission, rules=self._rules, limits=self._limits, owner=owner)
             submission = await self._incoming.decoded(owner, body, decode)
@@ -97,7 +97,7 @@ class CodeJudge:
         return handler
 
     def _batch(self, with_output: bool, wait_s: float) -> Any:
-        async def handler(request: Request) -> web.StreamResponse:
+        async def handler(request: HttpRequest) -> web.StreamResponse:
             body, owner = await self._incoming.read(request), request.owner
             decode = partial(decode_submissions, rules=self._rules, limits=self._limits, owner=owner)
             sub_id, submissions = await self._incoming.decoded(owner, body, decode)

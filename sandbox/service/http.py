@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from rocstar.sandbox.service.answers import Failure, FailureFields
 from rocstar.sandbox.service.idempotency import HttpAnswer
-from rocstar.sandbox.service.request import Request
+from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.whole import Whole, can_be_whole
 from rocstar.sandbox.types import SandboxError, SessionLost
 
@@ -78,7 +78,7 @@ def failure_answer(error: SandboxError) -> HttpAnswer:
     )
 
 
-async def send(request: Request, answer: HttpAnswer, timeout_s: float = WRITE_S) -> web.StreamResponse:
+async def send(request: HttpRequest, answer: HttpAnswer, timeout_s: float = WRITE_S) -> web.StreamResponse:
     """The answer, on its way if it is long: the server would copy it whole while nobody else has a turn.
     Raises ConnectionResetError if the client takes nothing for `timeout_s`."""
     if len(answer.body) < LARGE_BYTES:

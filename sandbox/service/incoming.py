@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from rocstar.sandbox.pool.soon import run_soon
 from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.errors import Full, Refused, TooLarge
-from rocstar.sandbox.service.request import Request
+from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
 
 D = TypeVar("D")
@@ -63,7 +63,7 @@ class Incoming:
     def held_bytes(self) -> int:
         return self._shares.taken
 
-    async def read(self, request: Request) -> bytes:
+    async def read(self, request: HttpRequest) -> bytes:
         """The body. Its size counts as held until `release`, for its text lives as long; the body itself is
         not kept in the request: what waits for programs holds only decoded calls. Raises Refused."""
         encoding = request.headers.get("Content-Encoding", "identity").lower()
@@ -116,7 +116,7 @@ class Incoming:
         self._apart.close()
         self._beside.shutdown(wait=False, cancel_futures=True)
 
-    def release(self, request: Request) -> None:
+    def release(self, request: HttpRequest) -> None:
         """The request is answered. Also for one whose body was not read."""
         if size := request.held_bytes:
             request.held_bytes = 0
@@ -130,7 +130,7 @@ class Incoming:
         held, most = self._shares.taken, self._shares.total
         return Full(f"programs of {held} bytes are in flight and at most {most} may be; ask again later")
 
-    def _hold(self, request: Request, more_bytes: int) -> None:
+    def _hold(self, request: HttpRequest, more_bytes: int) -> None:
         """So much more of its body has come."""
         if request.held_bytes + more_bytes > self._max_bytes:
             raise self._too_large()
@@ -138,7 +138,7 @@ class Incoming:
             raise self._full()
         request.held_bytes += more_bytes
 
-    async def _take(self, request: Request, chunks: list[bytes]) -> None:
+    async def _take(self, request: HttpRequest, chunks: list[bytes]) -> None:
         """All that comes, each piece counted as it does."""
         while chunk := await request.content.readany():
             self._hold(request, len(chunk))

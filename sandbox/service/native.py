@@ -39,8 +39,8 @@ from rocstar.sandbox.service.idempotency import Execution, HttpAnswer, Idempoten
 from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.models import CellBody
 from rocstar.sandbox.service.outputs import Held, shortened
-from rocstar.sandbox.service.request import Request
-from rocstar.sandbox.service.routes import Route
+from rocstar.sandbox.service.request import HttpRequest
+from rocstar.sandbox.service.routes import HttpRoute
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.service.turns import Turns
@@ -71,19 +71,19 @@ class Native:
         self._rules = rules
         self._incoming = incoming
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[HttpRoute]:
         return [
-            Route("POST", "/v1/run", self.run),
-            Route("POST", "/v1/batch", self.batch),
-            Route("POST", "/v1/sessions", self.open_session),
-            Route("POST", "/v1/sessions/{id}/run", self.run_cell),
-            Route("POST", "/v1/sessions/{id}/branch", self.branch_session),
-            Route("PUT", "/v1/sessions/{id}/files/{name:.+}", self.put_file),
-            Route("GET", "/v1/sessions/{id}/files/{name:.+}", self.get_file, head=False),
-            Route("DELETE", "/v1/sessions/{id}", self.close_session),
+            HttpRoute("POST", "/v1/run", self.run),
+            HttpRoute("POST", "/v1/batch", self.batch),
+            HttpRoute("POST", "/v1/sessions", self.open_session),
+            HttpRoute("POST", "/v1/sessions/{id}/run", self.run_cell),
+            HttpRoute("POST", "/v1/sessions/{id}/branch", self.branch_session),
+            HttpRoute("PUT", "/v1/sessions/{id}/files/{name:.+}", self.put_file),
+            HttpRoute("GET", "/v1/sessions/{id}/files/{name:.+}", self.get_file, head=False),
+            HttpRoute("DELETE", "/v1/sessions/{id}", self.close_session),
         ]
 
-    async def run(self, request: Request) -> web.StreamResponse:
+    async def run(self, request: HttpRequest) -> web.StreamResponse:
         body = await self._incoming.read(request)
 
         async def work(_: Execution | None = None) -> HttpAnswer:
@@ -94,7 +94,7 @@ class Native:
 
         return await self._sent(request, await self._once(request, body, work))
 
-    async def batch(self, request: Request) -> web.StreamResponse:
+    async def batch(self, request: HttpRequest) -> web.StreamResponse:
         body = await self._incoming.read(request)
         owner = request.owner
         decode = partial(decode_batch, rules=self._rules, owner=owner)
@@ -140,7 +140,7 @@ class Native:
         finally:
             self._held.give(owner, held)
 
-    async def _stream(self, request: Request, call: BatchCall) -> web.StreamResponse:
+    async def _stream(self, request: HttpRequest, call: BatchCall) -> web.StreamResponse:
         sent, _ = _runnable(call)
         self._admission.admit(len(sent), request.owner)
         response = await _open_stream(request)
@@ -155,7 +155,7 @@ class Native:
         """While its client takes nothing of it, no more programs start."""
         await write(response, content, self._write_timeout_s)
 
-    async def _sent(self, request: Request, answer: HttpAnswer) -> web.StreamResponse:
+    async def _sent(self, request: HttpRequest, answer: HttpAnswer) -> web.StreamResponse:
         if len(answer.body) < LARGE_BYTES:
             return await send(request, answer, self._write_timeout_s)
         with Held(self._held, request.owner) as held:
@@ -163,7 +163,7 @@ class Native:
             return await send(request, answer, self._write_timeout_s)
 
     async def _stream_by_key(
-        self, request: Request, call: BatchCall, key: str, fingerprint: bytes
+        self, request: HttpRequest, call: BatchCall, key: str, fingerprint: bytes
     ) -> web.StreamResponse:
         async def work(execution: Execution) -> HttpAnswer:
             # Its lines are kept for whoever asks again, however many clients read them.
@@ -197,7 +197,7 @@ class Native:
                 outcome = shortened(outcome)
             yield await _line(indices[position], await _outcome_json(outcome))
 
-    async def open_session(self, request: Request) -> web.Response:
+    async def open_session(self, request: HttpRequest) -> web.Response:
         body = await self._incoming.read(request)
         owner = request.owner
 
@@ -209,7 +209,7 @@ class Native:
 
         return respond(await self._once(request, body, work))
 
-    async def run_cell(self, request: Request) -> web.StreamResponse:
+    async def run_cell(self, request: HttpRequest) -> web.StreamResponse:
         body = await self._incoming.read(request)
         session_id, owner = request.names["id"], request.owner
         decode = partial(decode_cell, rules=self._rules)
@@ -249,7 +249,7 @@ class Native:
 
     async def _followed(
         self,
-        request: Request,
+        request: HttpRequest,
         kind: str,
         start: Callable[[OnOutput], Coroutine[None, None, ExecResult]],
     ) -> web.StreamResponse:
@@ -265,7 +265,7 @@ class Native:
         await response.write_eof()
         return response
 
-    async def put_file(self, request: Request) -> web.Response:
+    async def put_file(self, request: HttpRequest) -> web.Response:
         """The body, as it is, becomes a file of the session's directory."""
         content = await self._incoming.read(request)
         result = await self._touch(request, files={request.names["name"]: content})
@@ -273,7 +273,7 @@ class Native:
             return web.Response(status=204)
         raise Refused(result.stderr.strip() or f"the file cannot be written: {result.status}", field="name")
 
-    async def get_file(self, request: Request) -> web.StreamResponse:
+    async def get_file(self, request: HttpRequest) -> web.StreamResponse:
         name = request.names["name"]
         content = (await self._touch(request, fetch=(name,))).files.get(name)
         if content is None:
@@ -286,7 +286,7 @@ class Native:
         return response
 
     async def _touch(
-        self, request: Request, *, files: Mapping[str, bytes] | None = None, fetch: Sequence[str] = ()
+        self, request: HttpRequest, *, files: Mapping[str, bytes] | None = None, fetch: Sequence[str] = ()
     ) -> ExecResult:
         """An empty cell: it writes and takes files. Raises Refused and SandboxError."""
         owner = request.owner
@@ -302,7 +302,7 @@ class Native:
                 fetch=fetch,
             )
 
-    async def branch_session(self, request: Request) -> web.Response:
+    async def branch_session(self, request: HttpRequest) -> web.Response:
         body = await self._incoming.read(request)
         session_id, owner = request.names["id"], request.owner
 
@@ -315,7 +315,7 @@ class Native:
 
         return respond(await self._once(request, body, work))
 
-    async def close_session(self, request: Request) -> web.Response:
+    async def close_session(self, request: HttpRequest) -> web.Response:
         try:
             await self._sessions.close(request.names["id"], request.owner)
         except SandboxError as error:
@@ -323,14 +323,14 @@ class Native:
         return web.Response(status=204)
 
     def _once(
-        self, request: Request, body: bytes, work: Callable[[Execution | None], Awaitable[HttpAnswer]]
+        self, request: HttpRequest, body: bytes, work: Callable[[Execution | None], Awaitable[HttpAnswer]]
     ) -> Awaitable[HttpAnswer]:
         """The answer, from `work` unless the request has a key that has one. Raises Refused."""
         key = request.headers.get("Idempotency-Key")
         return work(None) if key is None else self._by_key(request, key, body, work)
 
     async def _by_key(
-        self, request: Request, key: str, body: bytes, work: Callable[[Execution], Awaitable[HttpAnswer]]
+        self, request: HttpRequest, key: str, body: bytes, work: Callable[[Execution], Awaitable[HttpAnswer]]
     ) -> HttpAnswer:
         known = key_of(request.owner, key)
         return await self._keys.once(known, await _fingerprint(request.path, body, False), work)
@@ -357,7 +357,7 @@ class Native:
         )
 
 
-async def _open_stream(request: Request, kind: str = NDJSON) -> web.StreamResponse:
+async def _open_stream(request: HttpRequest, kind: str = NDJSON) -> web.StreamResponse:
     headers = {"Content-Type": kind, "X-Accel-Buffering": "no", "Cache-Control": "no-store"}
     response = web.StreamResponse(headers=headers)
     await response.prepare(request)

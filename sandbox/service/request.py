@@ -8,7 +8,7 @@ from aiohttp import web
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
-class Request(web.Request):
+class HttpRequest(web.Request):
     """Of aiohttp, with what this service knows of it beside.
 
     Attributes:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from rocstar.sandbox.service.request import NO_NAMES, Request
+from rocstar.sandbox.service.request import NO_NAMES, HttpRequest
 
-Handler = Callable[[Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[HttpRequest], Awaitable[web.StreamResponse]]
 
 OPEN_PATHS = frozenset(("/healthz", "/ping", "/", "/docs", "/openapi.json"))
 """Paths that need no token: they tell nothing of any program, and a browser that opens a page sends none."""
@@ -28,7 +28,7 @@ MAX_KNOWN = 8192
 MAX_TARGET_CHARS = 256
 
 
-class Route(NamedTuple):
+class HttpRoute(NamedTuple):
     """`path`: as aiohttp has it, with names in braces. `head`: whether HEAD asks for the same as GET."""
 
     method: str
@@ -53,14 +53,14 @@ class Found:
     place: str
     names: Mapping[str, str]
     open: bool
-    expect: Callable[[Request], Awaitable[web.StreamResponse | None]]
+    expect: Callable[[HttpRequest], Awaitable[web.StreamResponse | None]]
 
 
 class Routes:
     """Invariants: what is found is what aiohttp's dispatcher finds; at most `MAX_KNOWN` targets are
     remembered, all of which have a route."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
+    def __init__(self, routes: Iterable[HttpRoute]) -> None:
         self._dispatcher = web.UrlDispatcher()
         for route in routes:
             handler: Any = route.handler  # aiohttp knows no requests but its own
@@ -77,11 +77,11 @@ class Routes:
             assert route.resource is not None
             yield route.method, route.resource.canonical
 
-    def known(self, request: Request) -> Found | None:
+    def known(self, request: HttpRequest) -> Found | None:
         """What was found for the same target before."""
         return self._known.get((request.method, request.raw_path))
 
-    async def find(self, request: Request) -> Found:
+    async def find(self, request: HttpRequest) -> Found:
         found = await self._dispatcher.resolve(request)
         resource = found.route.resource
         handler: Any = found.handler

@@ -34,8 +34,8 @@ from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES, NotebookBody
 from rocstar.sandbox.service.outputs import Held, shortened
-from rocstar.sandbox.service.request import Request
-from rocstar.sandbox.service.routes import Route
+from rocstar.sandbox.service.request import HttpRequest
+from rocstar.sandbox.service.routes import HttpRoute
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.written import chars_of, written
 from rocstar.sandbox.types import (
@@ -71,17 +71,17 @@ class SandboxFusion:
         self._rules = rules
         self._incoming = incoming
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[HttpRoute]:
         return [
-            Route("POST", "/run_code", self.run_code),
-            Route("POST", "/run_jupyter", self.run_jupyter),
-            Route("GET", "/v1/ping", self.ping),
+            HttpRoute("POST", "/run_code", self.run_code),
+            HttpRoute("POST", "/run_jupyter", self.run_jupyter),
+            HttpRoute("GET", "/v1/ping", self.ping),
         ]
 
-    async def ping(self, request: Request) -> web.Response:
+    async def ping(self, request: HttpRequest) -> web.Response:
         return web.Response(body=b'"pong"', content_type="application/json")
 
-    async def run_code(self, request: Request) -> web.StreamResponse:
+    async def run_code(self, request: HttpRequest) -> web.StreamResponse:
         body = await self._incoming.read(request)
         decode = partial(decode_run_code, rules=self._rules)
         run = await self._incoming.decoded(request.owner, body, decode)
@@ -118,7 +118,7 @@ class SandboxFusion:
             owner=owner,
         )
 
-    async def run_jupyter(self, request: Request) -> web.StreamResponse:
+    async def run_jupyter(self, request: HttpRequest) -> web.StreamResponse:
         body = await self._incoming.read(request)
         decode = partial(decode_run_jupyter, rules=self._rules)
         run, limits = await self._incoming.decoded(request.owner, body, decode)
@@ -280,7 +280,7 @@ def _status(error: SandboxError) -> int:
     return RETRYABLE_STATUS if error.retryable else 200
 
 
-async def _long_json(request: Request, answer: Any, num_chars: int) -> web.StreamResponse:
+async def _long_json(request: HttpRequest, answer: Any, num_chars: int) -> web.StreamResponse:
     return await send(request, HttpAnswer(status=200, body=await written(answer, num_chars)))
 
 

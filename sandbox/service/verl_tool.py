@@ -24,8 +24,8 @@ from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.metrics import Metrics
 from rocstar.sandbox.service.outputs import Held, shortened
-from rocstar.sandbox.service.request import Request
-from rocstar.sandbox.service.routes import Route
+from rocstar.sandbox.service.request import HttpRequest
+from rocstar.sandbox.service.routes import HttpRoute
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.written import LONG_CHARS, in_pieces
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, Status
@@ -49,17 +49,17 @@ class VerlTool:
         self._incoming = incoming
         self._began_s = time.monotonic()
 
-    def routes(self) -> list[Route]:
-        return [Route("POST", "/get_observation", self.observe), Route("GET", "/health", self.health)]
+    def routes(self) -> list[HttpRoute]:
+        return [HttpRoute("POST", "/get_observation", self.observe), HttpRoute("GET", "/health", self.health)]
 
-    async def health(self, request: Request) -> web.Response:
+    async def health(self, request: HttpRequest) -> web.Response:
         tools = ["python_code", *(("bash",) if "bash" in self._rules.flavours else ()), "finish"]
         answer = ToolServerHealth(
             active_tasks=self._metrics.in_flight, tools=tools, uptime_seconds=time.monotonic() - self._began_s
         )
         return web.Response(body=to_json(answer), content_type="application/json")
 
-    async def observe(self, request: Request) -> web.StreamResponse:
+    async def observe(self, request: HttpRequest) -> web.StreamResponse:
         began_s = time.monotonic()
         body = await self._incoming.read(request)
         owner = request.owner

@@ -7,24 +7,24 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from rocstar.sandbox.service import routes as module
-from rocstar.sandbox.service.request import Request
-from rocstar.sandbox.service.routes import UNKNOWN, Route, Routes
+from rocstar.sandbox.service.request import HttpRequest
+from rocstar.sandbox.service.routes import UNKNOWN, HttpRoute, Routes
 
 
-async def nothing(request: Request) -> web.Response:
+async def nothing(request: HttpRequest) -> web.Response:
     return web.Response()
 
 
-async def something(request: Request) -> web.Response:
+async def something(request: HttpRequest) -> web.Response:
     return web.Response()
 
 
 def made() -> Routes:
     return Routes(
         [
-            Route("GET", "/healthz", nothing),
-            Route("POST", "/v1/sessions/{id}/run", something),
-            Route("GET", "/v1/sessions/{id}/files/{name:.+}", nothing, head=False),
+            HttpRoute("GET", "/healthz", nothing),
+            HttpRoute("POST", "/v1/sessions/{id}/run", something),
+            HttpRoute("GET", "/v1/sessions/{id}/files/{name:.+}", nothing, head=False),
         ]
     )
 
