@@ -147,7 +147,7 @@ def check_claim(directory: Path, *, resume: bool, mark: str = METRICS) -> None:
 
 
 def _unwritable(directory: Path, reason: str | None) -> str:
-    return f"output directory {str(directory)!r} cannot be written ({reason}); choose another --output-dir"
+    return f"output directory {str(directory)!r} cannot be written ({reason}); choose another one"
 
 
 def _check(directory: Path, *, resume: bool, mark: str) -> None:
@@ -168,7 +168,7 @@ def _lock(path: Path) -> Lock:
         lock.close()
         raise ConfigError(
             f"output directory {str(path.parent)!r} is in use by another process; wait for it, "
-            "or choose another --output-dir"
+            "or choose another one"
         ) from None
     return lock
 
