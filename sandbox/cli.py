@@ -24,6 +24,8 @@ from rocstar.sandbox.types import DEFAULT_LIMITS, LIMIT_BOUNDS, ExecRequest, Exe
 AUTO = "auto"
 SIGNAL_BASE = 128
 ATTACK_END_S = 60.0
+BYTE_ORDER_MARK = "\ufeff"
+"""What some editors write first into a file of UTF-8. Python passes over it in a file, not in a text."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,7 +85,7 @@ def add_doctor(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 def run(options: argparse.Namespace) -> int:
     if options.file == "-" and sys.stdin.isatty():
         say("reading a program from the terminal until Ctrl-D")
-    code = read_text(options.file)
+    code = read_text(options.file).removeprefix(BYTE_ORDER_MARK)
     stdin = read_text(options.stdin) if options.stdin else ""
     limits = limits_of(options)
     request = ExecRequest(code=code, stdin=stdin, limits=limits, flavour=options.flavour, seed=options.seed)

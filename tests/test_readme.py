@@ -147,10 +147,24 @@ def paste_fault(command: Command) -> str | None:
         return "apt-get asks whether to go on"
     if "-" in command.words[1:] and not command.is_fed:
         return "it reads standard input"
-    serves = command.words[:2] == ("rocstar", "sandbox") and command.words[2] in {"serve", "worker"}
-    if serves and not (command.is_background or command.is_last):
+    if runs_until_stopped(command) and not (command.is_background or command.is_last):
         return "it runs until it is stopped"
     return None
+
+
+def runs_until_stopped(command: Command) -> bool:
+    """What waits for Ctrl-C, or for a person: a terminal throws away what was pasted behind it."""
+    match command.words:
+        case ("rocstar", "sandbox", verb, *_):
+            return verb in {"serve", "worker", "mcp"}
+        case ("rocstar", "view", *_):
+            return "--export" not in command.words
+        case ("rocstar", "chat", *_):
+            return "--prompt" not in command.words and not command.is_fed
+        case ("rocstar", "serve", *_):
+            return True
+        case _:
+            return False
 
 
 def missing_programs(found: list[Command]) -> Iterator[str]:
@@ -188,8 +202,10 @@ def test_every_command_of_a_guide_is_real(guide: Path) -> None:
 
 
 def test_blocks_can_be_pasted() -> None:
-    faults = {str(c): f for c in commands(README.read_text()) if (f := paste_fault(c))}
-    assert not faults
+    found = [
+        (page.name, command) for page in (README, *GUIDES) for command in commands(page.read_text("utf-8"))
+    ]
+    assert not {f"{name}: {command}": fault for name, command in found if (fault := paste_fault(command))}
 
 
 def test_every_command_comes_behind_what_installs_it() -> None:
@@ -224,6 +240,12 @@ def test_a_false_command_is_noticed(command: str, complaint: str) -> None:
         ("echo 'print(1)' | rocstar sandbox run -", None),
         ("rocstar sandbox serve", "until it is stopped"),
         ("rocstar sandbox serve &", None),
+        ("rocstar view runs/mine", "until it is stopped"),
+        ("rocstar view runs/mine --export mine.html", None),
+        ("rocstar serve runs/mine", "until it is stopped"),
+        ("rocstar chat runs/mine", "until it is stopped"),
+        ("rocstar chat runs/mine --prompt Hello", None),
+        ("echo Hello | rocstar chat runs/mine", None),
         ("sudo apt-get update", "password"),
     ],
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
 import runpy
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +39,10 @@ PICTURED = 3
 """Policies whose replicas are drawn over time: ours and the best of the others."""
 
 
+MOST_REPLICAS = 100_000
+"""Each is simulated by itself: more would take all memory, and nobody has them."""
+
+
 class UsageError(ValueError):
     """The command line asks for something that is not there; the message carries value, reason and fix."""
 
@@ -65,7 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--policies", help=f"comma-separated; default all: {','.join(POLICIES)}")
     text = "Python file whose POLICIES, by name, are simulated too, as benchmarks/scheduling/peers.py"
     add("--peers", type=Path, metavar="FILE", help=text)
-    add("--replicas", type=_positive, default=64, help="inference replicas (64)")
+    add("--replicas", type=_replicas, default=64, help="inference replicas (64)")
     add("--replicas-per-node", type=_positive, default=8, help="they share a node's tool workers (8)")
     text = "as several nodes do: each schedules its own replicas, and is granted siblings of a group"
     add("--two-levels", action="store_true", help=text)
@@ -96,7 +102,28 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _replicas(text: str) -> int:
+    if (number := _positive(text)) > MOST_REPLICAS:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than {MOST_REPLICAS} replicas; give fewer")
+    return number
+
+
+def _see_targets(options: argparse.Namespace) -> None:
+    """See, before minutes of work, that the drawings have a place. Raises UsageError."""
+    for name in ("html", "svg"):
+        file: Path | None = getattr(options, name)
+        if file is None:
+            continue
+        if file.is_dir():
+            raise UsageError(f"--{name} {file} is a folder; give a file")
+        if not file.parent.is_dir():
+            raise UsageError(f"--{name} {file}: there is no folder {file.parent}; make it first")
+        if not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise UsageError(f"--{name} {file} cannot be written; choose another place")
+
+
 def _run(options: argparse.Namespace) -> int:
+    _see_targets(options)
     policies = _policies(options.policies, _known(options.peers))
     with StatusLine():
         found = _simulated(options, policies)
@@ -221,8 +248,8 @@ def _work(options: argparse.Namespace) -> tuple[Workload, Workload | None]:
         return step, None if options.cold else earlier_step(options.workload, tasks, siblings, options.seed)
     if not options.trace.exists():
         raise UsageError(f"{options.trace}: no such file or directory")
-    if options.tool_s < 0:
-        raise UsageError(f"--tool-s {options.tool_s}: seconds cannot be negative")
+    if not 0 <= options.tool_s < math.inf:
+        raise UsageError(f"--tool-s {options.tool_s}: seconds cannot be negative or without end; give 0.3")
     trace = load_trace(
         options.trace,
         step=options.step,
@@ -252,9 +279,10 @@ def load_cost(path: Path) -> CostModel:
     """A cost model from JSON. UsageError names a coefficient that is missing or unknown."""
     names = {f.name for f in fields(CostModel)}
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"--cost {path}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"--cost {path}: {reason}; give a JSON file of cost coefficients") from error
     if not isinstance(values, dict) or not names - {"mixed"} <= values.keys() <= names:
         raise UsageError(f"--cost {path}: must hold exactly {', '.join(sorted(names))} (mixed may be absent)")
     try:

@@ -25,9 +25,9 @@ def read_flavours(path: str) -> dict[str, Flavour]:
     """Those of a file, by name; relative paths begin at its folder. Raises ValueError that says what to mend,
     OSError for the file."""
     try:
-        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no TOML: {error}") from None
+        raise ValueError(f"{path} is no TOML: {error}; mend it, and save it as UTF-8") from None
     found = tables.pop("flavour", None)
     if tables or not isinstance(found, dict) or not found:
         raise ValueError(f"{path} has {', '.join(tables) or 'no flavour'}; give tables [flavour.NAME] only")

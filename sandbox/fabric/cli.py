@@ -41,7 +41,7 @@ def redis_url(options: argparse.Namespace | None = None) -> str | None:
     if options is not None and options.redis:
         return str(options.redis)
     if options is not None and options.redis_file:
-        lines = Path(options.redis_file).read_text(encoding="utf-8").split()
+        lines = Path(options.redis_file).read_text(encoding="utf-8-sig", errors="replace").split()
         if not lines:
             raise ValueError(f"{options.redis_file} is empty; write the Redis URL into its first line")
         return lines[0]
@@ -102,6 +102,14 @@ def run_worker(options: argparse.Namespace) -> int:
     max_live = default_max_live() if options.max_live is None else options.max_live
     if max_live < 1:
         raise ValueError(f"--max-live is {max_live}; at least 1 program must be able to run")
+    if not options.patience_s >= 0:  # NaN neither; without end it may be
+        raise ValueError(f"--patience-s is {options.patience_s}; give seconds, 300 for example")
+    if not 0 <= options.drain_s < float("inf"):
+        raise ValueError(f"--drain-s is {options.drain_s}; give seconds, 10 for example")
+    if options.memory_bytes is not None and options.memory_bytes < 1:
+        raise ValueError(
+            f"--memory-bytes is {options.memory_bytes}; give what all programs may take together"
+        )
     warn_of_password(options)
     if flavours == offered_flavours():  # nobody chose
         for line in left_out():

@@ -70,7 +70,8 @@ def read_owners(path: str | None, environment: MutableMapping[str, str]) -> Owne
     inherited = environment.pop(TOKEN_VARIABLE, None)
     if path is None:
         return Owners(() if inherited is None else (_only(inherited.strip(), TOKEN_VARIABLE),))
-    lines = [line.split("#")[0].strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    text = Path(path).read_text(encoding="utf-8-sig", errors="replace")  # a token that is no ASCII is told
+    lines = [line.split("#")[0].strip() for line in text.splitlines()]
     numbered = [(number, line.split()) for number, line in enumerate(lines, 1) if line]
     if not any(len(words) > 1 for _, words in numbered):
         return Owners((_only(" ".join(words[0] for _, words in numbered), path),))

@@ -213,9 +213,15 @@ async def _opened(opening: "asyncio.Task[SessionSandbox]", stop: asyncio.Event) 
 
 def _check_free(address: Address) -> None:
     """Before the sandbox takes its time to start. Raises ValueError."""
-    for family, kind, proto, _, place in socket.getaddrinfo(
-        address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    ):
+    try:
+        places = socket.getaddrinfo(
+            address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except socket.gaierror as error:
+        raise ValueError(
+            f"cannot listen on {address.host}: {error.strerror}; give an address of this machine as --host"
+        ) from None
+    for family, kind, proto, _, place in places:
         with socket.socket(family, kind, proto) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:

@@ -151,7 +151,7 @@ def test_a_recipe_that_is_missing_or_no_toml(refused: Refused, workshop: Any) ->
     (workshop.directory / "broken.toml").write_text("[rl\n")
     assert "not valid TOML" in refused(*train(recipe="broken.toml"))
     (workshop.directory / "binary.toml").write_bytes(b"\xff\xfe")
-    assert "cannot be read" in refused(*train(recipe="binary.toml"))
+    assert "is no UTF-8" in refused(*train(recipe="binary.toml"))
     assert "is a folder of something else" in refused(*train(recipe="."))
 
 

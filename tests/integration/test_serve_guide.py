@@ -6,6 +6,7 @@ import io
 import json
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,11 @@ def test_every_command_of_the_guide_of_chatting_runs(
     told = workshop.main(*shlex.split(once.replace("runs/mine", str(place / "runs" / "mine")))[1:], *KEPT)
     assert told.returncode == 0 and told.stdout.strip(), told.stderr
     given, _, command = piped.partition(" | ")
-    monkeypatch.setattr("sys.stdin", io.StringIO(shlex.split(given)[1].replace("\\n", "\n")))
+    asked = subprocess.run(shlex.split(given), capture_output=True, text=True, check=True).stdout
+    monkeypatch.setattr("sys.stdin", io.StringIO(asked))
     words = shlex.split(command.replace("runs/mine", str(place / "runs" / "mine")))[1:]
     told = workshop.main(*words, f"--out={place / 'chats'}")
     answers: list[Any] = [json.loads(line) for line in told.stdout.splitlines()]
-    assert [one["prompt"] for one in answers] == ["Toss 10", "Toss 11"]
+    assert [one["prompt"] for one in answers] == asked.splitlines() and len(answers) == 2
     assert all(len(one["choices"]) == 2 and one["usage"]["turns"] >= 2 for one in answers)
     assert len(list(read_folder(place / "chats" / "trajectories"))) == 4

@@ -29,6 +29,11 @@ def test_run_shows_output_and_value(program: Any, capsys: pytest.CaptureFixture[
     assert capsys.readouterr() == ("out\n2\n", "")
 
 
+def test_a_byte_order_mark_is_no_part_of_a_program(program: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", program("\ufeffprint('out')\r\n")]) == 0
+    assert capsys.readouterr() == ("out\n", "")
+
+
 @pytest.mark.parametrize(
     ("code", "options", "status", "message"),
     [

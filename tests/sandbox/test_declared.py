@@ -24,7 +24,7 @@ def environment(tmp_path: Path) -> Path:
 
 def declare(folder: Path, text: str) -> str:
     path = folder / "flavours.toml"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
     return str(path)
 
 
@@ -46,6 +46,10 @@ async def test_a_package_that_is_missing_is_named_with_its_place(environment: Pa
     assert caught.value.kind == "missing_import"
 
 
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    assert list(read_flavours(declare(tmp_path, "\ufeff[flavour.own]\n"))) == ["own"]
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -60,6 +64,7 @@ async def test_a_package_that_is_missing_is_named_with_its_place(environment: Pa
         ("[flavours.own]\n", "has flavours; give tables"),
         ("", "has no flavour; give tables"),
         ("[", "is no TOML"),
+        ("# gro\udcdf", "no TOML: .*; mend it, and save it as UTF-8"),
     ],
 )
 def test_a_wrong_declaration_says_what_to_mend(tmp_path: Path, text: str, complaint: str) -> None:

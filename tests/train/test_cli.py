@@ -44,6 +44,7 @@ def ending(error: BaseException) -> int:
             2,
             "Permission denied; give this user",
         ),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "n" * 300), 2, "cannot reach 'nnn"),
         (FileNotFoundError(errno.ENOENT, "No such file", "/gone/x.svg"), 2, "make the folder first"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
@@ -229,6 +230,7 @@ def test_sft_alone_has_no_stages(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
     seen = []
     monkeypatch.setattr(composition, "train", lambda recipe, directory, **_: seen.append((recipe, directory)))
+    monkeypatch.setattr("rocstar.train.cli.train.own_command", lambda: "rocstar")  # it depends on PATH
     assert main(["sft", "recipes/quickstart.toml", "--output-dir=x", "--run.seed=5"]) == 0
     recipe, directory = seen[0]
     assert recipe.stages == [] and recipe.run.seed == 5 and str(directory) == "x"
@@ -245,3 +247,29 @@ def test_the_cold_start_alone_is_evaluated_within_the_last_stages_limits() -> No
         last.max_response_tokens,
         last.max_turns,
     )
+
+
+def test_a_folder_that_this_user_may_not_enter_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every look into it is refused, also the one that would tell why. Played, for root is not refused."""
+    closed = str(tmp_path / "closed")
+    access, stat = os.access, os.stat
+
+    def refuses(path: object, *arguments: object, **options: object) -> object:
+        if str(path).startswith(f"{closed}/"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, *arguments, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(os, "stat", refuses)
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != closed and access(path, mode))
+    for verb in (
+        ["report"],
+        ["doctor"],
+        ["export", "--out", str(tmp_path / "out")],
+        ["replay", "--step", "1"],
+    ):
+        assert main([*verb, f"{closed}/run"]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith(f"rocstar: cannot reach '{closed}/run") and told.count("\n") == 1, told
+        assert "Permission denied; give this user the right to it" in told

@@ -30,6 +30,7 @@ from rocstar.train.cli import (
     train,
     view,
 )
+from rocstar.train.cli.arguments import refuse_misspelt
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.ending import guarded
 
@@ -69,8 +70,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verb is None:  # `rocstar --option sandbox`: the verb comes first
         return guarded(lambda: _fail(f"option {arguments[0]!r} is not known; the verb comes first"))
     runs = verb is train.run and not options.dry_run
+
+    def work() -> int:
+        refuse_misspelt(options, rest)
+        return _with_extra(arguments[0], lambda: verb(options, rest))
+
     return guarded(
-        lambda: _with_extra(arguments[0], lambda: verb(options, rest)),
+        work,
         resumes=runs and not options.only_sft,
         interrupted=lambda: train.interrupted(options, rest, arguments) if runs else "interrupted",
     )

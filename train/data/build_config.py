@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -35,6 +34,7 @@ from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.explain import explain
 from rocstar.train.recipe.load import RECIPES
 from rocstar.train.recipe.section import Section
+from rocstar.train.recipe.toml_file import read_toml
 
 Scalar = str | int | float | bool
 BUILDS: Final = RECIPES / "data"
@@ -152,11 +152,11 @@ def load_build(path: Path, *, commercial: bool = False) -> BuildConfig:
     """
     path = _find(path)
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{str(path)!r} cannot be read: {error}; give the TOML file of a build") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{str(path)!r} is not valid TOML: {error}") from None
+        raw = read_toml(path, what=repr(str(path)))
+    except OSError as error:
+        raise ConfigError(
+            f"{str(path)!r} cannot be read: {error.strerror}; give the TOML file of a build"
+        ) from None
     try:
         config = BuildConfig.model_validate(raw)
     except ValidationError as error:

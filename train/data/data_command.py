@@ -105,7 +105,7 @@ def _show(options: argparse.Namespace) -> int:
 
     funnel = read_funnel(options.folder)
     if options.svg is not None:
-        check_file(options.svg, force=options.force)
+        check_file(options.svg, force=options.force, option="--svg")
         options.svg.write_text(funnel.as_svg(), encoding="utf-8")
     print(json.dumps(funnel.as_json()) if options.json else funnel.as_text())
     return 0

@@ -57,7 +57,7 @@ def roll_out_file(
         ConfigError: `out` exists and `force` is false, or it cannot be written; where that shows at the end
             only, the message says where the records are.
     """
-    check_file(out, force=force)
+    check_file(out, force=force, instead=", or --steps for a folder of steps")
     out = out.resolve()
     stage, tasks = _first_stage(recipe)
     seed, tasks = recipe.run.seed, tasks[:limit]

@@ -33,9 +33,11 @@ def check_model_path(path: str) -> None:
     if not looks_local:
         return  # a hub name: only loading can tell
     if not directory.is_dir():
+        problem = "is a file" if directory.is_file() else f"does not exist{elsewhere(directory)}"
+        raise ConfigError(f"model.path = {path!r} {problem}; give a Hugging Face directory or a hub name")
+    if (directory / "checkpoints").is_dir() and not (directory / "config.json").exists():
         raise ConfigError(
-            f"model.path = {path!r} does not exist{elsewhere(directory)}; give a Hugging Face directory or a "
-            "hub name"
+            f"model.path = {path!r} is a run; give one of its checkpoints, {path}/checkpoints/step_N"
         )
     if not (directory / "config.json").is_file():
         raise ConfigError(

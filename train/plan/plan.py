@@ -19,6 +19,8 @@ from rocstar.train.serving.placement import engine_of_serving_node, num_learner_
 from rocstar.train.serving.serving_node import as_served_alone
 
 PORT = 29500
+MOST_OF_A_WORLD = 100_000
+"""Nodes, or GPUs of one: more is a slip of the fingers, and a plan has a line for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,8 @@ class Machines:
                 "of which five only serve"
             )
         gpus = int(match[2])
+        if max(int(number or 0) for number in match.groups()) > MOST_OF_A_WORLD:
+            raise ConfigError(f"--world {text!r} has a number above {MOST_OF_A_WORLD}; give a smaller one")
         ranks = gpus if engine is None else num_learner_gpus(engine, gpus)
         return Machines(
             nodes=int(match[1]),

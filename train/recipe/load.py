@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from rocstar.train.recipe.explain import explain
 from rocstar.train.recipe.named_tasks import in_their_places, spell_out
 from rocstar.train.recipe.overrides import apply_override
 from rocstar.train.recipe.paths import resolve_paths
+from rocstar.train.recipe.toml_file import read_toml
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -31,7 +31,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, others: str 
     """
     named, path = Path(path), _find_recipe(Path(path))
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = read_toml(path, what=f"recipe {str(path)!r}")
     except (FileNotFoundError, IsADirectoryError):
         named_so = repr(str(path)) if others else f"recipe {str(path)!r}"
         problem = "is a folder of something else" if path.is_dir() else "does not exist"
@@ -39,10 +39,10 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, others: str 
             f"{named_so} {problem}; give {others}a TOML file, or the name of a shipped one: "
             f"{', '.join(shipped_recipes())}"
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"recipe {str(path)!r} cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"recipe {str(path)!r} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise ConfigError(
+            f"recipe {str(path)!r} cannot be read: {error.strerror}; give a file that this user can read"
+        ) from None
     return _finished(raw, overrides, folder=path.parent if path == named else Path(), where=str(path))
 
 

@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 class Section(BaseModel):
-    """A table of the recipe: an unknown key is an error, values do not change after loading."""
+    """A table of the recipe: an unknown key is an error, numbers are finite, nothing changes later."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True, slots=True)

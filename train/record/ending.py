@@ -88,9 +88,15 @@ def of_system(error: OSError) -> str | None:
         return None
     if error.errno == errno.ENOENT and place.parent.is_dir():
         return None  # a file that should be there and is not: somebody here forgot to look
-    unread = error.errno != errno.EROFS and place.exists() and not os.access(place, os.R_OK)
-    does = "read" if unread else "write"
+    unread = error.errno != errno.EROFS and os.path.exists(place) and not os.access(place, os.R_OK)
+    unreached = error.errno == errno.ENAMETOOLONG or _is_closed(error, place.parent)
+    does = "read" if unread else "reach" if unreached else "write"
     return f"cannot {does} {path!r}: {error.strerror}; {_FIXES[error.errno]}"
+
+
+def _is_closed(error: OSError, folder: Path) -> bool:
+    """Whether this user may not enter the folder, and so cannot even tell what is there."""
+    return error.errno == errno.EACCES and not os.access(folder, os.X_OK)
 
 
 def run_interrupted(directory: Path, arguments: Sequence[str], *, resumes: bool) -> str:

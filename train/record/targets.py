@@ -17,25 +17,31 @@ PROBE_BYTES = 1 << 16
 """Written and synced to see that a folder takes files: a full disk says so only then."""
 
 
-def check_file(out: Path, *, force: bool) -> None:
+def check_file(out: Path, *, force: bool, option: str = "--out", instead: str = "") -> None:
     """See that a file can be written at `out`; with `force` also over one that is there.
+
+    Args:
+        out: the file.
+        force: replace it.
+        option: what messages call it.
+        instead: what else to do where it is a folder.
 
     Raises:
         ConfigError: there is something that would be lost, or nothing can be written there.
     """
     if out.is_dir():
-        raise ConfigError(f"--out {str(out)!r} is a folder; give a file, or --steps for a folder of steps")
+        raise ConfigError(f"{option} {str(out)!r} is a folder; give a file{instead}")
     folder = out.resolve().parent
     if not folder.is_dir():
-        raise ConfigError(f"--out {str(out)!r} is in no folder that exists; make {str(folder)!r} first")
+        raise ConfigError(f"{option} {str(out)!r} is in no folder that exists; make {str(folder)!r} first")
     if out.exists() and not out.is_file():
-        raise ConfigError(f"--out {str(out)!r} is a device or a pipe; give a regular file")
+        raise ConfigError(f"{option} {str(out)!r} is a device or a pipe; give a regular file")
     if out.exists() and not force:
         raise ConfigError(
-            f"--out {str(out)!r} exists; take another file, or pass --force: it is replaced when the new one "
-            "is whole"
+            f"{option} {str(out)!r} exists; take another file, or pass --force: it is replaced when the "
+            "new one is whole"
         )
-    _probe(out, folder)
+    _probe(out, folder, option)
 
 
 def check_folder(out: Path) -> None:
@@ -78,18 +84,18 @@ def make_folder(out: Path) -> None:
         raise
 
 
-def _probe(out: Path, folder: Path) -> None:
+def _probe(out: Path, folder: Path, option: str = "--out") -> None:
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".rocstar-") as file:
             file.write(bytes(PROBE_BYTES))
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise _unwritable(out, error) from None
+        raise _unwritable(out, error, option) from None
 
 
-def _unwritable(out: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"--out {str(out)!r} cannot be written ({error.strerror}); choose another --out")
+def _unwritable(out: Path, error: OSError, option: str = "--out") -> ConfigError:
+    return ConfigError(f"{option} {str(out)!r} cannot be written ({error.strerror}); choose another {option}")
 
 
 def write_or_rescue(folder: Path, write: Callable[[Path], None]) -> None:

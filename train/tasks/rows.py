@@ -103,7 +103,7 @@ def jsonl_rows(path: Path) -> Rows:
     """The rows of a JSONL file, blank lines skipped. ConfigError names the line that is none."""
     opener = gzip.open if path.name.endswith(".gz") else open
     try:
-        with opener(path, "rt", encoding="utf-8") as lines:
+        with opener(path, "rt", encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     yield f"{path}, line {number}", _parse_line(line, f"{path}, line {number}")

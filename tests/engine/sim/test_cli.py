@@ -170,7 +170,11 @@ def test_a_cost_model_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["--workload", "paper", "x"], "not both"),
         ([*SMALL, "--policies", "best"], "no policy is called 'best'"),
         ([*SMALL, "--kv-tokens", "5000"], "which no replica could hold"),
-        ([*SMALL, "--cost", "nowhere.json"], "nowhere.json"),
+        ([*SMALL, "--cost", "nowhere.json"], "--cost nowhere.json: No such file or directory; give a JSON"),
+        ([*SMALL, "--html", "nowhere/x.html"], "--html nowhere/x.html: there is no folder nowhere; make it"),
+        ([*SMALL, "--svg", "."], "--svg . is a folder; give a file"),
+        ([".", "--tool-s", "nan"], "--tool-s nan: seconds cannot be"),
+        ([".", "--tool-s", "inf"], "--tool-s inf: seconds cannot be"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -26,7 +26,7 @@ def by(token: str, **more: str) -> dict[str, str]:
 
 def written(path: Path, text: str) -> str:
     file = path / "tokens"
-    file.write_text(text)
+    file.write_text(text, encoding="utf-8", errors="surrogateescape")
     return str(file)
 
 
@@ -37,6 +37,7 @@ def test_a_file_names_owners_their_tokens_and_weights(tmp_path: Path) -> None:
 
 
 def test_a_file_of_one_word_is_a_token(tmp_path: Path) -> None:
+    assert read_owners(written(tmp_path, f"\ufeff{ONE}\r\n"), {}).known[0].token == ONE
     assert read_owners(written(tmp_path, f"{ONE}\n"), {}) == Owners((Owner(name="", token=ONE),))
     environment = {TOKEN_VARIABLE: ONE}
     assert read_owners(None, environment).known[0].token == ONE and not environment
@@ -56,6 +57,8 @@ def test_a_file_of_one_word_is_a_token(tmp_path: Path) -> None:
         (f"one {ONE} 1 2", "has 4 words"),
         (f"one {ONE}\n{TWO}", "line 2, has 1 words"),
         ("", "at least 16"),
+        (f"b\udcf6b {ONE}", "tokens, line 1, "),
+        ("\udcff\udcfe0\0" * 9, "the token in .*tokens has"),
     ],
 )
 def test_a_file_that_is_no_use_is_refused(tmp_path: Path, text: str, message: str) -> None:

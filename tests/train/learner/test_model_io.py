@@ -126,3 +126,12 @@ def test_every_token_needs_a_row_of_the_head(tmp_path: Path, rows: int, is_refus
         return check_vocabulary(str(tmp_path), tokenizer)
     with pytest.raises(ConfigError, match=rf"tokenizer has {len(tokenizer)} tokens.* only {rows} rows; take"):
         check_vocabulary(str(tmp_path), tokenizer)
+
+
+def test_a_file_and_a_run_are_told_from_a_model(tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="is a run; give one of its checkpoints"):
+        check_model_path(str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match="file' is a file; give a Hugging Face directory"):
+        check_model_path(str(tmp_path / "file"))

@@ -112,6 +112,9 @@ def test_the_world_is_torchruns_unless_told(monkeypatch: pytest.MonkeyPatch) -> 
     for wrong in ("8", "0x8", "8x", "axb", "8x8x8", "8x8+", "8x8+0x8"):
         with pytest.raises(ConfigError, match="NODESxGPUS"):
             Machines.parse(wrong)
+    for huge in ("999999999999x8", "8x100001", "1x8+100001x8"):
+        with pytest.raises(ConfigError, match="has a number above 100000"):
+            Machines.parse(huge)
 
 
 def test_the_command_prints_a_recipe_and_its_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.run_directory import replace_text
+from rocstar.train.record.targets import check_file
 
 if TYPE_CHECKING:
     from rocstar.train.reading.view.reader import RunReader
@@ -63,6 +64,7 @@ def _export(reader: RunReader, shelf: Shelf, file: Path) -> None:
         raise ConfigError(f"--export writes the page of one run, these are {len(names)}; name one of them")
     if file.suffix != ".html":
         raise ConfigError(f"--export {str(file)!r}: give a name that ends in .html")
+    check_file(file, force=True, option="--export")
     collection = next(iter(shelf.runs()[names[0]].collections()), "")
     try:
         places = reader.sample(names[0], collection, MOST)

@@ -1,0 +1,135 @@
+"""What a person gives by mistake, verb by verb: exit code 2, one message, nothing written.
+
+A table of verbs that take a path, and of paths that are no use to any of them. `main` returns instead of
+raising, so a traceback would fail the test by itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rocstar.train.cli import main
+
+VERBS: dict[str, Sequence[str]] = {
+    "train": ("train", "PATH", "--output-dir", "out"),
+    "dry run": ("train", "PATH", "--output-dir", "out", "--dry-run"),
+    "resume": ("train", "quickstart", "--output-dir", "PATH", "--resume"),
+    "sft": ("sft", "PATH", "--output-dir", "out"),
+    "eval": ("eval", "PATH"),
+    "rescore": ("eval", "--rescore", "PATH"),
+    "verify": ("eval", "--verify", "PATH"),
+    "rollout": ("rollout", "PATH", "--out", "out.jsonl"),
+    "serve": ("serve", "PATH", "--port", "0", "--no-records"),
+    "chat": ("chat", "PATH", "--prompt", "Hello"),
+    "report": ("report", "PATH"),
+    "view": ("view", "PATH", "--export", "out.html"),
+    "compare": ("compare", "PATH", "PATH"),
+    "replay": ("replay", "PATH", "--step", "1"),
+    "analyse": ("analyse", "PATH"),
+    "records": ("records", "PATH", "--out", "out"),
+    "doctor": ("doctor", "PATH"),
+    "export": ("export", "PATH", "--out", "out"),
+    "data build": ("data", "build", "PATH", "--out", "out"),
+    "data check": ("data", "check", "PATH", "--against", "PATH", "--out", "out.jsonl"),
+    "data show": ("data", "show", "PATH"),
+    "grade": ("grade", "PATH"),
+    "import-gguf": ("import-gguf", "PATH", "out"),
+    "sim": ("sim", "PATH", "--policies", "static"),
+    "sandbox run": ("sandbox", "run", "PATH"),
+    "sandbox serve": ("sandbox", "serve", "--port", "0", "--token-file", "PATH"),
+    "sandbox worker": ("sandbox", "worker", "--redis-file", "PATH"),
+}
+
+
+def places(folder: Path) -> dict[str, str]:
+    """Paths that are no use, with a blank and an umlaut, as people have them."""
+    (folder / "an empty földer").mkdir()
+    os.symlink("loop b", folder / "loop a")
+    os.symlink("loop a", folder / "loop b")
+    return {
+        "missing": "./not there/ä.toml",
+        "a folder": "an empty földer",
+        "a loop of links": "loop a",
+        "a name beyond the file system's": "./" + "n" * 300,
+        "behind a file": "a file/x",
+    }
+
+
+def below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_path_that_is_no_use_is_one_message(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a file").write_bytes(b"gro\xdf\n")
+    for what, path in places(tmp_path).items():
+        before = below(tmp_path)
+        code = main([path if word == "PATH" else word for word in VERBS[verb]])
+        printed = capsys.readouterr()
+        assert (code, printed.out) == (2, ""), (what, printed)
+        lines = [line for line in printed.err.splitlines() if not line.startswith("importing torch: ")]
+        assert len(lines) == 1 and lines[0].startswith("rocstar"), (what, printed.err)
+        assert below(tmp_path) == before, f"{what}: something was written"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["train", "quickstart", "--outputdir=x"], "did you mean --output-dir?"),
+        (["train", "quickstart", "--ressume"], "did you mean --resume?"),
+        (["report", "x", "--revael"], "did you mean --reveal?"),
+        (["train", "quickstart", "--fast"], "recipe fields are set with --section.field=value"),
+        (["train", "quickstart", "--dry-run", "--output-dir", ""], "--output-dir is empty; name a folder"),
+        (
+            ["train", "quickstart", "--rl.lr=inf", "--dry-run"],
+            "rl.lr = inf: Input should be a finite",
+        ),
+        (
+            ["sandbox", "worker", "--redis", "redis://127.0.0.1:1", "--patience-s", "nan"],
+            "--patience-s is nan; give seconds",
+        ),
+        (
+            ["sandbox", "worker", "--redis", "redis://127.0.0.1:1", "--drain-s", "inf"],
+            "--drain-s is inf; give seconds",
+        ),
+        (
+            ["sandbox", "worker", "--redis", "redis://127.0.0.1:1", "--memory-bytes", "0"],
+            "--memory-bytes is 0; give what",
+        ),
+        (["sim", "--workload", "paper", "--html", "x/y"], "--html x/y: there is no folder x; make it first"),
+    ],
+)
+def test_a_slip_is_told_with_what_was_meant(
+    arguments: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a file").touch()
+    assert main(arguments) == 2
+    printed = capsys.readouterr().err
+    lines = [line for line in printed.splitlines() if not line.startswith("importing torch: ")]
+    assert len(lines) == 1 and told in lines[0], printed
+    assert below(tmp_path) == ["a file"]
+
+
+def test_rows_and_recipes_may_begin_with_a_byte_order_mark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, build = tmp_path / "röws.jsonl", tmp_path / "büild.toml"
+    row = b'{"question": "What is 6 * 7?", "answer": "42"}\r\n'
+    rows.write_bytes(b"\xef\xbb\xbf" + row)
+    text = 'kind = "tasks"\r\n[[sources]]\r\nname = "a"\r\nsource = "röws.jsonl"\r\nlicence = "mit"\r\n'
+    build.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert main(["data", "build", str(build), "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().err == ""
+    assert "What is 6 * 7?" in (tmp_path / "out" / "tasks.jsonl").read_text(encoding="utf-8")
