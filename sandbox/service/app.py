@@ -17,6 +17,7 @@ from rocstar.sandbox.loopback import hung_up
 from rocstar.sandbox.service.answers import Healthy, Ready, Refusal
 from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.auth import Owners, refuse_web_pages
+from rocstar.sandbox.service.batches import Batches
 from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.code_judge import CodeJudge
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions
@@ -136,6 +137,13 @@ class Service:
             self.keys,
             rules,
             self._incoming,
+            write_timeout_s=options.idle_timeout_s,
+        )
+        batches = Batches(
+            self.admission,
+            self.keys,
+            rules,
+            self._incoming,
             max_held_chars=options.max_held_bytes,
             weights=options.owners.weights(),
             write_timeout_s=options.idle_timeout_s,
@@ -145,7 +153,9 @@ class Service:
         )
         fusion = SandboxFusion(self.admission, self._sandbox, rules, self._incoming)
         tools = VerlTool(self.admission, self.metrics, rules, self._incoming)
-        app.add_routes([*native.routes(), *judge.routes(), *fusion.routes(), *tools.routes()])
+        app.add_routes(
+            [*native.routes(), *batches.routes(), *judge.routes(), *fusion.routes(), *tools.routes()]
+        )
         app.router.add_get("/healthz", self.healthz)
         app.router.add_get("/readyz", self.readyz)
         app.router.add_get("/metrics", self.show_metrics)
