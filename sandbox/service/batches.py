@@ -91,8 +91,8 @@ class Batches:
     async def _whole(self, call: BatchCall, owner: str) -> HttpAnswer:
         outcomes = [b""] * len(call.requests)
         turns = Turns()
-        for index, refusal in call.refusals():
-            outcomes[index] = to_json({"error": refusal.to_json()})
+        for index, refusal in zip(call.refused, call.refusals, strict=True):
+            outcomes[index] = refusal
             await turns.pause()
         sent, held = call.sent(), 0
         try:
@@ -151,8 +151,8 @@ class Batches:
 
     async def _lines(self, call: BatchCall, short: Callable[[], bool] = lambda: False) -> Any:
         """One line per call, as they end; those that cannot run first. While `short`, with heads alone."""
-        for index, refusal in call.refusals():
-            yield await _line(index, to_json({"error": refusal.to_json()}))
+        for index, refusal in zip(call.refused, call.refusals, strict=True):
+            yield await _line(index, refusal)
         if not call.runnable:
             return
         async for position, outcome in self._admission.run_batch(call.sent(), call.deadline_s):

@@ -5,7 +5,7 @@ In a batch each item is either an `ExecRequest` or its own `Refused`: one bad it
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -36,17 +36,15 @@ class RunCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCall:
-    """`runnable`, `refused`: the places of each kind."""
+    """`runnable`, `refused`: the places of each kind. `refusals`: what is answered to each that was refused,
+    as JSON, which is made where the body is decoded."""
 
     requests: Sequence[ExecRequest | Refused]
     runnable: Sequence[int]
     refused: Sequence[int]
+    refusals: Sequence[bytes]
     deadline_s: float | None
     stream: bool
-
-    def refusals(self) -> Iterator[tuple[int, Refused]]:
-        """Each with its place."""
-        return ((place, cast(Refused, self.requests[place])) for place in self.refused)
 
     def sent(self) -> Sequence[ExecRequest]:
         """Those that can run."""
@@ -129,6 +127,7 @@ def decode_batch(body: bytes, rules: Rules, owner: str = "") -> BatchCall:
         requests=packed(items),
         runnable=places(items, lambda item: isinstance(item, ExecRequest)),
         refused=places(items, lambda item: isinstance(item, Refused)),
+        refusals=packed([item.outcome() for item in items if isinstance(item, Refused)]),
         deadline_s=batch.deadline_s,
         stream=batch.stream,
     )

@@ -65,7 +65,8 @@ def test_a_batch_of_many_is_packed_with_its_mistakes() -> None:
     call = decode_batch(json.dumps({"requests": items}).encode(), RULES)
     assert isinstance(call.requests, PackedItems)
     sent = call.sent()
-    wrong = [(place, refusal.field) for place, refusal in call.refusals()]
+    told = [json.loads(refusal)["error"]["field"] for refusal in call.refusals]
+    wrong = [*zip(call.refused, told, strict=True)]
     assert wrong == [(7, "requests[7].code"), (MANY - 1, f"requests[{MANY - 1}].code")]
     assert [sent[0].code, sent[7].code, sent[-1].code] == ["0", "8", str(MANY - 2)]
     assert [*call.runnable] == [place for place in range(MANY - 1) if place != 7]
