@@ -1,6 +1,6 @@
 """Two owners of one service, one of them hostile: what the other notices of it.
 
-    python benchmarks/hostile_service.py [--seconds 30] [--out FILE]
+    python benchmarks/hostile_service.py [--seconds 30] [--as-user UID] [--out FILE]
 
     service     <-- the hostile owner, a process of its own: threads without end, sessions that fill scratch,
     (2 tokens)      batches of sleepers, the whole memory budget, slow readers, half requests,
@@ -21,6 +21,7 @@ import asyncio
 import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
+from sandbox_bench.processes import as_user
 from sandbox_bench.report import bar, command, finish
 from sandbox_bench.rocstar_service import service
 from sandbox_bench.stats import latency_ms
@@ -274,8 +276,11 @@ def write_tokens(path: Path) -> Path:
 async def run(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="rocstar-bench-") as folder:
         tokens = write_tokens(Path(folder, "tokens"))
+        if options.as_user is not None:
+            for path in (Path(folder), tokens):
+                os.chown(path, options.as_user, options.as_user)
         serve = [f"--token-file={tokens}", "--flavours=stdlib", f"--memory-bytes={options.memory_bytes}"]
-        with service(*serve, *options.serve_option) as server:
+        with service(*serve, *options.serve_option, user=options.as_user) as server:
             pids = {"service": server.pid, "supervisor": supervisor_of(server.pid), "probe": os.getpid()}
             quiet_health, health = Seen(), Seen()
             await print_ones(server.port, 2.0, Watch(**pids))
@@ -284,6 +289,7 @@ async def run(options: argparse.Namespace) -> int:
             probe.cancel()
             words = [sys.executable, __file__, "--hostile", str(server.port)]
             words.append(f"--memory-bytes={options.memory_bytes}")
+            words += [] if options.as_user is None else [f"--as-user={options.as_user}"]
             pipe = asyncio.subprocess.PIPE
             hostile = await asyncio.create_subprocess_exec(
                 *words, stdin=pipe, stdout=pipe, start_new_session=True
@@ -302,6 +308,7 @@ async def run(options: argparse.Namespace) -> int:
     result = {
         "command": command(sys.argv),
         "seconds": options.seconds,
+        "user": os.geteuid() if options.as_user is None else options.as_user,
         "quiet": latency_ms(quiet.seconds) | {"calls": len(quiet.seconds)},
         "beside": latency_ms(beside.seconds) | {"calls": len(beside.seconds)},
         "after": latency_ms(after.seconds) | {"calls": len(after.seconds)},
@@ -336,6 +343,8 @@ def build_parser() -> argparse.ArgumentParser:
         default=default_memory_bytes(),
         help="of all programs together (default: the service's own, %(default)s)",
     )
+    text = "run the service and the hostile owner as this user, which takes root"
+    parser.add_argument("--as-user", type=int, metavar="UID", help=text)
     parser.add_argument("--serve-option", action="append", default=[], help="further option of `serve`")
     parser.add_argument("--hostile", type=int, metavar="PORT", help=argparse.SUPPRESS)
     default = Path(__file__).parent / "results" / "hostile_service.json"
@@ -352,8 +361,30 @@ def stand_apart() -> None:
         run_soon()
 
 
+def become(user: int) -> None:
+    """For good."""
+    os.setgroups([])
+    os.setgid(user)
+    os.setuid(user)
+
+
+def why_not(user: int) -> str:
+    """What keeps this benchmark from having a service of that user; empty when nothing does."""
+    words = [sys.executable, "-c", "import rocstar.sandbox.cli"]
+    try:
+        done = subprocess.run(words, cwd="/", check=False, **as_user(user))
+    except PermissionError as error:
+        return f"--as-user {user}: {error}; it takes root, and a Python that all may read"
+    return "" if done.returncode == 0 else f"--as-user {user} cannot import rocstar with {sys.executable}"
+
+
 def main() -> int:
     options = build_parser().parse_args()
+    if options.hostile is not None and options.as_user is not None:
+        become(options.as_user)
+    elif options.as_user is not None and (problem := why_not(options.as_user)):
+        print(f"hostile_service: {problem}", file=sys.stderr)
+        return 2
     if options.hostile is None:
         stand_apart()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, TypedDict
 
+LONG_TEXT_BYTES: int
 MEMORY_EXIT: int
 MOST_SHELL_BYTES: int
 
@@ -19,10 +20,17 @@ class Layers:
         self, *, seccomp: bool, notify: bool, truncate: bool, threads: bool = False, processes: bool = False
     ) -> None: ...
 
+class LongText:
+    """UTF-8 that is no Python text yet. Its length is in bytes."""
+
+    def __len__(self) -> int: ...
+    def read(self) -> str:
+        """The text. Blocks, and lets go of the interpreter's lock while it does."""
+
 class ResultReader:
     """Cuts the supervisor's bytes into frames. A RESULT is (18, id, status index, exit code or None, signal
-    or None, stdout, stderr, stdout cut, stderr cut, value or None, wall s, CPU s, peak bytes); other frames
-    are (type, payload)."""
+    or None, stdout, stderr, stdout cut, stderr cut, value or None, wall s, CPU s, peak bytes), in which a
+    text of LONG_TEXT_BYTES or more is a LongText; other frames are (type, payload)."""
 
     def feed(self, bytes: bytes) -> list[tuple[Any, ...]]: ...  # noqa: A002 - the module's own name for it
 
@@ -69,4 +77,8 @@ def die_with_parent(parent: int) -> bool: ...
 def use_up_free_objects() -> None: ...
 def compact_memory() -> int: ...
 def collapse_heap() -> int: ...
+def decode_text(bytes: bytes | memoryview) -> str:  # noqa: A002 - the same
+    """As `bytes.decode("utf-8", "surrogatepass")`, without the interpreter's lock meanwhile. Raises
+    UnicodeDecodeError."""
+
 def repair_utf8(bytes: bytes) -> str: ...  # noqa: A002 - the same

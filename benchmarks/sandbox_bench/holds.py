@@ -26,14 +26,17 @@ from rocstar.sandbox import _native
 from rocstar.sandbox.bench import table
 from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.process import READ_BYTES
+from rocstar.sandbox.pool.taken import Taken
 from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.decode import decode_batch
+from rocstar.sandbox.service.decode_code_judge import JudgeOptions, decode_submissions
 from rocstar.sandbox.service.errors import Refused
 from rocstar.sandbox.service.http import to_json
+from rocstar.sandbox.service.incoming import MIDDLE_BYTES
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.serve import SWITCH_S
 from rocstar.sandbox.service.written import in_pieces
-from rocstar.sandbox.types import MAX_OUTPUT_BYTES, MAX_TEXT_BYTES
+from rocstar.sandbox.types import MAX_OUTPUT_BYTES, MAX_TEXT_BYTES, ExecResult
 
 BAR_MS = 20.0
 WAKE_S = 0.0005
@@ -54,9 +57,22 @@ def bodies() -> dict[str, bytes]:
         f"a batch of {len(programs) // MIB} MiB": programs,
         "one that ends in a mistake": programs + b"x",
         "65,536 short programs": json.dumps({"requests": [{"code": "print(1)"}] * 65_536}).encode(),
+        "65,536 that are refused": json.dumps({"requests": [{"code": 1}] * 65_536}).encode(),
+        "5,400 in 64 KiB": b'{"requests":[' + b",".join([b'{"code":""}'] * 5_400) + b"]}",
         "three programs of 16 MiB": json.dumps({"requests": [{"code": "#" * MAX_TEXT_BYTES}] * 3}).encode(),
         "one of 16 MiB, not ASCII": json.dumps({"requests": [{"code": long}]}, ensure_ascii=False).encode(),
     }
+
+
+def judged() -> bytes:
+    """A submission whose expected output is no text: 16 MiB of halves of surrogate pairs."""
+    submission = {"type": "python", "solution": "1", "expected_output": "\ud800" * (MAX_TEXT_BYTES // 3)}
+    return json.dumps({"submissions": [submission]}).encode()
+
+
+def read_halves(size: int) -> str:
+    """What the service did with it, once it had come from the process that decodes."""
+    return ("\ud800" * (size // 3)).encode("utf-8", "surrogatepass").decode("utf-8", "surrogatepass")
 
 
 def answers() -> dict[str, dict[str, str]]:
@@ -66,12 +82,30 @@ def answers() -> dict[str, dict[str, str]]:
     }
 
 
-def read_result(stdout: bytes) -> None:
-    """A result as it comes from the supervisor, read as the pool reads it."""
+def outputs() -> dict[str, bytes]:
+    found = {f"{mib} MiB of output, from the supervisor": b"x" * (mib * MIB) for mib in (1, 8, 64)}
+    return found | {"64 MiB of it, not ASCII": "\u00e9\u6f22".encode() * (MAX_OUTPUT_BYTES // 5)}
+
+
+def sent_result(stdout: bytes) -> list[bytes]:
+    """A result as it comes from the supervisor, in pieces as the pool reads them."""
     head = wire.RESULT_HEAD.pack(1, 0, 0, 0, 0, 0, 0, 0, len(stdout), 0, 0)
-    sent, reader = wire.frame(wire.RESULT, head + stdout), _native.ResultReader()
-    for begin in range(0, len(sent), READ_BYTES):
-        reader.feed(sent[begin : begin + READ_BYTES])
+    sent = wire.frame(wire.RESULT, head + stdout)
+    return [sent[begin : begin + READ_BYTES] for begin in range(0, len(sent), READ_BYTES)]
+
+
+def read_at_once(pieces: list[bytes]) -> str:
+    """As the pool did: one call makes the text."""
+    return b"".join(pieces)[wire.RESULT_HEAD.size + 5 :].decode()
+
+
+def read_result(pieces: list[bytes]) -> ExecResult:
+    """As the pool does, but for the thread in which it makes long texts: this is one already."""
+    reader, taken = _native.ResultReader(), Taken()
+    for piece in pieces:
+        for frame in reader.feed(piece):
+            result = taken.result_of(frame, "", "")
+    return taken.with_all(result)
 
 
 def hold_ms(work: Work) -> float:
@@ -112,13 +146,16 @@ async def run(options: argparse.Namespace) -> int:
     processes = Apart(rules)
     works: dict[str, tuple[Work, Work]] = {}
     for name, body in bodies().items():
-        elsewhere = partial(processes.call, decode)
-        works[name] = partial(verdict_of, decode, body), partial(verdict_of, elsewhere, body)
+        beside = decode if len(body) <= MIDDLE_BYTES else partial(processes.call, decode)
+        works[name] = partial(verdict_of, decode, body), partial(verdict_of, beside, body)
+    judge = partial(decode_submissions, rules=rules, limits=JudgeOptions().limits)
+    halves = partial(read_halves, MAX_TEXT_BYTES), partial(processes.call, judge, judged())
+    works["16 MiB of halves of surrogate pairs"] = halves
     for name, answer in answers().items():
         works[name] = partial(to_json, answer), partial(in_pieces, answer)
-    for mib in (1, 8, 64):
-        reading = partial(read_result, b"x" * (mib * MIB))
-        works[f"{mib} MiB of output, from the supervisor"] = reading, reading
+    for name, stdout in outputs().items():
+        pieces = sent_result(stdout)
+        works[name] = partial(read_at_once, pieces), partial(read_result, pieces)
     rows = []
     try:
         for name, (before, now) in works.items():

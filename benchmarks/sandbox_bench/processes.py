@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rocstar.sandbox import proctree
 
@@ -57,10 +58,15 @@ def have_core(core: int, roots: Sequence[int]) -> None:
 
 @contextmanager
 def running(
-    command: Sequence[str | Path], *, log: Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    command: Sequence[str | Path],
+    *,
+    log: Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    user: int | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The process lives inside the context; its output goes to `log`. At the end: SIGTERM, then SIGKILL to
-    whatever is left of its tree."""
+    whatever is left of its tree. user: as whom it runs, with no right of ours."""
     with log.open("wb") as sink:
         process = subprocess.Popen(
             [str(part) for part in command],
@@ -70,6 +76,7 @@ def running(
             stdout=sink,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            **as_user(user),
         )
     try:
         yield process
@@ -83,6 +90,11 @@ def running(
             process.kill()
             process.wait()
         _kill_leftovers(family)
+
+
+def as_user(user: int | None) -> dict[str, Any]:
+    """What subprocess takes to start a process as that user."""
+    return {} if user is None else {"user": user, "group": user, "extra_groups": []}
 
 
 def _kill_leftovers(pids: Sequence[int]) -> None:

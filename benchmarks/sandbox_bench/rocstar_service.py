@@ -28,14 +28,15 @@ class Service:
 
 
 @contextmanager
-def service(*options: str) -> Iterator[Service]:
-    """Starts the service with further command line options and waits until it is ready."""
+def service(*options: str, user: int | None = None) -> Iterator[Service]:
+    """Starts the service with further command line options, as `user` if one is given, and waits until it is
+    ready."""
     port = free_port()
     command = [Path(sys.executable).with_name("rocstar"), "sandbox", "serve", "--port", str(port), *options]
     with tempfile.TemporaryDirectory(prefix="rocstar-bench-") as folder:
         log = Path(folder, "service.log")
         env = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
-        with running(command, log=log, env=env) as process:
+        with running(command, log=log, env=env, user=user) as process:
             try:
                 wait_for_port(port, process)
             except RuntimeError as error:

@@ -101,15 +101,65 @@ void serve_shell(int fd, const rocstar::Layers& layers, const std::string& bash)
   zygote.serve([&](rocstar::Child& child) { return rocstar::run_shell(child, bash); });
 }
 
+constexpr size_t kLongTextBytes = 1 << 20;
+
 py::object text(std::string_view bytes) {
   PyObject* made = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), nullptr);
   if (made == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(made);
 }
 
-py::tuple result_tuple(const rocstar::ResultView& result) {
+void fill(PyObject* made, std::string_view bytes) {
+  const int kind = PyUnicode_KIND(made);
+  void* const data = PyUnicode_DATA(made);
+  const py::gil_scoped_release others_run;  // nobody else has this text yet
+  if (kind == PyUnicode_1BYTE_KIND) rocstar::decode_utf8(bytes, static_cast<uint8_t*>(data));
+  if (kind == PyUnicode_2BYTE_KIND) rocstar::decode_utf8(bytes, static_cast<char16_t*>(data));
+  if (kind == PyUnicode_4BYTE_KIND) rocstar::decode_utf8(bytes, static_cast<char32_t*>(data));
+}
+
+// Lets go of the interpreter's lock while it reads and writes: for a thread beside the loop. Python's own decoder
+// keeps it for a millisecond of each megabyte, and for half a second of halves of pairs.
+py::object long_text(std::string_view bytes, rocstar::Halves halves) {
+  const auto shape = [&] {
+    const py::gil_scoped_release others_run;
+    return rocstar::shape_of_utf8(bytes, halves);
+  }();
+  if (!shape) return text(bytes);  // raises
+  PyObject* const made = PyUnicode_New(static_cast<Py_ssize_t>(shape->length), shape->most);
+  if (made == nullptr) throw py::error_already_set();
+  fill(made, bytes);
+  return py::reinterpret_steal<py::object>(made);
+}
+
+// A text of some size, as bytes that are no Python text yet.
+class LongText {
+ public:
+  LongText(std::shared_ptr<const std::string> frame, std::string_view bytes)
+      : frame_(std::move(frame)), bytes_(bytes) {}
+
+  size_t size() const { return bytes_.size(); }
+  py::object read() const { return long_text(bytes_, rocstar::Halves::kNone); }
+
+ private:
+  std::shared_ptr<const std::string> frame_;
+  std::string_view bytes_;
+};
+
+// What Python's bytes.decode("utf-8", "surrogatepass") gives.
+py::object decode_text(const py::buffer& bytes) {
+  const py::buffer_info info = bytes.request();
+  if (info.itemsize != 1 || info.ndim != 1) throw py::type_error("a text is decoded from bytes");
+  return long_text({static_cast<const char*>(info.ptr), static_cast<size_t>(info.size)}, rocstar::Halves::kTaken);
+}
+
+// `frame`: what the result lies in, if it is a long one.
+py::tuple result_tuple(const rocstar::ResultView& result, const std::shared_ptr<const std::string>& frame) {
   using Flag = rocstar::Outcome::Flag;
   const py::object code = py::int_(result.code);
+  const auto text = [&](std::string_view bytes) {
+    return frame && bytes.size() >= kLongTextBytes ? py::cast(LongText(frame, bytes)) : ::text(bytes);
+  };
   return py::make_tuple(
       static_cast<int>(rocstar::FrameType::kResult), result.id, static_cast<int>(result.status),
       result.signaled ? py::none() : code, result.signaled ? code : py::none(), text(result.out), text(result.err),
@@ -127,7 +177,9 @@ class ResultReader {
     py::list frames;
     while (const std::optional<rocstar::Frame> frame = reader_.next()) {
       if (frame->type == rocstar::FrameType::kResult) {
-        frames.append(result_tuple(rocstar::decode_result(frame->payload)));
+        const rocstar::ResultView result = rocstar::decode_result(frame->payload);
+        const bool is_long = frame->payload.size() >= rocstar::kLongFrameBytes;
+        frames.append(result_tuple(result, is_long ? reader_.keep() : nullptr));
       } else {
         frames.append(py::make_tuple(static_cast<int>(frame->type), py::bytes(frame->payload)));
       }
@@ -210,6 +262,7 @@ PYBIND11_MODULE(_native, module) {
   py::class_<rocstar::Layers>(module, "Layers")
       .def(py::init(&layers_from), py::kw_only(), py::arg("seccomp"), py::arg("notify"), py::arg("truncate"),
            py::arg("threads") = false, py::arg("processes") = false);
+  py::class_<LongText>(module, "LongText").def("__len__", &LongText::size).def("read", &LongText::read);
   py::class_<ResultReader>(module, "ResultReader").def(py::init<>()).def("feed", &ResultReader::feed, py::arg("bytes"));
   py::class_<rocstar::Programs>(module, "Programs")
       .def(py::init<const py::module_&>(), py::arg("cell"))
@@ -235,5 +288,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("collapse_heap", &rocstar::collapse_heap);
   module.def("repair_utf8", [](const std::string& bytes) { return rocstar::repair_utf8(bytes); }, py::arg("bytes"));
   module.attr("MOST_SHELL_BYTES") = rocstar::kMostShellBytes;
+  module.def("decode_text", &decode_text, py::arg("bytes"));
+  module.attr("LONG_TEXT_BYTES") = kLongTextBytes;
   module.attr("MEMORY_EXIT") = rocstar::kMemoryExit;
 }

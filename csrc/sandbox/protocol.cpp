@@ -259,10 +259,22 @@ std::optional<Frame> FrameReader::next() {
   uint32_t length;
   std::memcpy(&length, rest.data(), sizeof length);
   if (length < 1 || length > kMaxFrameBytes) throw ProtocolError("a frame has an impossible length");
-  if (rest.size() < sizeof length + length) return std::nullopt;
+  if (rest.size() < sizeof length + length) {
+    // At once, or what has come of it would be copied again and again while it grows.
+    if (length >= kLongFrameBytes) buffer_.reserve(start_ + sizeof length + length);
+    return std::nullopt;
+  }
   start_ += sizeof length + length;
   const auto type = static_cast<FrameType>(rest[sizeof length]);
   return Frame{type, rest.substr(sizeof length + 1, length - 1)};
+}
+
+std::shared_ptr<const std::string> FrameReader::keep() {
+  std::string rest = buffer_.substr(start_);
+  auto kept = std::make_shared<const std::string>(std::move(buffer_));  // too long to be moved within the object
+  buffer_ = std::move(rest);
+  start_ = 0;
+  return kept;
 }
 
 }  // namespace rocstar

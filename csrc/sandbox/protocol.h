@@ -171,11 +171,16 @@ struct ResultView {
 };
 ResultView decode_result(std::string_view payload);
 
+// A frame from this size on is read into memory of its own, which whoever takes the frame may keep.
+inline constexpr uint32_t kLongFrameBytes = 1u << 20;
+
 // Cuts a byte stream into frames. A view returned by `next` lives until the next call of `next` or `feed`.
 class FrameReader {
  public:
   void feed(std::string_view bytes);
   std::optional<Frame> next();
+  // The memory of a frame of kLongFrameBytes or more that `next` has just returned: its views live as long.
+  std::shared_ptr<const std::string> keep();
 
  private:
   std::string buffer_;

@@ -1,5 +1,6 @@
 #include "utf8.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -130,5 +131,69 @@ std::string_view skip_partial_utf8(std::string_view bytes) {
   while (skip < 3 && skip < bytes.size() && (static_cast<unsigned char>(bytes[skip]) & 0xC0) == 0x80) ++skip;
   return bytes.substr(skip);
 }
+
+namespace {
+
+// Of a valid step, by its leading byte and its other ones.
+char32_t code_point(std::string_view step) {
+  const auto lead = static_cast<unsigned char>(step[0]);
+  char32_t found = step.size() == 1 ? lead : lead & (0x7F >> step.size());
+  for (const char byte : step.substr(1)) found = found << 6 | (static_cast<unsigned char>(byte) & 0x3F);
+  return found;
+}
+
+char32_t most_of(char32_t largest) {
+  return largest <= 0x7F ? 0x7F : largest <= 0xFF ? 0xFF : largest <= 0xFFFF ? 0xFFFF : 0x10FFFF;
+}
+
+}  // namespace
+
+namespace {
+
+constexpr size_t kHalf = 3;  // bytes of half a pair
+
+bool is_half(std::string_view bytes, size_t at) {
+  const auto byte = [&](size_t index) { return static_cast<unsigned char>(bytes[at + index]); };
+  return at + kHalf <= bytes.size() && byte(0) == 0xED && (byte(1) & 0xE0) == 0xA0 && (byte(2) & 0xC0) == 0x80;
+}
+
+}  // namespace
+
+std::optional<Utf8Shape> shape_of_utf8(std::string_view bytes, Halves halves) {
+  size_t length = 0;
+  char32_t largest = 0;
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t plain = ascii_run(bytes, at);
+    length += plain;
+    at += plain;
+    if (at == bytes.size()) break;
+    Step step = step_at(bytes, at);
+    if (!step.valid) {
+      if (halves == Halves::kNone || !is_half(bytes, at)) return std::nullopt;
+      step = {kHalf, true};
+    }
+    largest = std::max(largest, code_point(bytes.substr(at, step.length)));
+    at += step.length;
+    ++length;
+  }
+  return Utf8Shape{length, most_of(largest)};
+}
+
+template <typename Unit>
+void decode_utf8(std::string_view bytes, Unit* to) {
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t plain = ascii_run(bytes, at);
+    to = std::copy_n(reinterpret_cast<const unsigned char*>(bytes.data()) + at, plain, to);
+    at += plain;
+    if (at == bytes.size()) break;
+    const size_t length = lead_of(static_cast<unsigned char>(bytes[at])).length;
+    *to++ = static_cast<Unit>(code_point(bytes.substr(at, length)));
+    at += length;
+  }
+}
+
+template void decode_utf8(std::string_view, uint8_t*);
+template void decode_utf8(std::string_view, char16_t*);
+template void decode_utf8(std::string_view, char32_t*);
 
 }  // namespace rocstar

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stddef.h>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -20,5 +21,22 @@ std::string_view skip_partial_utf8(std::string_view bytes);
 // The longest part from the start, or to the end, whose repair is at most `most` bytes long.
 std::string_view fitting_prefix(std::string_view bytes, size_t most);
 std::string_view fitting_suffix(std::string_view bytes, size_t most);
+
+// How many code points a text has, and the most that one of them may be: 0x7F, 0xFF, 0xFFFF or 0x10FFFF.
+struct Utf8Shape {
+  size_t length;
+  char32_t most;
+};
+
+// Whether halves of surrogate pairs are taken, as Python's errors="surrogatepass" does.
+enum class Halves { kNone, kTaken };
+
+// Nothing for bytes that are no UTF-8.
+std::optional<Utf8Shape> shape_of_utf8(std::string_view bytes, Halves halves = Halves::kNone);
+
+// The code points of bytes that have a shape, each as a Unit, in which the most of them fits. Unit: uint8_t, char16_t
+// or char32_t.
+template <typename Unit>
+void decode_utf8(std::string_view bytes, Unit* to);
 
 }  // namespace rocstar

@@ -153,6 +153,31 @@ void frames_come_out_whole_whatever_the_pieces() {
   }
 }
 
+void a_long_frame_can_be_kept() {
+  const std::string text = std::string(kLongFrameBytes, 'x') + "its end";
+  std::string stream;
+  append_json(stream, FrameType::kHello, "before");
+  append_json(stream, FrameType::kHello, text);
+  append_json(stream, FrameType::kHello, "after");
+  FrameReader reader;
+  std::string_view view;
+  std::shared_ptr<const std::string> kept;
+  std::string others;
+  for (size_t at = 0; at < stream.size(); at += 1000) {
+    reader.feed(std::string_view(stream).substr(at, 1000));
+    while (const auto frame = reader.next()) {
+      if (frame->payload.size() < kLongFrameBytes) {
+        others += frame->payload;
+      } else {
+        view = frame->payload;
+        kept = reader.keep();
+      }
+    }
+  }
+  reader.feed(stream);  // into memory of its own
+  CHECK(view == text && kept->size() < stream.size() && others == "beforeafter");
+}
+
 void an_impossible_length_is_refused_before_anything_is_kept_for_it() {
   for (const uint32_t length : {0u, kMaxFrameBytes + 1, 0xFFFFFFFFu}) {
     FrameReader reader;
@@ -227,6 +252,7 @@ int main() {
   a_result_that_fits_no_frame_is_a_failure();
   an_id_is_eight_bytes();
   frames_come_out_whole_whatever_the_pieces();
+  a_long_frame_can_be_kept();
   an_impossible_length_is_refused_before_anything_is_kept_for_it();
   a_status_follows_from_what_the_parent_knows();
 }

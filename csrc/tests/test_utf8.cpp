@@ -54,6 +54,51 @@ void a_tail_starts_with_a_whole_code_point() {
   CHECK(skip_partial_utf8("\x80\x80\x80\x80").size() == 1);  // no code point has so many
 }
 
+std::u32string code_points(const std::string& text, size_t length) {
+  std::u32string found(length, U'?');
+  rocstar::decode_utf8(text, found.data());
+  return found;
+}
+
+void code_points_come_out_one_by_one() {
+  struct Case {
+    std::string text;
+    std::u32string points;
+    char32_t most;
+  };
+  const Case cases[] = {{"", U"", 0x7F},
+                        {"ascii, longer than eight bytes\x7F", U"ascii, longer than eight bytes\x7F", 0x7F},
+                        {"eight by\xC2\x80\xC3\xBF", U"eight by\u0080\u00ff", 0xFF},
+                        {"\xC4\x80, then plain text", U"\u0100, then plain text", 0xFFFF},
+                        {"\xE0\xA0\x80\xEF\xBF\xBF\xC2\xA0", U"\u0800\uffff\u00a0", 0xFFFF},
+                        {"a\xF0\x90\x80\x80\xF4\x8F\xBF\xBFz", U"a\U00010000\U0010FFFFz", 0x10FFFF}};
+  for (const Case& one : cases) {
+    const auto shape = rocstar::shape_of_utf8(one.text);
+    CHECK(shape && shape->length == one.points.size() && shape->most == one.most);
+    CHECK(code_points(one.text, shape->length) == one.points);
+  }
+  std::string latin(3, '?');
+  rocstar::decode_utf8("a\xC3\xA9z", reinterpret_cast<uint8_t*>(latin.data()));
+  CHECK(latin == "a\xE9z");
+}
+
+void what_is_no_utf8_has_no_shape() {
+  for (const char* text : {"\xFF", "a\x80z", "\xC0\xAF", "\xED\xA0\x80", "\xF4\x90\x80\x80", "plain \xE2\x82"}) {
+    CHECK(!rocstar::shape_of_utf8(text));
+  }
+}
+
+void halves_of_pairs_are_taken_where_they_may_be() {
+  const std::string halves = "a\xED\xA0\x80\xED\xBF\xBF!";
+  const auto shape = rocstar::shape_of_utf8(halves, rocstar::Halves::kTaken);
+  CHECK(shape && shape->length == 4 && shape->most == 0xFFFF && !rocstar::shape_of_utf8(halves));
+  const std::u32string found = code_points(halves, 4);
+  CHECK(found[0] == U'a' && found[1] == 0xD800 && found[2] == 0xDFFF && found[3] == U'!');
+  for (const char* text : {"\xED\xA0", "\xED\xC0\x80", "\xED\xA0z", "\xFF"}) {
+    CHECK(!rocstar::shape_of_utf8(text, rocstar::Halves::kTaken));
+  }
+}
+
 bool is_valid(const std::string& text) { return repair_utf8(text) == text; }
 
 // Any bytes, cut anywhere: valid afterwards, and repairing twice is repairing once.
@@ -65,6 +110,7 @@ void repair_makes_any_bytes_valid() {
     std::string bytes(random() % 24, '\0');
     for (char& byte : bytes) byte = static_cast<char>(random() % 4 ? kLikely[random() % std::size(kLikely)] : random());
     const std::string repaired = repair_utf8(bytes);
+    CHECK(rocstar::shape_of_utf8(repaired) && rocstar::shape_of_utf8(bytes).has_value() == is_valid(bytes));
     CHECK(is_valid(repaired) && repaired.size() <= 3 * bytes.size());
     const size_t at = bytes.empty() ? 0 : random() % bytes.size();
     if (is_valid(bytes)) {
@@ -81,5 +127,8 @@ int main() {
   each_ill_formed_part_becomes_one_mark();
   a_cut_never_splits_a_code_point();
   a_tail_starts_with_a_whole_code_point();
+  code_points_come_out_one_by_one();
+  what_is_no_utf8_has_no_shape();
+  halves_of_pairs_are_taken_where_they_may_be();
   repair_makes_any_bytes_valid();
 }

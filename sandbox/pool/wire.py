@@ -225,7 +225,7 @@ class PythonReader:
     """What `_native.ResultReader` is, in Python: cuts a byte stream into frames, whatever pieces it comes in.
 
     Gives per RESULT a tuple of (18, id, status index, exit code, signal, stdout, stderr, stdout cut, stderr
-    cut, value, wall s, CPU s, peak bytes), per other frame (type, payload)."""
+    cut, value, wall s, CPU s, peak bytes), per other frame (type, payload). Long texts are made at once."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()

@@ -6,7 +6,9 @@ while it does nobody else in this process has a turn, in whatever thread it runs
            +-- made anew in small steps (parcel.py) <-------------------+
 
 A process is started when all others are busy, and ends by itself when nothing came for `IDLE_S`. Its decoding
-is the same function that a small body goes through, so the verdict is the same, whatever the bytes are.
+is the same function that a small body goes through, so the verdict is the same, whatever the bytes are. It
+leads a session of its own and stands back: to the scheduler a session is one, and what its decoding took the
+loop would wait for.
 """
 
 import os
@@ -118,7 +120,8 @@ class Decoder:
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                process_group=0,  # the interrupt of a terminal is the service's, which may still have bodies
+                # Also: the interrupt of a terminal is the service's, which may still have bodies.
+                start_new_session=True,
             )
             undo.pop_all()
 

@@ -6,6 +6,7 @@ import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+from rocstar.sandbox.pool.soon import stand_back
 from rocstar.sandbox.service.apart import IDLE_S, RULES, Ended, receive, send
 from rocstar.sandbox.service.errors import Refused
 from rocstar.sandbox.service.parcel import Packed, pack, unpack
@@ -20,8 +21,10 @@ def main() -> None:
     line = socket.socket(fileno=int(sys.argv[1]))
     rules: Rules = pickle.loads(line.recv(MAX_RULES_BYTES))
     line.settimeout(IDLE_S)
+    stands_back = False
     with ThreadPoolExecutor(1) as thread:
         while True:
+            stands_back = stands_back or stand_back()
             try:
                 answer = answered(receive(line), rules, thread)
                 send(line, answer)

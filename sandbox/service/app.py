@@ -23,6 +23,7 @@ from rocstar.sandbox.loopback import hung_up, log_no_clients_mistakes
 from rocstar.sandbox.service.answers import Healthy, Ready, Refusal
 from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.auth import Owners, refuse_web_pages
+from rocstar.sandbox.service.batches import Batches
 from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.code_judge import CodeJudge
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions
@@ -150,13 +151,20 @@ class Service:
             self._incoming,
             write_timeout_s=options.idle_timeout_s,
         )
+        batches = Batches(
+            self.admission,
+            self.keys,
+            rules,
+            self._incoming,
+            write_timeout_s=options.idle_timeout_s,
+        )
         judge = CodeJudge(
             self.admission, self.metrics, rules, options.judge, self._incoming, num_workers=self.num_workers
         )
         fusion = SandboxFusion(self.admission, self._sandbox, rules, self._incoming)
         tools = VerlTool(self.admission, self.metrics, rules, self._incoming)
         return [
-            *(*native.routes(), *judge.routes(), *fusion.routes(), *tools.routes()),
+            *(*native.routes(), *batches.routes(), *judge.routes(), *fusion.routes(), *tools.routes()),
             HttpRoute("GET", "/healthz", self.healthz),
             HttpRoute("GET", "/readyz", self.readyz),
             HttpRoute("GET", "/metrics", self.show_metrics),

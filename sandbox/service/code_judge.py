@@ -33,6 +33,7 @@ from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.routes import HttpRoute
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.turns import Turns
+from rocstar.sandbox.service.written import written
 from rocstar.sandbox.types import ExecResult, SandboxError, Status
 
 TIMEOUT_LINE = "Suicide from timeout.\n"
@@ -81,7 +82,7 @@ class CodeJudge:
         return _json(QueueStatus(queue=waiting, num_workers=num_workers))
 
     def _single(self, with_output: bool, wait_s: float) -> Any:
-        async def handler(request: HttpRequest) -> web.Response:
+        async def handler(request: HttpRequest) -> web.StreamResponse:
             body, owner = await self._incoming.read(request), request.owner
             decode = partial(decode_submission, rules=self._rules, limits=self._limits, owner=owner)
             submission = await self._incoming.decoded(owner, body, decode)
@@ -92,7 +93,8 @@ class CodeJudge:
                     outcome = await self._admission.run(submission.request, wait_s)
                 except SandboxError as error:
                     outcome = error
-            return _json(self._answer(submission, outcome, with_output, wait_s))
+            answer = await _written(self._answer(submission, outcome, with_output, wait_s))
+            return await send(request, HttpAnswer(status=200, body=answer))
 
         return handler
 
@@ -100,22 +102,24 @@ class CodeJudge:
         async def handler(request: HttpRequest) -> web.StreamResponse:
             body, owner = await self._incoming.read(request), request.owner
             decode = partial(decode_submissions, rules=self._rules, limits=self._limits, owner=owner)
-            sub_id, submissions = await self._incoming.decoded(owner, body, decode)
+            batch = await self._incoming.decoded(owner, body, decode)
             del body
+            submissions, sent = batch.items, batch.sent()
             results, turns = [b""] * len(submissions), Turns()
-            indices = [i for i, submission in enumerate(submissions) if submission.request is not None]
-            sent = [submission.request for submission in submissions if submission.request is not None]
             if sent:
                 async for position, outcome in self._admission.run_batch(sent, wait_s):
-                    index = indices[position]
-                    results[index] = to_json(self._answer(submissions[index], outcome, with_output, wait_s))
+                    index = batch.runnable[position]
+                    answer = self._answer(submissions[index], outcome, with_output, wait_s)
+                    results[index] = await _written(answer)
                     await turns.pause()
             for index, result in enumerate(results):
                 if not result:
-                    results[index] = to_json(self._answer(submissions[index], None, with_output, wait_s))
+                    answer = self._answer(submissions[index], None, with_output, wait_s)
+                    results[index] = await _written(answer)
                     await turns.pause()
-            answer = RunAnswers if with_output else JudgeAnswers
-            body = await filled(answer(sub_id=sub_id, results=[]), results)
+            empty = RunAnswers if with_output else JudgeAnswers
+            head = await written(empty(sub_id=batch.sub_id, results=[]), len(batch.sub_id))
+            body = await filled(head, results)
             return await send(request, HttpAnswer(status=200, body=body))
 
         return handler
@@ -149,7 +153,7 @@ class CodeJudge:
         stdout = result.stdout
         head: dict[str, Any] = {
             "sub_id": submission.sub_id,
-            "success": run_success and (expected is None or stdout.strip() == expected.strip()),
+            "success": run_success and (expected is None or stdout.strip() == expected),
             "run_success": run_success,
             "cost": max(result.wall_s, limit_s) if over else result.wall_s,
             "reason": "worker_timeout" if over else "",
@@ -160,6 +164,12 @@ class CodeJudge:
         if over and result.status in (Status.TIMEOUT, Status.OK):
             stdout = stdout[:shown] + TIMEOUT_LINE
         return RunAnswer(**head, stdout=stdout[:shown], stderr=result.stderr[:shown])
+
+
+async def _written(answer: RunAnswer | JudgeAnswer) -> bytes:
+    """Its id is the client's, of any length."""
+    shown = len(answer.stdout or "") + len(answer.stderr or "") if isinstance(answer, RunAnswer) else 0
+    return await written(answer, len(answer.sub_id) + shown)
 
 
 def _json(value: Any) -> web.Response:

@@ -7,7 +7,7 @@ In a batch each item is either an `ExecRequest` or its own `Refused`: one bad it
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import msgspec
 
@@ -21,6 +21,7 @@ from rocstar.sandbox.service.models import (
     RequestBody,
     models_of,
 )
+from rocstar.sandbox.service.packed import Chosen, packed, places
 from rocstar.sandbox.service.rules import AUTO, Rules
 from rocstar.sandbox.types import MAX_TEXT_BYTES, ExecRequest, Limits
 
@@ -35,9 +36,19 @@ class RunCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCall:
-    requests: list[ExecRequest | Refused]
+    """`runnable`, `refused`: the places of each kind. `refusals`: what is answered to each that was refused,
+    as JSON, which is made where the body is decoded."""
+
+    requests: Sequence[ExecRequest | Refused]
+    runnable: Sequence[int]
+    refused: Sequence[int]
+    refusals: Sequence[bytes]
     deadline_s: float | None
     stream: bool
+
+    def sent(self) -> Sequence[ExecRequest]:
+        """Those that can run."""
+        return Chosen(self.runnable, lambda index: cast(ExecRequest, self.requests[index]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +120,14 @@ def decode_batch(body: bytes, rules: Rules, owner: str = "") -> BatchCall:
     else:
         batch = _fitted(parse_json(body), models.batch_of_any)
         items = [_item_of(item, i, rules, owner) for i, item in enumerate(batch.requests)]
-    return BatchCall(requests=items, deadline_s=batch.deadline_s, stream=batch.stream)
+    return BatchCall(
+        requests=packed(items),
+        runnable=places(items, lambda item: isinstance(item, ExecRequest)),
+        refused=places(items, lambda item: isinstance(item, Refused)),
+        refusals=packed([item.outcome() for item in items if isinstance(item, Refused)]),
+        deadline_s=batch.deadline_s,
+        stream=batch.stream,
+    )
 
 
 def _item_of(value: Any, index: int, rules: Rules, owner: str) -> ExecRequest | Refused:

@@ -2,14 +2,16 @@
 recordings of the real server (tests/sandbox/service/recordings/code_judge.json)."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from rocstar.sandbox.service.answers import JudgeReason
 from rocstar.sandbox.service.borrowed import fault, read_body
 from rocstar.sandbox.service.decode import check_text
 from rocstar.sandbox.service.errors import Refused, SchemaError
 from rocstar.sandbox.service.models import SubmissionBody, models_of
+from rocstar.sandbox.service.packed import Chosen, packed, places
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.types import MAX_OUTPUT_BYTES, ExecRequest, Limits
 
@@ -95,13 +97,27 @@ class JudgeOptions:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One program to judge. request: None when it cannot run; `reason` then says why, as the answer will."""
+    """One program to judge. request: None when it cannot run; `reason` then says why, as the answer will.
+    expected_output: without blanks around it, which do not count."""
 
     sub_id: str
     request: ExecRequest | None
     expected_output: str | None
     reason: JudgeReason = ""
     message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Submissions:
+    """Those of a batch. `runnable`: the places of those that can run."""
+
+    sub_id: str
+    items: Sequence[Submission]
+    runnable: Sequence[int]
+
+    def sent(self) -> Sequence[ExecRequest]:
+        """The programs of those that can run."""
+        return Chosen(self.runnable, lambda index: cast(ExecRequest, self.items[index].request))
 
 
 def decode_submission(body: bytes, rules: Rules, limits: Limits, owner: str = "") -> Submission:
@@ -113,12 +129,12 @@ def decode_submission(body: bytes, rules: Rules, limits: Limits, owner: str = ""
     return submission
 
 
-def decode_submissions(
-    body: bytes, rules: Rules, limits: Limits, owner: str = ""
-) -> tuple[str, list[Submission]]:
-    """A body of the batch routes: its id and its submissions. A mistake of one refuses all, as there."""
+def decode_submissions(body: bytes, rules: Rules, limits: Limits, owner: str = "") -> Submissions:
+    """A body of the batch routes. A mistake of one refuses all, as there."""
     batch = read_body(body, models_of(rules).submissions)
-    return batch.sub_id or new_id(), [_submission(item, rules, limits, owner) for item in batch.submissions]
+    items = [_submission(item, rules, limits, owner) for item in batch.submissions]
+    runnable = places(items, lambda item: item.request is not None)
+    return Submissions(batch.sub_id or new_id(), packed(items), runnable)
 
 
 def new_id() -> str:
@@ -127,7 +143,7 @@ def new_id() -> str:
 
 def _submission(body: SubmissionBody, rules: Rules, limits: Limits, owner: str) -> Submission:
     sub_id = body.sub_id or new_id()
-    expected = body.expected_output
+    expected = None if body.expected_output is None else body.expected_output.strip()
     if body.type == "math" or (body.type == "cpp" and "cpp" not in rules.flavours):
         return Submission(sub_id, None, expected, "internal_error")
     code, stdin = body.solution, body.input or ""

@@ -28,6 +28,10 @@ class Refused(Exception):
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "message": str(self), "field": self.field, "retryable": self.status == 429}
 
+    def outcome(self) -> bytes:
+        """JSON of what a client is told of a call of a batch."""
+        return json.dumps({"error": self.to_json()}, separators=(",", ":")).encode()
+
 
 class Full(Refused):
     """More calls are in flight than the service takes. Nothing ran; ask again after `retry_after_s`."""

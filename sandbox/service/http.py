@@ -47,17 +47,22 @@ def to_json(value: Any) -> bytes:
         return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
 
 
-async def filled(empty: msgspec.Struct, items: list[bytes]) -> bytes:
-    """JSON of `empty`, whose last field is an empty list, with the items in that list. They were written one
-    by one: to write them all at once, or to put a long text together, would take the loop's time."""
-    head, pieces = to_json(empty), [*items]
-    if not pieces:
+async def filled(head: bytes, items: list[bytes]) -> bytes:
+    """JSON of an object whose last field is a list, given with that list empty, and the list's items. They
+    were written one by one: to write them all at once, or to put a long text together, would take the loop's
+    time."""
+    if len(head) + sum(map(len, items)) < LARGE_BYTES:
+        return _filled(head, items)
+    return await asyncio.to_thread(_filled, head, items)  # where joining lets go of the interpreter's lock
+
+
+def _filled(head: bytes, items: list[bytes]) -> bytes:
+    if not items:
         return head
+    pieces = [*items]
     pieces[0] = head[:-2] + pieces[0]
     pieces[-1] += head[-2:]
-    if sum(map(len, pieces)) < LARGE_BYTES:
-        return b",".join(pieces)
-    return await asyncio.to_thread(b",".join, pieces)  # which lets go of the interpreter's lock
+    return b",".join(pieces)
 
 
 def failure(error: SandboxError) -> Failure:
@@ -88,6 +93,14 @@ async def send(request: HttpRequest, answer: HttpAnswer, timeout_s: float = WRIT
     await response.prepare(request)
     await write(response, answer.body, timeout_s)
     await response.write_eof()
+    return response
+
+
+async def open_stream(request: web.Request, kind: str = NDJSON) -> web.StreamResponse:
+    """A response whose parts are sent as they come."""
+    headers = {"Content-Type": kind, "X-Accel-Buffering": "no", "Cache-Control": "no-store"}
+    response = web.StreamResponse(headers=headers)
+    await response.prepare(request)
     return response
 
 

@@ -10,6 +10,7 @@ ours) are not kept. All of it lives in memory: a restarted service knows no keys
 """
 
 import asyncio
+import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,9 @@ from dataclasses import dataclass
 from rocstar.sandbox.service.errors import Refused
 
 MAX_KEY_CHARS = 255
+
+LONG_BYTES = 1 << 18
+"""From so many on a body is gone through beside the loop."""
 
 
 OWNER_END = "\n"
@@ -240,3 +244,16 @@ def key_of(owner: str, key: str) -> str:
             field="Idempotency-Key",
         )
     return f"{owner}{OWNER_END}{key}"
+
+
+async def fingerprint_of(path: str, body: bytes, stream: bool) -> bytes:
+    """Of a request, which a key stands for."""
+    if len(body) < LONG_BYTES:
+        return _digest_of(path, body, stream)
+    return await asyncio.to_thread(_digest_of, path, body, stream)
+
+
+def _digest_of(path: str, body: bytes, stream: bool) -> bytes:
+    digest = hashlib.blake2b(body, digest_size=16, person=b"stream" if stream else b"whole")
+    digest.update(b"\0" + path.encode("utf-8", "surrogatepass"))
+    return digest.digest()

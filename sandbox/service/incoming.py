@@ -22,9 +22,10 @@ LARGE_BYTES = 1 << 22
 SMALL_BYTES = 1 << 13
 """Up to this a body is decoded at once: that takes ten milliseconds at most, of very small calls."""
 
-MIDDLE_BYTES = 1 << 18
-"""Up to this in a thread, where what the JSON parser holds the interpreter's lock for is milliseconds. What
-is larger is decoded in another process."""
+MIDDLE_BYTES = 1 << 16
+"""Up to this in a thread, where what the JSON parser holds the interpreter's lock for is a millisecond. What
+is larger is decoded in another process, which takes some twenty microseconds a program more, and none of what
+the scheduler gives the loop's session."""
 
 DECODERS = 4
 """Owners whose bodies are decoded at the same time."""

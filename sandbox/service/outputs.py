@@ -7,6 +7,11 @@ A request may have 65,536 calls, each of which writes megabytes.
 
 import dataclasses
 
+from aiohttp import web
+
+from rocstar.sandbox.service.http import LARGE_BYTES, WRITE_S, send
+from rocstar.sandbox.service.idempotency import HttpAnswer
+from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.shares import Shares
 from rocstar.sandbox.types import ExecResult
 
@@ -49,3 +54,14 @@ def shortened(result: ExecResult) -> ExecResult:
         stdout_truncated=result.stdout_truncated or len(result.stdout) > SHORT_CHARS,
         stderr_truncated=result.stderr_truncated or len(result.stderr) > SHORT_CHARS,
     )
+
+
+async def send_held(
+    request: HttpRequest, answer: HttpAnswer, shares: Shares, timeout_s: float = WRITE_S
+) -> web.StreamResponse:
+    """An answer, held while its client takes it."""
+    if len(answer.body) < LARGE_BYTES:
+        return await send(request, answer, timeout_s)
+    with Held(shares, request.owner) as held:
+        held.take(len(answer.body))
+        return await send(request, answer, timeout_s)

@@ -4,7 +4,7 @@ their texts beside it.
     pack(value)  -->  text | text | ... | pickle  -->  unpack
 
 `pickle.loads` of texts of fifty megabytes would keep the interpreter's lock for as long as all of them take.
-Here each text of some size is made by itself, and between them other threads have their turns. Whoever
+Here each text of some size is made by itself, and while it is other threads have their turns. Whoever
 unpacks trusts whoever packed: it is the same code in another process.
 """
 
@@ -15,6 +15,8 @@ import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from rocstar.sandbox._native import decode_text
 
 APART_CHARS = 1 << 12
 """A text of fewer stays within the pickle."""
@@ -56,7 +58,7 @@ class _Unpacker(pickle.Unpickler):
             return self._known[name]
         is_text, begin, end = name
         piece = self._texts[begin:end]
-        return str(piece, "utf-8", "surrogatepass") if is_text else bytes(piece)
+        return decode_text(piece) if is_text else bytes(piece)
 
 
 def pack(value: Any, known: Mapping[int, str] = {}) -> Packed:

@@ -5,6 +5,7 @@ from typing import Any
 
 from rocstar.sandbox.pool import calls as module
 from rocstar.sandbox.pool.calls import Call, Calls
+from rocstar.sandbox.pool.taken import Taken
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest
 
@@ -72,6 +73,50 @@ async def test_a_batch_starts_nothing_while_much_of_it_is_not_read(monkeypatch: 
     await asyncio.sleep(0)
     assert answer_all(calls) > 1 and await reading
     await batch.aclose()
+
+
+async def test_a_deadline_that_passes_while_a_text_is_made_is_told_of(monkeypatch: Any) -> None:
+    """It came out of the batch without an outcome."""
+    reading = asyncio.Event()
+
+    async def late_text(taken: Taken, result: Any) -> Any:
+        reading.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Taken, "added_to", late_text)
+    calls, loop = new_calls(), asyncio.get_running_loop()
+    batch = calls.perform_all(REQUESTS[:1], lambda request: call_of(1), loop.time() + 3600)
+    timeouts: list[asyncio.Timeout] = []
+
+    def timeout_at(when: float | None) -> asyncio.Timeout:
+        timeouts.append(asyncio.timeout(None))
+        return timeouts[-1]
+
+    monkeypatch.setattr(asyncio, "timeout_at", timeout_at)
+    first = asyncio.ensure_future(anext(batch))
+    await asyncio.sleep(0)
+    answer_all(calls)
+    await reading.wait()
+    timeouts[-1].reschedule(loop.time())
+    index, outcome = await first
+    assert index == 0 and outcome.kind == "deadline"  # type: ignore[union-attr]
+    assert [one async for one in batch] == []
+
+
+async def test_long_programs_are_sent_one_at_a_time() -> None:
+    """To make a frame of sixteen megabytes takes some of the loop's time."""
+    line = Silent()
+    calls = new_calls(line)
+    long = bytes(module.SENT_BYTES)
+    for lane in range(WINDOW):
+        call = call_of(lane)
+        call.encode = lambda call_id: [b"", long]
+        await calls.accept(call)
+    calls.send_more()
+    for sent in range(1, WINDOW + 1):
+        assert line.writes == [2] * sent
+        await asyncio.sleep(0)
+    assert len(calls.sent) == WINDOW
 
 
 async def test_what_can_be_sent_together_is_written_at_once() -> None:

@@ -51,6 +51,22 @@ def test_behind_a_server_the_process_is_as_before() -> None:
     assert said(code, leads=True) == ["True", "True"]
 
 
+def test_who_stands_back_takes_its_group_along_and_asks_again_when_it_may_not_yet(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An ordinary user may set ten groups a second."""
+    asked: list[int] = []
+    monkeypatch.setattr(os, "setpriority", lambda kind, who, nice: asked.append(nice))
+    monkeypatch.setattr(os, "getpriority", lambda kind, who: 3)
+    monkeypatch.setattr(soon, "GROUP", tmp_path / "autogroup")
+    assert soon.stand_back(5) and (tmp_path / "autogroup").read_text() == "5"
+    monkeypatch.setattr(Path, "write_text", lambda path, text: (_ for _ in ()).throw(BlockingIOError))
+    assert not soon.stand_back(2)
+    assert asked == [5, 3], "nobody comes before what it was"
+    monkeypatch.setattr(Path, "write_text", lambda path, text: (_ for _ in ()).throw(PermissionError))
+    assert soon.stand_back(5), "where there are no groups, nothing is asked for again"
+
+
 @pytest.mark.parametrize("release", ["6.11.9", "5.15.0-91-generic", "odd", "6"])
 def test_an_older_kernel_is_not_asked(monkeypatch: pytest.MonkeyPatch, release: str) -> None:
     monkeypatch.setattr(soon.platform, "release", lambda: release)

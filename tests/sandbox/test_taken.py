@@ -9,7 +9,7 @@ import pytest_asyncio
 from rocstar.sandbox.files import MAX_FILES_BYTES
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.pool.taken import Taken
-from rocstar.sandbox.types import Display, ExecRequest, Limits, Status
+from rocstar.sandbox.types import Display, ExecRequest, ExecResult, Limits, Status
 
 from ..patience import PATIENCE_S
 
@@ -62,6 +62,28 @@ async def test_what_is_more_than_an_answer_holds_is_left_out(pool: SandboxPool) 
     code = f"open('large', 'wb').truncate({MAX_FILES_BYTES + 1})\nopen('small', 'w').write('x')"
     result = await pool.run(ExecRequest(code=code, fetch=("large", "small"), limits=limits))
     assert result.files == {"small": b"x"}
+
+
+LONG = """
+import sys
+n = 1_200_000
+sys.stdout.write("\\u00e9" * n)
+sys.stderr.write("\\u6f22" * n + "!")
+class Long:
+    def __repr__(self): return "x" * n
+Long()
+"""
+
+
+async def test_long_texts_come_whole_however_they_were_asked_for(pool: SandboxPool) -> None:
+    request = ExecRequest(code=LONG, limits=Limits(output_bytes=1 << 23, wall_s=20.0), flavour="stdlib")
+    session = await pool.open_session(flavour="stdlib", limits=request.limits)
+    found = [outcome async for _, outcome in pool.run_batch([request])]
+    for result in (await pool.run(request), await session.run(LONG), *found):
+        assert isinstance(result, ExecResult) and result.status is Status.OK
+        assert (result.stdout, result.stderr) == ("\u00e9" * 1_200_000, "\u6f22" * 1_200_000 + "!")
+        assert result.value and set(result.value) <= set("x.")
+    await session.close()
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../x", "", "a//b", "a\nb"])

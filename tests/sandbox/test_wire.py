@@ -75,6 +75,49 @@ def test_both_readers_take_damage_alike(
     assert taken[0] is None or taken[0] == taken[1]
 
 
+@pytest.mark.parametrize("mark", ["x", "\u00e9", "\u6f22", "\U0001f600"])
+@pytest.mark.parametrize("piece", [1 << 16, 1 << 30])
+def test_long_texts_are_made_later(mark: str, piece: int) -> None:
+    """What comes before and after in the same pieces is as it always is."""
+    out, value = "a" + mark * _native.LONG_TEXT_BYTES, mark * 9
+    lengths = len(out.encode()), 0, len(value.encode())
+    head = RESULT_HEAD.pack(5, 0, 0, 0, wire.HAS_VALUE, 0, 0, 0, *lengths)
+    frames = [wire.frame(wire.PONG, b"before"), wire.frame(wire.RESULT, head + (out + value).encode())]
+    stream = b"".join([*frames, wire.frame(wire.PONG, b"after"), frames[0]])
+    reader = _native.ResultReader()
+    got = [frame for at in range(0, len(stream), piece) for frame in reader.feed(stream[at : at + piece])]
+    assert [frame[1] for frame in got] == [b"before", 5, b"after", b"before"]
+    text = got[1][5]
+    assert isinstance(text, _native.LongText) and len(text) == len(out.encode())
+    assert reader.feed(stream) and text.read() == out and got[1][6] == "" and got[1][9] == value
+
+
+def test_a_long_text_that_is_no_utf8_is_an_error() -> None:
+    out = b"x" * _native.LONG_TEXT_BYTES + b"\xff"
+    head = RESULT_HEAD.pack(5, 0, 0, 0, 0, 0, 0, 0, len(out), 0, 0)
+    (frame,) = _native.ResultReader().feed(wire.frame(wire.RESULT, head + out))
+    with pytest.raises(UnicodeDecodeError):
+        frame[5].read()
+
+
+@given(st.text(max_size=20))
+def test_texts_are_decoded_as_by_python(text: str) -> None:
+    """Halves of surrogate pairs, too."""
+    data = text.encode("utf-8", "surrogatepass")
+    assert _native.decode_text(data) == text and _native.decode_text(memoryview(data)) == text
+
+
+@given(st.binary(max_size=12))
+def test_what_is_no_text_is_refused_as_by_python(data: bytes) -> None:
+    try:
+        wanted: object = data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        with pytest.raises(UnicodeDecodeError):
+            _native.decode_text(data)
+    else:
+        assert _native.decode_text(data) == wanted
+
+
 @pytest.mark.parametrize(
     "payload", [b"", b"short", RESULT_HEAD.pack(*[0] * 8, 5, 0, 0), RESULT_HEAD.pack(*[0] * 11) + b"x"]
 )

@@ -1,13 +1,14 @@
 """Bounds of the fabric's client and of Redis, who is counted, and what is left when somebody goes."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
-from rocstar.sandbox.fabric import WorkerInfo
+from rocstar.sandbox.fabric import RedisFabric, WorkerInfo
+from rocstar.sandbox.fabric.client import OPENED_AT_ONCE
 from rocstar.sandbox.fabric.client_commands import LEASE_S
 from rocstar.sandbox.fabric.link import PREFIX
 from rocstar.sandbox.fabric.wire import WireCall, encode_entry
@@ -46,6 +47,32 @@ async def test_one_client_has_its_own_bounds(redis: Any, client: Any, gather: An
         with pytest.raises(SandboxError, match="100 bytes"):
             await fabric.run(ExecRequest(code="say 3"))
         waiting.cancel()
+
+
+async def test_others_have_turns_while_a_large_batch_is_opened() -> None:
+    """65,536 calls at once would hold the loop for half a second."""
+    fabric, number = RedisFabric("redis://127.0.0.1:1"), 4 * OPENED_AT_ONCE
+    opened: list[int] = []
+
+    async def other() -> None:
+        while True:
+            opened.append(asked.count)
+            await asyncio.sleep(0)
+
+    class Asked(list[ExecRequest]):
+        count = 0
+
+        def __iter__(self) -> Iterator[ExecRequest]:
+            for request in super().__iter__():
+                self.count += 1
+                yield request
+
+    asked = Asked([ExecRequest(code="1", flavour="stdlib")] * number)
+    beside = asyncio.create_task(other())
+    outcomes = [index async for index, outcome in fabric.run_batch(asked)]
+    beside.cancel()
+    assert outcomes == [*range(number)]
+    assert opened[:4] == [OPENED_AT_ONCE * part for part in (1, 2, 3, 4)]
 
 
 async def test_redis_without_memory_is_full(

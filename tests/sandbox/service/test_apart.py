@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rocstar.sandbox.pool.soon import PROGRAMS_NICE
 from rocstar.sandbox.service import apart
 from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.decode import BatchCall, decode_batch, decode_cell, decode_run, decode_session
@@ -149,6 +150,19 @@ def test_no_text_of_some_size_is_within_the_pickle() -> None:
         assert unpack(parcel) == value
     finally:
         os.close(parcel.fd)
+
+
+def test_a_process_leads_a_session_of_its_own_and_stands_back() -> None:
+    """In the service's, which is one to the scheduler, the loop would wait for what decoding took."""
+    processes = Apart(RULES)
+    try:
+        processes.call(DECODE["session"], b"{}")
+        (one,) = processes._all
+        assert os.getsid(one.pid) == one.pid != os.getsid(0)
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.getpriority(os.PRIO_PROCESS, one.pid) == max(own, PROGRAMS_NICE)
+    finally:
+        processes.close()
 
 
 def test_a_process_that_is_killed_at_its_work_costs_no_answer() -> None:

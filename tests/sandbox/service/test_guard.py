@@ -9,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
-from rocstar.sandbox.service import native
+from rocstar.sandbox.service import batches
 from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
@@ -194,10 +196,10 @@ async def test_a_large_body_is_decoded_beside_the_loop(serve: Any, monkeypatch: 
         assert read.wait(PATIENCE_S)
         return real(body, **more)
 
-    real = native.decode_batch
-    monkeypatch.setattr(native, "decode_batch", decode)
+    real = batches.decode_batch
+    monkeypatch.setattr(batches, "decode_batch", decode)
     async with serve(FakeSandbox({}, otherwise=ok())) as service:
-        body = {"requests": [{"code": "x" * 1000}] * 100}
+        body = {"requests": [{"code": "x" * 1000}] * 50}
         large = asyncio.create_task(service.post("/v1/batch", body))
         assert await asyncio.to_thread(reading.wait, PATIENCE_S)
         assert (await service.get("/healthz"))[0] == 200 and not large.done()
@@ -356,6 +358,29 @@ async def test_a_client_that_goes_away_takes_its_calls_along(
         await asyncio.wait_for(service.service.admission.drained(), PATIENCE_S)
         assert service.service.metrics.in_flight == 0
         await until(lambda: service.service.metrics.disconnects)
+
+
+async def test_a_client_that_is_gone_is_no_mistake_of_the_server(
+    serve: Any, until: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would be logged with a traceback, each time that a client has enough of a stream."""
+    written: list[bytes] = []
+    write = web.StreamResponse.write
+
+    async def gone(response: web.StreamResponse, data: bytes) -> None:
+        if written:
+            raise aiohttp.ClientConnectionResetError("Cannot write to closing transport")
+        written.append(data)
+        await write(response, data)
+
+    monkeypatch.setattr(web.StreamResponse, "write", gone)
+    async with serve(FakeSandbox({}, otherwise=ok())) as service:
+        body = {"requests": [{"code": "x"}] * 2, "stream": True}
+        with pytest.raises(aiohttp.ClientError):
+            async with service.http.post("/v1/batch", json=body) as answer:
+                await answer.read()
+        await until(lambda: service.service.metrics.disconnects)
+    assert written and not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_a_client_that_is_slow_to_read_a_stream_does_not_harm_others(serve: Any) -> None:

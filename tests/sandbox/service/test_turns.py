@@ -30,5 +30,5 @@ async def test_others_have_a_turn_once_the_time_of_a_piece_is_over() -> None:
 
 @pytest.mark.parametrize("items", [[], ["a"], ["a", 2], [{"x": [1, "\u00e4"]}, None, "z" * LARGE_BYTES]])
 async def test_a_list_of_texts_is_the_text_of_the_list(items: list[object]) -> None:
-    text = await filled(Outcomes([]), [to_json(item) for item in items])
+    text = await filled(to_json(Outcomes([])), [to_json(item) for item in items])
     assert json.loads(text) == {"results": items} and text == to_json(Outcomes(items))

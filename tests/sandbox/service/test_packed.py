@@ -1,0 +1,96 @@
+"""Many calls are few objects, and each is what it was."""
+
+import gc
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rocstar.sandbox.service.decode import decode_batch
+from rocstar.sandbox.service.decode_code_judge import JudgeOptions, decode_submissions
+from rocstar.sandbox.service.errors import Refused
+from rocstar.sandbox.service.packed import LONG_BYTES, MANY, RECENT, Chosen, PackedItems, packed, places
+from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.testing import FakeSandbox, ok
+from rocstar.sandbox.types import ExecRequest, Limits
+
+RULES = Rules(flavours=("stdlib", "numeric"))
+
+REQUESTS = st.builds(
+    ExecRequest,
+    code=st.text(max_size=9) | st.just("x" * LONG_BYTES),
+    stdin=st.text(max_size=3),
+    limits=st.sampled_from([Limits(), Limits(wall_s=0.1)]),
+    seed=st.none() | st.integers(0, (1 << 64) - 1),
+    files=st.dictionaries(st.sampled_from(["a", "b/c"]), st.binary(max_size=3), max_size=1),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(items=st.lists(REQUESTS, max_size=8), asked=st.lists(st.integers(-8, 7), max_size=8))
+def test_each_item_is_what_was_given(items: list[ExecRequest], asked: list[int]) -> None:
+    made = PackedItems(items)
+    assert list(made) == items and made[1:-1] == items[1:-1]
+    for index in asked:
+        if -len(items) <= index < len(items):
+            assert made[index] == items[index]
+
+
+def test_many_are_few_objects_and_some_of_those_that_were_asked_for() -> None:
+    """Or the collector goes through all of them while nobody else has a turn."""
+    made = packed([ExecRequest(code=str(number), seed=number) for number in range(MANY)])
+    gc.collect()
+    before = len(gc.get_objects())
+    again = PackedItems(made)
+    assert len(gc.get_objects()) - before < 4 * RECENT  # a request and its limits, and what was asked for
+    assert [again[number].seed for number in range(MANY)] == list(range(MANY))
+    assert isinstance(made, PackedItems) and len(again._recent) == RECENT and not again._long
+
+
+def test_few_are_as_they_are() -> None:
+    items = [1] * (MANY - 1)
+    assert packed(items) is items
+
+
+def test_what_is_chosen_has_the_order_of_its_places() -> None:
+    items = ["a", 1, "b", 2, "c"]
+    chosen = Chosen(places(items, lambda item: isinstance(item, str)), lambda place: items[place])
+    assert (list(chosen), chosen[-1], chosen[1:]) == (["a", "b", "c"], "c", ["b", "c"])
+
+
+def test_a_batch_of_many_is_packed_with_its_mistakes() -> None:
+    items: list[Any] = [{"code": f"{number}"} for number in range(MANY)]
+    items[7], items[-1] = {"code": 7}, {"code": "\ud800"}
+    call = decode_batch(json.dumps({"requests": items}).encode(), RULES)
+    assert isinstance(call.requests, PackedItems)
+    sent = call.sent()
+    told = [json.loads(refusal)["error"]["field"] for refusal in call.refusals]
+    wrong = [*zip(call.refused, told, strict=True)]
+    assert wrong == [(7, "requests[7].code"), (MANY - 1, f"requests[{MANY - 1}].code")]
+    assert [sent[0].code, sent[7].code, sent[-1].code] == ["0", "8", str(MANY - 2)]
+    assert [*call.runnable] == [place for place in range(MANY - 1) if place != 7]
+    assert all(isinstance(call.requests[place], Refused) for place in call.refused)
+
+
+def test_submissions_of_many_are_packed() -> None:
+    items = [{"type": "math" if number == 5 else "python", "solution": str(number)} for number in range(MANY)]
+    batch = decode_submissions(json.dumps({"submissions": items}).encode(), RULES, JudgeOptions().limits)
+    assert isinstance(batch.items, PackedItems) and len(batch.items) == MANY
+    assert len(batch.runnable) == MANY - 1 and batch.sent()[5].code.startswith("6")
+
+
+async def test_a_large_batch_is_answered_in_its_order(serve: Any) -> None:
+    """Through the process in which it is decoded."""
+    items: list[dict[str, Any]] = [{"code": f"{number:0120}"} for number in range(MANY + 1)]
+    items[3]["code"] = 3
+    async with serve(FakeSandbox(lambda request: ok(request.code))) as service:
+        status, answer = await service.post("/v1/batch", {"requests": items})
+        submissions = [{"type": "python", "solution": one["code"]} for one in items if one["code"] != 3]
+        submissions[5] |= {"type": "math", "sub_id": "five"}
+        judged = await service.post("/run/long-batch", {"submissions": submissions, "sub_id": "all"})
+    assert status == 200 and answer["results"].pop(3)["error"]["field"] == "requests[3].code"
+    assert [int(one["stdout"]) for one in answer["results"]] == [0, 1, 2, *range(4, MANY + 1)]
+    assert judged[1]["sub_id"] == "all" and judged[1]["results"].pop(5)["sub_id"] == "five"
+    numbers = [int(one["stdout"].split()[0]) for one in judged[1]["results"]]
+    assert numbers == [0, 1, 2, 4, 5, *range(7, MANY + 1)]
