@@ -125,7 +125,6 @@ BUGS = [
     Bug("ServerPublisher._others_serve", "self.team.world.servers", "False", "serving/test_server_nodes.py::test_where_a_node_has_to_take_the_files_they_are_waited_for"),
     Bug("ServerPublisher._write_and_make_room", "self.team.give_back_here()", "pass", "serving/test_server_nodes.py::test_a_learner_in_the_servers_place_gives_memory_back_before_any_of_them_starts"),
     Bug("ServerPublisher._write_and_tell", "sent.cancelled() or sent.exception() is not None", "False", "serving/test_server_nodes.py::test_weights_that_were_not_gathered_end_the_publish_and_nobody_writes"),
-    Bug("Service._guard", "return hung_up(request)", "raise", "service/test_guard.py::test_a_client_that_is_gone_is_no_mistake_of_the_server"),
     Bug("SessionTable._find", "entry.owner != owner", "False", "service/test_owners.py::test_a_key_is_its_owners"),
     Bug("SetReading.add", "del self.rows[self.max_rows :]", "self.rows[self.max_rows :]", "report/test_reading.py::test_memory_does_not_grow_with_the_attempts"),
     Bug("Shares.fits", "self._left - max(0, self._kept.get(owner, 0) - self._by_owner.get(owner, 0))", "0", "service/test_shares.py::test_who_has_less_than_its_share_finds_the_rest_of_it"),

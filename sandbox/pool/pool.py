@@ -364,8 +364,8 @@ class SandboxPool:
             return
         kind = frame[0]
         if kind == wire.RESULT:
-            taken = self._calls.sent[frame[1]].taken
-            self._calls.settle(frame[1], taken.result_of(frame, self.isolation, self.tier))
+            taken, facts = self._calls.sent[frame[1]].taken, self._keeper.facts
+            self._calls.settle(frame[1], taken.result_of(frame, facts["isolation"], facts["tier"]))
         elif kind == wire.FAILED:
             call_id, why, text = wire.decode_failed(frame[1])
             self._calls.settle(call_id, wire.failure(why, text))

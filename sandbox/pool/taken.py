@@ -51,15 +51,20 @@ class Taken:
 
     def result_of(self, frame: tuple[Any, ...], isolation: str, tier: str) -> ExecResult:
         """What a RESULT says. Long texts are left out until `added_to`."""
+        stdout, stderr, value = frame[5], frame[6], frame[9]
+        if LongText in (type(stdout), type(stderr), type(value)):
+            stdout = self._short("stdout", stdout) or ""
+            stderr = self._short("stderr", stderr) or ""
+            value = self._short("value", value)
         return ExecResult(
             status=STATUSES[frame[2]],
             exit_code=frame[3],
             signal=frame[4],
-            stdout=self._short("stdout", frame[5]) or "",
-            stderr=self._short("stderr", frame[6]) or "",
+            stdout=stdout,
+            stderr=stderr,
             stdout_truncated=frame[7],
             stderr_truncated=frame[8],
-            value=self._short("value", frame[9]),
+            value=value,
             wall_s=frame[10],
             cpu_s=frame[11],
             peak_memory_bytes=frame[12],

@@ -30,7 +30,7 @@ from rocstar.sandbox.service.idempotency import (
     key_of,
 )
 from rocstar.sandbox.service.incoming import Incoming
-from rocstar.sandbox.service.outputs import Held, send_held, shortened
+from rocstar.sandbox.service.outputs import HeldOutput, send_held, shortened
 from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.routes import HttpRoute
 from rocstar.sandbox.service.rules import Rules
@@ -90,7 +90,7 @@ class Batches:
             outcomes[index] = refusal
             await turns.pause()
         sent = call.sent()
-        with Held(self._held, owner) as held:
+        with HeldOutput(self._held, owner) as held:
             if sent:
                 async for position, outcome in self._admission.run_batch(sent, call.deadline_s):
                     if isinstance(outcome, ExecResult):

@@ -19,7 +19,7 @@ SHORT_CHARS = 4096
 """Kept of a text when too much output is held."""
 
 
-class Held:
+class HeldOutput:
     """What one request holds, given back when it is left. Invariant: where `full` is asked before each result
     is kept, requests hold one result each beyond the total of `shares`, and heads."""
 
@@ -28,7 +28,7 @@ class Held:
         self._owner = owner
         self._chars = 0
 
-    def __enter__(self) -> "Held":
+    def __enter__(self) -> "HeldOutput":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -62,6 +62,6 @@ async def send_held(
     """An answer, held while its client takes it."""
     if len(answer.body) < LARGE_BYTES:
         return await send(request, answer, timeout_s)
-    with Held(shares, request.owner) as held:
+    with HeldOutput(shares, request.owner) as held:
         held.take(len(answer.body))
         return await send(request, answer, timeout_s)

@@ -33,7 +33,7 @@ from rocstar.sandbox.service.http import send, to_json
 from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES, NotebookBody
-from rocstar.sandbox.service.outputs import Held, shortened
+from rocstar.sandbox.service.outputs import HeldOutput, shortened
 from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.routes import HttpRoute
 from rocstar.sandbox.service.rules import Rules
@@ -96,7 +96,7 @@ class SandboxFusion:
             result = await self._admission.run(self._request(run, request.owner))
         except SandboxError as error:
             return _json(_no_code(str(error)), status=_status(error))
-        with Held(self._admission.held, request.owner) as held:
+        with HeldOutput(self._admission.held, request.owner) as held:
             if held.full:
                 result = shortened(result)
             held.take(chars_of(result))
@@ -125,14 +125,16 @@ class SandboxFusion:
         del body
         try:
             owner = request.owner
-            with self._admission.admitted(owner), Held(self._admission.held, owner) as held:
+            with self._admission.admitted(owner), HeldOutput(self._admission.held, owner) as held:
                 answer = await self._notebook(run, limits, owner, held)
                 num_chars = sum(len(cell.stdout) + len(cell.stderr) for cell in answer.cells)
                 return await _long_json(request, answer, num_chars + sum(map(len, answer.files.values())))
         except SandboxError as error:
             return _json(_no_notebook(error), status=_status(error))
 
-    async def _notebook(self, run: NotebookBody, limits: Limits, owner: str, held: Held) -> NotebookAnswer:
+    async def _notebook(
+        self, run: NotebookBody, limits: Limits, owner: str, held: HeldOutput
+    ) -> NotebookAnswer:
         loop = asyncio.get_running_loop()
         start_s = loop.time()
         flavour = self._rules.choose("\n".join(run.cells))

@@ -23,7 +23,7 @@ from rocstar.sandbox.service.http import send, to_json
 from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.metrics import Metrics
-from rocstar.sandbox.service.outputs import Held, shortened
+from rocstar.sandbox.service.outputs import HeldOutput, shortened
 from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.routes import HttpRoute
 from rocstar.sandbox.service.rules import Rules
@@ -66,7 +66,7 @@ class VerlTool:
         decode = partial(decode_actions, rules=self._rules, owner=owner)
         steps = await self._incoming.decoded(owner, body, decode)
         del body
-        with Held(self._admission.held, owner) as held:
+        with HeldOutput(self._admission.held, owner) as held:
             texts = await self._texts({i: one.request for i, one in enumerate(steps) if one.request}, held)
             milliseconds = (time.monotonic() - began_s) * 1e3
             if len(steps) <= FEW and sum(map(len, texts.values())) < LONG_CHARS:
@@ -75,7 +75,7 @@ class VerlTool:
                 body = await asyncio.to_thread(lambda: in_pieces(_answer(steps, texts, milliseconds)))
             return await send(request, HttpAnswer(status=200, body=body))
 
-    async def _texts(self, requests: dict[int, ExecRequest], held: Held) -> dict[int, str]:
+    async def _texts(self, requests: dict[int, ExecRequest], held: HeldOutput) -> dict[int, str]:
         """What the policy is shown of each program, by its key. Raises SandboxError if one has no result; the
         others are killed then."""
         texts: dict[int, str] = {}
