@@ -253,6 +253,7 @@ class Calls:
             elif call.future.done():
                 self.room.give()
             else:
+                call.taken = Taken()  # what came of its files comes again
                 self._waiting.append_first(call.lane, call)
 
     def close(self) -> None:
