@@ -324,6 +324,46 @@ async def test_more_calls_than_fit_are_a_429_and_run_nothing(serve: Any) -> None
         await hanging.until_running(0)
 
 
+async def test_a_stream_that_has_begun_is_refused_no_more(
+    serve: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the refusals of a batch others have turns, and took its places: the head of a 429 stood among
+    its lines then."""
+    began, goes_on, write = asyncio.Event(), asyncio.Event(), batches.write
+
+    async def slow(*arguments: Any) -> None:
+        began.set()
+        await goes_on.wait()
+        await write(*arguments)
+
+    monkeypatch.setattr(batches, "write", slow)
+    body = {"requests": [{"code": 5}] * 2 + [{"code": "x"}] * 2, "stream": True}
+    async with serve(FakeSandbox({}, otherwise=ok()), max_calls=2) as service:
+        async with service.http.post("/v1/batch", json=body):
+            await began.wait()
+            assert (await service.post("/v1/run", {"code": "x"}))[0] == 429
+        await until(lambda: not service.service.metrics.in_flight)  # nobody reads on
+        async with service.http.post("/v1/batch", json=body) as answer:
+            goes_on.set()
+            assert sorted([json.loads(line)["index"] async for line in answer.content]) == [0, 1, 2, 3]
+        assert service.service.metrics.in_flight == 0
+
+
+async def test_a_stream_by_key_that_has_no_room_is_a_429(serve: Any) -> None:
+    """Whatever of it could be refused by itself: those lines came first, and then a second head."""
+    hanging = Hanging()
+    async with serve(hanging, max_calls=1) as service:
+        held = asyncio.create_task(service.post("/v1/run", {"code": "x"}))
+        await hanging.until_running(1)
+        body = {"requests": [{"code": 5}, {"code": "x"}], "stream": True}
+        for number, status in ((1, 429), (2, 413)):
+            body["requests"] = [{"code": 5}] + [{"code": "x"}] * number
+            async with service.http.post("/v1/batch", json=body, headers={"Idempotency-Key": "k"}) as answer:
+                assert answer.status == status
+        held.cancel()
+        await hanging.until_running(0)
+
+
 async def test_a_batch_that_never_fits_is_refused_for_good(serve: Any) -> None:
     async with serve(FakeSandbox({}, otherwise=ok()), max_calls=4) as service:
         status, answer = await service.post("/v1/batch", {"requests": [{"code": "x"}] * 5})
