@@ -240,6 +240,8 @@ BUGS = [
     Bug("extract_answer", "blocks[-1]", "blocks[0]", "test_verify.py::test_the_last_complete_block_counts"),
     Bug("extract_answer", "without_tool_calls(final_text)", "final_text", "test_verify.py"),
     Bug("filter_by_difficulty", "isinstance(t.outcome, Scored) and t.outcome.is_correct", "isinstance(t.outcome, Scored)", "test_stages.py"),
+    Bug("fitting", "result.files or result.displays", "False", "service/test_followed.py::test_what_a_client_does_not_take_counts_whatever_it_is[files of a cell]"),
+    Bug("followed", "not held.full", "True", "service/test_followed.py::test_what_a_client_does_not_take_counts_whatever_it_is[a cell that is followed]"),
     Bug("foreign", "not is_own_name(host)", "False", "service/test_page.py::test_whose_page_it_is"),
     Bug("foreign", 'site not in ("none", "same-origin")', "False", "service/test_page.py::test_whose_page_it_is"),
     Bug("frame_text", "(start + 1 - (len(line) - len(shown)))", "(start - (len(line) - len(line.lstrip())))", "sandbox/test_error_text.py::test_a_usual_error_reads_as_ever"),
