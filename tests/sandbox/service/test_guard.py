@@ -15,6 +15,7 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from rocstar.sandbox.service import batches
+from rocstar.sandbox.service.decode_code_judge import JudgeOptions
 from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
@@ -261,6 +262,19 @@ async def test_of_many_outputs_in_one_answer_those_beyond_what_may_be_held_are_h
         for _ in range(2):  # and what was held is given back
             _, answer = await service.post(path, body)
             assert sorted(lengths(answer)) == [4096] * 2 + [50_000] * 3
+            assert service.service.admission.held.taken == 0
+
+
+async def test_of_many_submissions_none_is_shown_beyond_what_may_be_held(serve: Any) -> None:
+    """A thousand characters of each, of 65,536 in an answer, and six bytes for what JSON escapes."""
+    fake = FakeSandbox({}, otherwise=ok("\0" * 50_000))
+    judge = JudgeOptions(shown_chars=10_000)
+    async with serve(fake, judge=judge, max_held_bytes=100_000) as service:
+        for _ in range(2):  # and what was held is given back
+            body = {"submissions": [{"type": "python", "solution": "x"}] * 5}
+            _, answer = await service.post("/run/long-batch", body)
+            assert [len(one["stdout"]) for one in answer["results"]] == [0] * 3 + [10_000] * 2
+            assert all(one["success"] for one in answer["results"])
             assert service.service.admission.held.taken == 0
 
 
