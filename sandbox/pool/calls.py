@@ -226,6 +226,18 @@ class Calls:
             return True
         return len(self.sent) < self.window + SPARE and self._waiting.next_has_nothing()
 
+    def tell(self, call_id: int, stream: str, data: bytes) -> None:
+        """Output of a call that is followed. What its caller's function raises is that caller's outcome: to
+        the supervisor's connection it would be the end, and that of everybody's sessions."""
+        call = self.sent[call_id]
+        if call.future.done():  # nobody listens
+            return
+        try:
+            call.taken.output(stream, data)
+        except Exception as error:  # whatever somebody's own function may raise
+            stop = isinstance(error, StopIteration)  # which no future takes
+            call.future.set_exception(RuntimeError("on_output raised StopIteration") if stop else error)
+
     def settle(self, call_id: int, outcome: object) -> None:
         """The supervisor has answered. `send_more` follows once all answers that came with this one are."""
         call = self.sent.pop(call_id)
@@ -253,6 +265,7 @@ class Calls:
             elif call.future.done():
                 self.room.give()
             else:
+                call.taken = Taken()  # what came of its files comes again
                 self._waiting.append_first(call.lane, call)
 
     def close(self) -> None:

@@ -375,8 +375,7 @@ class SandboxPool:
             assert call.opens is not None
             self._calls.settle(number, self._sessions.opened(number, call.opens, call.lane, call.weight))
         elif kind == wire.OUTPUT:
-            call_id, stream, data = wire.decode_output(frame[1])
-            self._calls.sent[call_id].taken.output(stream, data)
+            self._calls.tell(*wire.decode_output(frame[1]))
         elif kind == wire.FILE:
             call_id, name, data = wire.decode_file(frame[1])
             self._calls.sent[call_id].taken.piece(name, data)

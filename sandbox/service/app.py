@@ -214,7 +214,7 @@ class Service:
             self.door.begins(connection, owner)
             request.owner = owner or ""
             request.names = found.names
-            if "Expect" in request.headers:
+            if request.headers.get("Expect"):
                 await found.expect(request)
             response = await found.handler(request)
         except Refused as refusal:

@@ -105,7 +105,7 @@ class Batches:
         self._admission.admit(len(call.runnable), request.owner)
         response = await open_stream(request)
         turns = Turns()
-        async for line in self._lines(call):
+        async for line in self._lines(call, request.owner):
             await self._written(response, line)
             await turns.pause()
         await response.write_eof()
@@ -124,7 +124,7 @@ class Batches:
         async def work(execution: Execution) -> HttpAnswer:
             # Its lines are kept for whoever asks again, however many clients read them.
             turns = Turns()
-            async for line in self._lines(call, short=lambda: self._keys.full):
+            async for line in self._lines(call, request.owner, short=lambda: self._keys.full):
                 execution.emit(line)
                 await turns.pause()
             return HttpAnswer(status=200, body=b"", content_type=NDJSON)
@@ -140,13 +140,20 @@ class Batches:
         await response.write_eof()
         return response
 
-    async def _lines(self, call: BatchCall, short: Callable[[], bool] = lambda: False) -> Any:
-        """One line per call, as they end; those that cannot run first. While `short`, with heads alone."""
-        for index, refusal in zip(call.refused, call.refusals, strict=True):
-            yield await _line(index, refusal)
-        if not call.runnable:
+    async def _lines(self, call: BatchCall, owner: str, short: Callable[[], bool] = lambda: False) -> Any:
+        """One line per call, as they end; those that cannot run first. While `short`, with heads alone.
+        Raises Refused before the first line, and none after it: its client has a status by then."""
+        sent = call.sent()
+        self._admission.enter(len(sent), owner)
+        try:
+            for index, refusal in zip(call.refused, call.refusals, strict=True):
+                yield await _line(index, refusal)
+        except BaseException:  # nobody reads on
+            self._admission.leave(len(sent), owner)
+            raise
+        if not sent:
             return
-        async for position, outcome in self._admission.run_batch(call.sent(), call.deadline_s):
+        async for position, outcome in self._admission.run_batch(sent, call.deadline_s, entered=True):
             if isinstance(outcome, ExecResult) and short():
                 outcome = shortened(outcome)
             yield await _line(call.runnable[position], await _outcome_json(outcome))

@@ -53,13 +53,14 @@ class Admission:
         return result
 
     async def run_batch(
-        self, requests: Sequence[ExecRequest], deadline_s: float | None = None
+        self, requests: Sequence[ExecRequest], deadline_s: float | None = None, *, entered: bool = False
     ) -> AsyncIterator[tuple[int, Outcome]]:
         """Yields (index, outcome) as calls end, each index exactly once whatever the sandbox does. Raises
-        Full before anything ran."""
+        Full before anything ran, unless the caller has let them `enter`."""
         waiting = len(requests)
         owner = requests[0].owner if requests else ""
-        self.enter(waiting, owner)
+        if not entered:
+            self.enter(waiting, owner)
         try:
             async with aclosing(self._outcomes(requests, self.deadline(deadline_s))) as outcomes:
                 async for index, outcome in outcomes:

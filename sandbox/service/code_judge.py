@@ -29,6 +29,7 @@ from rocstar.sandbox.service.http import filled, send, to_json
 from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.metrics import Metrics
+from rocstar.sandbox.service.outputs import HeldOutput, send_held
 from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.routes import HttpRoute
 from rocstar.sandbox.service.rules import Rules
@@ -94,7 +95,7 @@ class CodeJudge:
                 except SandboxError as error:
                     outcome = error
             answer = await _written(self._answer(submission, outcome, with_output, wait_s))
-            return await send(request, HttpAnswer(status=200, body=answer))
+            return await send_held(request, HttpAnswer(status=200, body=answer), self._admission.held)
 
         return handler
 
@@ -106,30 +107,38 @@ class CodeJudge:
             del body
             submissions, sent = batch.items, batch.sent()
             results, turns = [b""] * len(submissions), Turns()
-            if sent:
-                async for position, outcome in self._admission.run_batch(sent, wait_s):
-                    index = batch.runnable[position]
-                    answer = self._answer(submissions[index], outcome, with_output, wait_s)
-                    results[index] = await _written(answer)
-                    await turns.pause()
-            for index, result in enumerate(results):
-                if not result:
-                    answer = self._answer(submissions[index], None, with_output, wait_s)
-                    results[index] = await _written(answer)
-                    await turns.pause()
-            empty = RunAnswers if with_output else JudgeAnswers
-            head = await written(empty(sub_id=batch.sub_id, results=[]), len(batch.sub_id))
-            body = await filled(head, results)
-            return await send(request, HttpAnswer(status=200, body=body))
+            with HeldOutput(self._admission.held, owner) as held:
+                if sent:
+                    async for position, outcome in self._admission.run_batch(sent, wait_s):
+                        index, shown = batch.runnable[position], 0 if held.full else None
+                        answer = self._answer(submissions[index], outcome, with_output, wait_s, shown)
+                        results[index] = await _written(answer)
+                        held.take(len(results[index]))
+                        await turns.pause()
+                for index, result in enumerate(results):
+                    if not result:
+                        answer = self._answer(submissions[index], None, with_output, wait_s)
+                        results[index] = await _written(answer)
+                        await turns.pause()
+                empty = RunAnswers if with_output else JudgeAnswers
+                head = await written(empty(sub_id=batch.sub_id, results=[]), len(batch.sub_id))
+                body = await filled(head, results)
+                return await send(request, HttpAnswer(status=200, body=body))
 
         return handler
 
     def _answer(
-        self, submission: Submission, outcome: Outcome | None, with_output: bool, wait_s: float
+        self,
+        submission: Submission,
+        outcome: Outcome | None,
+        with_output: bool,
+        wait_s: float,
+        shown: int | None = None,
     ) -> RunAnswer | JudgeAnswer:
-        """One result. `outcome` is None when nothing ran."""
+        """One result. `outcome` is None when nothing ran. `shown`: characters of each text, as the options
+        have it if None."""
         if isinstance(outcome, ExecResult):
-            return self._judged(submission, outcome, with_output)
+            return self._judged(submission, outcome, with_output, shown)
         reason: JudgeReason = submission.reason or "internal_error"
         cost = 0.0
         if outcome is not None and outcome.retryable:
@@ -142,7 +151,7 @@ class CodeJudge:
         return JudgeAnswer(**head, cost=cost, reason=reason)
 
     def _judged(
-        self, submission: Submission, result: ExecResult, with_output: bool
+        self, submission: Submission, result: ExecResult, with_output: bool, shown: int | None
     ) -> RunAnswer | JudgeAnswer:
         # A program that ends in the moment it is to be killed has run too long all the same: what counts is
         # the measured time, so that sleep(10) under a limit of 10 s is a timeout every time.
@@ -160,7 +169,7 @@ class CodeJudge:
         }
         if not with_output:
             return JudgeAnswer(**head)
-        shown = self._options.shown_chars
+        shown = self._options.shown_chars if shown is None else shown
         if over and result.status in (Status.TIMEOUT, Status.OK):
             stdout = stdout[:shown] + TIMEOUT_LINE
         return RunAnswer(**head, stdout=stdout[:shown], stderr=result.stderr[:shown])

@@ -11,6 +11,7 @@ from typing import Any
 
 from rocstar.sandbox.service.http import NDJSON, failure
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES
+from rocstar.sandbox.service.outputs import HeldOutput, fitting
 from rocstar.sandbox.service.written import chars_of, written
 from rocstar.sandbox.types import ExecResult, OnOutput, SandboxError
 
@@ -34,16 +35,23 @@ def stream_kind(accept: str) -> str:
 
 
 async def followed(
-    start: Callable[[OnOutput], Coroutine[None, None, ExecResult]],
+    start: Callable[[OnOutput], Coroutine[None, None, ExecResult]], held: HeldOutput
 ) -> AsyncGenerator[Event, None]:
-    """What is written, and last the outcome. Closing it cancels the cell. What waits to be read is bounded by
-    the cell's own `output_bytes`: the supervisor tells no more."""
+    """What is written, and last the outcome. Closing it cancels the cell. What waits to be read is `held`;
+    where that is full, output is not told as it is written, and of the result there are heads."""
     events: asyncio.Queue[Event | None] = asyncio.Queue()
+
+    def tell(stream: str, text: str) -> None:
+        if not held.full:
+            held.take(len(text))
+            events.put_nowait(Output(stream, text))
 
     async def whole() -> None:
         try:
-            result = await start(lambda stream, text: events.put_nowait(Output(stream, text)))
+            result = await start(tell)
             check_taken(result)
+            result = fitting(result, held.full)
+            held.take(_chars_of(result))
             events.put_nowait(result)
         except SandboxError as error:
             events.put_nowait(error)
@@ -53,6 +61,7 @@ async def followed(
     try:
         while (event := await events.get()) is not None:
             yield event
+            held.give(_chars_of(event))
         await running  # what is no outcome is raised
     finally:
         running.cancel()
@@ -63,10 +72,21 @@ def check_taken(result: ExecResult) -> None:
     """Raises SandboxError for files that are more than one JSON text carries."""
     if not result.files and not result.displays:
         return
-    total = sum(map(len, result.files.values())) + sum(len(one.data) for one in result.displays)
+    total = bytes_of(result)
     if total > MAX_JSON_FILES_BYTES:
         message = f"the files have {total} bytes; at most {MAX_JSON_FILES_BYTES} go into one answer, more by "
         raise SandboxError(f"{message}GET /v1/sessions/ID/files/NAME", kind="too_large", retryable=False)
+
+
+def _chars_of(event: Event) -> int:
+    if isinstance(event, Output):
+        return len(event.text)
+    return 0 if isinstance(event, SandboxError) else chars_of(event) + bytes_of(event)
+
+
+def bytes_of(result: ExecResult) -> int:
+    """Those of its files and displays."""
+    return sum(map(len, result.files.values())) + sum(len(one.data) for one in result.displays)
 
 
 async def event_line(kind: str, event: Event) -> bytes:

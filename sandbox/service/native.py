@@ -14,7 +14,7 @@ from rocstar.sandbox.service.decode import (
     decode_run,
     decode_session,
 )
-from rocstar.sandbox.service.errors import Refused
+from rocstar.sandbox.service.errors import Full, Refused
 from rocstar.sandbox.service.followed import check_taken, event_line, followed, stream_kind
 from rocstar.sandbox.service.http import (
     failure_answer,
@@ -32,7 +32,7 @@ from rocstar.sandbox.service.idempotency import (
 )
 from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.models import CellBody
-from rocstar.sandbox.service.outputs import send_held, shortened
+from rocstar.sandbox.service.outputs import HeldOutput, fitting, send_held
 from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.routes import HttpRoute
 from rocstar.sandbox.service.rules import Rules
@@ -151,12 +151,13 @@ class Native:
     ) -> web.StreamResponse:
         """Output as it is written, then the result. A failure before either is an answer as any other."""
         response: web.StreamResponse | None = None
-        async with aclosing(followed(start)) as events:
-            async for event in events:
-                if isinstance(event, SandboxError) and response is None:
-                    return respond(failure_answer(event))
-                response = response or await open_stream(request, kind)
-                await self._written(response, await event_line(kind, event))
+        with HeldOutput(self._held, request.owner) as held:
+            async with aclosing(followed(start, held)) as events:
+                async for event in events:
+                    if isinstance(event, SandboxError) and response is None:
+                        return respond(failure_answer(event))
+                    response = response or await open_stream(request, kind)
+                    await self._written(response, await event_line(kind, event))
         assert response is not None, "the last event is the result"
         await response.write_eof()
         return response
@@ -175,10 +176,15 @@ class Native:
         if content is None:
             message = f"the session has no file {ascii(name)[1:61]} that can be fetched"
             raise Refused(message, field="name", status=404, kind="no_file")
-        response = web.StreamResponse(headers={"Content-Type": BYTES, "Content-Length": str(len(content))})
-        await response.prepare(request)
-        await self._written(response, content)
-        await response.write_eof()
+        headers = {"Content-Type": BYTES, "Content-Length": str(len(content))}
+        with HeldOutput(self._held, request.owner) as held:
+            if held.full:
+                raise Full("clients have yet to take answers of so much that this file has no room")
+            held.take(len(content))
+            response = web.StreamResponse(headers=headers)
+            await response.prepare(request)
+            await self._written(response, content)
+            await response.write_eof()
         return response
 
     async def _touch(
@@ -237,8 +243,7 @@ class Native:
             result = await running
             if result.files or result.displays:
                 check_taken(result)
-            if not self._held.fits(owner, 0):
-                result = shortened(result)
+            result = fitting(result, not self._held.fits(owner, 0))
             return HttpAnswer(status=200, body=await written(result, chars_of(result)))
         except SandboxError as error:
             return failure_answer(error)

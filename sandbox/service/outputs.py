@@ -13,7 +13,7 @@ from rocstar.sandbox.service.http import LARGE_BYTES, WRITE_S, send
 from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.shares import Shares
-from rocstar.sandbox.types import ExecResult
+from rocstar.sandbox.types import ExecResult, SandboxError
 
 SHORT_CHARS = 4096
 """Kept of a text when too much output is held."""
@@ -43,6 +43,10 @@ class HeldOutput:
         self._chars += chars
         self._shares.take(self._owner, chars)
 
+    def give(self, chars: int) -> None:
+        """So much of it is sent."""
+        self.take(-chars)
+
 
 def shortened(result: ExecResult) -> ExecResult:
     """With heads of its texts only: what becomes of a result when too much output is held already."""
@@ -54,6 +58,17 @@ def shortened(result: ExecResult) -> ExecResult:
         stdout_truncated=result.stdout_truncated or len(result.stdout) > SHORT_CHARS,
         stderr_truncated=result.stderr_truncated or len(result.stderr) > SHORT_CHARS,
     )
+
+
+def fitting(result: ExecResult, full: bool) -> ExecResult:
+    """The result, or its heads where too much is held already. Raises SandboxError for its files then, which
+    have none."""
+    if not full:
+        return result
+    if result.files or result.displays:
+        message = "it has run, but answers that clients have yet to take leave no room for its files"
+        raise SandboxError(message, kind="no_room", retryable=False)
+    return shortened(result)
 
 
 async def send_held(

@@ -33,7 +33,7 @@ from rocstar.sandbox.service.http import send, to_json
 from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES, NotebookBody
-from rocstar.sandbox.service.outputs import HeldOutput, shortened
+from rocstar.sandbox.service.outputs import HeldOutput, fitting, shortened
 from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.routes import HttpRoute
 from rocstar.sandbox.service.rules import Rules
@@ -92,14 +92,12 @@ class SandboxFusion:
             return _json(_no_code(message))
         if run.language == "cpp" and (run.files or run.fetch_files):
             return _json(_no_code("files and fetch_files are not supported for cpp"))
-        try:
-            result = await self._admission.run(self._request(run, request.owner))
-        except SandboxError as error:
-            return _json(_no_code(str(error)), status=_status(error))
         with HeldOutput(self._admission.held, request.owner) as held:
-            if held.full:
-                result = shortened(result)
-            held.take(chars_of(result))
+            try:
+                result = fitting(await self._admission.run(self._request(run, request.owner)), held.full)
+            except SandboxError as error:
+                return _json(_no_code(str(error)), status=_status(error))
+            held.take(chars_of(result) + sum(map(len, result.files.values())))
             if not result.files:
                 return await _long_json(request, _code_answer(run, result), chars_of(result))
             answer = await asyncio.to_thread(_code_answer, run, result)
@@ -160,10 +158,13 @@ class SandboxFusion:
                 if held.full:
                     result = shortened(result)
                 held.take(chars_of(result))
-                shown, room = _fitting(result.displays, room)
+                shown, room = _fitting(() if held.full else result.displays, room)
+                held.take(sum(len(one.data) for one in shown))
                 cells.append(_cell(result, shown))
             if run.fetch_files and status == "Finished":
-                files = _encoded((await _must(session, fetch=run.fetch_files)).files)
+                fetched = await _must(session, fetch=run.fetch_files)
+                files = {} if held.full else _encoded(fetched.files)
+                held.take(sum(map(len, files.values())))
         except SessionLost as loss:
             status, message = "Error", f"the interpreter is gone: {loss.reason}"
         finally:

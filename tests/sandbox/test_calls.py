@@ -144,3 +144,17 @@ async def test_a_lane_with_nothing_under_way_does_not_wait_for_the_window() -> N
         await calls.submit(call_of(2))
     assert [call.lane for call in calls.sent.values()] == [1] * WINDOW + [2]
     calls.fail_all(module.late())
+
+
+async def test_what_came_of_a_lost_attempt_is_no_part_of_the_next() -> None:
+    """A supervisor that died on the way of a file: it came back twice in one."""
+    calls = new_calls()
+    performing = asyncio.ensure_future(calls.perform(call_of(1), None))
+    await asyncio.sleep(0)
+    for piece in (b"half of", b"all of it"):
+        calls.take_back()  # nothing is there yet, the first time
+        calls.send_more()
+        ((call_id, call),) = calls.sent.items()
+        call.taken.piece("f", piece)
+    calls.settle(call_id, ok())
+    assert (await performing).files == {"f": b"all of it"}

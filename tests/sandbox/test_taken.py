@@ -57,6 +57,23 @@ async def test_sixty_four_mib_go_up_and_down(pool: SandboxPool) -> None:
     assert list(result.files) == ["down"] and result.files["down"] == content
 
 
+@pytest.mark.parametrize("raised", [ZeroDivisionError, StopIteration])
+async def test_what_a_callers_own_function_raises_is_its_alone(
+    pool: SandboxPool, raised: type[Exception]
+) -> None:
+    """It ended the supervisor's connection, and with it everybody's sessions."""
+
+    def tell(stream: str, text: str) -> None:
+        raise raised
+
+    session, restarts = await pool.open_session(), pool.restarts
+    await session.run("x = 5")
+    with pytest.raises(RuntimeError if raised is StopIteration else raised):
+        await pool.run("while True: print(1)", on_output=tell)
+    assert (await session.run("x")).value == "5" and pool.restarts == restarts
+    await session.close()
+
+
 async def test_what_is_more_than_an_answer_holds_is_left_out(pool: SandboxPool) -> None:
     limits = Limits(file_bytes=MAX_FILES_BYTES + 1, wall_s=20.0)
     code = f"open('large', 'wb').truncate({MAX_FILES_BYTES + 1})\nopen('small', 'w').write('x')"

@@ -11,6 +11,8 @@ import pytest
 from rocstar.sandbox.service.followed import EVENTS, Output, followed
 from rocstar.sandbox.service.http import NDJSON
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES
+from rocstar.sandbox.service.outputs import HeldOutput
+from rocstar.sandbox.service.shares import Shares
 from rocstar.sandbox.testing import FakeSandbox, error, ok
 from rocstar.sandbox.types import Display, ExecRequest, ExecResult, SandboxError
 
@@ -98,10 +100,60 @@ async def test_who_stops_following_ends_the_cell() -> None:
         finally:
             ended.set()
 
-    events = followed(start)
-    assert await anext(events) == Output("stdout", "x")
-    await events.aclose()
-    assert ended.is_set()
+    shares = Shares(1, {})
+    with HeldOutput(shares, "") as held:
+        events = followed(start, held)
+        assert await anext(events) == Output("stdout", "x")
+        await events.aclose()
+    assert ended.is_set() and not shares.taken
+
+
+ASKED = {
+    "a file": ("GET", "files/f", {}, None),
+    "a cell that is followed": ("POST", "run", {"Accept": NDJSON}, {"code": "x"}),
+    "files of a cell": ("POST", "run", {}, {"code": "x", "fetch_files": ["f"]}),
+}
+
+
+@pytest.mark.parametrize("what", ASKED)
+async def test_what_a_client_does_not_take_counts_whatever_it_is(serve: Any, until: Any, what: str) -> None:
+    """Forty connections, none of which reads, held eight hundred megabytes of a service that may hold 32."""
+    content = b"x" * (MAX_JSON_FILES_BYTES - 1)
+
+    def answer(request: ExecRequest) -> ExecResult:
+        text = "" if request.fetch else content.decode()
+        return replace(ok(text), files=dict.fromkeys(request.fetch, content))
+
+    method, path, headers, body = ASKED[what]
+    async with serve(FakeSandbox(answer), max_held_bytes=len(content) - 1) as service:
+        held, path = service.service.admission.held, f"{await opened(service)}/{path}"
+        sent = b"" if body is None else json.dumps(body).encode()
+        head = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(sent)}"]
+        lines = [*head, *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+        _, writer = await asyncio.open_connection("127.0.0.1", service.port, limit=1024)
+        writer.write("\r\n".join(lines).encode() + sent)
+        await until(lambda: held.taken >= len(content))
+        async with service.http.request(method, path, headers=headers, data=sent) as answered:
+            short = await answered.read()
+        assert len(short) < 20_000
+        if what == "a cell that is followed":
+            assert json.loads(short)["result"]["stdout_truncated"]  # heads of it, and nothing while it ran
+        else:
+            assert (answered.status, json.loads(short)["error"]["kind"]) in ((429, "full"), (500, "no_room"))
+        writer.transport.abort()
+        await until(lambda: not held.taken)
+        async with service.http.request(method, path, headers=headers, data=sent) as answered:
+            assert len(await answered.read()) >= len(content)
+        await until(lambda: not held.taken)
+
+
+async def test_a_notebook_shows_no_more_pictures_than_may_be_held(serve: Any) -> None:
+    fake = FakeSandbox({}, otherwise=replace(ok(), displays=(Display("image/png", bytes(50_000)),)))
+    async with serve(fake, max_held_bytes=100_000) as service:
+        for _ in range(2):  # and what was held is given back
+            _, answer = await service.post("/run_jupyter", {"cells": ["x"] * 5})
+            assert [len(cell["display"]) for cell in answer["cells"]] == [1, 1, 1, 0, 0]
+            assert service.service.admission.held.taken == 0
 
 
 # --- clients that mean no good -----------------------------------------------------------------------------

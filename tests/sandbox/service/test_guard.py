@@ -15,6 +15,7 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from rocstar.sandbox.service import batches
+from rocstar.sandbox.service.decode_code_judge import JudgeOptions
 from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
@@ -264,6 +265,19 @@ async def test_of_many_outputs_in_one_answer_those_beyond_what_may_be_held_are_h
             assert service.service.admission.held.taken == 0
 
 
+async def test_of_many_submissions_none_is_shown_beyond_what_may_be_held(serve: Any) -> None:
+    """A thousand characters of each, of 65,536 in an answer, and six bytes for what JSON escapes."""
+    fake = FakeSandbox({}, otherwise=ok("\0" * 50_000))
+    judge = JudgeOptions(shown_chars=10_000)
+    async with serve(fake, judge=judge, max_held_bytes=100_000) as service:
+        for _ in range(2):  # and what was held is given back
+            body = {"submissions": [{"type": "python", "solution": "x"}] * 5}
+            _, answer = await service.post("/run/long-batch", body)
+            assert [len(one["stdout"]) for one in answer["results"]] == [0] * 3 + [10_000] * 2
+            assert all(one["success"] for one in answer["results"])
+            assert service.service.admission.held.taken == 0
+
+
 @pytest.mark.parametrize(
     ("path", "body", "length"),
     [
@@ -321,6 +335,46 @@ async def test_more_calls_than_fit_are_a_429_and_run_nothing(serve: Any) -> None
         held.cancel()
         await hanging.until_running(2)
         more.cancel()
+        await hanging.until_running(0)
+
+
+async def test_a_stream_that_has_begun_is_refused_no_more(
+    serve: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the refusals of a batch others have turns, and took its places: the head of a 429 stood among
+    its lines then."""
+    began, goes_on, write = asyncio.Event(), asyncio.Event(), batches.write
+
+    async def slow(*arguments: Any) -> None:
+        began.set()
+        await goes_on.wait()
+        await write(*arguments)
+
+    monkeypatch.setattr(batches, "write", slow)
+    body = {"requests": [{"code": 5}] * 2 + [{"code": "x"}] * 2, "stream": True}
+    async with serve(FakeSandbox({}, otherwise=ok()), max_calls=2) as service:
+        async with service.http.post("/v1/batch", json=body):
+            await began.wait()
+            assert (await service.post("/v1/run", {"code": "x"}))[0] == 429
+        await until(lambda: not service.service.metrics.in_flight)  # nobody reads on
+        async with service.http.post("/v1/batch", json=body) as answer:
+            goes_on.set()
+            assert sorted([json.loads(line)["index"] async for line in answer.content]) == [0, 1, 2, 3]
+        assert service.service.metrics.in_flight == 0
+
+
+async def test_a_stream_by_key_that_has_no_room_is_a_429(serve: Any) -> None:
+    """Whatever of it could be refused by itself: those lines came first, and then a second head."""
+    hanging = Hanging()
+    async with serve(hanging, max_calls=1) as service:
+        held = asyncio.create_task(service.post("/v1/run", {"code": "x"}))
+        await hanging.until_running(1)
+        body = {"requests": [{"code": 5}, {"code": "x"}], "stream": True}
+        for number, status in ((1, 429), (2, 413)):
+            body["requests"] = [{"code": 5}] + [{"code": "x"}] * number
+            async with service.http.post("/v1/batch", json=body, headers={"Idempotency-Key": "k"}) as answer:
+                assert answer.status == status
+        held.cancel()
         await hanging.until_running(0)
 
 
