@@ -149,7 +149,9 @@ class LongText {
 // What Python's bytes.decode("utf-8", "surrogatepass") gives.
 py::object decode_text(const py::buffer& bytes) {
   const py::buffer_info info = bytes.request();
-  if (info.itemsize != 1 || info.ndim != 1) throw py::type_error("a text is decoded from bytes");
+  if (info.itemsize != 1 || info.ndim != 1 || (info.size > 1 && info.strides[0] != 1)) {
+    throw py::type_error("a text is decoded from bytes that lie one after the other");
+  }
   return long_text({static_cast<const char*>(info.ptr), static_cast<size_t>(info.size)}, rocstar::Halves::kTaken);
 }
 

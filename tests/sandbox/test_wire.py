@@ -107,6 +107,13 @@ def test_texts_are_decoded_as_by_python(text: str) -> None:
     assert _native.decode_text(data) == text and _native.decode_text(memoryview(data)) == text
 
 
+def test_a_text_is_decoded_only_from_bytes_that_lie_together() -> None:
+    """Others would be read from wherever their first one lies."""
+    for odd in (memoryview(b"abcd")[::-1], memoryview(b"abcd")[::2]):
+        with pytest.raises(TypeError, match="one after the other"):
+            _native.decode_text(odd)
+
+
 @given(st.binary(max_size=12))
 def test_what_is_no_text_is_refused_as_by_python(data: bytes) -> None:
     try:
