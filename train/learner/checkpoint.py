@@ -33,6 +33,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.conversion_mapping import get_model_conversion_mapping
 
+from rocstar.engine.inference.weights import let_readers_in
 from rocstar.train.learner.adapters import FOLDER as ADAPTER
 from rocstar.train.learner.adapters import Adapters
 from rocstar.train.learner.gather import gathered, planned, whole_buckets
@@ -218,6 +219,7 @@ def _save_rest(partial: Path, snap: Snapshot) -> None:
         snap.adapters.save(partial / ADAPTER)
     state = {"schedule": snap.schedule, "progress": snap.progress}
     (partial / "state" / "progress.json").write_text(json.dumps(state), encoding="utf-8")
+    let_readers_in(partial)
     for path in partial.rglob("*"):
         _flush(path)
     (partial / COMPLETE).touch()
@@ -271,6 +273,7 @@ def save_model(
     """A Hugging Face directory that anybody can load."""
     _shell(model).save_pretrained(directory, state_dict={name: w.contiguous() for name, w in weights})
     tokenizer.save_pretrained(directory)
+    let_readers_in(directory)
 
 
 def save_shell(directory: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

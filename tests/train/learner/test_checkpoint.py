@@ -1,6 +1,7 @@
 """A checkpoint is whole or does not exist, and what goes on from it goes on exactly."""
 
 import concurrent.futures
+import os
 import shutil
 import threading
 from collections import namedtuple
@@ -12,6 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from rocstar.engine.inference.weights import LiveWeights
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.batch import MicroBatch, pack
 from rocstar.train.learner.checkpoint import CheckpointError, step_directory
@@ -120,6 +122,25 @@ def test_the_directory_is_for_transformers_too(write: Callable[..., Path]) -> No
     assert AutoTokenizer.from_pretrained(directory).decode([20]) is not None
     assert checkpoint.load_progress(directory) == {"note": "x", "cursor": {"epoch": 2}}
     assert made.model.config._attn_implementation == "rocstar", "the learner goes on with its own attention"
+
+
+def test_who_may_read_the_folder_may_read_the_weights(
+    write: Callable[..., Path], tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    """A server, or a colleague, of the group that the umask lets in."""
+    made = learner(ADAMW)
+    before = os.umask(0o027)
+    try:
+        write(made, 1)
+        checkpoint.save_model(tmp_path / "cold", made.model, checkpoint.full_weights(made.model), tokenizer)
+        LiveWeights(weights_of(made)).save(tmp_path / "sent")
+    finally:
+        os.umask(before)
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert sum(path.name == "model.safetensors" for path in written) == 3
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in written} == {
+        path.name: oct(0o640) for path in written
+    }
 
 
 # ---- whole or not at all ----
