@@ -177,6 +177,10 @@ def write(directory: Path, snap: Snapshot, *, rank: int = 0, group: Any = None) 
         # torch and safetensors wrap a failed write in errors of their own, some without the system's reason.
         if lack and isinstance(error, OSError | RuntimeError | SafetensorError | CheckpointException):
             raise CheckpointError(lack) from error
+        if isinstance(error, SafetensorError):  # a limit of this user's, or a disk that fails
+            raise CheckpointError(
+                f"{str(directory)!r} could not be written: {error}; mend that, then go on with --resume"
+            ) from error
         raise
 
 

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import os
+import resource
 import shutil
 import threading
 from collections import namedtuple
@@ -241,6 +242,18 @@ def test_a_failed_write_with_no_room_left_is_a_full_disk(
     monkeypatch.setattr(checkpoint, "_save_optimizer", fail)
     with pytest.raises(CheckpointError, match="is full"):
         write(learner(ADAMW), 7)
+
+
+def test_weights_that_this_user_may_not_write_are_told(write: Callable[..., Path], tmp_path: Path) -> None:
+    """There is room on the disk, and still a file must not get so large."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(CheckpointError, match=r"step_7' could not be written: .*File too large"):
+            write(learner(ADAMW), 7)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list((tmp_path / "checkpoints").iterdir())
 
 
 # ---- beside the training ----
