@@ -11,7 +11,7 @@ from typing import Literal
 
 from huggingface_hub import constants, get_token
 from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # its page lists it
 
 ASK_S = 4.0
 """Seconds to wait for the hub: who has no network should hear so, not wait for it."""
