@@ -80,7 +80,16 @@ class LiveWeights:
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: self.tensor(name).cpu().contiguous().clone() for name in self._tensors}
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        let_readers_in(folder)
         return DiskWeights(folder)
+
+
+def let_readers_in(folder: Path) -> None:
+    """Give the safetensors below a folder to its readers: their library writes for the owner alone."""
+    wanted = folder.stat().st_mode & 0o666
+    for file in folder.rglob("*.safetensors"):
+        if (mode := file.stat().st_mode) | wanted != mode:
+            file.chmod(mode | wanted)
 
 
 def _open(file: Path) -> _SafeOpen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -77,7 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--two-levels", action="store_true", help=text)
     add("--part", type=_positive, default=PART, help=f"siblings that are granted together ({PART})")
     text = f"times a node's KV that is granted ({FILL:g}); the rest waits until something ends"
-    add("--fill", type=float, default=FILL, help=text)
+    add("--fill", type=_above_zero, default=FILL, help=text)
     add("--tool-workers", type=_positive, default=1024, help="tool calls at a time per node (1024)")
     text = f"KV pool of a replica in tokens ({MI300X_14B_KV_TOKENS}: 14B on one MI300X)"
     add("--kv-tokens", type=_positive, default=MI300X_14B_KV_TOKENS, help=text)
@@ -100,6 +101,13 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
     return int(text)
+
+
+def _above_zero(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if (number := float(text)) > 0:  # NaN is not
+            return number
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
 
 
 def _replicas(text: str) -> int:

@@ -48,6 +48,10 @@ AUTO = "auto"
 """The flavour that is chosen by what a program imports."""
 
 
+MOST_LIVE = 1 << 16
+"""Programs at a time: more is a slip of the fingers, for which warm interpreters would fill the memory."""
+
+
 def default_max_live() -> int:
     """Children at a time: one and a half per core keep the cores busy and hardly stretch wall clocks."""
     return max(2, len(os.sched_getaffinity(0)) * 3 // 2)
@@ -148,6 +152,8 @@ class SandboxPool:
         on_warm: Callable[[str], None] = lambda flavour: None,
     ) -> None:
         live = default_max_live() if max_live is None else max_live
+        if live > MOST_LIVE:
+            raise ValueError(f"max_live={live}: more than {MOST_LIVE} programs at a time; give fewer")
         if live < 1 or max_queued < 0 or max_sessions < 0:
             raise ValueError(
                 f"max_live={live}, max_queued={max_queued}, max_sessions={max_sessions}: at least 1, 0 and 0 "

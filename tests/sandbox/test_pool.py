@@ -219,6 +219,8 @@ async def test_an_unknown_flavour_is_refused() -> None:
 def test_bad_bounds_are_refused() -> None:
     with pytest.raises(ValueError, match="max_live=0"):
         SandboxPool(max_live=0)
+    with pytest.raises(ValueError, match="max_live=99999999: more than 65536 programs"):
+        SandboxPool(max_live=99_999_999)
     with pytest.raises(ValueError, match="unknown layer"):
         SandboxPool(without=("nnp",))
 

@@ -38,6 +38,7 @@ def ending(error: BaseException) -> int:
         (ConfigError("x = 1: too\n  small"), 2, "rocstar: x = 1: too small\n"),
         (OSError(errno.ENOSPC, "No space left", "/a/b"), 2, "disk is full at /a/b"),
         (OSError(errno.EDQUOT, "Quota"), 2, "disk is full"),
+        (OSError(errno.EFBIG, "File too large"), 2, "may not grow further; raise this user's limit"),
         (OSError(errno.EROFS, "Read-only file system", "/mnt/r/report.html"), 2, "cannot write '/mnt/r/rep"),
         (
             PermissionError(errno.EACCES, "Permission denied", "/mnt/x"),

@@ -85,6 +85,8 @@ def test_a_path_that_is_no_use_is_one_message(
         (["train", "quickstart", "--outputdir=x"], "did you mean --output-dir?"),
         (["train", "quickstart", "--ressume"], "did you mean --resume?"),
         (["report", "x", "--revael"], "did you mean --reveal?"),
+        (["eval", "quickstart", "--checkpoint", "x"], "option '--checkpoint' is not known"),
+        (["train", "quickstart", "--dry-run", "--eval.².set=x"], "unknown key 'eval.0.²'"),
         (["train", "quickstart", "--fast"], "recipe fields are set with --section.field=value"),
         (["train", "quickstart", "--dry-run", "--output-dir", ""], "--output-dir is empty; name a folder"),
         (

@@ -49,8 +49,9 @@ def nothing_more(rest: list[str], hint: str) -> None:
 
 def check_fields(rest: list[str]) -> None:
     for option in rest:
-        field = option.removeprefix("--").partition("=")[0]
-        if not option.startswith("--") or ("." not in field and field not in Recipe.model_fields):
+        field, given, _ = option.removeprefix("--").partition("=")
+        is_section = bool(given) and field in Recipe.model_fields
+        if not option.startswith("--") or ("." not in field and not is_section):
             raise ConfigError(
                 f"option {option!r} is not known; recipe fields are set with --section.field=value"
             )

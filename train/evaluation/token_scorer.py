@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rocstar.engine.types import Trajectory
 from rocstar.train.learner.checkpoint import set_threads
-from rocstar.train.learner.model_io import check_model_path, load_model, load_tokenizer
+from rocstar.train.learner.model_io import check_can_load, load_model, load_tokenizer
 from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.token_scores import TokenScores as TokenScores
 from rocstar.train.learner.token_scores import token_scores
@@ -30,7 +30,7 @@ class TokenScorer:
         """`threads`: as `run.threads`, 0 = the physical cores. ConfigError for what is no model, or one whose
         entropies are not those of hidden states times a head."""
         set_threads(threads)
-        check_model_path(path)
+        check_can_load(path)
         self.path = path
         self.text = TextOfIds(load_tokenizer(path))
         self._policy = PolicyModel(load_model(path, "float32"))

@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from rocstar.engine.inference.weights import let_readers_in
 from rocstar.train.learner.learner import BadMicroBatch, NonFiniteGradientError
 from rocstar.train.recipe.errors import TrainingStopped
 
@@ -45,6 +46,7 @@ def dump(run_dir: Path, name: str, error: NonFiniteGradientError) -> Path:
     path = folder / f"{name}.json"
     tensors = {f"{k}.{key}": t for k, part in enumerate(error.parts) for key, t in _tensors(part).items()}
     save_file(tensors, folder / f"{name}.safetensors")
+    let_readers_in(folder)
     content = {"error": str(error), "microbatches": [_told(part) for part in error.parts]}
     path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return path

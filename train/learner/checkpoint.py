@@ -33,6 +33,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.conversion_mapping import get_model_conversion_mapping
 
+from rocstar.engine.inference.weights import let_readers_in
 from rocstar.train.learner.adapters import FOLDER as ADAPTER
 from rocstar.train.learner.adapters import Adapters
 from rocstar.train.learner.gather import gathered, planned, whole_buckets
@@ -176,6 +177,10 @@ def write(directory: Path, snap: Snapshot, *, rank: int = 0, group: Any = None) 
         # torch and safetensors wrap a failed write in errors of their own, some without the system's reason.
         if lack and isinstance(error, OSError | RuntimeError | SafetensorError | CheckpointException):
             raise CheckpointError(lack) from error
+        if isinstance(error, SafetensorError):  # a limit of this user's, or a disk that fails
+            raise CheckpointError(
+                f"{str(directory)!r} could not be written: {error}; mend that, then go on with --resume"
+            ) from error
         raise
 
 
@@ -218,6 +223,7 @@ def _save_rest(partial: Path, snap: Snapshot) -> None:
         snap.adapters.save(partial / ADAPTER)
     state = {"schedule": snap.schedule, "progress": snap.progress}
     (partial / "state" / "progress.json").write_text(json.dumps(state), encoding="utf-8")
+    let_readers_in(partial)
     for path in partial.rglob("*"):
         _flush(path)
     (partial / COMPLETE).touch()
@@ -271,6 +277,7 @@ def save_model(
     """A Hugging Face directory that anybody can load."""
     _shell(model).save_pretrained(directory, state_dict={name: w.contiguous() for name, w in weights})
     tokenizer.save_pretrained(directory)
+    let_readers_in(directory)
 
 
 def save_shell(directory: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

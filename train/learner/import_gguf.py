@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocstar.engine.inference.weights import let_readers_in
 from rocstar.train.recipe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def import_gguf(source: str, out: Path) -> None:
                 target = Path(partial) / out.name
                 tokenizer.save_pretrained(target)
                 model.save_pretrained(target)
+                let_readers_in(target)
                 if out.exists():
                     out.rmdir()
                 target.rename(out)

@@ -17,6 +17,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from rocstar.engine.progress.progress import working
+from rocstar.train.learner import hub
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.paths import elsewhere
@@ -47,6 +48,37 @@ def check_model_path(path: str) -> None:
         raise ConfigError(
             f"model.path = {path!r} has no tokenizer; copy tokenizer.json and tokenizer_config.json there"
         )
+
+
+def is_here(path: str) -> bool:
+    """Whether there is such a folder, or the hub's cache has the name."""
+    return Path(path).is_dir() or hub.is_cached(path, "models")
+
+
+def nowhere(path: str) -> str:
+    return f"model.path = {path!r} is no folder here and not in the hub's cache"
+
+
+def check_on_hub(path: str) -> None:
+    """ConfigError unless the hub has such a model; `hub.Unreachable` where that cannot be known."""
+    if not hub.exists(path, "models"):
+        raise ConfigError(
+            f"{nowhere(path)}, and the hub shows no such model to this user; give a Hugging Face directory "
+            "or a hub name, or log in with `hf auth login`"
+        )
+
+
+def check_can_load(path: str) -> None:
+    """Fail at once where loading would: of a name that nobody has transformers asks for most of a minute."""
+    check_model_path(path)
+    if is_here(path):
+        return
+    try:
+        check_on_hub(path)
+    except hub.Unreachable as error:
+        raise ConfigError(
+            f"{nowhere(path)}, and the hub cannot be asked ({error}); give a Hugging Face directory"
+        ) from None
 
 
 def has_safetensors(folder: str | Path) -> bool:
@@ -160,10 +192,16 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def model_on_disk(recipe: Recipe, model: str | None) -> str:
-    """The path that was meant. ConfigError if there is no model to load."""
+def chosen_model(recipe: Recipe, model: str | None) -> str:
+    """The path that was meant. ConfigError if none was."""
     path = model or recipe.model.path
     if path == "scratch":
         raise ConfigError("model.path is 'scratch'; pass --model with a checkpoint directory")
-    check_model_path(path)
+    return path
+
+
+def model_on_disk(recipe: Recipe, model: str | None) -> str:
+    """The path that was meant. ConfigError if there is no model to load."""
+    path = chosen_model(recipe, model)
+    check_can_load(path)
     return path

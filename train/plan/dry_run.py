@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rocstar.train.groups.from_rollouts import Records
-from rocstar.train.learner.model_io import model_on_disk
+from rocstar.train.learner.model_io import chosen_model
 from rocstar.train.plan.plan import Machines, describe
 from rocstar.train.plan.preflight import (
     Findings,
@@ -103,7 +103,7 @@ def dry_run_alone(
 ) -> int:
     """The same for `eval` and `rollout`: `what` leaves of the recipe only what the verb needs."""
     found = Findings()
-    path = found.of(lambda: model_on_disk(recipe, model))
+    path = found.of(lambda: chosen_model(recipe, model))
     nobody_listens = recipe.run.model_copy(update={"callbacks": []})
     recipe = recipe.model_copy(update={"sft": SftConfig(steps=0), "run": nobody_listens})
     needed = found.of(lambda: what(recipe))

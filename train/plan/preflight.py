@@ -14,18 +14,22 @@ from rocstar.engine.types import Task
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.extras import lacking
 from rocstar.train.groups.advantages import check_advantage
+from rocstar.train.learner import hub
 from rocstar.train.learner.checkpoint import checkpoint_bytes
+from rocstar.train.learner.hub import Unreachable
 from rocstar.train.learner.model_io import (
+    check_can_load,
     check_model_path,
+    check_on_hub,
     check_vocabulary,
+    is_here,
     load_max_positions,
     load_tokenizer,
+    nowhere,
 )
 from rocstar.train.learner.model_size import measure
 from rocstar.train.learner.scratch import MAX_POSITIONS
 from rocstar.train.learner.sft import read_conversations
-from rocstar.train.plan import hub
-from rocstar.train.plan.hub import Unreachable
 from rocstar.train.plan.plan import Machines
 from rocstar.train.plan.prompts import PromptCheck
 from rocstar.train.recipe.config import Recipe
@@ -349,35 +353,26 @@ def _is_here(recipe: Recipe, found: Findings, *, dry: bool) -> bool:
     """Whether the model's files can be looked at now. A run fetches them from the hub; a dry run does not."""
     path = recipe.model.path
     before = len(found.problems)
-    found.of(lambda: check_model_path(path))
+    found.of(lambda: check_model_path(path) if dry else check_can_load(path))
     if len(found.problems) > before:
         return False
     backend = found.of(lambda: backend_of(recipe))
     is_read = backend is None or backend.reads_weights
     if is_read and Path(path).is_dir() and not any(any(Path(path).glob(name)) for name in WEIGHTS):
         found.problems.append(f"model.path = {path!r} has no weights; copy its *.safetensors there")
-    if Path(path).is_dir() or hub.is_cached(path, "models"):
+    if not dry or is_here(path):
         return True
-    nowhere = f"model.path = {path!r} is no folder here and not in the hub's cache"
     try:
-        known = hub.exists(path, "models")
+        check_on_hub(path)
     except Unreachable as error:
-        text = f"{nowhere}, and the hub cannot be asked ({error})"
-        if dry:
-            found.unknown.append(text)
-        else:
-            found.problems.append(f"{text}; give a Hugging Face directory")
-        return False
-    if not known:
-        found.problems.append(
-            f"{nowhere}, and the hub shows no such model to this user; give a Hugging Face directory or "
-            "a hub name, or log in with `hf auth login`"
-        )
-    elif dry:
+        found.unknown.append(f"{nowhere(path)}, and the hub cannot be asked ({error})")
+    except ConfigError as error:
+        found.problems.append(str(error))
+    else:
         found.unknown.append(
-            f"{nowhere}; the hub has it, tokenizer and template are seen when the run starts"
+            f"{nowhere(path)}; the hub has it, tokenizer and template are seen when the run starts"
         )
-    return known and not dry
+    return False
 
 
 def examine_directory(

@@ -42,7 +42,7 @@ def _of_a_set(raw: dict[str, Any], parts: list[str], option: str) -> list[str]:
     sets = raw.setdefault("eval", [])
     if not isinstance(sets, list):
         return parts
-    if not parts[1].isdigit():
+    if not parts[1].isdecimal():
         if len(sets) > 1:
             raise ConfigError(
                 f"option {option!r}: the recipe has {len(sets)} sets; say which, --eval.0."
@@ -71,7 +71,7 @@ def _descend(node: Any, part: str, option: str) -> Any:
 
 
 def _index(node: list[Any], part: str, option: str) -> int:
-    if not part.isdigit() or int(part) >= len(node):
+    if not part.isdecimal() or int(part) >= len(node):
         raise ConfigError(
             f"option {option!r}: {part!r} is not one of the {len(node)} entries 0..{len(node) - 1}"
         )

@@ -1,7 +1,8 @@
-"""A TOML file as editors leave it: UTF-8, with or without a byte order mark, with any ends of lines."""
+"""A TOML file as editors leave it: UTF-8, with or without a byte order mark."""
 
 from __future__ import annotations
 
+import codecs
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,11 @@ def read_toml(path: Path, *, what: str) -> dict[str, Any]:
     """
     data = path.read_bytes()
     try:
-        return tomllib.loads(data.decode("utf-8-sig").replace("\r\n", "\n"))
+        return tomllib.loads(data.removeprefix(codecs.BOM_UTF8).decode())
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
+        line, byte = error.object.count(b"\n", 0, error.start) + 1, error.object[error.start]
         raise ConfigError(
-            f"{what} is no UTF-8: line {line} has the byte 0x{data[error.start]:02x}; save the file as UTF-8"
+            f"{what} is no UTF-8: line {line} has the byte 0x{byte:02x}; save the file as UTF-8"
         ) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{what} is not valid TOML: {error}; mend it there") from None

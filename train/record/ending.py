@@ -17,7 +17,12 @@ from rocstar.sandbox.console import is_unread
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors, TrainingStopped, tell_launcher
 from rocstar.train.record.run_directory import cold_start_of, complete_checkpoints
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_ROOM = {
+    errno.ENOSPC: "the disk is full{}; free some space",
+    errno.EDQUOT: "the disk is full{}; free some space",
+    errno.EFBIG: "a file may not grow further{}; raise this user's limit (`ulimit -f`)",
+}
+"""Errors of the system that a run can be resumed after."""
 _FIXES = {
     errno.EROFS: "choose a place that can be written, or copy it to one",
     errno.EACCES: "give this user the right to it, or choose another place",
@@ -71,7 +76,7 @@ def _guarded(work: Callable[[], int], *, resumes: bool, interrupted: Callable[[]
             return 141  # as a shell names an end by SIGPIPE
         if (told := of_system(error)) is None:
             raise
-        again = ", then go on with --resume" if resumes and error.errno in _FULL else ""
+        again = ", then go on with --resume" if resumes and error.errno in _NO_ROOM else ""
         print(f"rocstar: {told}{again}", file=sys.stderr)
         return 2
 
@@ -79,8 +84,8 @@ def _guarded(work: Callable[[], int], *, resumes: bool, interrupted: Callable[[]
 def of_system(error: OSError) -> str | None:
     """The line for an error of the system that a person can mend; None for what may be a bug of ours."""
     path = error.filename if isinstance(error.filename, str) else None
-    if error.errno in _FULL:
-        return f"the disk is full{f' at {path}' if path else ''}; free some space"
+    if error.errno in _NO_ROOM:
+        return _NO_ROOM[error.errno].format(f" at {path}" if path else "")
     if error.errno not in _FIXES or path is None:
         return None
     place = Path(path).absolute()

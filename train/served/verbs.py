@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 import secrets
 import sys
 from collections.abc import Callable, Sequence
@@ -106,6 +107,10 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
         _check_address(options.target)
         token = _token(options.token_file)
         return chat_with(order, url=options.target, model=options.served_model, token=token)
+    if re.fullmatch(r"[\w.-]+:[0-9]+(/.*)?", options.target) and not Path(options.target).exists():
+        raise ConfigError(
+            f"{options.target!r} is no run and no model; of a server give http://{options.target}"
+        )
     if missing := lacking("rocstar chat of a model that is opened here", "train"):
         raise ConfigError(missing)
     from rocstar.train.served.solved import solved_question
@@ -145,7 +150,9 @@ def _prompts(options: argparse.Namespace, start: RecordedStart | None) -> list[s
     try:
         text = sys.stdin.read()
     except UnicodeDecodeError as error:
-        raise ConfigError(f"standard input is no text in {error.encoding}: {error.reason}") from None
+        raise ConfigError(
+            f"standard input is no text in {error.encoding}: {error.reason}; pipe text in, in that encoding"
+        ) from None
     given = [line.strip() for line in text.splitlines()] if options.json else [text.strip()]
     if not any(given):
         raise ConfigError("standard input holds no prompt; pipe one in, or give --prompt")

@@ -185,7 +185,7 @@ class RemoteChat:
         """What a chunk says. RemoteError for one that is of another protocol."""
         try:
             return _told(chunk)
-        except (AttributeError, TypeError, ValueError):
+        except (AttributeError, TypeError, ValueError, OverflowError):
             raise RemoteError(f"{self.url} sent what is no part of an answer: {str(chunk)[:200]}") from None
 
 
@@ -211,9 +211,12 @@ def _told(chunk: Mapping[str, Any]) -> list[Told]:
 
 
 def _tool_event(event: Mapping[str, Any]) -> ToolUse | ToolAnswer:
-    choice, call_id, name = int(event.get("index", 0)), str(event.get("id", "")), event.get("name")
+    choice, call_id = int(event.get("index", 0)), str(event.get("id", ""))
+    name, arguments = event.get("name"), event.get("arguments")
+    if not (isinstance(name, str | None) and isinstance(arguments, dict | None)):
+        raise TypeError("a call has a name and named arguments")
     if event.get("type") == "tool_use":
-        return ToolUse(choice=choice, id=call_id, name=name, arguments=event.get("arguments"))
+        return ToolUse(choice=choice, id=call_id, name=name, arguments=arguments)
     return ToolAnswer(
         choice=choice,
         id=call_id,

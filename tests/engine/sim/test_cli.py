@@ -183,3 +183,11 @@ def test_mistakes_are_one_line(
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("rocstar sim: ") and err.count("\n") == 1 and message in err
+
+
+@pytest.mark.parametrize("fill", ["nan", "0", "-1", "much"])
+def test_a_fill_that_grants_nothing_is_refused(fill: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where one scheduler has all replicas, and nothing is granted."""
+    with pytest.raises(SystemExit, match="2"):
+        main([*SMALL, f"--fill={fill}"])
+    assert f"--fill: {fill!r} is not a number above 0" in capsys.readouterr().err

@@ -1,6 +1,8 @@
 """A checkpoint is whole or does not exist, and what goes on from it goes on exactly."""
 
 import concurrent.futures
+import os
+import resource
 import shutil
 import threading
 from collections import namedtuple
@@ -12,6 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from rocstar.engine.inference.weights import LiveWeights
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.batch import MicroBatch, pack
 from rocstar.train.learner.checkpoint import CheckpointError, step_directory
@@ -122,6 +125,25 @@ def test_the_directory_is_for_transformers_too(write: Callable[..., Path]) -> No
     assert made.model.config._attn_implementation == "rocstar", "the learner goes on with its own attention"
 
 
+def test_who_may_read_the_folder_may_read_the_weights(
+    write: Callable[..., Path], tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    """A server, or a colleague, of the group that the umask lets in."""
+    made = learner(ADAMW)
+    before = os.umask(0o027)
+    try:
+        write(made, 1)
+        checkpoint.save_model(tmp_path / "cold", made.model, checkpoint.full_weights(made.model), tokenizer)
+        LiveWeights(weights_of(made)).save(tmp_path / "sent")
+    finally:
+        os.umask(before)
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert sum(path.name == "model.safetensors" for path in written) == 3
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in written} == {
+        path.name: oct(0o640) for path in written
+    }
+
+
 # ---- whole or not at all ----
 
 
@@ -220,6 +242,18 @@ def test_a_failed_write_with_no_room_left_is_a_full_disk(
     monkeypatch.setattr(checkpoint, "_save_optimizer", fail)
     with pytest.raises(CheckpointError, match="is full"):
         write(learner(ADAMW), 7)
+
+
+def test_weights_that_this_user_may_not_write_are_told(write: Callable[..., Path], tmp_path: Path) -> None:
+    """There is room on the disk, and still a file must not get so large."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(CheckpointError, match=r"step_7' could not be written: .*File too large"):
+            write(learner(ADAMW), 7)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list((tmp_path / "checkpoints").iterdir())
 
 
 # ---- beside the training ----

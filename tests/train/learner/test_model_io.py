@@ -9,14 +9,19 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from rocstar.engine.progress.progress import ProgressBoard
+from rocstar.train.evaluation.token_scorer import TokenScorer
+from rocstar.train.learner import hub, model_io
 from rocstar.train.learner.model_io import (
+    check_can_load,
     check_model_path,
     check_vocabulary,
     load_max_positions,
     load_model,
     load_tokenizer,
+    model_on_disk,
 )
 from rocstar.train.learner.scratch import build_model, train_tokenizer
+from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.model_config import ScratchConfig
 
@@ -135,3 +140,39 @@ def test_a_file_and_a_run_are_told_from_a_model(tmp_path: Path) -> None:
         check_model_path(str(tmp_path / "run"))
     with pytest.raises(ConfigError, match="file' is a file; give a Hugging Face directory"):
         check_model_path(str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (False, "the hub shows no such model to this user; give a Hugging Face directory"),
+        (
+            hub.Unreachable("no network"),
+            r"the hub cannot be asked \(no network\); give a Hugging",
+        ),
+    ],
+)
+def test_a_name_that_nobody_has_is_asked_for_once(
+    answer: bool | hub.Unreachable, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And transformers, which asks six times and waits longer each time, never."""
+    asked: list[str] = []
+
+    def exists(name: str, kind: str) -> bool:
+        asked.append(f"{kind}/{name}")
+        if isinstance(answer, bool):
+            return answer
+        raise answer
+
+    monkeypatch.setattr(hub, "exists", exists)
+    for loader in (model_io.AutoConfig, model_io.AutoTokenizer, model_io.AutoModelForCausalLM):
+        monkeypatch.setattr(loader, "from_pretrained", lambda *_, **__: pytest.fail("it was loaded"))
+    for ask in (
+        check_can_load,
+        lambda name: TokenScorer(name, threads=1),
+        lambda name: model_on_disk(Recipe(), name),
+    ):
+        asked.clear()
+        with pytest.raises(ConfigError, match=f"nobody/nothing.*{words}"):
+            ask("nobody/nothing")
+        assert asked == ["models/nobody/nothing"]

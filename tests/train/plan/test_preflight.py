@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import json
 import urllib.error
+from http.client import BadStatusLine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rocstar.train.cli import main
-from rocstar.train.plan import hub, preflight
+from rocstar.train.learner import hub
+from rocstar.train.plan import preflight
 from rocstar.train.plan.preflight import check, check_disk, peak_checkpoints, rehearse
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
@@ -150,6 +152,22 @@ def test_what_the_hub_answers(code: int, known: bool | None, monkeypatch: pytest
             hub.exists("a/b", "models", open_url=answer)
     else:
         assert hub.exists("a/b", "models", open_url=answer) is known
+
+
+@pytest.mark.parametrize("name", ["my model", "../model", "a/b?c", "-x"])
+def test_what_is_no_hub_name_is_asked_of_nobody(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
+    assert not hub.exists(name, "models", open_url=lambda *_, **__: pytest.fail("the hub was asked"))
+
+
+def test_a_hub_that_speaks_no_http_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
+
+    def answer(*_: Any, **__: Any) -> object:
+        raise BadStatusLine("SSH-2.0")
+
+    with pytest.raises(hub.Unreachable, match=r"SSH-2\.0"):
+        hub.exists("a/b", "models", open_url=answer)
 
 
 def test_a_model_without_weights_is_no_model(folder: Path) -> None:

@@ -46,6 +46,7 @@ MISTAKES = [
         "http://[::1 is no address (Invalid IPv6 URL); give http://HOST",
     ),
     (["chat", "http://", "--prompt", "p"], "http:// names no host"),
+    (["chat", "localhost:8000", "--prompt", "p"], "of a server give http://localhost:8000"),
     (["chat", "http://localhost:70000", "--prompt", "p"], "Port out of range"),
     (["chat", "quickstart", "--seed", "x"], "not a seed"),
     (["chat", "quickstart", "--from", "nowhere:1"], "--from 'nowhere'"),
@@ -94,7 +95,7 @@ def test_a_prompt_that_is_no_text_is_one_message(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\xffb"), encoding="utf-8"))
     assert main(["chat", "http://127.0.0.1:1"]) == 2
-    assert "standard input is no text in utf-8: invalid start byte" in capsys.readouterr().err
+    assert "standard input is no text in utf-8: invalid start byte; pipe text in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from http.client import HTTPException
 from pathlib import Path
 from typing import Literal
 
 from huggingface_hub import constants, get_token
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # its page lists it
 
 ASK_S = 4.0
 """Seconds to wait for the hub: who has no network should hear so, not wait for it."""
@@ -26,11 +29,15 @@ def is_cached(name: str, kind: Kind) -> bool:
 
 
 def exists(name: str, kind: Kind, *, open_url: Callable[..., object] = urllib.request.urlopen) -> bool:
-    """Whether the hub has the name and shows it to this user.
+    """Whether the hub has the name and shows it to this user. It is asked once, and not for what is no name.
 
     Raises:
         Unreachable: it cannot be asked.
     """
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
     if constants.HF_HUB_OFFLINE:
         raise Unreachable("HF_HUB_OFFLINE is set")
     token = get_token()
@@ -42,6 +49,6 @@ def exists(name: str, kind: Kind, *, open_url: Callable[..., object] = urllib.re
         if error.code in (401, 403, 404):
             return False
         raise Unreachable(f"{constants.ENDPOINT} answers {error.code}") from None
-    except OSError as error:
+    except (OSError, HTTPException) as error:
         raise Unreachable(f"{constants.ENDPOINT}: {getattr(error, 'reason', error)}") from None
     return True
