@@ -288,7 +288,7 @@ BUGS = [
     Bug("policy_loss", "return weights_T * -surrogate_T", "return weights_T * surrogate_T", "test_learner.py"),
     Bug("process.is_package", "not hidden and not any(path.is_relative_to(around) for path in inner)", "True", "test_private_home.py::test_a_link_opens_what_an_import_takes_and_nothing_that_is_around_it"),
     Bug("read_integer", "number.value.denominator != 1", "False", "test_integer_answers.py::test_what_is_computed_approximate_or_several_is_none"),
-    Bug("read_toml", 'data.decode("utf-8-sig")', 'data.decode("utf-8")', "test_toml_file.py::test_a_byte_order_mark_and_ends_of_lines_change_nothing"),
+    Bug("read_toml", "data.removeprefix(codecs.BOM_UTF8).decode()", "data.decode()", "test_toml_file.py::test_a_byte_order_mark_and_ends_of_lines_change_nothing"),
     Bug("reading._row", "keep_texts and not question", "not question", "report/test_reading.py::test_without_texts_no_question_and_no_answer_stays"),
     Bug("reading.kind_of", "outcome.failed is not None or outcome.reward is None", "outcome.reward is None and not outcome", "report/test_reading.py::test_every_attempt_is_counted_as_the_engine_understands_it"),
     Bug("record_of", "p if p == p else None", "p", "engine/test_record.py::test_what_has_no_logprob_says_so"),
