@@ -22,6 +22,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+sys.path.insert(0, str(Path(__file__).parent))
+from sandbox_bench.report import commit
+
 from rocstar.engine.record.reading import read_records, record_files
 
 ROOT = Path(__file__).parents[1]
@@ -105,12 +108,9 @@ def correct_ones(directory: Path) -> list[Correct]:
 
 
 def machine() -> dict:
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
     facts = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next((line.split(":")[1].strip() for line in facts if "model name" in line), "?")
-    return {"commit": commit, "cpu": cpu, "python": platform.python_version()}
+    return {"commit": commit(), "cpu": cpu, "python": platform.python_version()}
 
 
 def main() -> None:

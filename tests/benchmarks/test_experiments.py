@@ -149,6 +149,13 @@ def test_what_a_difference_shows_follows_from_its_interval(
     assert harm == ("shown" if shows == "less" else "not shown")
 
 
+def test_a_machine_without_git_has_no_commit(
+    experiments: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert experiments["arms"].machine()["commit"] == ""
+
+
 def test_a_seed_is_paired_with_itself_whichever_arms_are_finished(
     experiments: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
