@@ -21,7 +21,7 @@ from rocstar.sandbox.service.models import (
     RequestBody,
     models_of,
 )
-from rocstar.sandbox.service.packed import Chosen, packed, places
+from rocstar.sandbox.service.packed import Chosen, PackedBytes, packed, places
 from rocstar.sandbox.service.rules import AUTO, Rules
 from rocstar.sandbox.types import MAX_TEXT_BYTES, ExecRequest, Limits
 
@@ -124,7 +124,7 @@ def decode_batch(body: bytes, rules: Rules, owner: str = "") -> BatchCall:
         requests=packed(items),
         runnable=places(items, lambda item: isinstance(item, ExecRequest)),
         refused=places(items, lambda item: isinstance(item, Refused)),
-        refusals=packed([item.outcome() for item in items if isinstance(item, Refused)]),
+        refusals=PackedBytes([item.outcome() for item in items if isinstance(item, Refused)]),
         deadline_s=batch.deadline_s,
         stream=batch.stream,
     )

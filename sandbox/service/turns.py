@@ -8,7 +8,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-PIECE_S = 0.002
+PIECE_S = 0.0005
+"""A call of another waits for so much several times: as it comes, when it is sent, when it is answered."""
 
 
 class Turns:

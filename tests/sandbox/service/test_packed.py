@@ -2,6 +2,7 @@
 
 import gc
 import json
+import pickle
 from typing import Any
 
 from hypothesis import given, settings
@@ -10,7 +11,16 @@ from hypothesis import strategies as st
 from rocstar.sandbox.service.decode import decode_batch
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions, decode_submissions
 from rocstar.sandbox.service.errors import Refused
-from rocstar.sandbox.service.packed import LONG_BYTES, MANY, RECENT, Chosen, PackedItems, packed, places
+from rocstar.sandbox.service.packed import (
+    LONG_BYTES,
+    MANY,
+    RECENT,
+    Chosen,
+    PackedBytes,
+    PackedItems,
+    packed,
+    places,
+)
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, Limits
@@ -32,6 +42,15 @@ REQUESTS = st.builds(
 def test_each_item_is_what_was_given(items: list[ExecRequest], asked: list[int]) -> None:
     made = PackedItems(items)
     assert list(made) == items and made[1:-1] == items[1:-1]
+    for index in asked:
+        if -len(items) <= index < len(items):
+            assert made[index] == items[index]
+
+
+@given(items=st.lists(st.binary(max_size=4), max_size=8), asked=st.lists(st.integers(-8, 7), max_size=8))
+def test_bytes_are_what_was_given(items: list[bytes], asked: list[int]) -> None:
+    made = pickle.loads(pickle.dumps(PackedBytes(items)))  # as from the process that decodes
+    assert (list(made), made[1:-1], len(made)) == (items, items[1:-1], len(items))
     for index in asked:
         if -len(items) <= index < len(items):
             assert made[index] == items[index]
