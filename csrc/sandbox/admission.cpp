@@ -153,7 +153,7 @@ bool Supervisor::fits_in_spare(const Request& request) const {
 void Supervisor::start_in_session(Request request) {
   const auto found = sessions_.find(request.session);
   if (found == sessions_.end()) {
-    append_failed(outbox_, request.id, Failure::kSessionLost, "there is no such session");
+    append_failed(outbox_.frames(), request.id, Failure::kSessionLost, "there is no such session");
   } else if (request.type == FrameType::kCell) {
     start_cell(std::move(request), processes_[found->second]);
   } else {

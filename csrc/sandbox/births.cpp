@@ -106,11 +106,12 @@ void Supervisor::order_child(Request request, Server& server) {
     reserved_bytes_ += memory - process.reserved_bytes;
     process.reserved_bytes = memory;
     server.orders.insert(process.index);
-    watch(process.control.get(), Source::kControl, process.index, process.generation, EPOLLIN);
+    watch_birth(process);
     order.child = process.index;
     set_deadline(process, Clock::now() + kBirthGrace);
     try {
       send_message(server.socket.get(), {reinterpret_cast<const char*>(&order), sizeof order}, fds);
+      if (role == Role::kInterpreter && !session && process.request.code.size() <= kSentAhead) send_cell(process);
     } catch (const std::system_error& error) {
       // A dying zygote's end is on the way, and finds this order among those to be given again.
       if (error.code().value() != EPIPE && error.code().value() != ECONNRESET) throw;
@@ -119,7 +120,7 @@ void Supervisor::order_child(Request request, Server& server) {
   } catch (const std::system_error& error) {
     if (made != nullptr) return start_failed(*made, error.what());
     if (starve(request, error.code().value())) return;
-    append_failed(outbox_, id, Failure::kChildStart, error.what());
+    append_failed(outbox_.frames(), id, Failure::kChildStart, error.what());
   }
 }
 
@@ -147,18 +148,51 @@ Supervisor::Process& Supervisor::new_process(Request request, std::shared_ptr<Ho
   return process;
 }
 
+// Of a program's line nothing else is looked for, until it is young no more (lines.cpp).
+void Supervisor::watch_birth(Process& process) {
+  const uint32_t once = process.session ? 0u : static_cast<uint32_t>(EPOLLONESHOT);
+  watch(process.control.get(), Source::kControl, process.index, process.generation, EPOLLIN | once);
+}
+
 // Nothing has happened yet: a zygote that died has taken the order or the unborn child along.
 void Supervisor::give_again(Process& process) {
+  if (process.has_code) forestall_birth(process);
   Request request = std::move(process.request);
   const bool cancelled = process.flags & kStopped;
   forget(process);
   expect_strangers();
   if (cancelled) {
-    append_failed(outbox_, request.id, Failure::kCancelled, "cancelled before it started");
+    append_failed(outbox_.frames(), request.id, Failure::kCancelled, "cancelled before it started");
   } else if (++request.attempts > kMostDeaths) {
-    append_failed(outbox_, request.id, Failure::kChildStart, "it ended before it was confined, each time");
+    append_failed(outbox_.frames(), request.id, Failure::kChildStart, "it ended before it was confined, each time");
   } else {
     enqueue(0, std::move(request));
+  }
+}
+
+// It has its program already, and begins when it has said that it is born. Behind a line that is shut nobody can say so
+// any more, and who has said it just before is killed: the program is to run once.
+void Supervisor::forestall_birth(Process& process) {
+  if (!process.control) return;
+  shutdown(process.control.get(), SHUT_RDWR);
+  Birth birth;
+  bool again = false;
+  const Message message =
+      receive_message(process.control.get(), {reinterpret_cast<char*>(&birth), sizeof birth}, again);
+  if (message.bytes != sizeof birth || birth.state != kReady) return;
+  const pid_t pid = birth.what;
+  if (!is_unknown_child(pid)) return;
+  ::kill(pid, SIGKILL);
+  ending_groups_.emplace_back(pid, process.home);
+}
+
+// Of all who have said that they are born, before anybody is taken for unknown.
+void Supervisor::take_births() {
+  for (const auto& server : servers_) {
+    const std::set<uint32_t> orders = server->orders;
+    for (const uint32_t index : orders) {
+      if (processes_[index].control) take_birth(processes_[index]);
+    }
   }
 }
 
@@ -174,7 +208,7 @@ void Supervisor::take_birth(Process& process) {
   bool again = false;
   const Message message =
       receive_message(process.control.get(), {reinterpret_cast<char*>(&birth), sizeof birth}, again);
-  if (again) return;
+  if (again) return watch_birth(process);
   if (message.bytes == 0 && process.server != nullptr) {
     // Most often its zygote is dying, whose end gives all its orders again: to ask the same one would only cost tries.
     process.control.reset();
@@ -194,7 +228,11 @@ void Supervisor::take_birth(Process& process) {
   }
   process.pid = pid;
   process.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
-  if (!process.pidfd) return start_failed(process, "pidfd_open: " + std::generic_category().message(errno));
+  if (!process.pidfd) {
+    const int error = errno;
+    ::kill(pid, SIGKILL);
+    return start_failed(process, "pidfd_open: " + std::generic_category().message(error));
+  }
   process.family = process.origin != nullptr ? process.origin->family : pid;
   by_pid_[process.pid] = process.index;
   const auto grant = process.origin != nullptr ? grants_.find(process.family) : grants_.end();
@@ -203,8 +241,7 @@ void Supervisor::take_birth(Process& process) {
   process.server = nullptr;
   process.started = Clock::now();
   watch(process.pidfd.get(), Source::kPidfd, process.index, process.generation, EPOLLIN);
-  watch(process.out.fd(), Source::kOut, process.index, process.generation, EPOLLIN);
-  watch(process.err.fd(), Source::kErr, process.index, process.generation, EPOLLIN);
+  rest_lines(process);
   if (process.flags & kStopped) {  // cancelled meanwhile: its end answers the request
     process.state = Process::State::kRunning;
     return kill(process, Outcome::kCancelled);
@@ -214,7 +251,8 @@ void Supervisor::take_birth(Process& process) {
     const bool compiler = process.role == Role::kCompiler;
     const uint64_t wall_us = compiler ? options_.compile_wall_us : process.limits.wall_us;
     set_deadline(process, process.started + std::chrono::microseconds(wall_us));
-    return send_cell(process);
+    if (!process.has_code) send_cell(process);
+    return drop_texts(process);
   }
   if (process.origin != nullptr) {
     if (process.origin->state == Process::State::kBranching) return;  // told of when its origin can be used again
@@ -226,7 +264,7 @@ void Supervisor::take_birth(Process& process) {
 
 void Supervisor::announce_session(Process& process) {
   sessions_[process.number] = process.index;
-  append_opened(outbox_, process.request.id);
+  append_opened(outbox_.frames(), process.request.id);
   process.seed = process.request.seed;
   process.request = Request{};
   end_work(process);
@@ -247,7 +285,7 @@ void Supervisor::start_failed(Process& process, const std::string& why) {
     ::kill(process.pid, SIGKILL);  // a child of ours that is not reaped yet: the number is its own
   }
   const bool cancelled = process.flags & Outcome::kCancelled;
-  append_failed(outbox_, process.request.id, cancelled ? Failure::kCancelled : Failure::kChildStart, why);
+  append_failed(outbox_.frames(), process.request.id, cancelled ? Failure::kCancelled : Failure::kChildStart, why);
   expect_strangers();
   forget(process);
 }
@@ -271,9 +309,11 @@ void Supervisor::start_cell(Request request, Process& session) {
   session.started = session.last_used = Clock::now();
   session.cpu_us_before = cpu_us_of(session.pid);
   session.suspected_us = 0;
+  rest_lines(session);
   set_cpu_limit(session, false);
   set_deadline(session, session.started + std::chrono::microseconds(session.request.limits.wall_us));
   send_cell(session);
+  drop_texts(session);
 }
 
 void Supervisor::start_branch(Request request, Process& origin) {
@@ -282,7 +322,7 @@ void Supervisor::start_branch(Request request, Process& origin) {
     if (sessions_.size() + opening_ >= options_.max_sessions) {
       Process* victim = most_numerous_idle(&origin);
       if (victim == nullptr) {
-        append_failed(outbox_, id, Failure::kFull, "there is no room for one more session");
+        append_failed(outbox_.frames(), id, Failure::kFull, "there is no room for one more session");
         return;
       }
       close_session(victim->number, GoneWhy::kEvicted);
@@ -309,9 +349,9 @@ void Supervisor::start_branch(Request request, Process& origin) {
     origin.state = Process::State::kBranching;
     set_deadline(origin, Clock::now() + kBranchGrace);
     set_deadline(process, Clock::now() + kBranchGrace);
-    watch(process.control.get(), Source::kControl, process.index, process.generation, EPOLLIN);
+    watch_birth(process);
   } catch (const std::system_error& error) {
-    append_failed(outbox_, id, Failure::kChildStart, error.what());
+    append_failed(outbox_.frames(), id, Failure::kChildStart, error.what());
   }
 }
 
@@ -323,9 +363,15 @@ void Supervisor::send_cell(Process& process) {
   process.to_send.assign(reinterpret_cast<const char*>(&header), sizeof header);
   process.to_send += request.code;
   process.sent = 0;
+  process.has_code = true;
+  flush_control(process);
+}
+
+// Once it is born, nobody has to be given it again.
+void Supervisor::drop_texts(Process& process) {
   process.request.code = {};
   if (process.role != Role::kCompiler) process.request.stdin_bytes = {};
-  flush_control(process);
+  process.has_code = false;
 }
 
 void Supervisor::flush_control(Process& process) {

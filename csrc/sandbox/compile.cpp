@@ -62,16 +62,16 @@ uint64_t Supervisor::output_cap(const Process& process) const {
 void Supervisor::end_compilation(Process& process, bool exited, int code) {
   Request request = std::move(process.request);
   if (process.flags & Outcome::kCancelled) {
-    append_failed(outbox_, request.id, Failure::kCancelled, "cancelled");
+    append_failed(outbox_.frames(), request.id, Failure::kCancelled, "cancelled");
     return;
   }
   if (process.flags & Outcome::kNoScratch) {
-    append_failed(outbox_, request.id, Failure::kNodeScratch,
+    append_failed(outbox_.frames(), request.id, Failure::kNodeScratch,
                   "the files of all programs together took too much room, and most of it was this one's");
     return;
   }
   if (exited && code == kSetupFailedExit && !process.value.empty()) {
-    append_failed(outbox_, request.id, Failure::kChildStart,
+    append_failed(outbox_.frames(), request.id, Failure::kChildStart,
                   "the compiler cannot be started: " + failure_to_start(process.value));
     return;
   }
@@ -96,13 +96,13 @@ void Supervisor::end_compilation(Process& process, bool exited, int code) {
     outcome.err += "the compiler made no program\n";
   }
   if (process.err.kept().truncated()) outcome.flags |= Outcome::kStderrTruncated;
-  append_result(outbox_, outcome, Status::kError);
+  append_result(outbox_.frames(), outcome, Status::kError);
 }
 
 // The program has not begun: what it wrote to the control socket are words of ours.
 bool Supervisor::could_not_start(Process& process) {
   if ((process.role != Role::kProgram && process.role != Role::kShell) || process.value.empty()) return false;
-  append_failed(outbox_, process.request.id, Failure::kChildStart,
+  append_failed(outbox_.frames(), process.request.id, Failure::kChildStart,
                 "the program cannot be started: " + failure_to_start(process.value));
   return true;
 }

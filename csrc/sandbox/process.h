@@ -40,6 +40,8 @@ struct Supervisor::Process {
   std::string to_send;       // down the control socket
   size_t sent = 0;
   bool watching_control_writes = false;
+  bool lines_rest = false;  // nobody looks at its output yet
+  bool has_code = false;    // was sent its program before its birth
   bool branch_granted = false;
   uint32_t interrupts = 0;          // sent to the cell under way
   bool interrupted_before = false;  // the cell before it
@@ -83,6 +85,11 @@ inline constexpr uint32_t kMostDeaths = 3;
 inline constexpr std::chrono::seconds kBirthGrace{20};
 // A child that ended before its birth is given again after this, if its zygote's end has not done so before.
 inline constexpr std::chrono::milliseconds kOrphanGrace{200};
+// A program or cell is this old before somebody looks at what it writes: most have ended by then. Who fills a pipe
+// sooner waits.
+inline constexpr std::chrono::milliseconds kYoung{5};
+// A program of at most so many bytes, which a socket holds, is sent before its child is born.
+inline constexpr size_t kSentAhead = 64 << 10;
 // A branch takes no longer than this, or its origin is no partner any more.
 inline constexpr std::chrono::seconds kBranchGrace{5};
 // An idle session may use this much CPU time, for what its cells have left running, and is looked at this often.

@@ -124,7 +124,7 @@ void Supervisor::take_replies(Process& process) {
   if (reply.code == 0 && offspring->pid <= 0) return;  // its birth is still to come, or its deadline
   process.offspring = offspring->origin = nullptr;
   if (reply.code != 0) {
-    append_failed(outbox_, offspring->request.id, Failure::kCannotBranch,
+    append_failed(outbox_.frames(), offspring->request.id, Failure::kCannotBranch,
                   reply.code == EBUSY ? "the session has running threads, which a fork would lose"
                                       : "the session cannot fork: " + std::generic_category().message(reply.code));
     abandon(*offspring);
@@ -150,6 +150,7 @@ void Supervisor::finish_cell(Process& session, const CellReply& reply, std::stri
   session.out.kept().clear();
   session.err.kept().clear();
   rest(session);
+  if (session.lines_rest) watch_lines(session);
   session.flags = 0;
   session.request = Request{};
   end_work(session);
@@ -174,7 +175,7 @@ void Supervisor::show_output(Process& process, const Capture& stream, std::strin
   uint64_t& shown = process.shown[error];
   bytes = bytes.substr(0, process.limits.output_bytes - std::min(shown, process.limits.output_bytes));
   shown += bytes.size();
-  if (!bytes.empty()) append_output(outbox_, process.request.id, error ? 2 : 1, bytes);
+  if (!bytes.empty()) append_output(outbox_.frames(), process.request.id, error ? 2 : 1, bytes);
 }
 
 void Supervisor::take_output(Process& process, Capture& stream) { show_output(process, stream, stream.drain()); }
@@ -261,6 +262,7 @@ void Supervisor::reap(Process& process) {
   while (process.control && !process.session && (got = read(process.control.get(), rest, sizeof rest)) > 0) {
     process.value.append(rest, static_cast<size_t>(got));
   }
+  if (!process.session && process.value.size() > output_cap(process)) process.flags |= Outcome::kOutputLimit;
   if (process.state == Process::State::kRunning && process.role == Role::kCompiler) {
     end_compilation(process, info.si_code == CLD_EXITED, info.si_status);
   } else if (process.state == Process::State::kRunning && !could_not_start(process)) {
@@ -284,17 +286,18 @@ void Supervisor::reap(Process& process) {
   }
   if (process.session && !process.lost && sessions_.erase(process.number) > 0) {
     if (process.flags & Outcome::kNoScratch) {
-      append_gone(outbox_, process.number, GoneWhy::kEvicted);
+      append_gone(outbox_.frames(), process.number, GoneWhy::kEvicted);
     } else {
-      append_gone(outbox_, process.number, GoneWhy::kDied,
+      append_gone(outbox_.frames(), process.number, GoneWhy::kDied,
                   ending_of(process, info.si_code == CLD_EXITED, info.si_status));
     }
   }
   if (process.state == Process::State::kStarting) {
-    append_failed(outbox_, process.request.id, Failure::kChildStart, "the branch ended before it was ready");
+    append_failed(outbox_.frames(), process.request.id, Failure::kChildStart, "the branch ended before it was ready");
   }
   if (Process* offspring = process.offspring) {
-    append_failed(outbox_, offspring->request.id, Failure::kSessionLost, "the session ended while it was branched");
+    append_failed(outbox_.frames(), offspring->request.id, Failure::kSessionLost,
+                  "the session ended while it was branched");
     abandon(*offspring);
   }
   by_pid_.erase(process.pid);
@@ -322,18 +325,18 @@ bool Supervisor::tell_of_kill(const Process& process) {
 
 void Supervisor::report(Process& process, Outcome outcome) {
   if (outcome.flags & Outcome::kCancelled) {
-    append_failed(outbox_, outcome.id, Failure::kCancelled, "cancelled");
+    append_failed(outbox_.frames(), outcome.id, Failure::kCancelled, "cancelled");
     return;
   }
   if (outcome.flags & Outcome::kNoScratch) {
-    append_failed(outbox_, outcome.id, Failure::kNodeScratch,
+    append_failed(outbox_.frames(), outcome.id, Failure::kNodeScratch,
                   "the files of all programs together took too much room, and most of it was this one's");
     return;
   }
   const bool by_us = outcome.flags & Outcome::kMemoryKilled;  // as a group, which has its limit
   if (!by_us && was_killed_for_memory(process, outcome)) outcome.flags |= Outcome::kMemoryKilled;
   if (killed_below_limit(outcome, process.limits) || (!by_us && lost_a_part(process, outcome))) {
-    append_failed(outbox_, outcome.id, Failure::kNodeMemory,
+    append_failed(outbox_.frames(), outcome.id, Failure::kNodeMemory,
                   "the kernel killed the program for want of memory, at " + std::to_string(outcome.peak_bytes >> 20) +
                       " MiB of its own " + std::to_string(process.limits.memory_bytes >> 20));
     return;
@@ -347,8 +350,10 @@ void Supervisor::report(Process& process, Outcome outcome) {
   if (err.truncated) outcome.flags |= Outcome::kStderrTruncated;
   if (!outcome.value.empty()) outcome.flags |= Outcome::kHasValue;
   const Request& request = process.request;
-  append_files(outbox_, outcome.id, process.home->directory(), request.fetch, request.wants & kWantsDisplays);
-  append_result(outbox_, outcome, status_of(outcome, process.limits));
+  const size_t begin = outbox_.frames().size();
+  append_files(outbox_.frames(), outcome.id, process.home->directory(), request.fetch, request.wants & kWantsDisplays);
+  append_result(outbox_.frames(), outcome, status_of(outcome, process.limits));
+  if (lanes_.at(process.lane).waiting >= options_.max_live) outbox_.may_wait(begin, Clock::now());
 }
 
 // Its end is nobody's news any more.
@@ -531,6 +536,7 @@ void Supervisor::reap_strangers() {
     const pid_t pid = info.si_pid;
     const bool zygote =
         std::any_of(servers_.begin(), servers_.end(), [pid](const auto& one) { return one->pid == pid; });
+    if (!zygote) take_births();
     if (zygote || by_pid_.contains(pid)) return;  // reaped on its pidfd; until then it hides the others
     const auto leader = by_pid_.find(getpgid(pid));
     rusage usage{};

@@ -77,7 +77,8 @@ void Supervisor::loop() {
   std::array<epoll_event, 128> events;
   while (client_open_) {
     start_pending();
-    flush_client();
+    if (outbox_.ready(Clock::now())) flush_client();
+    watch_slow();
     if (Clock::now() < strangers_until_) reap_strangers();
     if (looks_at_sessions() && Clock::now() >= next_look_) look_at_sessions();
     if (looks_at_scratch() && Clock::now() >= next_scratch_look_) look_at_scratch();
@@ -149,7 +150,7 @@ void Supervisor::handle_frame(const Frame& frame) {
       const bool of_session = frame.type == FrameType::kCell || frame.type == FrameType::kBranch;
       if (!of_session && request.flavour >= options_.flavours.size()) throw ProtocolError("no such flavour");
       if (request.type == FrameType::kOpen && options_.max_sessions == 0) {
-        append_failed(outbox_, request.id, Failure::kFull, "this pool holds no sessions (max_sessions is 0)");
+        append_failed(outbox_.frames(), request.id, Failure::kFull, "this pool holds no sessions (max_sessions is 0)");
         return;
       }
       if (frame.type == FrameType::kOpen && (is_cpp(request.flavour) || is_shell(request.flavour))) {
@@ -163,7 +164,7 @@ void Supervisor::handle_frame(const Frame& frame) {
     case FrameType::kClose:
       return close_session(decode_id(frame.payload), GoneWhy::kClosed);
     case FrameType::kPing:
-      return append_id(outbox_, FrameType::kPong, decode_id(frame.payload));
+      return append_id(outbox_.frames(), FrameType::kPong, decode_id(frame.payload));
     default:
       throw ProtocolError("the pool sent a frame of unknown type");
   }
@@ -175,7 +176,7 @@ void Supervisor::cancel(uint64_t id) {
     const auto waiting =
         std::find_if(queue.begin(), queue.end(), [id](const auto& item) { return item.second.id == id; });
     if (waiting == queue.end()) continue;
-    append_failed(outbox_, id, Failure::kCancelled, "cancelled before it started");
+    append_failed(outbox_.frames(), id, Failure::kCancelled, "cancelled before it started");
     forget_lane(dequeue(queue, waiting).lane);
     return;
   }
@@ -192,29 +193,26 @@ void Supervisor::close_session(uint64_t number, GoneWhy why, std::string_view ho
   wake(session);
   sessions_.erase(found);
   session.lost = true;
-  append_gone(outbox_, number, why, how);
+  append_gone(outbox_.frames(), number, why, how);
   kill(session, Outcome::kCancelled);
 }
 
 void Supervisor::flush_client() {
-  while (sent_ < outbox_.size()) {
-    const ssize_t n = send(client_.get(), outbox_.data() + sent_, outbox_.size() - sent_, MSG_NOSIGNAL);
+  while (!outbox_.unsent().empty()) {
+    const std::string_view unsent = outbox_.unsent();
+    const ssize_t n = send(client_.get(), unsent.data(), unsent.size(), MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) break;
     if (n < 0) {
       client_open_ = false;
       return;
     }
-    sent_ += static_cast<size_t>(n);
+    outbox_.drop(static_cast<size_t>(n));
   }
-  // Dropping the head only once it is half of all keeps a slow reader's cost linear.
-  if (sent_ * 2 >= outbox_.size()) {
-    outbox_.erase(0, sent_);
-    sent_ = 0;
-  }
-  if (outbox_.empty() == !watching_writes_) return;
-  watching_writes_ = !outbox_.empty();
-  watch(client_.get(), Source::kClient, 0, 0, watching_writes_ ? EPOLLIN | EPOLLOUT : EPOLLIN);
+  const bool more = !outbox_.unsent().empty();
+  if (more == watching_writes_) return;
+  watching_writes_ = more;
+  watch(client_.get(), Source::kClient, 0, 0, more ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 
 void Supervisor::set_deadline(Process& process, Clock::time_point when) {
@@ -250,6 +248,8 @@ int Supervisor::next_timeout_ms() const {
   if (looks_at_scratch()) next = std::min(next, next_scratch_look_);
   if (looks_at_groups()) next = std::min(next, next_group_watch_);
   if (!ending_groups_.empty()) next = std::min(next, now + kGroupLook);
+  if (!young_.empty()) next = std::min(next, young_.front().began + kYoung);
+  if (const auto due = outbox_.due()) next = std::min(next, *due);
   if (next == Clock::time_point::max()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - now).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));

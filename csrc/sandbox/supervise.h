@@ -18,10 +18,14 @@
 //   pidfd       held by the supervisor: readable when the child has ended, and what SIGKILL is sent through
 //   listener    per zygote: what the kernel asks for its children (notify.h)
 //
-// A call: RUN frame -> queue -> order to a zygote with the child's ends -> 'R' on the control socket, only then the
-// program goes down -> pidfd readable -> one last read of the pipes -> RESULT frame. A program is over when its pidfd
-// says so; a cell when its session answers. How a program ended comes from waitid and from what this loop did to it,
-// never from anything that the child wrote. What a session says of a cell is its own word; its clock is not.
+// A call: RUN frame -> queue -> order to a zygote with the child's ends, and the program down the control socket, which
+// the child reads once it is confined and has said 'R' -> pidfd readable -> one last read of the pipes -> RESULT frame.
+// A program is over when its pidfd says so; a cell when its session answers. How a program ended comes from waitid and
+// from what this loop did to it, never from anything that the child wrote. What a session says of a cell is its own
+// word; its clock is not.
+//
+// Being woken costs more than most of what there is to do then, so a print wakes this loop twice, by its 'R' and by its
+// end: its pipes are not watched while it is young (lines.cpp), and its result may wait for others (outbox.h).
 //
 // Who waits for whom: the pool waits for one RESULT, OPENED or FAILED frame per request; the supervisor waits in
 // epoll, at most until the next deadline; a zygote waits for orders; a child waits for nobody once it has a program.
@@ -46,6 +50,7 @@
 #include "home.h"
 #include "link.h"
 #include "notify.h"
+#include "outbox.h"
 #include "protocol.h"
 
 namespace rocstar {
@@ -101,6 +106,12 @@ class Supervisor {
     double had_s = 0;  // counted from what the one that was next then had when this one came
   };
   using Queue = std::deque<std::pair<uint64_t, Request>>;  // with the order of arrival
+  // Whose lines rest, unless it has begun something else since.
+  struct Young {
+    Clock::time_point began;
+    uint32_t index;
+    uint32_t generation;
+  };
   enum class Source : uint8_t { kClient, kZygote, kZygoteEnd, kListener, kControl, kOut, kErr, kPidfd };
 
   // supervise.cpp: the loop and the pool's side
@@ -115,6 +126,11 @@ class Supervisor {
   void set_deadline(Process& process, Clock::time_point when);
   void expire();
   int next_timeout_ms() const;
+
+  // lines.cpp: which pipes and sockets of children are watched
+  void watch_lines(Process& process);
+  void rest_lines(Process& process);
+  void watch_slow();
 
   // zygotes.cpp: the fork servers
   void start_zygote(Server& server);
@@ -157,12 +173,16 @@ class Supervisor {
   void start_cell(Request request, Process& session);
   void start_branch(Request request, Process& origin);
   void give_again(Process& process);
+  void forestall_birth(Process& process);
+  void take_births();
   bool is_unknown_child(pid_t pid) const;
+  void watch_birth(Process& process);
   void take_birth(Process& process);
   void announce_session(Process& process);
   void end_opening(Process& process);
   void start_failed(Process& process, const std::string& why);
   void send_cell(Process& process);
+  void drop_texts(Process& process);
   void flush_control(Process& process);
 
   // processes.cpp: how they answer and end
@@ -224,8 +244,7 @@ class Supervisor {
   UniqueFd null_;
   Homes homes_;
   FrameReader reader_;
-  std::string outbox_;
-  size_t sent_ = 0;  // of outbox_
+  Outbox outbox_;
   bool client_open_ = true;
   bool watching_writes_ = false;
   bool said_hello_ = false;
@@ -242,6 +261,7 @@ class Supervisor {
   std::map<pid_t, uint32_t> grants_;                            // leaves to fork of which nobody is born, by family
   std::set<std::pair<Clock::time_point, uint32_t>> idle_;       // sessions by last use, by index
   std::set<std::pair<Clock::time_point, uint32_t>> deadlines_;  // of processes, by index
+  std::deque<Young> young_;                                     // in the order of their beginnings
   uint32_t under_way_ = 0;
   std::unordered_map<uint64_t, Lane> lanes_;  // that have something waiting or under way
   double had_s_ = 0;                          // by the lane that was next last

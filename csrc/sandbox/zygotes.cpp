@@ -107,7 +107,7 @@ void Supervisor::read_zygote(Server& server) {
       listeners_.emplace(next_listener_++, std::move(message.fds[0]));
       return;
     case ZygoteWord::kFatal:
-      append_json(outbox_, FrameType::kFatal, rest);
+      append_json(outbox_.frames(), FrameType::kFatal, rest);
       flush_client();
       client_open_ = false;
       return;
@@ -128,11 +128,11 @@ void Supervisor::take_hello(Server& server, std::string_view rest) {
   std::memcpy(&server.baseline_resident, rest.data(), sizeof server.baseline_resident);
   server.ready = true;
   server.deaths = 0;
-  append_zygote(outbox_, server.flavour, static_cast<uint64_t>(server.pid));
+  append_zygote(outbox_.frames(), server.flavour, static_cast<uint64_t>(server.pid));
   const bool all = std::all_of(servers_.begin(), servers_.end(), [](const auto& one) { return one->ready; });
   if (!all || said_hello_) return;
   said_hello_ = true;
-  append_json(outbox_, FrameType::kHello, options_.hello_json);
+  append_json(outbox_.frames(), FrameType::kHello, options_.hello_json);
 }
 
 void Supervisor::zygote_ended(Server& server) {
@@ -142,12 +142,13 @@ void Supervisor::zygote_ended(Server& server) {
   char peek;
   while (client_open_ && recv(server.socket.get(), &peek, 1, MSG_PEEK | MSG_DONTWAIT) > 0) read_zygote(server);
   if (!server.ready && ++server.deaths >= kMostDeaths) {
-    append_json(outbox_, FrameType::kFatal,
+    append_json(outbox_.frames(), FrameType::kFatal,
                 "{\"kind\": \"zygote_start\", \"message\": \"the " + options_.flavours[server.flavour] +
                     " zygote died while starting, " + std::to_string(kMostDeaths) + " times\"}");
     flush_client();
     client_open_ = false;
   }
+  take_births();
   // A child may have been forked without anybody having heard of it: it finds its control socket closed and exits.
   const std::set<uint32_t> lost = std::move(server.orders);
   server.orders.clear();
@@ -178,6 +179,10 @@ int Supervisor::judge(const Question& question) {
     return 0;
   }
   Process* process = process_of_thread(question.thread);
+  if (process == nullptr) {  // it may ask before its birth was heard of
+    take_births();
+    process = process_of_thread(question.thread);
+  }
   switch (question.kind) {
     case Question::Kind::kSignal: {
       if (process != nullptr && process->role == Role::kShell) return signal_for(*process, question);

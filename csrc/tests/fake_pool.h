@@ -101,7 +101,6 @@ class Pool {
     return gone_.at(session);
   }
   // How the process of a session ended that is gone.
-  // How the process of a session ended that is gone.
   bool ended(uint64_t session, const std::string& how) const {
     return endings_.at(session).find(how) != std::string::npos;
   }

@@ -140,6 +140,15 @@ inline Done run_word(const std::string& word, long number) {
     signal(SIGINT, SIG_IGN);
     while (true) pause();
   }
+  if (word == "write") {
+    const std::string block(static_cast<size_t>(number), 'x');
+    for (size_t sent = 0; sent < block.size();) {
+      const ssize_t n = write(1, block.data() + sent, block.size() - sent);
+      if (n < 0) _exit(99);
+      sent += static_cast<size_t>(n);
+    }
+  }
+  if (word == "value") return {.value = std::string(static_cast<size_t>(number), 'v')};
   if (word == "stop") raise(SIGSTOP);
   if (word == "flood") flood(static_cast<int>(number));
   if (word == "signal") raise(static_cast<int>(number));

@@ -1,6 +1,9 @@
 // The whole loop for programs: requests in, children forked and killed, one answer each.
 #include "supervise.h"
 
+#include <fstream>
+#include <iterator>
+
 #include "check.h"
 #include "fake_pool.h"
 
@@ -128,6 +131,72 @@ void a_killed_zygote_loses_no_call() {
   CHECK(pool.answer(cancelled).failed(Failure::kCancelled));
 }
 
+// They hang, so one that runs twice is there for ever.
+void a_program_whose_zygote_dies_runs_once() {
+  Pool pool({.max_live = 6});
+  const auto children = [&pool] {
+    const std::string pid = std::to_string(pool.supervisor());
+    std::ifstream file("/proc/" + pid + "/task/" + pid + "/children");
+    return std::distance(std::istream_iterator<int>(file), std::istream_iterator<int>());
+  };
+  uint64_t pings = 0;
+  for (size_t zygote = 1; zygote <= 120;) {
+    pool.zygote(zygote);
+    std::vector<uint64_t> ids;
+    for (int i = 0; i < 6; ++i) ids.push_back(pool.run("hang"));
+    for (uint32_t deaths = 0; deaths < kMostDeaths; ++deaths, ++zygote) {
+      CHECK(kill(pool.zygote(zygote), SIGKILL) == 0);
+    }
+    while (children() < 1 + 6) pool.ping(++pings);
+    for (const uint64_t id : ids) pool.cancel(id);
+    for (const uint64_t id : ids) CHECK(pool.answer(id).failed(Failure::kCancelled));
+    while (children() > 1) pool.ping(++pings);
+  }
+}
+
+// After a zygote's death children may end that nobody knows, and those are looked for.
+void an_end_that_comes_with_the_birth_is_no_strangers() {
+  Pool pool({.max_live = 8});
+  std::vector<uint64_t> ids;
+  for (size_t zygote = 1; zygote <= 3; ++zygote) {
+    CHECK(kill(pool.zygote(zygote), SIGKILL) == 0);
+    pool.zygote(zygote + 1);
+    for (int i = 0; i < 200; ++i) ids.push_back(pool.run("exit 3"));
+  }
+  for (const uint64_t id : ids) CHECK(pool.answer(id).code == 3);
+}
+
+// What the kernel asks for it may come before the word of its birth.
+void a_program_that_asks_at_once_is_known() {
+  if (landlock_abi() == 0 || !notify_available()) return;
+  Pool pool({.max_live = 8});
+  std::vector<uint64_t> ids;
+  for (int i = 0; i < 400; ++i) ids.push_back(pool.run("files 2"));
+  for (const uint64_t id : ids) CHECK(pool.answer(id).code == 2);
+}
+
+// Nobody looks at its pipes while it is young: what they held is there all the same, and so is what it said last.
+void what_a_short_program_said_is_there() {
+  Pool pool({.max_live = 4});
+  Limits much = Pool::some_limits();
+  much.output_bytes = 1 << 20;
+  std::vector<uint64_t> echoes, blocks;
+  for (int i = 0; i < 50; ++i) echoes.push_back(pool.run("echo"));
+  for (int i = 0; i < 10; ++i) blocks.push_back(pool.run("write 200000", much));
+  for (const uint64_t id : echoes) CHECK(pool.answer(id).out == "input" && pool.answer(id).value == "v");
+  for (const uint64_t id : blocks) CHECK(pool.answer(id).out.size() == 200'000 && pool.answer(id).ok());
+}
+
+// The value is read at the end, and too much of it is as much as it was of one who said it in time to be killed.
+void a_value_beyond_its_limit_is_told() {
+  Pool pool({.max_live = 1});
+  Limits little = Pool::some_limits();
+  little.output_bytes = 1024;
+  const auto told = pool.answer(pool.run("value 20000", little));
+  CHECK(told.flags & Outcome::kOutputLimit);
+  CHECK(!(pool.answer(pool.run("value 900", little)).flags & Outcome::kOutputLimit));
+}
+
 void a_zygote_that_cannot_be_is_given_up() {
   Pool pool({.zygote_command = {"/bin/false"}, .max_live = 1});
   CHECK(pool.fatal().find("zygote_start") != std::string::npos);
@@ -182,6 +251,11 @@ int main(int argc, char** argv) {
   the_sum_of_memory_limits_is_bounded();
   a_closed_socket_ends_the_children();
   a_killed_zygote_loses_no_call();
+  a_program_whose_zygote_dies_runs_once();
+  an_end_that_comes_with_the_birth_is_no_strangers();
+  a_program_that_asks_at_once_is_known();
+  what_a_short_program_said_is_there();
+  a_value_beyond_its_limit_is_told();
   a_zygote_that_cannot_be_is_given_up();
   scratch_is_empty_counted_and_gone();
   nothing_is_left_of_a_call();

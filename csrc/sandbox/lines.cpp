@@ -1,0 +1,48 @@
+// Which lines of its children the supervisor watches: their pipes, and of a program the control socket as well.
+//
+// To be woken for a line of text costs the writer and the supervisor more than the text, and most programs and cells
+// have ended before a pipe could be full: then one last reading finds everything. So nobody looks at what is younger
+// than kYoung, and who fills a pipe sooner waits for that. Sessions between their cells are always watched, and so is
+// whoever is followed.
+#include <sys/epoll.h>
+
+#include "process.h"
+
+namespace rocstar {
+
+// What it has begun now is young. A control socket that was watched for a birth rests by itself (EPOLLONESHOT).
+void Supervisor::rest_lines(Process& process) {
+  const bool at_work = !process.session || process.state == Process::State::kRunning;
+  if (!at_work || (process.request.wants & kWantsOutput) != 0) return watch_lines(process);
+  // Never watched before, a program's pipes need nothing; a session's do.
+  if (process.session && process.out.fd() >= 0)
+    watch(process.out.fd(), Source::kOut, process.index, process.generation, 0);
+  if (process.session && process.err.fd() >= 0)
+    watch(process.err.fd(), Source::kErr, process.index, process.generation, 0);
+  process.lines_rest = true;
+  young_.push_back({process.started, process.index, process.generation});
+}
+
+void Supervisor::watch_lines(Process& process) {
+  process.lines_rest = false;
+  if (process.out.fd() >= 0) watch(process.out.fd(), Source::kOut, process.index, process.generation, EPOLLIN);
+  if (process.err.fd() >= 0) watch(process.err.fd(), Source::kErr, process.index, process.generation, EPOLLIN);
+  const uint32_t writes = process.watching_control_writes ? static_cast<uint32_t>(EPOLLOUT) : 0u;
+  if (process.control)
+    watch(process.control.get(), Source::kControl, process.index, process.generation, EPOLLIN | writes);
+}
+
+// Those that are young no more.
+void Supervisor::watch_slow() {
+  const Clock::time_point now = Clock::now();
+  while (!young_.empty()) {
+    const Young first = young_.front();
+    Process& process = processes_[first.index];
+    const bool rests = process.lines_rest && process.generation == first.generation && process.started == first.began;
+    if (rests && now < first.began + kYoung) return;
+    young_.pop_front();
+    if (rests) watch_lines(process);
+  }
+}
+
+}  // namespace rocstar

@@ -1,0 +1,82 @@
+#include "outbox.h"
+
+#include <chrono>
+
+#include "check.h"
+
+namespace {
+
+using rocstar::Outbox;
+using Clock = Outbox::Clock;
+using std::chrono::milliseconds;
+
+const Clock::time_point kNow{std::chrono::hours(1)};
+
+void add_patient(Outbox& outbox, std::string_view frame, Clock::time_point now) {
+  const size_t begin = outbox.frames().size();
+  outbox.frames() += frame;
+  outbox.may_wait(begin, now);
+}
+
+void what_has_no_time_goes_at_once_and_takes_all_with_it() {
+  Outbox outbox;
+  CHECK(!outbox.ready(kNow) && !outbox.due());
+  outbox.frames() += "now";
+  CHECK(outbox.ready(kNow) && !outbox.due());
+  outbox.drop(3);
+  CHECK(!outbox.ready(kNow));
+  add_patient(outbox, "later", kNow);
+  CHECK(!outbox.ready(kNow));
+  outbox.frames() += "now";
+  CHECK(outbox.ready(kNow) && outbox.unsent() == "laternow");
+  outbox.drop(8);
+  outbox.frames() += "now";  // the other way round
+  add_patient(outbox, "later", kNow);
+  CHECK(outbox.ready(kNow));
+}
+
+void a_result_waits_for_a_moment_at_most() {
+  Outbox outbox;
+  add_patient(outbox, "one", kNow);
+  add_patient(outbox, "two", kNow + milliseconds(1));
+  CHECK(!outbox.ready(kNow + milliseconds(1)) && outbox.due() == kNow + rocstar::kTogether);
+  CHECK(outbox.ready(kNow + rocstar::kTogether));
+  outbox.drop(outbox.unsent().size());
+  CHECK(!outbox.due());
+  add_patient(outbox, "three", kNow + milliseconds(5));  // its own moment
+  CHECK(!outbox.ready(kNow + milliseconds(6)) && outbox.due() == kNow + milliseconds(5) + rocstar::kTogether);
+}
+
+void so_many_go_together() {
+  Outbox outbox;
+  for (uint32_t i = 1; i < rocstar::kMostTogether; ++i) add_patient(outbox, "x", kNow);
+  CHECK(!outbox.ready(kNow));
+  add_patient(outbox, "x", kNow);
+  CHECK(outbox.ready(kNow));
+  Outbox large;
+  add_patient(large, std::string(rocstar::kMostBytesTogether, 'x'), kNow);
+  CHECK(large.ready(kNow));
+}
+
+// The socket took a part: the rest has no time.
+void a_part_that_was_sent_leaves_the_rest() {
+  Outbox outbox;
+  add_patient(outbox, "0123456789", kNow);
+  outbox.drop(3);
+  CHECK(outbox.unsent() == "3456789" && outbox.ready(kNow));
+  add_patient(outbox, "ab", kNow);
+  CHECK(outbox.ready(kNow) && outbox.unsent() == "3456789ab");
+  outbox.drop(6);
+  CHECK(outbox.unsent() == "9ab");
+  outbox.drop(3);
+  CHECK(outbox.unsent().empty() && !outbox.ready(kNow));
+}
+
+}  // namespace
+
+int main() {
+  what_has_no_time_goes_at_once_and_takes_all_with_it();
+  a_result_waits_for_a_moment_at_most();
+  so_many_go_together();
+  a_part_that_was_sent_leaves_the_rest();
+}
