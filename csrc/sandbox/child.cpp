@@ -182,14 +182,14 @@ void restore_signals() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-bool Child::read_exactly(char* to, size_t count, std::vector<UniqueFd>* fds) {
+bool Child::read_exactly(char* to, size_t count, FdList* fds) {
   while (count > 0) {
     ssize_t got = 0;
     if (fds != nullptr) {
       bool again = false;
       Message message = receive_message(kControlFd, {to, count}, again);
       if (again) continue;
-      for (UniqueFd& fd : message.fds) fds->push_back(std::move(fd));
+      for (UniqueFd& fd : message.fds) fds->add(std::move(fd));
       got = static_cast<ssize_t>(message.bytes);
     } else {
       got = read(kControlFd, to, count);
@@ -205,7 +205,7 @@ bool Child::read_exactly(char* to, size_t count, std::vector<UniqueFd>* fds) {
 std::optional<Cell> Child::next_cell() {
   while (true) {
     CellHeader header;
-    std::vector<UniqueFd> fds;
+    FdList fds;
     if (!read_exactly(reinterpret_cast<char*>(&header), sizeof header, session_ ? &fds : nullptr)) return std::nullopt;
     if (header.kind == CellKind::kBranch) {
       branch(std::move(fds));
@@ -233,7 +233,7 @@ void Child::reply(int code, const std::string& value) {
 // The new process keeps everything that was inherited (layers, uid, directory) and takes new descriptors. A death
 // signal is not inherited, and the supervisor takes no branch without one. It has what its origin had, random state
 // included.
-void Child::branch(std::vector<UniqueFd> fds) {
+void Child::branch(FdList fds) {
   const pid_t parent = getppid();
   int error = fds.size() == 4 ? 0 : EINVAL;
   if (error == 0 && has_threads != nullptr && has_threads()) error = EBUSY;

@@ -52,8 +52,8 @@ class Child {
   bool (*has_threads)() = nullptr;
 
  private:
-  bool read_exactly(char* to, size_t count, std::vector<UniqueFd>* fds);
-  void branch(std::vector<UniqueFd> fds);
+  bool read_exactly(char* to, size_t count, FdList* fds);
+  void branch(FdList fds);
 
   bool session_;
   Role role_;

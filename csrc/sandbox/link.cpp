@@ -9,7 +9,7 @@
 namespace rocstar {
 namespace {
 
-constexpr size_t kMostFds = 8;
+constexpr size_t kMostFds = FdList::kMost;
 
 }  // namespace
 
@@ -64,7 +64,7 @@ Message receive_message(int socket, std::span<char> buffer, bool& would_block) {
     for (size_t i = 0; i < count; ++i) {
       int fd;
       std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
-      received.fds.emplace_back(fd);
+      received.fds.add(UniqueFd(fd));
     }
   }
   return received;

@@ -5,7 +5,8 @@
 // zygote -> supervisor    packets of ZygoteWord: 'H' hello and 'F' fatal with JSON, 'L' with the notification
 //                         listener attached, 'E' with a ForkError
 // supervisor -> child     over the control socket, which is the child's descriptor 3: a CellHeader and the code;
-//                         a branch order has the descriptors of the new process attached
+//                         a branch order has the descriptors of the new process attached. A program may lie there
+//                         before its child is born; nobody reads it but the child, once it is confined
 // child -> supervisor     first 'R' and the pid once it is confined, or 'F' and errno. A program then writes the
 //                         repr of its value. A session writes a CellReply and the repr, after each cell. A child
 //                         of the C++ or bash flavour that cannot start what it should writes a second 'F' and errno
@@ -91,7 +92,7 @@ struct [[gnu::packed]] CellReply {
 // What a message brought along. Throws std::system_error.
 struct Message {
   size_t bytes = 0;  // 0: the other end is closed
-  std::vector<UniqueFd> fds;
+  FdList fds;
   pid_t sender = -1;  // the kernel's word, where it was asked for (SO_PASSCRED)
 };
 

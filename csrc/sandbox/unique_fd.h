@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <array>
+#include <cstddef>
 #include <utility>
 
 namespace rocstar {
@@ -27,6 +29,35 @@ class UniqueFd {
 
  private:
   int fd_ = -1;
+};
+
+// A few, in no memory but its own: a zygote that takes any from the heap would split a huge page, and copy its table
+// for each child.
+class FdList {
+ public:
+  static constexpr size_t kMost = 8;
+
+  // False if there is no room: then it is closed.
+  bool add(UniqueFd fd) {
+    if (size_ == kMost) return false;
+    fds_[size_++] = std::move(fd);
+    return true;
+  }
+  void clear() {
+    while (size_ > 0) fds_[--size_].reset();
+  }
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  UniqueFd& operator[](size_t index) { return fds_[index]; }
+  const UniqueFd& operator[](size_t index) const { return fds_[index]; }
+  UniqueFd* begin() { return fds_.data(); }
+  UniqueFd* end() { return fds_.data() + size_; }
+  const UniqueFd* begin() const { return fds_.data(); }
+  const UniqueFd* end() const { return fds_.data() + size_; }
+
+ private:
+  std::array<UniqueFd, kMost> fds_;
+  size_t size_ = 0;
 };
 
 }  // namespace rocstar

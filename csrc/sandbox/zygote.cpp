@@ -65,10 +65,10 @@ void Zygote::serve(const std::function<int(Child&)>& run) {
   while (true) {
     ForkOrder order;
     bool again = false;
-    Message message = receive_message(supervisor_.get(), {reinterpret_cast<char*>(&order), sizeof order}, again);
+    const Message message = receive_message(supervisor_.get(), {reinterpret_cast<char*>(&order), sizeof order}, again);
     if (again) continue;
     if (message.bytes != sizeof order) return;
-    fork(order, std::move(message.fds), run);
+    fork(order, message.fds, run);
   }
 }
 
@@ -96,7 +96,7 @@ SeccompFilter& Zygote::filter_of(const ForkOrder& order) {
   return order.session != 0 ? of_session : of_program;
 }
 
-void Zygote::fork(const ForkOrder& order, std::vector<UniqueFd> fds, const std::function<int(Child&)>& run) {
+void Zygote::fork(const ForkOrder& order, const FdList& fds, const std::function<int(Child&)>& run) {
   const bool session = order.session != 0;
   Confinement how{.input = fds[0].get(),
                   .output = fds[1].get(),
@@ -109,7 +109,10 @@ void Zygote::fork(const ForkOrder& order, std::vector<UniqueFd> fds, const std::
   how.limits.address_space_bytes += meter_.bytes();
   how.role = order.role;
   if (layers_.seccomp || order.role != Role::kInterpreter) how.filter = &filter_of(order);
-  if (!std::exchange(used_up_, true)) use_up_free_memory();
+  if (!used_up_) {  // which is not written again: that would copy its page for each child
+    use_up_free_memory();
+    used_up_ = true;
+  }
   size_t next = 4;
   if (fds.size() > next) how.ruleset = fds[next++].get();
   if (fds.size() > next) how.scratch = fds[next++].get();

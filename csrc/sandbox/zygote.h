@@ -38,7 +38,7 @@ class Zygote {
  private:
   SeccompFilter& filter_of(const ForkOrder& order);
   void confine(const PolicyOptions& policy);
-  void fork(const ForkOrder& order, std::vector<UniqueFd> fds, const std::function<int(Child&)>& run);
+  void fork(const ForkOrder& order, const FdList& fds, const std::function<int(Child&)>& run);
 
   UniqueFd supervisor_;
   Layers layers_;

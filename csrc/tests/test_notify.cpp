@@ -202,7 +202,7 @@ void an_asker_that_dies_does_not_stop_the_judge() {
   char buffer[8];
   bool again = false;
   const Message message = receive_message(ours.get(), buffer, again);
-  pollfd waiting{message.fds.at(0).get(), POLLIN, 0};
+  pollfd waiting{message.fds[0].get(), POLLIN, 0};
   CHECK(poll(&waiting, 1, 30'000) == 1 && (waiting.revents & POLLIN));
   // Killed between its question and our answer.
   const bool answered = answer_question(message.fds[0].get(), [pid](const Question&) {
