@@ -12,6 +12,7 @@
 #include "notify.h"
 #include "programs.h"
 #include "protocol.h"
+#include "python_memory.h"
 #include "shell_child.h"
 #include "utf8.h"
 #include "zygote.h"
@@ -286,6 +287,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("filters", &filters);
   module.def("die_with_parent", &rocstar::die_with_parent, py::arg("parent"));
   module.def("use_up_free_objects", &rocstar::use_up_free_objects);
+  module.def("put_first_objects_together", &rocstar::put_first_objects_together);
   module.def("compact_memory", &rocstar::compact_memory);
   module.def("collapse_heap", &rocstar::collapse_heap);
   module.def("repair_utf8", [](const std::string& bytes) { return rocstar::repair_utf8(bytes); }, py::arg("bytes"));

@@ -111,20 +111,6 @@ void flush(const py::object& stream, const py::object& name) {
 
 }  // namespace
 
-void use_up_free_objects() {
-  // obmalloc.c: objects of a size lie together in pools, which begin with what is known of the pool.
-  constexpr size_t kLargest = 512, kStep = 16, kPool = 16 << 10, kHead = 48;
-  constexpr size_t kMost = 4 << 20;  // in all, should another version have other pools
-  size_t used = 0;
-  for (size_t size = kStep; size <= kLargest; size += kStep) {
-    const void* block = nullptr;
-    do {
-      block = PyObject_Malloc(size);
-      used += size;
-    } while (block != nullptr && reinterpret_cast<uintptr_t>(block) % kPool != kHead && used < kMost);
-  }
-}
-
 uint64_t fresh_seed() {
   uint64_t seed = 0;
   if (getrandom(&seed, sizeof seed, 0) != sizeof seed) {

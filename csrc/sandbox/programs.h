@@ -56,10 +56,6 @@ class Programs {
   pybind11::object stream_names_[4], streams_[2];
 };
 
-// Leaves each size of Python's small objects a page of its own: what is free of the pages in use, here and there, is
-// given to nobody. For a zygote, before its memory is moved.
-void use_up_free_objects();
-
 // 64 bits of the kernel's. Throws std::system_error.
 uint64_t fresh_seed();
 

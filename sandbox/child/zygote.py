@@ -166,6 +166,7 @@ def settle() -> None:
     _native.use_up_free_objects()
     if not _native.compact_memory():
         _native.collapse_heap()
+    _native.put_first_objects_together()
 
 
 if __name__ == "__main__":
