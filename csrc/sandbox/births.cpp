@@ -118,6 +118,7 @@ void Supervisor::order_child(Request request, Server& server) {
       server.ready = false;
     }
   } catch (const std::system_error& error) {
+    if (made != nullptr && made->has_code) forestall_birth(*made);
     if (made != nullptr) return start_failed(*made, error.what());
     if (starve(request, error.code().value())) return;
     append_failed(outbox_.frames(), id, Failure::kChildStart, error.what());
