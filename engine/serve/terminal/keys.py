@@ -1,9 +1,10 @@
 """What a terminal makes of keys while a chat has it.
 
-    held_keys      the whole chat: each key waits, as it is, for the prompt that reads it; Ctrl-C is a key
-      unseen_keys  an answer or a command in it: they still wait, but Ctrl-C is a signal
+    held_keys      the whole chat: keys wait for the prompt as they are, and Ctrl-C is one of them
+      unseen_keys  while an answer comes or a command is at work: the same, but Ctrl-C is a signal
 
-So at every moment Ctrl-C is one of both, and none of it ends the chat because nobody was ready for a signal.
+So there is no moment at which Ctrl-C is a signal that nobody waits for. Nothing is done where standard input
+is no terminal, or one that belongs to another job than this one.
 """
 
 from __future__ import annotations
@@ -12,23 +13,18 @@ import contextlib
 import os
 import sys
 import termios
+import tty
 from collections.abc import Callable, Iterator
 from typing import Any
-
-INPUT, LOCAL = 0, 3
-"""Places among the attributes of a terminal."""
 
 
 @contextlib.contextmanager
 def held_keys() -> Iterator[None]:
-    """Inside the block the terminal shows no key, and keeps each as it is, Ctrl-C too, for who reads next.
-
-    Nothing is done where standard input is no terminal, or one that belongs to another job than this one.
-    """
+    """Inside the block the terminal shows no key, and keeps each as it is, Ctrl-C too, for who reads next."""
 
     def held(attributes: list[Any]) -> None:
-        attributes[INPUT] &= ~termios.ICRNL
-        attributes[LOCAL] &= ~(termios.ECHO | termios.ICANON | termios.IEXTEN | termios.ISIG)
+        attributes[tty.IFLAG] &= ~termios.ICRNL
+        attributes[tty.LFLAG] &= ~(termios.ECHO | termios.ICANON | termios.IEXTEN | termios.ISIG)
 
     with _changed(held):
         yield
@@ -38,13 +34,13 @@ def held_keys() -> Iterator[None]:
 def unseen_keys() -> Iterator[None]:
     """Inside the block the terminal does not show what is typed, so that no key stands within the answer.
 
-    Who reads next begins with it; Ctrl-C is a signal from here on, and one that was typed before is what it
-    was. Nothing is done where standard input is no terminal, or one that belongs to another job than this one.
+    What is typed is kept for who reads next. Ctrl-C is a signal; one that was typed before the block is still
+    the key it was.
     """
 
     def unseen(attributes: list[Any]) -> None:
-        attributes[LOCAL] &= ~termios.ECHO
-        attributes[LOCAL] |= termios.ISIG | termios.NOFLSH  # Ctrl-C leaves what was typed before it
+        attributes[tty.LFLAG] &= ~termios.ECHO
+        attributes[tty.LFLAG] |= termios.ISIG | termios.NOFLSH  # Ctrl-C leaves what was typed before it
 
     with _changed(unseen):
         yield

@@ -14,6 +14,7 @@ from typing import TextIO
 import pytest
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import create_input
+from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.output import DummyOutput
 from rich.console import Console
 
@@ -61,8 +62,10 @@ def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Keyboard]:
 @pytest.fixture
 def lines(keyboard: Keyboard, monkeypatch: pytest.MonkeyPatch) -> Iterator[EditedLines]:
     monkeypatch.setenv("TERM", "xterm")
-    with create_app_session(input=create_input(keyboard.file), output=DummyOutput()):
+    source = create_input(keyboard.file)
+    with create_app_session(input=source, output=DummyOutput()):
         yield EditedLines(None)
+    clear_typeahead(source)  # it is kept by the number of the file, which the next test's may have
 
 
 def test_keys_are_seen_again_however_the_answer_ends(keyboard: Keyboard) -> None:
