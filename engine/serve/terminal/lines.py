@@ -6,7 +6,9 @@ from pathlib import Path
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
 
 
 class EditedLines:
@@ -21,6 +23,16 @@ class EditedLines:
     async def next(self) -> str:
         """What was written. EOFError for Ctrl-D; KeyboardInterrupt for Ctrl-C."""
         return await self._session.prompt_async("you> ", handle_sigint=False)
+
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C was pressed behind the last line. The other keys begin the next one."""
+        source = self._session.input
+        keys = get_typeahead(source)  # what the prompt read together with the Enter
+        while more := source.read_keys():
+            keys += more
+        # A late answer to where the cursor was is no key, and the cursor is not there any more.
+        store_typeahead(source, [k for k in keys if k.key not in (Keys.ControlC, Keys.CPRResponse)])
+        return any(k.key == Keys.ControlC for k in keys)
 
 
 def _history(path: Path | None) -> History:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rocstar.engine.serve.parts import Said
-from rocstar.engine.serve.terminal.keys import unseen_keys
+from rocstar.engine.serve.terminal.keys import held_keys, unseen_keys
 from rocstar.engine.serve.terminal.remote import ChoiceEnd, RemoteChat, RemoteError, Told
 from rocstar.engine.serve.terminal.screen import Screen
 from rocstar.engine.serve.terminal.talk import HeardAnswer, Talk, TalkError, votes
@@ -45,12 +45,17 @@ class Lines(Protocol):
         """What was written. EOFError at the end; KeyboardInterrupt for Ctrl-C."""
         ...
 
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C was pressed behind what `next` gave; what else was typed begins the next."""
+        ...
+
 
 @dataclass(slots=True)
 class ChatSession:
     """A person's conversation with an endpoint.
 
-    Invariant: what an answer said before it was stopped is kept, and is what the next question follows.
+    Invariants: what an answer said before it was stopped is kept, and is what the next question follows.
+    Ctrl-C behind a line ends what that line asked for, however soon it comes, and never the chat.
     """
 
     remote: RemoteChat
@@ -58,28 +63,31 @@ class ChatSession:
     talk: Talk = field(default_factory=Talk)
     num_choices: int = 1
     _doing: asyncio.Future[None] | None = None
-    _is_warned: bool = False
+    _lines: Lines | None = None
 
     async def run(self, lines: Lines) -> None:
         """Until the person leaves."""
+        self._lines = lines
+        with held_keys():
+            while (line := await self._next(lines)) != "/quit":
+                if line.startswith("/"):
+                    await self._command(line)
+                elif line:
+                    await self.ask(line)
+
+    async def _next(self, lines: Lines) -> str:
+        """The next line; `/quit` for every way to leave."""
+        is_warned = False
         while True:
             try:
-                line = (await lines.next()).strip()
+                return (await lines.next()).strip()
             except EOFError:
-                return
+                return "/quit"
             except KeyboardInterrupt:
-                if self._is_warned:
-                    return
-                self._is_warned = True
+                if is_warned:
+                    return "/quit"
+                is_warned = True
                 self.screen.note("Ctrl-C once more leaves")
-                continue
-            self._is_warned = False
-            if line == "/quit":
-                return
-            if line.startswith("/"):
-                await self._command(line)
-            elif line:
-                await self.ask(line)
 
     async def ask(self, question: str | None) -> HeardAnswer:
         """Ask, and show the answer while it comes; Ctrl-C ends it. None: let the policy go on."""
@@ -100,6 +108,8 @@ class ChatSession:
         doing = self._doing = asyncio.ensure_future(work)
         try:
             with _interrupting(self.stop), unseen_keys():
+                if self._lines is not None and self._lines.interrupted():
+                    self.stop()
                 await asyncio.wait([doing])
         finally:
             self._doing = None

@@ -48,6 +48,9 @@ class Typed:
             return line
         raise line
 
+    def interrupted(self) -> bool:
+        return False
+
 
 async def test_a_person_sees_thought_code_result_and_answer(serving: Serving) -> None:
     async with serving(scripted(THINKS)) as client, chatting(client) as (session, out):
