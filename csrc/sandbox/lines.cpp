@@ -3,9 +3,10 @@
 // To be woken for a line of text costs the writer and the supervisor more than the text, and most programs and cells
 // have ended before a pipe could be full: then one last reading finds everything. So nobody looks at what is younger
 // than kYoung, and who fills a pipe sooner waits for that. Sessions between their cells are always watched, and so is
-// whoever is followed.
+// whoever is followed. Who is young no more also takes turns on the cores as everybody does (priority.h).
 #include <sys/epoll.h>
 
+#include "priority.h"
 #include "process.h"
 
 namespace rocstar {
@@ -41,7 +42,9 @@ void Supervisor::watch_slow() {
     const bool rests = process.lines_rest && process.generation == first.generation && process.started == first.began;
     if (rests && now < first.began + kYoung) return;
     young_.pop_front();
-    if (rests) watch_lines(process);
+    if (!rests) continue;
+    watch_lines(process);
+    take_turns(threads_of(process.pid));
   }
 }
 

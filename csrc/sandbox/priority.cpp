@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <string>
 
 #include "unique_fd.h"
@@ -21,17 +22,14 @@ constexpr uint64_t kResetOnFork = 1;
 struct Attributes {
   uint32_t size = sizeof(Attributes);
   uint32_t policy = SCHED_OTHER;
-  uint64_t flags = kResetOnFork;
+  uint64_t flags = 0;
   int32_t nice = 0;
   uint32_t priority = 0;
   uint64_t runtime_ns = kSliceNs, deadline_ns = 0, period_ns = 0;
 };
 static_assert(sizeof(Attributes) == 48);
 
-bool ask(int nice) {
-  const Attributes wanted{.nice = nice};
-  return syscall(SYS_sched_setattr, 0, &wanted, 0) == 0;
-}
+bool ask(pid_t thread, const Attributes& wanted) { return syscall(SYS_sched_setattr, thread, &wanted, 0) == 0; }
 
 void set_group(int32_t nice) {
   const UniqueFd group(open("/proc/self/autogroup", O_WRONLY | O_CLOEXEC));
@@ -43,16 +41,26 @@ void set_group(int32_t nice) {
 
 void come_first() {
   const int nice = getpriority(PRIO_PROCESS, 0);
-  if (nice <= 0 && ask(std::min(nice, kFirstNice))) {
+  if (nice <= 0 && ask(0, {.flags = kResetOnFork, .nice = std::min(nice, kFirstNice)})) {
     set_group(kFirstNice);
   } else {
-    ask(nice);
+    ask(0, {.flags = kResetOnFork, .nice = nice});
   }
 }
+
+void come_soon() { ask(0, {.nice = getpriority(PRIO_PROCESS, 0)}); }
 
 void stand_back(int32_t nice) {
   setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + nice);
   set_group(nice);
+}
+
+void take_turns(const std::vector<pid_t>& threads) {
+  for (const pid_t thread : threads) {
+    errno = 0;
+    const int nice = getpriority(PRIO_PROCESS, static_cast<id_t>(thread));
+    if (errno == 0) ask(thread, {.nice = nice, .runtime_ns = 0});
+  }
 }
 
 }  // namespace rocstar

@@ -4,7 +4,10 @@
 // values say nothing against others': the group's does. So both are set.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <vector>
 
 namespace rocstar {
 
@@ -15,7 +18,14 @@ inline constexpr int kFirstNice = -10;
 // short time slices, for which no right is needed. What is forked from here has the usual priority again.
 void come_first();
 
+// Asks for short time slices, which what is forked from here has as well: to have slept, or just begun, is then not to
+// wait for the whole turn of one who has not. For a zygote.
+void come_soon();
+
 // Lowers this process by `nice`, and its session's group to that.
 void stand_back(int32_t nice);
+
+// Gives threads the usual time slices: those of a program that has not ended soon.
+void take_turns(const std::vector<pid_t>& threads);
 
 }  // namespace rocstar

@@ -16,6 +16,7 @@
 
 #include "compact.h"
 #include "cpp_child.h"
+#include "priority.h"
 #include "shell_child.h"
 
 #ifndef MADV_COLLAPSE
@@ -62,6 +63,7 @@ void Zygote::hello(const std::string& json) {
 }
 
 void Zygote::serve(const std::function<int(Child&)>& run) {
+  come_soon();
   while (true) {
     ForkOrder order;
     bool again = false;

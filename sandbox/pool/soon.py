@@ -95,11 +95,11 @@ def stand_back(nice: int = PROGRAMS_NICE) -> bool:
     return True
 
 
-def slice_of_thread() -> int:
-    """The calling thread's, in nanoseconds; 0 where it cannot be told."""
+def slice_of_thread(thread: int = 0) -> int:
+    """A thread's, or the calling one's, in nanoseconds; 0 where it cannot be told."""
     numbers = _NUMBERS.get(platform.machine())
     room = ctypes.create_string_buffer(_ATTRIBUTES.size)
-    if numbers is None or ctypes.CDLL(None).syscall(numbers[1], 0, room, _ATTRIBUTES.size, 0) != 0:
+    if numbers is None or ctypes.CDLL(None).syscall(numbers[1], thread, room, _ATTRIBUTES.size, 0) != 0:
         return 0
     runtime: int = _ATTRIBUTES.unpack(room.raw)[5]
     return runtime

@@ -1,5 +1,6 @@
 """The service's thread asks for short slices, and what it starts has the usual ones."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from rocstar.sandbox.pool import soon
 from rocstar.sandbox.pool.pool import SandboxPool
 
 from .. import needs
+from ..patience import PATIENCE_S
 
 SHOWS = "from rocstar.sandbox.pool.soon import run_soon, slice_of_thread as s"
 CAP_SYS_NICE = 23
@@ -110,3 +112,23 @@ async def test_the_supervisor_comes_before_programs_that_stand_back_and_its_zygo
         assert (shown.stdout, others) == ("5\n", {0}), family
     async with SandboxPool() as pool:
         assert os.getpriority(os.PRIO_PROCESS, pool.supervisor_pid) == 0
+
+
+@NEW
+async def test_programs_have_short_slices_until_they_are_no_longer_young() -> None:
+    """All threads of a program, which may have started them when it was young."""
+    code = "import threading\nthreading.Thread(target=input).start()\nwhile True: pass"
+    async with SandboxPool() as pool, asyncio.TaskGroup() as tasks:
+        family = {one.pid for one in proctree.tree([pool.supervisor_pid])}
+
+        def slices() -> set[int]:
+            programs = {one.pid for one in proctree.tree([pool.supervisor_pid])} - family
+            threads = [thread for pid in programs for thread in os.listdir(f"/proc/{pid}/task")]
+            return {soon.slice_of_thread(int(thread)) for thread in threads}
+
+        call = tasks.create_task(pool.run(code))
+        async with asyncio.timeout(PATIENCE_S):
+            while min(found := slices(), default=0) <= soon.SLICE_NS:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert len(found) == 1 and soon.slice_of_thread(pool.zygotes["stdlib"][-1]) == soon.SLICE_NS
+        call.cancel()
