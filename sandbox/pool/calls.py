@@ -2,18 +2,19 @@
 
     submit -> room (max_queued) -> lanes -> window -> supervisor
                                                 ^           |
-      caller's future <-- settle <--------------+-----------+
+         told, its caller <-- settle <----------+-----------+
 
-A caller waits first for room (that is the back-pressure), then for its future. The window is what the
+A caller waits first for room (that is the back-pressure), then until it is told. The window is what the
 supervisor holds at a time: enough that a finished child is followed by the next without asking a busy event
 loop, few enough that little is lost with it. Calls that were lost with a supervisor are sent again, for
 programs have no effect outside; calls of sessions are not, for their state is gone.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Final, Protocol
 
 from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.lanes import Lanes
@@ -31,17 +32,14 @@ SPARE = 64
 SENT_BYTES = 1 << 20
 """Of programs, after which others have a turn before more are sent."""
 
-MAX_UNREAD_BYTES = 64 << 20
-"""A batch starts nothing more while so much of its output waits to be read."""
-
-
-def _future() -> asyncio.Future[Any]:
-    return asyncio.get_running_loop().create_future()
+NOT_WANTED: Final = object()
+"""The outcome of a call for which nobody waits any more."""
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A call of the supervisor until it is answered.
+    """A call of the supervisor until it is answered. Invariant: it gets one outcome, and `told` is called once
+    with it, unless nobody waits any more.
 
     Args:
         encode: the pieces of the frame, given the call's id.
@@ -52,6 +50,10 @@ class Call:
         weight: of the lane, against others.
         taken: what comes before the result.
         then: called once the supervisor has answered, which a caller that was cancelled does not wait for.
+        told: called with it when it has an outcome: at once, for a future's callbacks take the loop's turn.
+        place: of its request among those of a batch.
+        outcome: what came of it: a result, a session, or an exception; NOT_WANTED; None before.
+        size_bytes: what a result holds of memory, for the most part.
     """
 
     encode: Callable[[int], list[bytes]]
@@ -62,9 +64,18 @@ class Call:
     weight: int = 1
     taken: Taken = field(default_factory=Taken)
     then: Callable[[], None] | None = None
+    told: Callable[["Call"], None] | None = None
+    place: int = 0
     id: int = 0
     attempts: int = 0
-    future: asyncio.Future[Any] = field(default_factory=_future)
+    outcome: object = None
+    size_bytes: int = 0
+
+    def end(self, outcome: object) -> None:
+        """It has none yet."""
+        self.outcome = outcome
+        if self.told is not None:
+            self.told(self)
 
 
 class Line(Protocol):
@@ -106,6 +117,9 @@ class Calls:
 
     async def perform(self, call: Call, deadline: float | None) -> Any:
         """The call's outcome. Raises SandboxError. When it is cancelled, so is what it started."""
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        call.told = partial(_wake, ended)
         taken = False
         try:
             if self.room.try_take():  # nothing is waited for
@@ -114,15 +128,18 @@ class Calls:
                 async with asyncio.timeout_at(deadline):
                     await self.submit(call)
             if deadline is None:
-                outcome = await call.future
+                await ended
             else:  # a bare timer, which takes a quarter of the time of an `asyncio.timeout`
-                timer = asyncio.get_running_loop().call_at(deadline, _expire, call.future)
+                timer = loop.call_at(deadline, _expire, call)
                 try:
-                    outcome = await call.future
+                    await ended
                 finally:
                     timer.cancel()
+            outcome = call.outcome
+            if isinstance(outcome, BaseException):
+                raise outcome
             taken = True
-            if call.taken and isinstance(outcome, ExecResult):
+            if call.taken.some and isinstance(outcome, ExecResult):
                 async with asyncio.timeout_at(deadline):
                     outcome = await call.taken.added_to(outcome)
             return outcome
@@ -137,10 +154,17 @@ class Calls:
         await self.accept(call)
         self.send_more()
 
-    async def accept(self, call: Call) -> None:
-        """Returns when the call has a place. It waits for the next `send_more`."""
+    def accept_now(self, call: Call) -> None:
+        """As `accept`, while there is room."""
         self._check_open()
-        await self.room.take(None)
+        if not self.room.try_take():
+            raise RuntimeError("there is no room for a call")
+        self._waiting.append(call.lane, call, call.weight)
+
+    async def accept(self, call: Call, deadline: float | None = None) -> None:
+        """Returns when the call has a place. It waits for the next `send_more`. Raises TimeoutError."""
+        self._check_open()
+        await self.room.take(deadline)
         if self._closed:  # meanwhile
             self.room.give()
         self._check_open()
@@ -162,10 +186,9 @@ class Calls:
 
     def abandon(self, call: Call) -> None:
         """Nobody waits for it any more: what is under way is killed, and its place given back after that."""
-        if not call.future.done():
-            call.future.cancel()
-        elif not call.future.cancelled() and call.future.exception() is None:
-            self._unclaimed(call.future.result())
+        if call.outcome is not None and not isinstance(call.outcome, BaseException):
+            self._unclaimed(call.outcome)
+        call.outcome = NOT_WANTED
         if call.id in self.sent:
             self._line.write(wire.encode_id(wire.CANCEL, call.id))
 
@@ -186,17 +209,18 @@ class Calls:
     def send_more(self) -> None:
         """Sends what fits into the window, of the lanes with least under way; of long programs one at a time,
         for each takes some of the loop's time."""
-        if not self._waiting.size or not self._line.ready():
+        waiting = self._waiting
+        if not waiting.size or not self._fits() or not self._line.ready():
             return
         frames: list[bytes] = []
         size = 0
-        while self._waiting.size and self._fits():
+        while waiting.size and self._fits():
             if size >= SENT_BYTES:
                 asyncio.get_running_loop().call_soon(self.send_more)
                 break
-            call = self._waiting.pop()
-            if call.future.done():  # cancelled while it waited
-                self._waiting.ended(call.lane)
+            call = waiting.pop()
+            if call.outcome is not None:  # cancelled while it waited
+                waiting.ended(call.lane)
                 self.room.give()
             else:
                 pieces = self._frames_of(call)
@@ -214,7 +238,7 @@ class Calls:
         except ValueError as error:
             self._waiting.ended(call.lane)
             self.room.give()
-            call.future.set_exception(error)
+            call.end(error)
             return []
         self.sent[call.id] = call
         return frames
@@ -230,25 +254,23 @@ class Calls:
         """Output of a call that is followed. What its caller's function raises is that caller's outcome: to
         the supervisor's connection it would be the end, and that of everybody's sessions."""
         call = self.sent[call_id]
-        if call.future.done():  # nobody listens
+        if call.outcome is not None:  # nobody listens
             return
         try:
             call.taken.output(stream, data)
         except Exception as error:  # whatever somebody's own function may raise
-            stop = isinstance(error, StopIteration)  # which no future takes
-            call.future.set_exception(RuntimeError("on_output raised StopIteration") if stop else error)
+            stop = isinstance(error, StopIteration)  # which no coroutine raises
+            call.end(RuntimeError("on_output raised StopIteration") if stop else error)
 
     def settle(self, call_id: int, outcome: object) -> None:
         """The supervisor has answered. `send_more` follows once all answers that came with this one are."""
         call = self.sent.pop(call_id)
         self._waiting.ended(call.lane)
-        self._end(call)
-        if call.future.done():
-            self._unclaimed(outcome)
-        elif isinstance(outcome, SandboxError):
-            call.future.set_exception(outcome)
+        self._over(call)
+        if call.outcome is None:
+            call.end(outcome)
         else:
-            call.future.set_result(outcome)
+            self._unclaimed(outcome)
 
     def take_back(self) -> None:
         """The supervisor died: what can be sent again waits in front of all others."""
@@ -262,7 +284,7 @@ class Calls:
             elif call.attempts >= MAX_ATTEMPTS:
                 message = f"the sandbox supervisor died {MAX_ATTEMPTS} times under this call"
                 self._fail(call, SandboxError(message, kind="supervisor_died", retryable=True))
-            elif call.future.done():
+            elif call.outcome is not None:
                 self.room.give()
             else:
                 call.taken = Taken()  # what came of its files comes again
@@ -280,134 +302,25 @@ class Calls:
             self._fail(call, SandboxError(str(why), kind=why.kind, retryable=why.retryable))
 
     def _fail(self, call: Call, error: SandboxError) -> None:
-        self._end(call)
-        if not call.future.done():
-            call.future.set_exception(error)
-            call.future.exception()  # whoever waits still gets it; nobody need wait
+        self._over(call)
+        if call.outcome is None:
+            call.end(error)
 
-    def _end(self, call: Call) -> None:
+    def _over(self, call: Call) -> None:
+        """Neither the queue nor the supervisor holds it any more."""
         self.room.give()
         if call.then is not None:
             call.then()
 
-    # --- many at once ------------------------------------------------------------------------------------
 
-    async def perform_all(
-        self,
-        requests: Sequence[object],
-        call_of: Callable[[object], Call],
-        deadline: float | None,
-    ) -> AsyncGenerator[tuple[int, ExecResult | SandboxError], None]:
-        """See BatchSandbox.run_batch. Each request is asked for when its turn comes; one for which `call_of`
-        raises SandboxError has that for its outcome."""
-        batch = _Batch(self, requests, call_of)
-        try:
-            while True:
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        outcome = await batch.next()
-                except TimeoutError:
-                    break
-                if outcome is None:
-                    return
-                yield outcome
-            for index in batch.left():
-                yield index, late()
-        finally:
-            batch.abandon()
+def _wake(ended: asyncio.Future[None], call: Call) -> None:
+    if not ended.done():  # else its caller was cancelled in the same moment
+        ended.set_result(None)
 
 
-class _Batch:
-    """Requests that are submitted a little ahead of whoever reads their outcomes. No task per call: futures
-    whose callbacks fill one queue.
-
-    Invariant: at most `ahead` are submitted and not read, and none is submitted while `MAX_UNREAD_BYTES` of
-    output wait."""
-
-    def __init__(self, calls: Calls, requests: Sequence[object], call_of: Callable[[object], Call]) -> None:
-        self._calls = calls
-        self._requests = requests
-        self._call_of = call_of
-        self._ahead = 2 * calls.window + 16  # the supervisor has enough, and the next in line are there
-        self._next = 0
-        self._submitted: dict[int, Call] = {}  # by index, those that are not read
-        self._done: asyncio.Queue[int] = asyncio.Queue()
-        self._unread_bytes = 0
-
-    async def next(self) -> tuple[int, ExecResult | SandboxError] | None:
-        """An outcome that nobody has read; None after the last. Raises what is no outcome of a call."""
-        if (refused := await self._submit_more()) is not None:
-            return refused
-        if not self._submitted:
-            return None
-        index = await self._done.get()
-        call = self._submitted[index]
-        future = call.future
-        self._unread_bytes -= _size_of(call)
-        failure = future.exception()
-        if failure is None:
-            # It counts as read once its texts are: a deadline that passes until then is told of it, too.
-            outcome: ExecResult = await call.taken.added_to(future.result())
-            del self._submitted[index]
-            return index, outcome
-        del self._submitted[index]
-        if isinstance(failure, ValueError):  # too long to be sent
-            return index, SandboxError(str(failure), kind="too_large", retryable=False)
-        if not isinstance(failure, SandboxError):
-            raise failure
-        return index, failure
-
-    async def _submit_more(self) -> tuple[int, SandboxError] | None:
-        """Returns early with a request that was refused."""
-        try:
-            return await self._accept_more()
-        finally:
-            self._calls.send_more()  # all at once
-
-    async def _accept_more(self) -> tuple[int, SandboxError] | None:
-        while self._next < len(self._requests):
-            waits = len(self._submitted) >= self._ahead or self._unread_bytes > MAX_UNREAD_BYTES
-            if self._submitted and (waits or not self._calls.room.free):
-                return None  # an outcome to come makes room
-            index = self._next
-            try:
-                call = self._call_of(self._requests[index])
-                await self._calls.accept(call)
-            except SandboxError as error:
-                self._next += 1
-                return index, error
-            self._next += 1
-            self._submitted[index] = call
-            call.future.add_done_callback(lambda future, index=index, call=call: self._ended(index, call))  # type: ignore[misc]
-        return None
-
-    def _ended(self, index: int, call: Call) -> None:
-        self._unread_bytes += _size_of(call)
-        self._done.put_nowait(index)
-
-    def left(self) -> list[int]:
-        """Those without an outcome, in order."""
-        return [*sorted(self._submitted), *range(self._next, len(self._requests))]
-
-    def abandon(self) -> None:
-        for call in self._submitted.values():
-            self._calls.abandon(call)
-
-
-def _size_of(call: Call) -> int:
-    """What an outcome holds of memory, for the most part."""
-    future = call.future
-    if future.cancelled() or future.exception() is not None:
-        return 0
-    result = future.result()
-    if not isinstance(result, ExecResult):
-        return 0
-    return len(result.stdout) + len(result.stderr) + call.taken.bytes
-
-
-def _expire(future: asyncio.Future[Any]) -> None:
-    if not future.done():
-        future.set_exception(late())
+def _expire(call: Call) -> None:
+    if call.outcome is None:
+        call.end(late())
 
 
 def late() -> SandboxError:

@@ -11,26 +11,29 @@ that nobody who has waited long comes before all others again and again.
 
 import heapq
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 MOST_STALE = 64
-"""Ranks that no longer hold, beyond four for each lane: a busy lane leaves one with each item."""
+"""Offers that no longer hold, beyond four for each lane: a busy lane leaves one with each item."""
 
 
-@dataclass(slots=True)
 class _Lane(Generic[T]):
-    """`due`: the turns that it had, each worth one by its weight, counted from when the lane came."""
+    """`due`: the turns that it had, each worth one by its weight, counted from when the lane came. `offer`: its
+    rank among others, while something waits: under way for its weight, turns, age, and itself."""
 
-    weight: int
-    due: float
-    waiting: deque[tuple[int, T]] = field(default_factory=deque)
-    under_way: int = 0
+    __slots__ = ("due", "offer", "under_way", "waiting", "weight")
 
-    def rank(self) -> tuple[float, float, int]:
-        return self.under_way / self.weight, self.due, self.waiting[0][0]
+    def __init__(self, weight: int, due: float) -> None:
+        self.weight = weight
+        self.due = due
+        self.waiting: deque[tuple[int, T]] = deque()
+        self.under_way = 0
+        self.offer: _Offer[T] | None = None
+
+
+_Offer = tuple[float, float, int, _Lane[T]]
 
 
 class Lanes(Generic[T]):
@@ -40,10 +43,11 @@ class Lanes(Generic[T]):
 
     def __init__(self) -> None:
         self._lanes: dict[int, _Lane[T]] = {}
-        self._heap: list[tuple[tuple[float, float, int], int]] = []  # rank, lane; stale ones among them
+        self._heap: list[_Offer[T]] = []  # one that its lane does not have any more is stale
         self._now = 0.0  # the turns of who was next last: a lane that comes has had as many
         self._arrivals = 0
         self._before = 0
+        self._resting = 0  # lanes with something that waits, and nothing under way
         self.size = 0
         """How much waits."""
 
@@ -57,8 +61,9 @@ class Lanes(Generic[T]):
         self._arrivals += 1
         found.waiting.append((self._arrivals, item))
         self.size += 1
-        if len(found.waiting) == 1:
-            self._offer(found, lane)
+        if found.offer is None:
+            self._resting += not found.under_way
+            self._offer(found)
 
     def pass_by(self, lane: int, weight: int = 1) -> None:
         """As if an item had been appended and popped, while nothing waits: it is under way until `ended`."""
@@ -74,31 +79,36 @@ class Lanes(Generic[T]):
         found.waiting.appendleft((self._before, item))
         found.due -= 1 / found.weight
         self.size += 1
-        self._offer(found, lane)
+        self._resting += found.offer is None and not found.under_way
+        self._offer(found)
 
     def pop(self) -> T:
         """It is under way until `ended`. Raises IndexError when nothing waits."""
-        self._drop_stale()
-        _, lane = heapq.heappop(self._heap)
-        found = self._lanes[lane]
+        offer = heapq.heappop(self._heap)
+        while offer[3].offer is not offer:
+            offer = heapq.heappop(self._heap)
+        found = offer[3]
         self.size -= 1
+        self._resting -= not found.under_way
         _, item = found.waiting.popleft()
         self._have_turn(found)
         if found.waiting:
-            self._offer(found, lane)
+            self._offer(found)
+        else:
+            found.offer = None
         return item
 
     def next_has_nothing(self) -> bool:
         """Whether the next to be popped is of a lane that has nothing under way."""
-        self._drop_stale()
-        return bool(self._heap) and self._heap[0][0][0] == 0
+        return self._resting > 0
 
     def ended(self, lane: int) -> None:
         """One that was popped is over."""
         found = self._lanes[lane]
         found.under_way -= 1
         if found.waiting:
-            self._offer(found, lane)
+            self._resting += not found.under_way
+            self._offer(found)
         elif not found.under_way:
             del self._lanes[lane]
 
@@ -120,16 +130,10 @@ class Lanes(Generic[T]):
             found = self._lanes[lane] = _Lane(1, self._now)
         return found
 
-    def _offer(self, found: _Lane[T], lane: int) -> None:
-        heapq.heappush(self._heap, (found.rank(), lane))
+    def _offer(self, found: _Lane[T]) -> None:
+        offer = found.under_way / found.weight, found.due, found.waiting[0][0], found
+        found.offer = offer
+        heapq.heappush(self._heap, offer)
         if len(self._heap) > 4 * len(self._lanes) + MOST_STALE:
-            self._heap = [(one.rank(), number) for number, one in self._lanes.items() if one.waiting]
+            self._heap = [one.offer for one in self._lanes.values() if one.offer is not None]
             heapq.heapify(self._heap)
-
-    def _drop_stale(self) -> None:
-        while self._heap:
-            rank, lane = self._heap[0]
-            found = self._lanes.get(lane)
-            if found is not None and found.waiting and found.rank() == rank:
-                return
-            heapq.heappop(self._heap)

@@ -26,6 +26,7 @@ from rocstar.sandbox.child.cpp import CPP, DEFAULT_COMMAND, DEFAULT_COMPILE_S, C
 from rocstar.sandbox.child.declared import NO_FLAVOURS
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 from rocstar.sandbox.pool import wire
+from rocstar.sandbox.pool.batch import perform_all
 from rocstar.sandbox.pool.calls import Call, Calls
 from rocstar.sandbox.pool.keeper import Keeper
 from rocstar.sandbox.pool.process import SupervisorOptions
@@ -271,8 +272,8 @@ class SandboxPool:
         if isinstance(requests, list | tuple):
             requests = list(map(request_of, requests))
         lane = self._lane()
-        return self._calls.perform_all(
-            requests, lambda request: self._call_of(request_of(request), lane), deadline
+        return perform_all(
+            self._calls, requests, lambda request: self._call_of(request_of(request), lane), deadline
         )
 
     async def open_session(

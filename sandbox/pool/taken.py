@@ -23,7 +23,10 @@ JOINED_BYTES = 1 << 20
 
 
 class Taken:
-    """Of one call. Invariant: `on_output` is told whole characters, in their order."""
+    """Of one call. Invariant: `on_output` is told whole characters, in their order. `some`: whether there is
+    something to be added. `bytes`: of the pieces and the long texts."""
+
+    __slots__ = ("_decoders", "_on_output", "_pieces", "_texts", "bytes", "some")
 
     def __init__(self, on_output: OnOutput | None = None) -> None:
         self._on_output = on_output
@@ -31,11 +34,7 @@ class Taken:
         self._pieces: dict[str, list[bytes]] = {}
         self._texts: dict[str, LongText] = {}
         self.bytes = 0
-        """Of the pieces and the long texts."""
-
-    def __bool__(self) -> bool:
-        """Whether there is something to be added."""
-        return bool(self._pieces or self._texts)
+        self.some = False
 
     def output(self, stream: str, data: bytes) -> None:
         if self._on_output is None:
@@ -48,6 +47,7 @@ class Taken:
     def piece(self, name: str, data: bytes) -> None:
         self._pieces.setdefault(name, []).append(data)
         self.bytes += len(data)
+        self.some = True
 
     def result_of(self, frame: tuple[Any, ...], isolation: str, tier: str) -> ExecResult:
         """What a RESULT says. Long texts are left out until `added_to`."""
@@ -78,18 +78,20 @@ class Taken:
             return text
         self._texts[name] = text
         self.bytes += len(text)
+        self.some = True
         return None
 
     async def added_to(self, result: ExecResult) -> ExecResult:
         """The result with what was taken."""
         if self.bytes < JOINED_BYTES:
-            return self.with_all(result) if self else result
+            return self.with_all(result) if self.some else result
         return await asyncio.to_thread(self.with_all, result)
 
     def with_all(self, result: ExecResult) -> ExecResult:
         """The same, here: blocks for as long as what was taken is long."""
         pieces, self._pieces = self._pieces, {}
         texts, self._texts = self._texts, {}
+        self.some = False
         read: dict[str, Any] = {name: text.read() for name, text in texts.items()}
         shown = [_display(many) for name, many in pieces.items() if _is_display(name)]
         files = {name: b"".join(many) for name, many in pieces.items() if not _is_display(name)}

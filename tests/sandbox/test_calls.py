@@ -3,7 +3,9 @@
 import asyncio
 from typing import Any
 
+from rocstar.sandbox.pool import batch as batch_module
 from rocstar.sandbox.pool import calls as module
+from rocstar.sandbox.pool.batch import Batch, perform_all
 from rocstar.sandbox.pool.calls import Call, Calls
 from rocstar.sandbox.pool.taken import Taken
 from rocstar.sandbox.testing import ok
@@ -48,7 +50,7 @@ def answer_all(calls: Calls, stdout: str = "") -> int:
 async def test_a_batch_runs_a_little_ahead_of_its_reader() -> None:
     """All of it ran at once, and the results waited in memory."""
     calls = new_calls()
-    batch = calls.perform_all(REQUESTS, lambda request: call_of(1), None)
+    batch = perform_all(calls, REQUESTS, lambda request: call_of(1), None)
     first = asyncio.ensure_future(anext(batch))
     await asyncio.sleep(0)
     assert answer_all(calls) == 2 * WINDOW + 16
@@ -60,9 +62,9 @@ async def test_a_batch_runs_a_little_ahead_of_its_reader() -> None:
 
 
 async def test_a_batch_starts_nothing_while_much_of_it_is_not_read(monkeypatch: Any) -> None:
-    monkeypatch.setattr(module, "MAX_UNREAD_BYTES", 1000)
+    monkeypatch.setattr(batch_module, "MAX_UNREAD_BYTES", 1000)
     calls = new_calls()
-    batch = calls.perform_all(REQUESTS, lambda request: call_of(1), None)
+    batch = perform_all(calls, REQUESTS, lambda request: call_of(1), None)
     first = asyncio.ensure_future(anext(batch))
     await asyncio.sleep(0)
     ahead = answer_all(calls, "x" * 100)
@@ -75,6 +77,21 @@ async def test_a_batch_starts_nothing_while_much_of_it_is_not_read(monkeypatch: 
     await batch.aclose()
 
 
+async def test_what_was_read_of_a_batch_counts_no_more_whatever_was_added_to_it() -> None:
+    calls = new_calls()
+    batch = Batch(calls, REQUESTS[:WINDOW], lambda request: call_of(1), None)
+    batch.submit_more()
+    for call in calls.sent.values():
+        call.taken.piece("f", b"x" * 600)
+    answer_all(calls, "y" * 100)
+    assert batch.unread_bytes == WINDOW * 700
+    while batch.ended:
+        await batch.add_texts(call := batch.ended.popleft())
+        _, outcome = batch.read(call)
+        assert outcome.files == {"f": b"x" * 600}  # type: ignore[union-attr]
+    assert not batch.unread_bytes and not batch.submitted
+
+
 async def test_a_deadline_that_passes_while_a_text_is_made_is_told_of(monkeypatch: Any) -> None:
     """It came out of the batch without an outcome."""
     reading = asyncio.Event()
@@ -85,7 +102,7 @@ async def test_a_deadline_that_passes_while_a_text_is_made_is_told_of(monkeypatc
 
     monkeypatch.setattr(Taken, "added_to", late_text)
     calls, loop = new_calls(), asyncio.get_running_loop()
-    batch = calls.perform_all(REQUESTS[:1], lambda request: call_of(1), loop.time() + 3600)
+    batch = perform_all(calls, REQUESTS[:1], lambda request: call_of(1), loop.time() + 3600)
     timeouts: list[asyncio.Timeout] = []
 
     def timeout_at(when: float | None) -> asyncio.Timeout:
@@ -95,6 +112,8 @@ async def test_a_deadline_that_passes_while_a_text_is_made_is_told_of(monkeypatc
     monkeypatch.setattr(asyncio, "timeout_at", timeout_at)
     first = asyncio.ensure_future(anext(batch))
     await asyncio.sleep(0)
+    ((_, call),) = calls.sent.items()
+    call.taken.piece("f", b"")
     answer_all(calls)
     await reading.wait()
     timeouts[-1].reschedule(loop.time())
@@ -123,7 +142,7 @@ async def test_what_can_be_sent_together_is_written_at_once() -> None:
     """Each write is a system call, and wakes the supervisor."""
     line = Silent()
     calls = new_calls(line)
-    batch = calls.perform_all(REQUESTS, lambda request: call_of(1), None)
+    batch = perform_all(calls, REQUESTS, lambda request: call_of(1), None)
     first = asyncio.ensure_future(anext(batch))
     await asyncio.sleep(0)
     assert line.writes == [WINDOW]
