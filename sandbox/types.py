@@ -121,23 +121,27 @@ class ExecRequest:
     weight: int = 1
 
     def __post_init__(self) -> None:
-        check_seed(self.seed)
+        if self.seed is not None:
+            check_seed(self.seed)
         program_files.check(self.files)
         if not isinstance(self.weight, int) or not 1 <= self.weight <= MAX_WEIGHT:
             raise ValueError(f"weight is {self.weight!r}; give a whole number from 1 to {MAX_WEIGHT}")
-        program_files.check_fetch(self.fetch)
-        for name in ("code", "stdin"):
-            text = getattr(self, name)
-            if not isinstance(text, str):
-                raise TypeError(f"{name} is {_kind(text)}; give a str")
-            if len(text) > MAX_TEXT_BYTES:
-                raise ValueError(
-                    f"{name} has {len(text)} characters; at most {MAX_TEXT_BYTES} bytes are sent"
-                )
+        if self.fetch != ():
+            program_files.check_fetch(self.fetch)
+        _check_text("code", self.code)
+        if self.stdin != "":
+            _check_text("stdin", self.stdin)
         if not isinstance(self.limits, Limits):
             raise TypeError(f"limits is {_kind(self.limits)}; give a Limits, for example Limits(wall_s=2.0)")
         if not isinstance(self.flavour, str):
             raise TypeError(f"flavour is {_kind(self.flavour)}; give a str, for example 'auto'")
+
+
+def _check_text(name: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"{name} is {_kind(text)}; give a str")
+    if len(text) > MAX_TEXT_BYTES:
+        raise ValueError(f"{name} has {len(text)} characters; at most {MAX_TEXT_BYTES} bytes are sent")
 
 
 def _kind(value: object) -> str:

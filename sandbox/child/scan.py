@@ -8,9 +8,10 @@ import base64
 import binascii
 import re
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 from typing import Final
 
-from rocstar.sandbox.child.flavours import FLAVOURS
+from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 
 RELATIVES: Final = {
     "networkx": "numpy",
@@ -42,11 +43,17 @@ def flavour_for(code: str, offered: Collection[str]) -> str:
     Flavours with a purpose of their own, and names that are no flavour's, are chosen only when nothing else
     is offered.
     """
-    flavours = [flavour for flavour in _CHOSEN if flavour.name in offered]
+    flavours = _chosen_of(tuple(offered))
     if not flavours:
         return next(iter(offered), "stdlib")
-    wanted = imported(code)
+    if not (wanted := imported(code)):
+        return flavours[0].name
     return min(flavours, key=lambda flavour: len(wanted - flavour.packages)).name  # the first of the best
+
+
+@lru_cache(maxsize=64)
+def _chosen_of(offered: tuple[str, ...]) -> list[Flavour]:
+    return [flavour for flavour in _CHOSEN if flavour.name in offered]
 
 
 def imported(code: str) -> frozenset[str]:

@@ -50,7 +50,8 @@ async def perform_all(
 
 class Batch:
     """Requests that are submitted a little ahead of whoever reads their outcomes. `submitted`: the calls that
-    are not read, by the places of their requests; `ended`: those of them that have an outcome, of `unread_bytes`.
+    are not read, by the places of their requests; `ended`: those of them that have an outcome, which holds
+    `unread_bytes`.
 
     Invariant: at most `ahead` are submitted and not read, and none is submitted while `MAX_UNREAD_BYTES` of
     output wait."""
@@ -97,7 +98,7 @@ class Batch:
         return refused
 
     def _may_submit(self) -> bool:
-        """Whether there is room for another. What is submitted makes some when it ends, and when it is read."""
+        """Whether there is room for another. What is submitted makes some when it ends and is read."""
         return (
             self._next < self._number
             and self._calls.room.free > 0
@@ -143,8 +144,9 @@ class Batch:
     async def add_texts(self, call: Call) -> None:
         """Those that were too long to be made at once. Raises TimeoutError at the deadline: it counts as read
         once they are there."""
-        async with asyncio.timeout_at(self._deadline):
-            call.outcome = await call.taken.added_to(call.outcome)
+        if isinstance(call.outcome, ExecResult):
+            async with asyncio.timeout_at(self._deadline):
+                call.outcome = await call.taken.added_to(call.outcome)
 
     def read(self, call: Call) -> tuple[int, Outcome]:
         """The outcome of one that has ended. Raises what is no outcome of a call."""

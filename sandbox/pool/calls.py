@@ -38,8 +38,8 @@ NOT_WANTED: Final = object()
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A call of the supervisor until it is answered. Invariant: it gets one outcome, and `told` is called once
-    with it, unless nobody waits any more.
+    """A call of the supervisor until it is answered. Invariant: it gets one outcome, of which `told` is told
+    once, unless nobody waits any more.
 
     Args:
         encode: the pieces of the frame, given the call's id.

@@ -20,8 +20,8 @@ MOST_STALE = 64
 
 
 class _Lane(Generic[T]):
-    """`due`: the turns that it had, each worth one by its weight, counted from when the lane came. `offer`: its
-    rank among others, while something waits: under way for its weight, turns, age, and itself."""
+    """`due`: the turns that it had, each worth one by its weight, counted from when the lane came. `offer`:
+    its rank among others, while something waits: under way for its weight, turns, age, and itself."""
 
     __slots__ = ("due", "offer", "under_way", "waiting", "weight")
 

@@ -16,6 +16,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -88,6 +89,7 @@ def check_bash(code: str) -> None:
         raise SandboxError(message, kind="too_large", retryable=False)
 
 
+@lru_cache(maxsize=4096)
 def lane_of(owner: str) -> int:
     """All calls of an owner are in one lane. 0 for nobody."""
     if not owner:
@@ -180,6 +182,8 @@ class SandboxPool:
             declared=tuple(declared[name] for name in dict.fromkeys(flavours) if name in declared),
             cpp=CppOptions(command=cpp_command, compile_s=compile_s),
         )
+        self._numbers = {name: number for number, name in enumerate(options.flavours)}
+        self._memory_bytes = options.memory_bytes
         self._deterministic = deterministic
         self._weights = {lane_of(owner): weight for owner, weight in (weights or {}).items()}
         self._on_warm = on_warm
@@ -258,7 +262,7 @@ class SandboxPool:
         """Runs one program; a str is `ExecRequest(code=...)`. `deadline`: absolute `loop.time()`. `on_output`
         is told what it writes as it does; such a call is not started again when the supervisor dies. Raises
         SandboxError for failures of ours."""
-        call = self._call_of(request_of(request), self._lane(), on_output)
+        call = self._call_of(request, self._lane(), on_output)
         result: ExecResult = await self._calls.perform(call, deadline)
         return result
 
@@ -271,10 +275,8 @@ class SandboxPool:
             raise TypeError("run_batch takes a list of programs; for a single one use run(code)")
         if isinstance(requests, list | tuple):
             requests = list(map(request_of, requests))
-        lane = self._lane()
-        return perform_all(
-            self._calls, requests, lambda request: self._call_of(request_of(request), lane), deadline
-        )
+        call_of = partial(self._call_of, lane=self._lane())
+        return perform_all(self._calls, requests, call_of, deadline)
 
     async def open_session(
         self,
@@ -290,7 +292,7 @@ class SandboxPool:
         if flavour in NO_SESSIONS:
             message = f"flavour {flavour!r} has no sessions: {NO_SESSIONS[flavour]}"
             raise SandboxError(message, kind="unknown_flavour", retryable=False)
-        index = self.flavours.index(self._flavour(flavour, ""))
+        index = self._numbers[self._flavour(flavour, "")]
         self._check_memory(limits)
         lane = lane_of(owner) or self._lane()
         weight = self._weights.get(lane, 1)
@@ -307,23 +309,26 @@ class SandboxPool:
         self._lanes += 1
         return self._lanes
 
-    def _call_of(self, request: ExecRequest, lane: int, on_output: OnOutput | None = None) -> Call:
+    def _call_of(self, request: ExecRequest | str, lane: int, on_output: OnOutput | None = None) -> Call:
+        request = request_of(request)
         flavour = self._flavour(request.flavour, request.code)
-        self._check_memory(wire.with_files(request.limits, request.files))
+        limits = request.limits
+        self._check_memory(wire.with_files(limits, request.files) if request.files else limits)
         if request.files or request.fetch or request.displays:
             self._check_files(flavour)
         if flavour == BASH:
             check_bash(request.code)
         if self._deterministic and request.seed is None:
             request = replace(request, seed=seed_of(request))
-        lane = lane_of(request.owner) or lane
+        if request.owner:
+            lane = lane_of(request.owner)
         weight = self._weights.get(lane, request.weight)
-        index = self.flavours.index(flavour)
+        index = self._numbers[flavour]
         compile_s = self._keeper.options.cpp.compile_s if flavour == CPP else 0.0
         follows = on_output is not None
         return Call(
             lambda call_id: wire.encode_run(call_id, request, index, lane, weight, follows=follows),
-            compile_s + request.limits.wall_s,
+            compile_s + limits.wall_s,
             restartable=not follows,
             lane=lane,
             weight=weight,
@@ -338,16 +343,16 @@ class SandboxPool:
             from rocstar.sandbox.child.scan import flavour_for
 
             name = flavour_for(code, self.flavours)
-        if name in self.flavours:
+        if name in self._numbers:
             return name
         message = f"this pool has no flavour {name!r}, only {', '.join(self.flavours)}"
         raise SandboxError(message, kind="unknown_flavour", retryable=False)
 
     def _check_memory(self, limits: Limits) -> None:
-        most = self._keeper.options.memory_bytes
-        if limits.memory_bytes > most:
+        if limits.memory_bytes > self._memory_bytes:
             raise SandboxError(
-                f"memory_bytes is {limits.memory_bytes}; this pool has {most} for all programs together",
+                f"memory_bytes is {limits.memory_bytes}; this pool has {self._memory_bytes} for all programs "
+                "together",
                 kind="too_large",
                 retryable=False,
             )

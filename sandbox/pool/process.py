@@ -267,6 +267,7 @@ class Supervisor(asyncio.BufferedProtocol):
         return self._read
 
     def buffer_updated(self, nbytes: int) -> None:
+        on_frame = self._on_frame
         for frame in self._reader.feed(bytes(self._read[:nbytes])):
             if frame[0] == wire.HELLO:
                 self.facts = json.loads(frame[1])
@@ -277,7 +278,7 @@ class Supervisor(asyncio.BufferedProtocol):
             else:
                 self._heard(frame[0])
                 if frame[0] != wire.PONG:
-                    self._on_frame(frame)
+                    on_frame(frame)
         self._on_read()
 
     def _refused(self, fatal: dict[str, str]) -> None:
@@ -299,6 +300,11 @@ class Supervisor(asyncio.BufferedProtocol):
 
     # --- whether it hangs --------------------------------------------------------------------------------
 
+    def _heard(self, kind: int) -> None:
+        self._silent_s = 0.0
+        if kind != wire.PONG:
+            self._stuck_s = 0.0
+
     def _wind(self) -> None:
         self._timer = self._loop.call_later(TICK_S, self._tick)
 
@@ -306,11 +312,6 @@ class Supervisor(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _heard(self, kind: int) -> None:
-        self._silent_s = 0.0
-        if kind != wire.PONG:
-            self._stuck_s = 0.0
 
     def _tick(self) -> None:
         self._timer = None

@@ -57,7 +57,7 @@ class CellOrder:
 
 
 _HEADER = struct.Struct("=IB")
-_RUN = struct.Struct("=QQQQQQQBBQQIIIIB")
+_RUN = struct.Struct("=IBQQQQQQQBBQQIIIIB")  # with the header
 _CELL = struct.Struct("=QQQIIB")
 _BRANCH = struct.Struct("=QQ")
 _ID = struct.Struct("=Q")
@@ -96,14 +96,23 @@ def encode_run(
 ) -> list[bytes]:
     """The pieces of a frame. Lone surrogates in the code reach the child, which reports them as Python does;
     in stdin become "?". follows: output is wanted as it is written."""
-    code = encode_code(request.code, request.files, request.displays)
-    stdin = encode_text("stdin", request.stdin, "replace")
+    limits, wants = request.limits, follows * WANTS_OUTPUT
+    code = encode_text("code", request.code, "surrogatepass")
+    stdin = encode_text("stdin", request.stdin, "replace") if request.stdin else b""
+    if not (request.files or request.fetch or request.displays):
+        sizes = len(code), len(stdin), 0
+        return [
+            _run_head(RUN, call_id, limits, flavour, request.seed, (lane, weight), sizes, wants),
+            code,
+            stdin,
+        ]
+    packed = program_files.pack(request.files, code, displays=request.displays)
     fetch = encode_fetch(request.fetch)
-    limits = with_files(request.limits, request.files, displays=request.displays)
-    sizes = (sum(map(len, code)), len(stdin), len(fetch))
+    limits = with_files(limits, request.files, displays=request.displays)
     wants = wants_of(follows, request.displays)
-    head = _run_head(call_id, limits, flavour, request.seed, (lane, weight), sizes, wants)
-    return frame_of(RUN, head, [*code, stdin, fetch])
+    sizes = sum(map(len, packed)), len(stdin), len(fetch)
+    head = _run_head(RUN, call_id, limits, flavour, request.seed, (lane, weight), sizes, wants)
+    return [head, *packed, stdin, fetch]
 
 
 def encode_code(code: str, files: Mapping[str, bytes], displays: bool = False) -> list[bytes]:
@@ -139,10 +148,11 @@ def with_files(limits: Limits, files: Mapping[str, bytes], *, displays: bool = F
 def encode_open(
     call_id: int, limits: Limits, flavour: int, seed: int | None, lane: int = 0, weight: int = 1
 ) -> bytes:
-    return frame(OPEN, _run_head(call_id, limits, flavour, seed, (lane, weight), (0, 0, 0), 0))
+    return _run_head(OPEN, call_id, limits, flavour, seed, (lane, weight), (0, 0, 0), 0)
 
 
 def _run_head(
+    kind: int,
     call_id: int,
     limits: Limits,
     flavour: int,
@@ -151,7 +161,10 @@ def _run_head(
     sizes: tuple[int, int, int],
     wants: int,
 ) -> bytes:
+    """All of a RUN or OPEN but the texts, whose `sizes` are in it."""
     return _RUN.pack(
+        _RUN.size - 4 + sum(sizes),
+        kind,
         call_id,
         round(limits.wall_s * 1e6),
         limits.cpu_s,

@@ -30,12 +30,12 @@ from rocstar.sandbox.service.idempotency import (
     key_of,
 )
 from rocstar.sandbox.service.incoming import Incoming
-from rocstar.sandbox.service.outputs import HeldOutput, send_held, shortened
+from rocstar.sandbox.service.outputs import SHORT_CHARS, HeldOutput, send_held, shortened
 from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.routes import HttpRoute
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.turns import Turns
-from rocstar.sandbox.service.written import chars_of, written
+from rocstar.sandbox.service.written import LONG_CHARS, chars_of, written
 from rocstar.sandbox.types import ExecResult, SandboxError
 
 
@@ -93,11 +93,7 @@ class Batches:
         with HeldOutput(self._held, owner) as held:
             if sent:
                 async for position, outcome in self._admission.run_batch(sent, call.deadline_s):
-                    if isinstance(outcome, ExecResult):
-                        if held.full:
-                            outcome = shortened(outcome)
-                        held.take(chars_of(outcome))
-                    outcomes[call.runnable[position]] = await _outcome_json(outcome)
+                    outcomes[call.runnable[position]] = await _outcome_json(outcome, held)
                     await turns.pause()
             return HttpAnswer(status=200, body=await filled(to_json(Outcomes([])), outcomes))
 
@@ -159,10 +155,17 @@ class Batches:
             yield await _line(call.runnable[position], await _outcome_json(outcome))
 
 
-async def _outcome_json(outcome: ExecResult | SandboxError) -> bytes:
-    if isinstance(outcome, ExecResult):
-        return await written(outcome, chars_of(outcome))
-    return to_json(failure(outcome))
+async def _outcome_json(outcome: ExecResult | SandboxError, held: HeldOutput | None = None) -> bytes:
+    """As JSON, counted as `held`; while that is full, with heads of long texts."""
+    if not isinstance(outcome, ExecResult):
+        return to_json(failure(outcome))
+    chars = chars_of(outcome)
+    if held is not None:
+        if chars > SHORT_CHARS and held.full:  # fewer are heads already
+            outcome = shortened(outcome)
+            chars = chars_of(outcome)
+        held.take(chars)
+    return to_json(outcome) if chars < LONG_CHARS else await written(outcome, chars)
 
 
 async def _line(index: int, outcome: bytes) -> bytes:

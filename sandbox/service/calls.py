@@ -55,42 +55,36 @@ class Admission:
     async def run_batch(
         self, requests: Sequence[ExecRequest], deadline_s: float | None = None, *, entered: bool = False
     ) -> AsyncIterator[tuple[int, Outcome]]:
-        """Yields (index, outcome) as calls end, each index exactly once whatever the sandbox does. Raises
-        Full before anything ran, unless the caller has let them `enter`."""
-        waiting = len(requests)
+        """Yields (index, outcome) as calls end, each index exactly once: what the sandbox leaves out has a
+        failure. Raises Full before anything ran, unless the caller has let them `enter`."""
         owner = requests[0].owner if requests else ""
         if not entered:
-            self.enter(waiting, owner)
-        try:
-            async with aclosing(self._outcomes(requests, self.deadline(deadline_s))) as outcomes:
-                async for index, outcome in outcomes:
-                    if isinstance(outcome, ExecResult):
-                        self._metrics.saw_result(requests[index].flavour, outcome)
-                    else:
-                        self._metrics.failures[(outcome.kind,)] += 1
-                    waiting -= 1
-                    self.leave(1, owner)
-                    yield index, outcome
-        finally:
-            self.leave(waiting, owner)
-
-    async def _outcomes(self, requests: Sequence[ExecRequest], deadline: float) -> _Outcomes:
-        """What the sandbox yields, then a failure for every call that it left out."""
-        seen = bytearray(len(requests))
+            self.enter(len(requests), owner)
+        waits = bytearray(b"\1" * len(requests))  # by index, whether its outcome is still to come
         failure = SandboxError("the sandbox gave this call no outcome", kind="lost", retryable=True)
         try:
-            async with aclosing(
-                cast(_Outcomes, self._sandbox.run_batch(requests, deadline=deadline))
-            ) as outcomes:
-                async for index, outcome in outcomes:
-                    if not seen[index]:
-                        seen[index] = 1
-                        yield index, outcome
-        except SandboxError as error:
-            failure = error
-        for index, was_seen in enumerate(seen):
-            if not was_seen:
-                yield index, failure
+            given = cast(_Outcomes, self._sandbox.run_batch(requests, deadline=self.deadline(deadline_s)))
+            try:
+                async with aclosing(given) as outcomes:
+                    async for index, outcome in outcomes:
+                        if waits[index]:
+                            waits[index] = 0
+                            if isinstance(outcome, ExecResult):
+                                self._metrics.saw_result(requests[index].flavour, outcome)
+                            else:
+                                self.failed(outcome)
+                            self.leave(1, owner)
+                            yield index, outcome
+            except SandboxError as error:
+                failure = error
+            for index, waiting in enumerate(waits):
+                if waiting:
+                    waits[index] = 0
+                    self.failed(failure)
+                    self.leave(1, owner)
+                    yield index, failure
+        finally:
+            self.leave(waits.count(1), owner)
 
     def admitted(self, owner: str) -> "Admitted":
         """Counts one call that runs inside, a session's cell say. Entering it raises Full."""

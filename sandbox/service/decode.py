@@ -48,6 +48,8 @@ class BatchCall:
 
     def sent(self) -> Sequence[ExecRequest]:
         """Those that can run."""
+        if not self.refused:
+            return cast(Sequence[ExecRequest], self.requests)
         return Chosen(self.runnable, lambda index: cast(ExecRequest, self.requests[index]))
 
 
@@ -207,15 +209,16 @@ def _refusal(mistake: Mistake) -> Refused:
 
 def _request(body: RequestBody, prefix: str, rules: Rules, owner: str) -> ExecRequest:
     """What no model can say: texts that are no program, and which flavour suits one."""
-    stdin = body.stdin or ""
-    _check_code(body.code, prefix)
-    check_text(stdin, prefix + "stdin")
+    code, stdin, seed = body.code, body.stdin or "", body.seed
+    _check_code(code, prefix)
+    if stdin:
+        check_text(stdin, prefix + "stdin")
     return ExecRequest(
-        code=body.code,
+        code=code,
         stdin=stdin,
-        limits=_limits(body.limits, rules),
-        flavour=_flavour(body.flavour, body.code, rules),
-        seed=_seed(body.seed, prefix),
+        limits=rules.default_limits if body.limits is None else _limits(body.limits, rules),
+        flavour=_flavour(body.flavour, code, rules),
+        seed=None if seed is None else _seed(seed, prefix),
         owner=owner,
     )
 

@@ -39,10 +39,13 @@ FAILURE_STATUS = {
 """HTTP status by kind of SandboxError; 503 if another may pass, 500 if not."""
 
 
+_ENCODER = msgspec.json.Encoder()
+
+
 def to_json(value: Any) -> bytes:
     """JSON of an answer. Half of a surrogate pair in it, a client's own `sub_id` say, is no UTF-8."""
     try:
-        return msgspec.json.encode(value)
+        return _ENCODER.encode(value)
     except UnicodeEncodeError:
         return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
 

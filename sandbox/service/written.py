@@ -30,7 +30,8 @@ async def written(value: Any, num_chars: int) -> bytes:
 
 def chars_of(result: ExecResult) -> int:
     """Those of its texts."""
-    return len(result.stdout) + len(result.stderr) + len(result.value or "")
+    value = result.value
+    return len(result.stdout) + len(result.stderr) + (0 if value is None else len(value))
 
 
 def in_pieces(value: Any) -> bytes:

@@ -3,13 +3,15 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from rocstar.sandbox.pool import batch as batch_module
 from rocstar.sandbox.pool import calls as module
 from rocstar.sandbox.pool.batch import Batch, perform_all
 from rocstar.sandbox.pool.calls import Call, Calls
 from rocstar.sandbox.pool.taken import Taken
 from rocstar.sandbox.testing import ok
-from rocstar.sandbox.types import ExecRequest
+from rocstar.sandbox.types import ExecRequest, SandboxError
 
 WINDOW = 4
 REQUESTS = [ExecRequest(code=str(number)) for number in range(500)]
@@ -90,6 +92,18 @@ async def test_what_was_read_of_a_batch_counts_no_more_whatever_was_added_to_it(
         _, outcome = batch.read(call)
         assert outcome.files == {"f": b"x" * 600}  # type: ignore[union-attr]
     assert not batch.unread_bytes and not batch.submitted
+
+
+async def test_a_failure_behind_the_begin_of_a_file_is_a_failure() -> None:
+    calls = new_calls()
+    batch = perform_all(calls, REQUESTS[:1], lambda request: call_of(1), None)
+    first = asyncio.ensure_future(anext(batch))
+    await asyncio.sleep(0)
+    ((call_id, call),) = calls.sent.items()
+    call.taken.piece("f", b"half of")
+    calls.settle(call_id, failure := SandboxError("no", kind="too_large", retryable=False))
+    assert await first == (0, failure)
+    await batch.aclose()
 
 
 async def test_a_deadline_that_passes_while_a_text_is_made_is_told_of(monkeypatch: Any) -> None:
@@ -177,3 +191,48 @@ async def test_what_came_of_a_lost_attempt_is_no_part_of_the_next() -> None:
         call.taken.piece("f", piece)
     calls.settle(call_id, ok())
     assert (await performing).files == {"f": b"all of it"}
+
+
+async def test_the_answer_of_a_caller_that_is_cancelled_as_it_comes_is_nobodys() -> None:
+    """It was given to a future that takes none any more, within the supervisor's connection."""
+    unclaimed: list[object] = []
+    calls = Calls(Silent(), window=WINDOW, max_queued=0, unclaimed=unclaimed.append)
+    performing = asyncio.ensure_future(calls.perform(call_of(1), None))
+    await asyncio.sleep(0)
+    performing.cancel()
+    ((call_id, _),) = calls.sent.items()
+    calls.settle(call_id, answer := ok())
+    with pytest.raises(asyncio.CancelledError):
+        await performing
+    assert unclaimed == [answer] and calls.room.free == WINDOW
+
+
+async def test_a_batch_tells_at_its_deadline_of_all_that_have_no_outcome() -> None:
+    calls, loop = new_calls(), asyncio.get_running_loop()
+    batch = perform_all(calls, REQUESTS[:9], lambda request: call_of(1), loop.time() + 3600)
+    first = asyncio.ensure_future(anext(batch))
+    await asyncio.sleep(0)
+    calls.settle(3, ok())
+    assert (await first)[0] == 2
+    await batch.aclose()
+    batch = perform_all(calls, REQUESTS[:9], lambda request: call_of(1), loop.time() - 1)
+    late = [(index, outcome.kind) async for index, outcome in batch]  # type: ignore[union-attr]
+    assert late == [(index, "deadline") for index in range(9)]
+
+
+async def test_a_batch_that_finds_no_room_waits_for_it_until_its_deadline() -> None:
+    calls = Calls(Silent(), window=WINDOW, max_queued=0, unclaimed=lambda outcome: None)
+    for _ in range(WINDOW):
+        await calls.submit(call_of(1))
+    loop = asyncio.get_running_loop()
+    batch = perform_all(calls, REQUESTS[:2], lambda request: call_of(2), loop.time() - 1)
+    assert [index async for index, _ in batch] == [0, 1]
+    batch = perform_all(calls, REQUESTS[:2], lambda request: call_of(2), None)
+    first = asyncio.ensure_future(anext(batch))
+    await asyncio.sleep(0)
+    assert not calls.room.free and answer_all(calls) == WINDOW
+    await asyncio.sleep(0)
+    assert answer_all(calls) and (await first)[0] == 0
+    await batch.aclose()
+    answer_all(calls)
+    assert calls.room.free == WINDOW
