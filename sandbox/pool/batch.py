@@ -25,7 +25,7 @@ async def perform_all(
 ) -> AsyncGenerator[tuple[int, Outcome], None]:
     """See BatchSandbox.run_batch. Each request is asked for when its turn comes; one for which `call_of`
     raises SandboxError has that for its outcome."""
-    batch = Batch(calls, requests, call_of, deadline)
+    batch = PoolBatch(calls, requests, call_of, deadline)
     try:
         while True:
             if (refused := batch.submit_more()) is not None:
@@ -48,7 +48,7 @@ async def perform_all(
         batch.close()
 
 
-class Batch:
+class PoolBatch:
     """Requests that are submitted a little ahead of whoever reads their outcomes. `submitted`: the calls that
     are not read, by the places of their requests; `ended`: those of them that have an outcome, which holds
     `unread_bytes`.

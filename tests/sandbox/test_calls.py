@@ -7,7 +7,7 @@ import pytest
 
 from rocstar.sandbox.pool import batch as batch_module
 from rocstar.sandbox.pool import calls as module
-from rocstar.sandbox.pool.batch import Batch, perform_all
+from rocstar.sandbox.pool.batch import PoolBatch, perform_all
 from rocstar.sandbox.pool.calls import Call, Calls
 from rocstar.sandbox.pool.taken import Taken
 from rocstar.sandbox.testing import ok
@@ -81,7 +81,7 @@ async def test_a_batch_starts_nothing_while_much_of_it_is_not_read(monkeypatch: 
 
 async def test_what_was_read_of_a_batch_counts_no_more_whatever_was_added_to_it() -> None:
     calls = new_calls()
-    batch = Batch(calls, REQUESTS[:WINDOW], lambda request: call_of(1), None)
+    batch = PoolBatch(calls, REQUESTS[:WINDOW], lambda request: call_of(1), None)
     batch.submit_more()
     for call in calls.sent.values():
         call.taken.piece("f", b"x" * 600)
