@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,9 @@ class PlainEngine(Inference):
 
     def __init__(self, model: Any, thread: ThreadPoolExecutor) -> None:
         self._model, self._thread = model.eval(), thread
+        # What is known of the tokens before has another name from transformers 5.24 on.
+        arguments = inspect.signature(model.forward).parameters
+        self._past_name = "cache" if "cache" in arguments else "past_key_values"
         self._waiting = 0
         self.version, self.busy_s, self.starved_s = 0, 0.0, 0.0
 
@@ -71,7 +75,7 @@ class PlainEngine(Inference):
         noise, past, context = torch.Generator(), None, torch.tensor([ids])
         with torch.inference_mode():
             while len(new) < max_new_tokens and not (new and new[-1] in stop_ids):
-                out = self._model(context, past_key_values=past, use_cache=True)
+                out = self._model(context, use_cache=True, **{self._past_name: past})
                 past, logits = out.past_key_values, out.logits[0, -1].float()
                 chances = torch.log_softmax(logits / (temperature or 1.0), dim=-1)
                 # The noise of a token follows from (seed, position), whatever else the engine does.
